@@ -1,0 +1,114 @@
+# `make demo` needs Python >= 3.11 and nothing else; `make test` also sets up Java and Kafka's jars.
+# Everything is put below this directory: .venv/ and .cache/.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+BASE := $(VENV)/.installed-base
+DEV := $(VENV)/.installed-dev
+# The interpreter that makes .venv; `make PYTHON=/path/to/python3.12 test` names another.
+PYTHON ?=
+# Further arguments for pytest or the benchmarks: make test ARGS="-k journal"
+ARGS ?=
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(BASE) ## Run a node, schedule messages, kill the node, verify what arrived
+	@$(BIN)/slotwheel demo $(ARGS)
+
+.PHONY: test
+test: setup kafka lint ## Run lint, types, and all tests but the long ones
+	@echo "==> pytest"
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(DEV) ## Check style, format and types
+	@echo "==> ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "==> mypy: the package, then tests, then benchmarks"
+	@$(BIN)/mypy
+	@$(BIN)/mypy tests
+	@if compgen -G 'benchmarks/*.py' >/dev/null; then $(BIN)/mypy benchmarks; fi
+
+.PHONY: format
+format: $(DEV) ## Rewrite the code in the project's format
+	@$(BIN)/ruff check --fix --select I,UP,F401 .
+	@$(BIN)/ruff format .
+
+.PHONY: soak
+soak: setup kafka ## Run the long tests
+	@echo "==> pytest -m soak"
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+.PHONY: bench
+bench: setup kafka ## Run every benchmark with its defaults
+	@found=0; for file in benchmarks/[a-z]*.py; do \
+	    [ -e "$$file" ] || continue; \
+	    name=$$(basename "$$file" .py); found=1; \
+	    echo "==> python -m benchmarks.$$name"; \
+	    $(BIN)/python -m "benchmarks.$$name" $(ARGS); \
+	done; \
+	if [ $$found = 0 ]; then echo "there are no benchmarks yet"; fi
+
+.PHONY: setup
+setup: $(DEV) ## Make .venv with everything development needs
+
+.PHONY: kafka
+kafka: ## Fetch a Kafka broker's jars for the tests (and Java, as root)
+	@tests/support/fetch_kafka.sh
+
+.PHONY: clean
+clean: ## Remove .venv, .cache and all that tools left behind
+	rm -rf $(VENV) .cache build dist slotwheel.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# A base install is part of a development install, so the demo does not redo it.
+$(BASE): setup.cfg | $(BIN)/pip
+	@if [ $(DEV) -nt setup.cfg ]; then touch $@; exit 0; fi; \
+	echo "==> installing slotwheel and what it needs into $(VENV) (once; about a minute)"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .; \
+	touch $@
+
+$(DEV): setup.cfg | $(BIN)/pip
+	@echo "==> installing slotwheel with its development tools into $(VENV) (once; a minute or two)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,fast]'
+	@touch $@
+
+# Debian and Ubuntu ship Python without ensurepip; as root that is mended, else explained.
+$(BIN)/pip:
+	@is_new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }; \
+	python=""; \
+	for candidate in $(PYTHON) python3.11 python3 python3.12 python3.13; do \
+	    if command -v "$$candidate" >/dev/null && is_new_enough "$$candidate"; then \
+	        python=$$candidate; break; \
+	    fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "error: found no Python 3.11 or newer (looked for $(PYTHON) python3.11 python3" \
+	        "python3.12 python3.13);" >&2; \
+	    echo "       install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        echo "==> installing $$package: $$python has no ensurepip"; \
+	        apt-get update -qq; \
+	        apt-get install -y -qq --no-install-recommends "$$package" >/dev/null || \
+	            apt-get install -y -qq --no-install-recommends python3-venv >/dev/null; \
+	    else \
+	        echo "error: $$python cannot make environments; install $$package" >&2; \
+	        exit 1; \
+	    fi; \
+	fi; \
+	echo "==> making $(VENV) with $$("$$python" --version)"; \
+	rm -rf $(VENV); \
+	"$$python" -m venv $(VENV)
