@@ -1,0 +1,59 @@
+"""Fixtures that several folders of tests use."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from support.broker import Broker, Cluster, TopicFactory
+
+# A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
+KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if KAFKA_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("kafka")
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Cluster]:
+    """One broker for the whole run, started when the first test asks for it.
+
+    It may be the user's own (SLOTWHEEL_TEST_BOOTSTRAP): a test that stops or pauses a broker takes
+    `own_broker` instead.
+    """
+    bootstrap = os.environ.get("SLOTWHEEL_TEST_BOOTSTRAP")
+    if bootstrap:
+        yield Cluster(bootstrap)
+    else:
+        with Broker() as started:
+            yield started
+
+
+@pytest.fixture
+def own_broker() -> Iterator[Broker]:
+    """A broker for one test alone, which may do to it what it likes."""
+    with Broker() as started:
+        yield started
+
+
+@pytest.fixture
+def topic(broker: Cluster) -> Iterator[TopicFactory]:
+    """A factory for topics on the common broker; they are deleted after the test."""
+    run = uuid.uuid4().hex[:8]
+    numbers = itertools.count()
+    made: list[str] = []
+
+    def make(name: str = "topic", partitions: int = 1, **config: object) -> str:
+        made.append(broker.create_topic(f"{name}-{run}-{next(numbers)}", partitions, **config))
+        return made[-1]
+
+    yield make
+    for name in made:
+        broker.delete_topic(name)

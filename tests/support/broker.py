@@ -1,0 +1,360 @@
+"""A real Kafka broker for tests and benchmarks: one KRaft process on loopback.
+
+    with Broker() as broker:
+        broker.create_topic("orders", partitions=3)
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+
+`Cluster` is any broker, also one of the user's own: it can be talked to and given topics. `Broker`
+is one we started, so it can also be stopped, killed, paused and started again on the same port and
+data. Where the jars come from: `KAFKA_HOME`, or what tests/support/fetch_kafka.sh fetched.
+
+A broker lives no longer than the process that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE_ID = 1
+# Any fixed value in the form Kafka wants (16 bytes, base64url); it only has to be the same for
+# format and start.
+CLUSTER_ID = "c2xvdHdoZWVsdGVzdHMtMQ"
+
+# Runs before Java takes the process over: the kernel kills it when its parent ends, however that
+# ends. The pid stays the same over exec, so signals to it reach the broker itself.
+_LAUNCHER = """
+import ctypes, os, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 9)
+if os.getppid() != int(sys.argv[1]):  # the parent ended before the call above
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+# For the kernel "the parent" is the thread that forked. A test that restarts the broker from a
+# short-lived thread would take it down with that thread, so one thread starts them all and lives
+# as long as the interpreter.
+_spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-spawner")
+
+_LOGGING = """
+rootLogger.level = INFO
+rootLogger.appenderRef.file.ref = File
+appender.file.type = File
+appender.file.name = File
+appender.file.fileName = ${sys:slotwheel.log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %-5p [%t] %c{1}: %m%n
+"""
+
+
+class BrokerError(Exception):
+    """No broker can be had, or it did not do what was asked; says what to do about it."""
+
+
+def jars() -> Path:
+    """The directory of Kafka's jars: `KAFKA_HOME`'s, else the newest one fetched."""
+    home = os.environ.get("KAFKA_HOME")
+    if home:
+        return Path(home) / "libs"
+    fetched = sorted((ROOT / ".cache").glob("kafka-[0-9]*"))
+    if not fetched:
+        raise BrokerError("Kafka's jars are not there: run `make kafka`, or set KAFKA_HOME")
+    return fetched[-1]
+
+
+class Cluster:
+    """A broker that answers at `bootstrap`, whoever runs it."""
+
+    bootstrap: str
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    def create_topic(self, name: str, partitions: int = 1, **config: object) -> str:
+        """Create a topic and wait until it has a leader; returns its name.
+
+        `config` holds the topic's settings with `_` for `.`, as in `max_message_bytes=2000`. Unless
+        told otherwise, records carry the time of their arrival, so that lateness can be measured.
+        """
+        settings = {"message.timestamp.type": "LogAppendTime"}
+        settings |= {key.replace("_", "."): _setting(value) for key, value in config.items()}
+        with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+            topic = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
+            admin.create_topics({name: topic}, wait_for_metadata=True)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and what is in it."""
+        with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+            admin.delete_topics([name])
+
+
+class TopicFactory(Protocol):
+    """Creates a topic under a name that no other test has, and returns that name."""
+
+    def __call__(self, name: str = "topic", partitions: int = 1, **config: object) -> str: ...
+
+
+class Broker(Cluster):
+    """A broker process of our own, formatted and started on construction.
+
+    `directory` is where it keeps its data and logs; by default a temporary one, which `close()`
+    removes. `settings` are further lines of server.properties, with `.` in their names.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        settings: dict[str, str] | None = None,
+        heap: str = "768m",
+        start_timeout_s: float = 90.0,
+    ) -> None:
+        libs = jars()
+        self._temporary = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="slotwheel-kafka-"))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._start_timeout_s = start_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._classpath = f"{libs}/*"
+        self._heap = heap
+        port, controller_port = _free_ports(2)
+        super().__init__(f"127.0.0.1:{port}")
+        self.port = port
+        try:
+            self._configure(controller_port, settings or {})
+            self._format()
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    # Life and death
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id; an error if it is not running."""
+        return self._running().pid
+
+    def start(self) -> None:
+        """Start on the known port and data, and wait until every partition has a leader."""
+        if self._process is not None:
+            raise BrokerError("the broker is running already")
+        options = [f"-Xms{self._heap}", f"-Xmx{self._heap}", "-XX:MaxGCPauseMillis=20"]
+        self._process = self._java(options, "kafka.Kafka", str(self._properties))
+        self._wait_until_it_answers()
+
+    def stop(self, timeout_s: float = 15.0) -> None:
+        """End it in good order (SIGTERM); kill it when that takes longer than `timeout_s`."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # a paused process would not see the first
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.wait()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a crash would."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): connections stay open, nothing answers."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        # Its threads stop one by one, a moment after the signal.
+        while process.poll() is None and _threads_not_stopped(process.pid):
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """Let a paused broker go on (SIGCONT)."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it again on the same port and data."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Kill it and remove its temporary directory; may be called again."""
+        self.kill()
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # How
+
+    @property
+    def _properties(self) -> Path:
+        return self.directory / "server.properties"
+
+    def _configure(self, controller_port: int, settings: dict[str, str]) -> None:
+        controller = f"127.0.0.1:{controller_port}"
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": str(NODE_ID),
+            "controller.quorum.voters": f"{NODE_ID}@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.directory / "data"),
+            # A misspelt topic must fail in a test, not appear.
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            # Tests write records with old timestamps; none may be deleted under them.
+            "log.retention.ms": "-1",
+            # Small pools: the machine is shared with what is under test. The cleaner alone would
+            # take 128 MB of heap.
+            "log.cleaner.dedupe.buffer.size": "4194304",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            "background.threads": "2",
+            # A killed and restarted broker is let in again after this time, not after 9 s.
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
+        } | settings
+        lines = [f"{key}={value}\n" for key, value in properties.items()]
+        self._properties.write_text("".join(lines))
+        (self.directory / "log4j2.properties").write_text(_LOGGING)
+
+    def _format(self) -> None:
+        # The short-lived tool is started for speed, the broker for steady running.
+        options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        arguments = ["format", "--cluster-id", CLUSTER_ID, "--config", str(self._properties)]
+        tool = self._java(options, "kafka.tools.StorageTool", *arguments)
+        if tool.wait(self._start_timeout_s) != 0:
+            raise BrokerError(f"Kafka's storage could not be formatted:\n{self._last_output()}")
+
+    def _java(self, options: list[str], main: str, *arguments: str) -> subprocess.Popen[bytes]:
+        home = os.environ.get("JAVA_HOME")
+        java = str(Path(home) / "bin" / "java") if home else "java"
+        if shutil.which(java) is None:
+            raise BrokerError("Java is not there: run `make kafka`, or set JAVA_HOME")
+        command = [
+            *(java, *options),
+            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
+            f"-Dslotwheel.log={self.directory / 'broker.log'}",
+            *("-cp", self._classpath, main, *arguments),
+        ]
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+
+        def spawn() -> subprocess.Popen[bytes]:
+            with (self.directory / "output.txt").open("ab") as output:
+                return subprocess.Popen(
+                    launcher + command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    # Ctrl-C is for the test run, which then stops its brokers in order.
+                    start_new_session=True,
+                )
+
+        return _spawner.submit(spawn).result()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise BrokerError("the broker is not running")
+        return self._process
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + self._start_timeout_s
+        while True:
+            if self._running().poll() is not None:
+                raise BrokerError(f"Kafka ended while starting:\n{self._last_output()}")
+            if self._answers():
+                return
+            if time.monotonic() > deadline:
+                raise BrokerError(
+                    f"Kafka did not answer within {self._start_timeout_s:.0f} s:\n"
+                    f"{self._last_output()}"
+                )
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+                brokers = admin.describe_cluster()["brokers"]
+                topics = admin.describe_topics()
+        except (OSError, KafkaError):
+            return False
+        leaders = [part["leader_id"] for topic in topics for part in topic["partitions"]]
+        return bool(brokers) and all(leader == NODE_ID for leader in leaders)
+
+    def _last_output(self, lines: int = 30) -> str:
+        text: list[str] = []
+        for name in ("output.txt", "broker.log"):
+            path = self.directory / name
+            if path.exists():
+                text += path.read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join(text)
+
+
+def _threads_not_stopped(pid: int) -> bool:
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return any(stat.rpartition(")")[2].split()[0] != "T" for stat in stats)
+
+
+def _setting(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports nothing listens on, below the range that outgoing connections take theirs from.
+
+    A client that keeps dialling a dead port inside that range can be given the very same port for
+    its own end, connects to itself, and the restarted broker finds its port taken.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found

@@ -1,0 +1,128 @@
+"""The broker that other tests stand on: both clients work with it, and outages can be made."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import Producer as ConfluentProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+
+from support.broker import Broker, BrokerError, Cluster, TopicFactory
+
+VALUES = [b"one", b"", b"three"]
+
+
+def produce_with_kafka_python(bootstrap: str, topic: str) -> None:
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    for value in VALUES:
+        producer.send(topic, value).get(timeout=20)
+    producer.close()
+
+
+def produce_with_confluent(bootstrap: str, topic: str) -> None:
+    producer = ConfluentProducer({"bootstrap.servers": bootstrap})
+    for value in VALUES:
+        producer.produce(topic, value)
+    assert producer.flush(20) == 0
+
+
+def read_with_kafka_python(bootstrap: str, topic: str) -> list[bytes]:
+    consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    found: list[bytes] = []
+    deadline = time.monotonic() + 20
+    while len(found) < len(VALUES) and time.monotonic() < deadline:
+        for records in consumer.poll(timeout_ms=200).values():
+            found += [record.value for record in records]
+    consumer.close()
+    return found
+
+
+def read_with_confluent(bootstrap: str, topic: str) -> list[bytes]:
+    consumer = ConfluentConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+    deadline = time.monotonic() + 20
+    while len(found) < len(VALUES) and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            found.append(message.value() or b"")
+    consumer.close()
+    return found
+
+
+def test_both_clients_understand_each_other(broker: Cluster, topic: TopicFactory) -> None:
+    first, second = topic("from-kafka-python"), topic("from-confluent")
+    produce_with_kafka_python(broker.bootstrap, first)
+    produce_with_confluent(broker.bootstrap, second)
+    assert read_with_confluent(broker.bootstrap, first) == VALUES
+    assert read_with_kafka_python(broker.bootstrap, second) == VALUES
+
+
+def test_a_topic_that_nobody_created_does_not_appear(broker: Cluster) -> None:
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        topic = admin.describe_topics(["no-such-topic"])[0]
+        assert topic["error_code"] != 0
+        assert "no-such-topic" not in admin.list_topics()
+
+
+def test_outages(own_broker: Broker) -> None:
+    """One broker for all of them: each start costs seconds."""
+    own_broker.create_topic("kept", partitions=2, max_message_bytes=2000)
+    bootstrap = own_broker.bootstrap
+    produce_with_kafka_python(bootstrap, "kept")
+
+    own_broker.restart()
+    assert own_broker.bootstrap == bootstrap
+    assert sorted(read_with_kafka_python(bootstrap, "kept")) == sorted(VALUES)
+
+    own_broker.pause()
+    assert state_of(own_broker.pid) == "T"
+    own_broker.resume()
+    assert state_of(own_broker.pid) != "T"
+
+    own_broker.kill()
+    with pytest.raises(BrokerError, match="not running"):
+        own_broker.pause()
+    with pytest.raises(KafkaError):
+        KafkaAdminClient(bootstrap_servers=bootstrap)
+    own_broker.start()
+    assert sorted(read_with_confluent(bootstrap, "kept")) == sorted(VALUES)
+
+
+@pytest.mark.kafka
+def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, sys, time; from support.broker import Broker\n"
+        "broker = Broker(pathlib.Path(sys.argv[1])); print(broker.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", script, str(tmp_path / "kafka")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert state_of(pid) in "RSD"
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while state_of(pid) not in "ZX" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert state_of(pid) in "ZX"
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for the process: R runs, S sleeps, T is stopped, X is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return "X"
+    return stat.rpartition(")")[2].split()[0]
