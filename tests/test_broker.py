@@ -94,7 +94,7 @@ def test_outages(own_broker: Broker) -> None:
     with pytest.raises(BrokerError, match="not running"):
         own_broker.pause()
     with pytest.raises(KafkaError):
-        KafkaAdminClient(bootstrap_servers=bootstrap)
+        KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=1000)
     own_broker.start()
     assert sorted(read_with_confluent(bootstrap, "kept")) == sorted(VALUES)
 

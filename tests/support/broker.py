@@ -315,7 +315,10 @@ class Broker(Cluster):
     def _answers(self) -> bool:
         try:
             socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+            # While Kafka starts, its port takes connections that nothing answers.
+            with KafkaAdminClient(
+                bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=2000
+            ) as admin:
                 brokers = admin.describe_cluster()["brokers"]
                 topics = admin.describe_topics()
         except (OSError, KafkaError):
