@@ -1,0 +1,208 @@
+"""Reads a module's imports and the names it uses, and judges them by the rules of the rooms.
+
+The table is that of docs/design.md, section "The rooms". Everything is read with `ast`; nothing is
+imported, so a rule also holds for imports inside functions and under TYPE_CHECKING.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+ROOMS = frozenset({"cli", "client", "delivery", "intake", "node", "replay", "replication", "wheel"})
+# The public names of the package itself count as a room.
+ROOT_ROOM = "slotwheel"
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    ROOT_ROOM: frozenset({"client"}),
+    "client": frozenset({"wheel"}),
+    "intake": frozenset({"wheel"}),
+    "wheel": frozenset(),
+    "replication": frozenset({"wheel"}),
+    "delivery": frozenset({"wheel"}),
+    "replay": frozenset({"wheel"}),
+    "node": ROOMS - {"cli"} | {ROOT_ROOM},
+    "cli": ROOMS | {ROOT_ROOM},
+}
+
+# What the client may use of the engine: modules that hold formats, ids, errors and limits, and no
+# state. A module of that kind is added here when it comes.
+WHEEL_MODULES = {"client": frozenset({"config", "errors", "ids", "protocol", "schema"})}
+
+# The engine: files and time are handed in.
+SEAM = frozenset({"wheel/files.py", "wheel/state.py"})
+ENGINE_NEVER = frozenset(
+    {
+        *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "selectors", "signal"),
+        *("socket", "socketserver", "ssl", "http", "urllib", "subprocess", "pyarrow.flight"),
+        *("kafka", "confluent_kafka", "click", "rich", "prometheus_client", "pyspark"),
+        *("datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow"),
+        *("datetime.date.today", "pandas.Timestamp.now", "os.times", "uuid.uuid1"),
+        "print",
+    }
+)
+# Of these, the engine may use just the names listed: all else starts threads or reads a clock.
+ENGINE_ONLY = {
+    "threading": frozenset({"Lock", "RLock", "Condition", "get_ident"}),
+    "time": frozenset({"gmtime", "strftime", "struct_time"}),
+}
+# Input and output, for the seam alone.
+ENGINE_IO = frozenset(
+    {
+        *("open", "io.open", "io.FileIO", "codecs.open", "mmap", "fcntl", "ctypes", "lmdb"),
+        *("shutil", "tempfile", "glob", "fileinput", "pathlib.Path", "sqlite3"),
+        *("pyarrow.OSFile", "pyarrow.memory_map", "pyarrow.create_memory_map", "pyarrow.fs"),
+        *("pyarrow.input_stream", "pyarrow.output_stream", "numpy.memmap", "numpy.fromfile"),
+        *("pyarrow.parquet", "pyarrow.feather", "pyarrow.dataset"),
+    }
+)
+# `os` outside the seam: names and constants only.
+OS_PURE = ("os.path.join", "os.path.basename", "os.path.split", "os.fspath", "os.PathLike", "os.O_")
+# Whatever object these are called on, it is a file.
+FILE_METHODS = frozenset({"read_text", "read_bytes", "write_text", "write_bytes", "iterdir"})
+
+ENVIRONMENT = ("os.environ", "os.getenv", "os.putenv")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: `level` dots, then `name`; `name` is absolute if there are none."""
+
+    line: int
+    level: int
+    name: str
+
+
+def imports(tree: ast.Module) -> Iterator[Import]:
+    """Every import, as `from x import y` → x.y: y may be a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(node.lineno, 0, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}" if node.module else alias.name
+                yield Import(node.lineno, node.level, name)
+
+
+def used_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every name and attribute chain, resolved through the module's imports and their aliases."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+                bound = alias.asname or alias.name.partition(".")[0]
+                aliases[bound] = alias.name if alias.asname else bound
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.lineno, aliases.get(node.id, node.id)
+        elif isinstance(node, ast.Attribute):
+            chain = [node.attr]
+            value = node.value
+            while isinstance(value, ast.Attribute):
+                chain.append(value.attr)
+                value = value.value
+            if isinstance(value, ast.Name) and value.id in aliases:
+                yield node.lineno, ".".join([aliases[value.id], *reversed(chain)])
+
+
+def within(name: str, roots: frozenset[str]) -> bool:
+    """Whether `name` is one of the roots or something below one."""
+    parts = name.split(".")
+    return any(".".join(parts[:count]) in roots for count in range(1, len(parts) + 1))
+
+
+def violations(path: str, source: str) -> list[str]:
+    """What the module at `path` (relative to the root) does against the rules, one line each."""
+    tree = ast.parse(source, path)
+    found = list(_import_violations(PurePosixPath(path), tree))
+    room = _room(PurePosixPath(path))
+    if room == "wheel":
+        found += _engine_violations(path, tree)
+    if room not in ("", "cli"):
+        for line, name in used_names(tree):
+            if name.startswith(ENVIRONMENT):
+                found.append(f"{path}:{line}: only cli/ reads the environment, not {room}/")
+    return sorted(set(found))
+
+
+def _room(path: PurePosixPath) -> str:
+    """The room a file is in; empty for tests, benchmarks and the like."""
+    if len(path.parts) == 1:
+        return ROOT_ROOM
+    return path.parts[0] if path.parts[0] in ROOMS else ""
+
+
+def _import_violations(path: PurePosixPath, tree: ast.Module) -> Iterator[str]:
+    room = _room(path)
+    for found in imports(tree):
+        where = f"{path}:{found.line}:"
+        first, _, rest = found.name.partition(".")
+        if found.level == 0:
+            if first in ROOMS:
+                yield f"{where} `{first}` without slotwheel is somebody else's package"
+            elif first != ROOT_ROOM:
+                continue
+            elif not room:
+                continue  # tests and benchmarks use the installed name, and may use any room
+            elif room == ROOT_ROOM:
+                yield from _judge(where, room, rest)
+            else:
+                yield f"{where} between rooms imports are relative, not `{found.name}`"
+        elif room == ROOT_ROOM:
+            yield f"{where} the root imports absolutely: pytest imports it by path"
+        else:
+            folder = path.parts[:-1]
+            above = len(folder) - (found.level - 1)
+            if above < (0 if room else 1):
+                yield f"{where} a relative import that leaves {path.parts[0]}/"
+            elif room:
+                yield from _judge(where, room, ".".join((*folder[:above], found.name)))
+
+
+def _judge(where: str, room: str, target: str) -> Iterator[str]:
+    """`target` is a dotted path below slotwheel; its first part is a room or a public name."""
+    first, _, rest = target.partition(".")
+    to = first if first in ROOMS else ROOT_ROOM
+    if to == room:
+        return
+    if to not in MAY_IMPORT[room]:
+        yield f"{where} {room} may not import {to}"
+    elif to == "wheel" and room in WHEEL_MODULES:
+        module = rest.partition(".")[0]
+        if module not in WHEEL_MODULES[room]:
+            yield f"{where} {room} uses only the engine's formats, not wheel.{module}"
+
+
+def _engine_violations(path: str, tree: ast.Module) -> Iterator[str]:
+    for line, name in used_names(tree):
+        where = f"{path}:{line}:"
+        first, _, rest = name.partition(".")
+        if within(name, ENGINE_NEVER):
+            yield f"{where} the engine has no threads, network, clock or output: {name}"
+        if first in ENGINE_ONLY and rest and rest.split(".")[0] not in ENGINE_ONLY[first]:
+            yield f"{where} the engine has no threads and no clock: {name}"
+        if path not in SEAM and (within(name, ENGINE_IO) or _os_call(name)):
+            yield f"{where} only {' and '.join(sorted(SEAM))} do input and output: {name}"
+    if path not in SEAM:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in FILE_METHODS:
+                yield f"{path}:{node.lineno}: input and output outside the seam: .{node.attr}"
+
+
+def _os_call(name: str) -> bool:
+    return name.startswith("os.") and name != "os.path" and not name.startswith(OS_PURE)
+
+
+def modules(root: Path) -> list[Path]:
+    """Every Python file of the project, relative to `root`."""
+    folders = [root / name for name in sorted(ROOMS | {"tests", "benchmarks"})]
+    files = [*root.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    return sorted(file.relative_to(root) for file in files)

@@ -1,0 +1,131 @@
+"""The built wheel: it holds every package, installs into a fresh environment, and imports there.
+
+An editable install finds a sub-package that setup.cfg does not list, and a stale build/ puts
+removed modules into a wheel, so neither is believed: this builds from a copy of the files git
+knows, and imports away from the checkout.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shutil
+import site
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import slotwheel
+
+ROOT = Path(__file__).resolve().parents[1]
+NOT_PACKAGES = {"tests", "benchmarks", "docs", "build", "dist"}
+
+
+def setup_cfg() -> configparser.ConfigParser:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", "utf-8")
+    return config
+
+
+def listed_packages() -> list[str]:
+    return setup_cfg()["options"]["packages"].split()
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    # PYTHONPATH would let the checkout answer for what the wheel should hold.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("source")
+    # What is committed, and what is about to be; not what .gitignore names.
+    known = run("git", "ls-files", "-z", "-co", "--exclude-standard", cwd=ROOT)
+    for name in filter(None, known.split("\0")):
+        if not (ROOT / name).exists():
+            continue  # deleted, and not committed yet
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
+    output = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", output, source, cwd=output)
+    (built,) = output.glob("slotwheel-*.whl")
+    return built
+
+
+def test_the_listed_packages_are_the_folders() -> None:
+    folders = {
+        "slotwheel." + ".".join(file.parent.relative_to(ROOT).parts)
+        for folder in ROOT.iterdir()
+        if folder.is_dir() and folder.name[0] != "." and folder.name not in NOT_PACKAGES
+        for file in folder.rglob("__init__.py")
+    }
+    assert set(listed_packages()) == folders | {"slotwheel"}
+
+
+def test_the_version_is_one() -> None:
+    assert slotwheel.__version__ == setup_cfg()["metadata"]["version"]
+
+
+def test_tests_and_benchmarks_are_not_packages() -> None:
+    # With an __init__.py there, pytest would import them as parts of `slotwheel`'s checkout.
+    assert not [*(ROOT / "tests").rglob("__init__.py"), *ROOT.glob("benchmarks/**/__init__.py")]
+
+
+def test_there_is_no_setup_py() -> None:
+    # With the folder wheel/ beside it, every `pip install` of this project would fail.
+    assert not (ROOT / "setup.py").exists()
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(wheel_file: Path) -> None:
+    with zipfile.ZipFile(wheel_file) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        version = setup_cfg()["metadata"]["version"]
+        metadata = archive.read(f"slotwheel-{version}.dist-info/METADATA").decode()
+    folders = [name.removeprefix("slotwheel").replace(".", "/") for name in listed_packages()]
+    expected = {
+        f"slotwheel{folder}/{file.name}"
+        for folder in folders
+        for file in (ROOT / folder.lstrip("/")).glob("*.py")
+    }
+    assert names == expected | {"slotwheel/py.typed"}
+    assert "License-Expression: Apache-2.0" in metadata
+
+
+def test_the_wheel_installs_and_imports_without_the_checkout(
+    wheel_file: Path, tmp_path: Path
+) -> None:
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    target = Path(
+        run(
+            python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path
+        ).strip()
+    )
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", "--no-deps", wheel_file, cwd=tmp_path)
+    # What slotwheel needs is borrowed from this environment; `addsitedir` is not used, so that
+    # its editable install of slotwheel is not.
+    (target / "borrowed.pth").write_text("\n".join(site.getsitepackages()))
+
+    code = "import importlib, sys\nfor name in sys.argv[1:]:\n"
+    code += "    print(importlib.import_module(name).__file__)"
+    files = run(python, "-c", code, *listed_packages(), cwd=tmp_path).split()
+    assert len(files) == len(listed_packages())
+    assert all(Path(file).is_relative_to(target) for file in files), files
+    # Ours lies below slotwheel/: one at the top would overwrite the package `wheel` of others.
+    assert not (target / "wheel").exists()
+
+    (entry,) = setup_cfg()["options.entry_points"]["console_scripts"].split("\n")[1:]
+    module = entry.partition("=")[2].partition(":")[0].strip()
+    if (ROOT / module.removeprefix("slotwheel.").replace(".", "/")).with_suffix(".py").exists():
+        assert "Usage: slotwheel" in run(
+            tmp_path / "venv" / "bin" / "slotwheel", "--help", cwd=tmp_path
+        )

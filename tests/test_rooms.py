@@ -1,0 +1,104 @@
+"""Who may import whom, and what the engine may not touch: docs/design.md, "The rooms"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.rooms import modules, violations
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_every_module_keeps_to_its_room() -> None:
+    found = modules(ROOT)
+    assert Path("__init__.py") in found
+    assert Path("wheel/__init__.py") in found
+    broken = [
+        line for path in found for line in violations(str(path), (ROOT / path).read_text("utf-8"))
+    ]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("__init__.py", "from slotwheel.client import Client, Message"),
+        ("client/client.py", "from ..wheel.errors import SlotwheelError"),
+        ("client/client.py", "from .batcher import Batcher"),
+        ("client/__init__.py", "from .client import Client"),
+        ("intake/flight.py", "import pyarrow.flight\nfrom ..wheel.journal import Journal"),
+        ("node/run.py", "from ..delivery import hand\nfrom .. import __version__"),
+        ("cli/node.py", "import os\nfrom ..node.run import Node\nos.environ['HOME']"),
+        ("wheel/journal.py", "import os\nfrom .files import Files\nos.path.join('a', 'b')"),
+        ("wheel/files.py", "import os\nos.pwrite(1, b'', 0)\nopen('x')"),
+        ("wheel/state.py", "import lmdb\nlmdb.open('x')"),
+        ("wheel/wheel.py", "from threading import Condition, Lock\nimport threading as t\nt.RLock"),
+        ("wheel/slots.py", "def f(files):\n    files.open('x').write(b'')"),
+        ("wheel/parts/a.py", "from ..mark import Mark"),
+        ("tests/wheel/test_mark.py", "from slotwheel.wheel.mark import Mark"),
+        ("tests/support/a.py", "from .broker import Broker"),
+        ("benchmarks/ingest.py", "import time\nfrom slotwheel.client import Client\ntime.time()"),
+    ],
+)
+def test_what_is_allowed(path: str, source: str) -> None:
+    assert violations(path, source) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        # Names that belong to other packages, or to none.
+        ("cli/main.py", "import wheel"),
+        ("node/run.py", "from cli import main"),
+        ("tests/test_a.py", "import replication.core"),
+        ("benchmarks/a.py", "from node import run"),
+        # Rooms that may not know each other.
+        ("__init__.py", "from slotwheel.wheel.ids import MessageId"),
+        ("client/client.py", "from ..intake import flight"),
+        ("client/client.py", "from ..wheel.journal import Journal"),
+        ("client/client.py", "from .. import wheel"),
+        ("client/client.py", "from ..wheel import Wheel"),
+        ("intake/flight.py", "from ..delivery import hand"),
+        ("delivery/hand.py", "def f():\n    from ..node import run"),
+        ("wheel/journal.py", "from ..node.clock import Clock"),
+        ("wheel/parts/a.py", "from ...client import Client"),
+        ("node/run.py", "from ..cli import main"),
+        ("replay/source.py", "from ..delivery import sinks"),
+        # The form of an import.
+        ("__init__.py", "from .client import Client"),
+        ("cli/main.py", "from slotwheel.node.run import Node"),
+        ("wheel/journal.py", "from slotwheel.wheel.files import Files"),
+        ("tests/test_a.py", "from ..wheel import mark"),
+        # The engine: no threads, no network, no clock.
+        ("wheel/a.py", "from threading import Thread"),
+        ("wheel/a.py", "import threading\nthreading.Timer(1, print)"),
+        ("wheel/a.py", "import socket"),
+        ("wheel/a.py", "import asyncio"),
+        ("wheel/a.py", "from kafka import KafkaProducer"),
+        ("wheel/a.py", "from pyarrow import flight"),
+        ("wheel/a.py", "from concurrent.futures import ThreadPoolExecutor"),
+        ("wheel/a.py", "import time\ntime.sleep(1)"),
+        ("wheel/a.py", "import time as t\nt.monotonic()"),
+        ("wheel/a.py", "from time import time_ns as now"),
+        ("wheel/a.py", "from datetime import datetime\ndatetime.now()"),
+        ("wheel/a.py", "import datetime as dt\ndt.datetime.now(dt.timezone.utc)"),
+        ("wheel/files.py", "import time\ntime.time()"),
+        # The engine: input and output through the seam only.
+        ("wheel/a.py", "open('x')"),
+        ("wheel/a.py", "import os\nos.write(1, b'')"),
+        ("wheel/a.py", "from os import fdatasync"),
+        ("wheel/a.py", "import os\nos.path.exists('x')"),
+        ("wheel/a.py", "from pathlib import Path"),
+        ("wheel/a.py", "def f(path):\n    return path.read_bytes()"),
+        ("wheel/a.py", "import pyarrow as pa\npa.memory_map('x')"),
+        ("wheel/a.py", "import lmdb"),
+        # The environment is the command line's.
+        ("wheel/a.py", "import os\nos.environ['HOME']"),
+        ("node/run.py", "from os import environ"),
+        ("client/client.py", "import os\nos.getenv('SLOTWHEEL_ADDRESS')"),
+    ],
+)
+def test_what_is_not(path: str, source: str) -> None:
+    assert violations(path, source)
