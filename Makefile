@@ -92,8 +92,8 @@ $(BIN)/pip:
 	    fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	    echo "error: found no Python 3.11 or newer (looked for $(PYTHON) python3.11 python3" \
-	        "python3.12 python3.13);" >&2; \
+	    echo "error: found no Python 3.11 or newer (looked for python3.11 python3" \
+	        "python3.12 python3.13 $(PYTHON));" >&2; \
 	    echo "       install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
 	    exit 1; \
 	fi; \

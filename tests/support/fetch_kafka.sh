@@ -73,7 +73,13 @@ mkdir -p .cache
 # Fetched beside the target and renamed: an interrupted fetch leaves nothing that looks complete.
 partial=$(mktemp -d .cache/kafka-partial.XXXXXX)
 trap 'rm -rf "$partial"' EXIT
-mvn -B -q -f tests/support/pom.xml dependency:copy-dependencies \
-    -DincludeScope=runtime -DoutputDirectory="$PWD/$partial"
+if ! mvn -B -q -f tests/support/pom.xml dependency:copy-dependencies \
+    -DincludeScope=runtime -DoutputDirectory="$PWD/$partial" >"$partial/log" 2>&1; then
+    cat "$partial/log" >&2
+    echo "error: Maven could not fetch Kafka's jars (above); with a Kafka of your own, set" >&2
+    echo "       KAFKA_HOME to its directory" >&2
+    exit 1
+fi
+rm "$partial/log"
 chmod 755 "$partial"
 mv -T "$partial" "$target"
