@@ -13,6 +13,7 @@ import shutil
 import site
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -68,6 +69,12 @@ def test_the_listed_packages_are_the_folders() -> None:
         for file in folder.rglob("__init__.py")
     }
     assert set(listed_packages()) == folders | {"slotwheel"}
+
+
+def test_mypy_checks_every_package() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        mypy = tomllib.load(file)["tool"]["mypy"]
+    assert set(mypy["packages"]) | set(mypy["modules"]) == set(listed_packages())
 
 
 def test_the_version_is_one() -> None:
