@@ -1,0 +1,190 @@
+"""Reading one journal segment, entry by entry, and looking for witnesses behind a bad one.
+
+Rules
+- Memory is bounded by one entry: a segment is never held as a whole, and an entry handed on keeps
+  nothing alive but its own bytes.
+- A length is checked against the limit and the file's size before anything is allocated.
+- Whatever is wrong with the bytes is ``Damaged`` here. Whether it is a torn end is not for one
+  segment to say: see ``journal_recovery.py``. An ``OSError`` passes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .entry import Entry, decode_entry
+from .errors import Damaged
+from .files import Files, Handle
+from .segment import (
+    ALIGNMENT,
+    FRAME_BYTES,
+    FRAME_MAGIC,
+    PADDING,
+    SEGMENT_BYTES,
+    SegmentHeader,
+    decode_frame,
+    index_of,
+    padded,
+)
+
+ENTRY_BYTES_MAX = 256 * 1024 * 1024
+"""What ``walk`` takes for a sane entry when it is not told the node's own limit."""
+
+_WINDOW_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of the journal. ``size`` in bytes; ``end_index`` is one past its last entry."""
+
+    path: str
+    first_index: int
+    end_index: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An entry and where it lies: its frame begins at ``position``, the next one at ``end``."""
+
+    position: int
+    end: int
+    durable: int
+    entry: Entry
+
+
+class SegmentReader:
+    """One segment, open for reading. Its header has been checked."""
+
+    __slots__ = ("_max", "_seed", "handle", "header", "path", "size")
+
+    def __init__(self, handle: Handle, path: str, entry_bytes_max: int) -> None:
+        """Errors: ``Damaged``, ``UnsupportedVersion``."""
+        self.handle = handle
+        self.path = path
+        self.size = handle.size()
+        self.header = SegmentHeader.decode(handle.pread(SEGMENT_BYTES, 0), path)
+        if self.header.first_index != index_of(path):
+            raise Damaged(
+                path, 16, expected=f"first index {index_of(path)}", found=self.header.first_index
+            )
+        self._seed = self.header.seed
+        self._max = entry_bytes_max
+
+    def skip(self, position: int) -> int:
+        """Where the entry framed at ``position`` ends; the entry itself is not read."""
+        frame = self.handle.pread(FRAME_BYTES, position)
+        length, _ = decode_frame(frame, self._seed, self.path, position, self._max)
+        return position + FRAME_BYTES + padded(length)
+
+    def entry(self, position: int) -> Located:
+        """The entry framed at ``position``. Errors: ``Damaged``, ``UnsupportedVersion``."""
+        frame = self.handle.pread(FRAME_BYTES, position)
+        length, durable = decode_frame(frame, self._seed, self.path, position, self._max)
+        start = position + FRAME_BYTES
+        end = start + padded(length)
+        if end > self.size:
+            raise Damaged(
+                self.path,
+                position,
+                expected=f"an entry of {end - position} bytes",
+                found=f"the end of the file after {self.size - position} bytes",
+            )
+        data = self.handle.pread(end - start, start)
+        entry = decode_entry(memoryview(data)[:length], self.path, start)
+        padding = PADDING[length % ALIGNMENT]
+        if padding and data[length:] != padding:
+            raise Damaged(
+                self.path, start + length, expected="zeros as padding", found=data[length:].hex()
+            )
+        return Located(position, end, durable, entry)
+
+    def witness(self, position: int) -> int:
+        """The highest durable index that any valid frame behind ``position`` names; -1 if none."""
+        best = -1
+        for at in range(position + ALIGNMENT, self.size, _WINDOW_BYTES):
+            data = self.handle.pread(_WINDOW_BYTES + FRAME_BYTES - ALIGNMENT, at)
+            found = data.find(FRAME_MAGIC)
+            while found >= 0:
+                if found % ALIGNMENT == 0:
+                    best = max(
+                        best, self._durable_of(data[found : found + FRAME_BYTES], at + found)
+                    )
+                found = data.find(FRAME_MAGIC, found + 1)
+        return best
+
+    def _durable_of(self, frame: bytes, position: int) -> int:
+        try:
+            return decode_frame(frame, self._seed, self.path, position, self._max)[1]
+        except Damaged:
+            return -1
+
+
+def walk(files: Files, path: str, *, entry_bytes_max: int = ENTRY_BYTES_MAX) -> Iterator[Located]:
+    """Every entry of one segment in order, for inspection.
+
+    Errors: ``Damaged`` at the first byte that is not right, which in a segment that is being
+    written or was torn by a crash is its end; ``UnsupportedVersion``; ``OSError``.
+    """
+    handle = files.open(path)
+    try:
+        reader = SegmentReader(handle, path, entry_bytes_max)
+        position = SEGMENT_BYTES
+        index = reader.header.first_index
+        epoch = reader.header.last_epoch
+        while position < reader.size:
+            located = reader.entry(position)
+            check_order(path, located, index, epoch)
+            yield located
+            position = located.end
+            index += 1
+            epoch = located.entry.epoch
+    finally:
+        handle.close()
+
+
+def check_order(path: str, located: Located, index: int, epoch: int) -> None:
+    """Raise ``Damaged`` unless the entry has that index, and that epoch or a later one."""
+    if located.entry.index != index:
+        raise Damaged(path, located.position, expected=f"index {index}", found=located.entry.index)
+    if located.entry.epoch < epoch:
+        raise Damaged(
+            path, located.position, expected=f"epoch {epoch} or later", found=located.entry.epoch
+        )
+
+
+def read_entries(
+    files: Files,
+    segments: Sequence[Segment],
+    from_index: int,
+    last_index: int,
+    entry_bytes_max: int,
+) -> Iterator[Entry]:
+    """The entries ``from_index`` to ``last_index`` of consecutive segments.
+
+    Errors: ``LookupError`` when a segment that is needed is not there; ``Damaged``; ``OSError``.
+    """
+    if from_index < segments[0].first_index:
+        raise LookupError(f"entry {from_index}: the journal starts at {segments[0].first_index}")
+    for segment in segments:
+        end_index = min(segment.end_index, last_index + 1)
+        if from_index >= end_index:
+            continue
+        try:
+            handle = files.open(segment.path)
+        except FileNotFoundError:
+            raise LookupError(f"{segment.path} was dropped meanwhile") from None
+        try:
+            reader = SegmentReader(handle, segment.path, entry_bytes_max)
+            position = SEGMENT_BYTES
+            for index in range(segment.first_index, end_index):
+                if index < from_index:
+                    position = reader.skip(position)
+                    continue
+                located = reader.entry(position)
+                check_order(segment.path, located, index, 0)
+                yield located.entry
+                position = located.end
+        finally:
+            handle.close()

@@ -1,0 +1,110 @@
+"""Writing the open segment of the journal.
+
+Theory: an append is one gathered write at a position that is known, never "at the end", since after
+a crash or on a full disk the end may hold junk.
+
+Rules
+- A write that failed moves nothing: the known end stays, and what lies behind it is cut, durably,
+  before anything else is written there. Durably, because a crash might otherwise bring back entries
+  that were reported as failed, behind others that have taken their place since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from .entry import Entry
+from .errors import InvalidBatch
+from .files import Bytes, Files, Handle
+from .segment import (
+    ALIGNMENT,
+    DIRECTORY,
+    FRAME_BYTES,
+    PADDING,
+    SEGMENT_BYTES,
+    SegmentHeader,
+    encode_frame,
+    padded,
+    segment_path,
+)
+
+
+class SegmentWriter:
+    """The segment that takes entries. ``size`` is its known end, in bytes."""
+
+    __slots__ = ("_handle", "_junk_behind_end", "_seed", "first_index", "path", "size")
+
+    def __init__(self, handle: Handle, header: SegmentHeader, size: int) -> None:
+        self._handle = handle
+        self._seed = header.seed
+        self._junk_behind_end = False
+        self.path = segment_path(header.first_index)
+        self.first_index = header.first_index
+        self.size = size
+
+    @classmethod
+    def create(cls, files: Files, header: SegmentHeader) -> SegmentWriter:
+        """A new segment, durable with its name. All before it must be durable.
+
+        Errors: ``OSError`` (nothing was created), ``SyncFailed``.
+        """
+        path = segment_path(header.first_index)
+        handle = files.open(path, create=True)
+        try:
+            handle.truncate(0)  # an earlier try may have left something
+            handle.pwrite([header.encode()], 0)
+            handle.sync()
+            files.sync_dir(DIRECTORY)
+        except OSError:
+            handle.close()
+            with contextlib.suppress(OSError):
+                files.unlink(path)
+            raise
+        return cls(handle, header, SEGMENT_BYTES)
+
+    def append(self, entries: Sequence[Entry], durable: int, entry_bytes_max: int) -> None:
+        """Write ``entries`` behind the known end, their frames naming ``durable``.
+
+        Errors: ``InvalidBatch`` for an entry of more than ``entry_bytes_max`` bytes, ``OSError``:
+        the segment is as before. ``SyncFailed``.
+        """
+        if self._junk_behind_end:
+            self._cut_junk()
+        parts: list[Bytes] = []
+        end = self.size
+        for entry in entries:
+            header, payload = entry.encode()
+            length = len(header) + len(payload)
+            if length > entry_bytes_max:
+                raise InvalidBatch(
+                    "journal entry too large",
+                    got=f"{length} bytes",
+                    limit=f"{entry_bytes_max} bytes",
+                    remedy="Send smaller batches",
+                )
+            parts += (encode_frame(self._seed, end, length, durable), header, payload)
+            if length % ALIGNMENT:
+                parts.append(PADDING[length % ALIGNMENT])
+            end += FRAME_BYTES + padded(length)
+        try:
+            self._handle.pwrite(parts, self.size)
+        except BaseException as error:
+            self._junk_behind_end = True
+            if isinstance(error, OSError):
+                with contextlib.suppress(OSError):  # else the next append tries again
+                    self._cut_junk()
+            raise
+        self.size = end
+
+    def sync(self) -> None:
+        """Errors: ``SyncFailed``."""
+        self._handle.sync()
+
+    def close(self) -> None:
+        self._handle.close()
+
+    def _cut_junk(self) -> None:
+        self._handle.truncate(self.size)
+        self._handle.sync()
+        self._junk_behind_end = False
