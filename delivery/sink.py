@@ -1,0 +1,100 @@
+"""What a sink is: the one interface between the hand of the wheel and where messages go.
+
+Theory: the mark may only move past a row for which somebody answered, so a sink owes an answer for
+*every* row, within a time limit, and each answer is one of three:
+
+    ACCEPTED   the row is safe at its target; it will never be handed out again
+    REFUSED    it can never be taken as it is; it becomes a dead letter, with the reason
+    NOT_NOW    not taken, or not known whether taken; its topic is held back and tried again
+
+Rules
+- An unknown outcome is NOT_NOW. A row may be repeated; it is never lost.
+- Rows of one topic partition are sent in the order in which they stand in the batch.
+- Nothing waits without a limit, also not ``close``.
+- Two calls of ``deliver`` may run at once (one for the main mark, others for held-back topics),
+  never with rows of the same topic.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..wheel.ids import IdMint
+
+Int8s = npt.NDArray[np.int8]
+Mask = npt.NDArray[np.bool_]
+
+
+class Answer(IntEnum):
+    ACCEPTED = 0
+    REFUSED = 1
+    NOT_NOW = 2
+
+
+@dataclass(slots=True)
+class Answers:
+    """The answers for one batch.
+
+    ``codes``: an ``Answer`` a row, shape (rows,). ``reasons``: text for rows that were not accepted
+    (a row without one has no better reason than its code). ``down``: the sink as a whole can take
+    nothing now, so that no single topic is to blame.
+    """
+
+    codes: Int8s
+    reasons: dict[int, str] = field(default_factory=dict)
+    down: bool = False
+
+    @classmethod
+    def same(cls, rows: int, answer: Answer, reason: str = "", *, down: bool = False) -> Answers:
+        """One answer for all of ``rows`` rows."""
+        codes = np.full(rows, answer, np.int8)
+        return cls(codes, dict.fromkeys(range(rows), reason) if reason else {}, down)
+
+    def set(self, row: int, answer: Answer, reason: str) -> None:
+        self.codes[row] = answer
+        self.reasons[row] = reason
+
+    def which(self, answer: Answer) -> Mask:
+        """Which rows got this answer, shape (rows,)."""
+        mask: Mask = self.codes == answer
+        return mask
+
+    def first_reason(self, answer: Answer) -> str:
+        """The reason of the first row with this answer that has one, or an empty text."""
+        for row in np.flatnonzero(self.which(answer)).tolist():
+            if row in self.reasons:
+                return self.reasons[row]
+        return ""
+
+
+class Sink(ABC):
+    """Where due rows go. ``mint`` makes the ids that travel with them."""
+
+    def __init__(self, mint: IdMint) -> None:
+        self.mint = mint
+
+    @abstractmethod
+    def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
+        """Hand over ``rows`` (schema ``ROW``) and answer for each of them.
+
+        ``trial``: they belong to a held-back topic. It is likely to fail again, so a sink may use a
+        shorter limit, and must not let it harm what is delivered at the same time.
+        """
+
+    @abstractmethod
+    def probe(self, topic: str) -> bool:
+        """Whether a held-back topic is worth another try. Sends nothing; may take a second."""
+
+    @abstractmethod
+    def healthy(self) -> bool:
+        """Whether the sink as a whole can be reached now. May take a second."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files, threads and connections. Rows in flight stay unanswered."""
