@@ -1,3 +1,33 @@
 """slotwheel holds messages that must reach a Kafka topic later, and hands each one over on time."""
 
+from slotwheel.client import Client, Message, Receipt, Receipts
+from slotwheel.client.errors import (
+    InvalidBatch,
+    InvalidMessage,
+    NodeUnreachable,
+    NotRunning,
+    Overloaded,
+    SequenceTooOld,
+    SlotwheelError,
+    UnknownId,
+    UnsupportedVersion,
+)
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Client",
+    "InvalidBatch",
+    "InvalidMessage",
+    "Message",
+    "NodeUnreachable",
+    "NotRunning",
+    "Overloaded",
+    "Receipt",
+    "Receipts",
+    "SequenceTooOld",
+    "SlotwheelError",
+    "UnknownId",
+    "UnsupportedVersion",
+    "__version__",
+]

@@ -1,0 +1,286 @@
+"""The client: what an application holds in its hands.
+
+    with Client("127.0.0.1:7200") as client:
+        receipt = client.send("orders", b"wake up", delay=30)
+        print(receipt.id)
+
+Theory: handing over is cheap and never waits for the node, unless the buffer is full; what happens
+to a message is told by its receipt. One client is meant to be shared by all threads of a process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, overload
+
+import pyarrow as pa
+
+from ..wheel.errors import InvalidMessage, NodeUnreachable, NotRunning
+from ..wheel.ids import MessageId
+from ..wheel.protocol import ACKS, CANCEL, DEFAULT_ADDRESS, RESCHEDULE, STATUS
+from ..wheel.rows import Content, due_beyond_horizon, too_large
+from .columns import Sorted, conform, pieces, sort_messages, sort_rows
+from .link import Link, call, connect
+from .message import Delay, Due, Headers, Message, due_ms_of, flatten
+from .receipts import Receipt, Receipts, Shipment
+from .sender import Sender
+
+_CANCELS_AT_ONCE = 10_000
+_AT_EXIT_S = 5.0
+
+
+class Client:
+    """A connection to the node at ``address`` (``host:port``), opened on first use and reopened
+    when it breaks. Thread-safe. Leaving the ``with`` block flushes and closes.
+
+    - ``timeout_s``: how long a message is tried before its receipt gets ``Overloaded`` or
+      ``NodeUnreachable``; also how long ``send`` waits for room in a full buffer.
+    - ``linger_ms``: how long a single message waits for company. Asking its receipt ends the wait.
+    - ``acks``: ``"all"``, ``"1"``, or ``"0"`` (fire and forget: no ids, and errors are dropped).
+    - ``batch_rows``, ``batch_bytes``: how large a batch may become; ``buffer_bytes``: how much may
+      wait here, unanswered.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeout_s: float = 30.0,
+        linger_ms: float = 5.0,
+        acks: str = "all",
+        batch_rows: int = 5_000,
+        batch_bytes: int = 1 << 20,
+        buffer_bytes: int = 64 << 20,
+    ) -> None:
+        if acks not in ACKS:
+            raise InvalidMessage("unknown acks", got=repr(acks), limit=", ".join(ACKS))
+        self.address = address
+        self._timeout_s = timeout_s
+        self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
+        self._actions: Any = None
+        self._pid = os.getpid()
+        self._closed = False
+        self._sender = Sender(
+            lambda command, wait_s, answered, lost: Link(address, command, wait_s, answered, lost),
+            acks=acks,
+            timeout_s=timeout_s,
+            linger_s=linger_ms / 1000,
+            batch_rows=batch_rows,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            answer_timeout_s=min(timeout_s, 15.0),
+        )
+        # A script that ends without closing still gets its messages out, if that can be soon.
+        self._at_exit = _close_at_exit(weakref.ref(self))
+        atexit.register(self._at_exit)
+
+    # Sending
+
+    @overload
+    def send(self, message: Message, /) -> Receipt: ...
+    @overload
+    def send(
+        self,
+        topic: str,
+        value: Content = None,
+        *,
+        key: Content = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        due: Due = None,
+        delay: Delay = None,
+    ) -> Receipt: ...
+    def send(
+        self,
+        topic: str | Message,
+        value: Content = None,
+        *,
+        key: Content = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        due: Due = None,
+        delay: Delay = None,
+    ) -> Receipt:
+        """Hand over one message, due at ``due`` or after ``delay`` (exactly one of the two).
+
+        Errors at once: ``InvalidMessage``; ``Overloaded`` or ``NodeUnreachable`` when the buffer
+        stays full; ``NotRunning`` when closed. Everything else is told by the receipt.
+        """
+        self._check_usable()
+        if isinstance(topic, Message):
+            message = topic
+        else:
+            message = Message(topic, value, key, headers, partition, due, delay)
+        now_ms = _now_ms()
+        flat = flatten(message, now_ms)
+        limits = self._sender.limits
+        if flat.nbytes > limits.message_bytes:
+            raise too_large(flat.nbytes, limits.message_bytes)
+        latest = limits.latest_due_ms(now_ms)
+        if latest is not None and flat.due_ms > latest:
+            raise due_beyond_horizon(flat.due_ms, latest)
+        return Receipt(*self._sender.linger(flat))
+
+    def send_many(self, messages: Iterable[Message]) -> Receipts:
+        """Hand over many messages. A bad one gets its error on its receipt; the others go."""
+        self._check_usable()
+        shipments: list[Shipment] = []
+        remaining = iter(messages)
+        while chunk := list(itertools.islice(remaining, self._batch_rows)):
+            self._ship_messages(chunk, shipments)
+        return Receipts(shipments)
+
+    def send_table(self, table: pa.Table | pa.RecordBatch) -> Receipts:
+        """Hand over an Arrow table with the columns ``due`` (timestamp with time zone, or int64
+        ms), ``topic``, ``value``, and, if wanted, ``partition``, ``key``, ``headers``.
+
+        Errors at once: ``InvalidBatch`` for a wrong schema. Bad rows: as in ``send_many``.
+        """
+        self._check_usable()
+        shipments: list[Shipment] = []
+        limits = self._sender.limits
+        rows_max = min(self._batch_rows, limits.batch_rows)
+        bytes_max = min(self._batch_bytes, limits.batch_bytes)
+        for rows in pieces(conform(table), rows_max, bytes_max):
+            self._ship(sort_rows(rows, _now_ms(), limits), shipments)
+        return Receipts(shipments)
+
+    def _ship_messages(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
+        limits = self._sender.limits
+        found = sort_messages(messages, _now_ms(), limits)
+        too_big = found.rows is not None and found.rows.nbytes > self._batch_bytes
+        if too_big and len(messages) > 1:
+            half = len(messages) // 2
+            self._ship_messages(messages[:half], shipments)
+            self._ship_messages(messages[half:], shipments)
+        else:
+            self._ship(found, shipments)
+
+    def _ship(self, found: Sorted, shipments: list[Shipment]) -> None:
+        shipment = self._sender.new_shipment()
+        shipment.due, shipment.kept, shipment.errors = found.due, found.kept, found.errors
+        shipment.rows = found.rows
+        shipments.append(shipment)
+        if found.rows is None:
+            shipment.finish(None, "")
+        else:
+            self._sender.submit(shipment)
+
+    # Asking
+
+    def cancel(self, ids: str | Receipt | Sequence[str | Receipt]) -> list[str]:
+        """Cancel messages; for each ``"cancelled"``, ``"already delivered"`` or ``"unknown"``.
+
+        Errors: ``UnknownId`` for what is not an id of this node's group, ``NodeUnreachable``.
+        """
+        items = [ids] if isinstance(ids, str | Receipt) else ids
+        texts = [_id_of(item) for item in items]
+        for text in texts:
+            MessageId.parse(text)
+        answers: list[str] = []
+        for start in range(0, len(texts), _CANCELS_AT_ONCE):
+            body = {"ids": texts[start : start + _CANCELS_AT_ONCE]}
+            # To cancel twice does no harm, so this one may be tried again.
+            answers += self._call(CANCEL, body, retry=True)["answers"]
+        return answers
+
+    def reschedule(
+        self, message_id: str | Receipt, *, due: Due = None, delay: Delay = None
+    ) -> tuple[str, str | None]:
+        """Give a message a new due time: the answer as of ``cancel``, and the new id if it moved.
+
+        Errors: ``InvalidMessage``, ``UnknownId``, ``NodeUnreachable`` (it may have happened then).
+        """
+        text = _id_of(message_id)
+        MessageId.parse(text)
+        due_ms = due_ms_of(due, delay, _now_ms())
+        answer = self._call(RESCHEDULE, {"id": text, "due_ms": due_ms})
+        return answer["answer"], answer["id"]
+
+    def status(self) -> dict[str, Any]:
+        """What the node's wheel holds, in plain numbers. Errors: ``NodeUnreachable``."""
+        found: dict[str, Any] = self._call(STATUS, {})["status"]
+        return found
+
+    def _call(self, action: str, fields: dict[str, Any], *, retry: bool = False) -> dict[str, Any]:
+        self._check_usable()
+        end = time.monotonic() + self._timeout_s
+        pause_s = 0.05
+        while True:
+            if self._actions is None:
+                self._actions = connect(self.address)
+            try:
+                return call(self._actions, action, fields, max(0.1, end - time.monotonic()))
+            except NodeUnreachable:
+                if not retry or time.monotonic() + pause_s > end:
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(1.0, pause_s * 2)
+
+    # Life
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until the fate of everything handed over is known. Errors: ``TimeoutError``."""
+        self._sender.flush(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush for at most ``timeout_s`` (None: until each message is stored or given up), and
+        end. What is not answered by then fails with ``NotRunning``. May be called again."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        try:
+            self._sender.flush(timeout_s)
+        except TimeoutError:
+            pass  # told by the receipts
+        finally:
+            self._sender.close()
+            if self._actions is not None:
+                self._actions.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Whoever leaves by Ctrl-C does not want to wait for a node that is away.
+        impatient = kind is not None and not issubclass(kind, Exception)
+        self.close(1.0 if impatient else None)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise NotRunning("the client is closed", remedy="Make a new Client")
+        if os.getpid() != self._pid:
+            raise NotRunning(
+                "the client was made before this process was forked",
+                remedy="Make a Client in each process",
+            )
+
+
+def _close_at_exit(reference: weakref.ref[Client]) -> Any:
+    def close() -> None:
+        client = reference()
+        if client is not None:
+            client.close(_AT_EXIT_S)
+
+    return close
+
+
+def _id_of(item: str | Receipt) -> str:
+    return item.id if isinstance(item, Receipt) else item
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,198 @@
+"""From messages and tables to checked batches, in which each bad row is known by its number.
+
+Theory: the columns of many messages are built at once; only when that fails is each message
+tried alone, to find the ones that cannot be sent. So a bad message costs its neighbours some
+microseconds and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..wheel.config import WheelConfig
+from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
+from ..wheel.rows import bad_rows, from_columns, no_headers
+from ..wheel.schema import INPUT, Int64s, times
+from .message import Message, due_ms_of, header_pairs
+
+Errors = dict[int, SlotwheelError]
+
+_DEFAULTS = WheelConfig()
+_WRONG = (SlotwheelError, pa.ArrowException, TypeError, ValueError, AttributeError, OverflowError)
+"""What building a column can raise for a value that does not belong there."""
+
+CLOCK_SLACK_MS = 1000
+"""The node decides about its horizon; we refuse only what is clearly beyond it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the node said in its hello; the defaults stand in until it has been reached."""
+
+    message_bytes: int = _DEFAULTS.message_bytes_max
+    batch_rows: int = _DEFAULTS.batch_rows_max
+    batch_bytes: int = _DEFAULTS.batch_bytes_max
+    horizon_ms: int | None = None
+    clock_ahead_ms: int = 0
+    """How far the node's clock is ahead of ours."""
+
+    def latest_due_ms(self, now_ms: int) -> int | None:
+        if self.horizon_ms is None:
+            return None
+        return now_ms + max(self.clock_ahead_ms, 0) + self.horizon_ms + CLOCK_SLACK_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """``rows``: the good ones (None: there is none); ``kept``: their numbers among all rows
+    (None: all); ``due``: of all rows, shape (count,); ``errors``: of the bad ones."""
+
+    rows: pa.RecordBatch | None
+    kept: Int64s | None
+    due: Int64s
+    errors: Errors
+
+
+def batch_of(messages: Sequence[Message], now_ms: int) -> pa.RecordBatch:
+    """All messages as one batch of schema ``INPUT``. Raises for any bad value among them."""
+    return from_columns(
+        [due_ms_of(m.due, m.delay, now_ms) for m in messages],
+        [m.topic for m in messages],
+        [m.partition for m in messages],
+        [m.key for m in messages],
+        [m.value for m in messages],
+        [header_pairs(m.headers) if m.headers else () for m in messages],
+    )
+
+
+def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> Sorted:
+    """Build one batch of the good messages, and find an error for each of the others."""
+    try:
+        rows = batch_of(messages, now_ms)
+        if not rows.column("topic").null_count:
+            return sort_rows(rows, now_ms, limits)
+    except (
+        SlotwheelError,
+        pa.ArrowException,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ):
+        pass  # found one by one below
+    errors: Errors = {}
+    good: list[pa.RecordBatch] = []
+    for number, message in enumerate(messages):
+        found = check_message(message, now_ms, limits)
+        if isinstance(found, SlotwheelError):
+            errors[number] = found
+        else:
+            good.append(found)
+    due = np.zeros(len(messages), np.int64)
+    kept = np.array([i for i in range(len(messages)) if i not in errors], np.int64)
+    if not good:
+        return Sorted(None, kept, due, errors)
+    rows = pa.concat_batches(good)
+    due[kept] = times(rows, "due")
+    return Sorted(rows, kept, due, errors)
+
+
+def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBatch | SlotwheelError:
+    """The message as a batch of one row, or what is wrong with it."""
+    try:
+        if not isinstance(message.topic, str):
+            raise TypeError(f"topic is {type(message.topic).__name__}, not str")
+        row = batch_of([message], now_ms)
+    except SlotwheelError as error:
+        return error
+    except _WRONG as error:
+        return InvalidMessage(
+            f"not a message: {str(error)[:200]}",
+            got=repr(message)[:200],
+            remedy="topic: str; value, key: bytes or None; headers: pairs of str and bytes or None",
+        )
+    latest = limits.latest_due_ms(now_ms)
+    bad = bad_rows(row, latest_due_ms=latest, message_bytes_max=limits.message_bytes)
+    return bad.get(0, row)
+
+
+def sort_rows(rows: pa.RecordBatch, now_ms: int, limits: Limits) -> Sorted:
+    """Take the bad rows out of a batch of schema ``INPUT``."""
+    due = times(rows, "due")
+    latest = limits.latest_due_ms(now_ms)
+    bad = bad_rows(rows, latest_due_ms=latest, message_bytes_max=limits.message_bytes)
+    if not bad:
+        return Sorted(rows, None, due, {})
+    kept, rest = without(rows, list(bad))
+    return Sorted(rest, kept, due, dict(bad))
+
+
+def without(rows: pa.RecordBatch, bad: Sequence[int]) -> tuple[Int64s, pa.RecordBatch | None]:
+    """The numbers of the rows that stay, and those rows (None: none)."""
+    stays = np.ones(rows.num_rows, bool)
+    stays[list(bad)] = False
+    kept = np.flatnonzero(stays)
+    return kept, rows.take(pa.array(kept)) if len(kept) else None
+
+
+def conform(table: pa.Table | pa.RecordBatch) -> pa.Table:
+    """A caller's table with exactly the schema ``INPUT``. Errors: ``InvalidBatch``."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    unknown = sorted(set(table.schema.names) - set(INPUT.names))
+    missing = sorted({"due", "topic", "value"} - set(table.schema.names))
+    if unknown or missing or len(set(table.schema.names)) != len(table.schema.names):
+        raise InvalidBatch(
+            "wrong schema",
+            got=", ".join(table.schema.names)[:300],
+            limit=", ".join(INPUT.names),
+            remedy="'due', 'topic', 'value' are needed; 'partition', 'key', 'headers' may be left"
+            " out; nothing else is allowed",
+        )
+    columns = []
+    for field in INPUT:
+        if field.name not in table.schema.names:
+            rows = table.num_rows
+            absent = pa.nulls(rows, field.type) if field.nullable else no_headers(rows)
+            columns.append(absent)
+            continue
+        column = table.column(field.name)
+        if not field.nullable and column.null_count:
+            raise InvalidBatch(f"null in column '{field.name}'", remedy="Give every row a value")
+        columns.append(column if column.type == field.type else _cast(column, field))
+    return pa.Table.from_arrays(columns, schema=INPUT)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        if field.name == "due" and pa.types.is_timestamp(column.type):
+            if column.type.tz is None:
+                raise pa.ArrowInvalid("a timestamp without a time zone")
+            column = pc.ceil_temporal(column, unit="millisecond")  # rounded up: never early
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise InvalidBatch(
+            f"column '{field.name}' has the wrong type",
+            got=column.type,
+            limit=field.type,
+            remedy=str(error)[:200],
+        ) from None
+
+
+def pieces(table: pa.Table, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The table in batches within both limits (but of one row at least), nothing copied."""
+    for batch in table.to_batches(max_chunksize=rows_max):
+        stack = [batch]
+        while stack:
+            part = stack.pop()
+            if part.num_rows <= 1 or part.nbytes <= bytes_max:
+                if part.num_rows:
+                    yield part
+                continue
+            half = part.num_rows // 2
+            stack += [part.slice(half), part.slice(0, half)]

@@ -1,0 +1,25 @@
+"""The errors an application can meet, under the client's own roof."""
+
+from ..wheel.errors import (
+    InvalidBatch,
+    InvalidMessage,
+    NodeUnreachable,
+    NotRunning,
+    Overloaded,
+    SequenceTooOld,
+    SlotwheelError,
+    UnknownId,
+    UnsupportedVersion,
+)
+
+__all__ = [
+    "InvalidBatch",
+    "InvalidMessage",
+    "NodeUnreachable",
+    "NotRunning",
+    "Overloaded",
+    "SequenceTooOld",
+    "SlotwheelError",
+    "UnknownId",
+    "UnsupportedVersion",
+]

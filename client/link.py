@@ -1,0 +1,185 @@
+"""One connection to a node: the hello, the append exchange, and the thread that reads answers.
+
+Theory: a link lives until its first error and is never mended; the sender makes a new one and
+sends again what was not answered. So nothing here retries. Flight's errors become ours in one
+place, ``translated``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from ..wheel.errors import NodeUnreachable, SlotwheelError
+from ..wheel.protocol import (
+    HELLO,
+    AppendCommand,
+    Refused,
+    Stored,
+    decode_answer,
+    decode_error,
+    decode_json,
+    encode_json,
+    encode_sequence,
+)
+from ..wheel.schema import INPUT
+from .columns import Limits
+
+# A new channel must really connect, now, and not share the backoff of the one that just broke.
+_OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+def connect(address: str) -> Any:
+    """A Flight client for ``host:port``; connects on its first call."""
+    try:
+        return flight.FlightClient(f"grpc://{address}", generic_options=_OPTIONS)
+    except (pa.ArrowException, OSError) as error:
+        raise NodeUnreachable(
+            "not an address", got=repr(address), limit="host:port", remedy=str(error)[:200]
+        ) from None
+
+
+def call(client: Any, action: str, fields: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Do one action. Errors: what the node answered, ``NodeUnreachable``."""
+    body = flight.Action(action, encode_json(fields))
+    options = flight.FlightCallOptions(timeout=timeout_s)
+    with translated():
+        results = list(client.do_action(body, options))
+        return decode_json(results[0].body.to_pybytes() if results else b"")
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn Flight's errors into ours."""
+    try:
+        yield
+    except SlotwheelError:
+        raise
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise translate(error) from None
+
+
+def translate(error: BaseException) -> SlotwheelError:
+    """What a node said, when it said something; else that it cannot be reached."""
+    info = getattr(error, "extra_info", b"")
+    if info:
+        return decode_error(bytes(info))
+    text = str(error).split(". gRPC client debug context")[0][:300]
+    if isinstance(error, pa.ArrowNotImplementedError):
+        return SlotwheelError(f"no slotwheel node answers there: {text}", remedy="Check the port")
+    return NodeUnreachable(
+        f"node not reachable: {text}", remedy="Check the address, and that the node runs"
+    )
+
+
+class Link:
+    """Open on construction. ``on_answer`` and ``on_lost`` are called by the link's own thread;
+    ``on_lost`` once, with the reason, unless ``close`` was called first.
+
+    ``error`` is that reason, once it is known.
+
+    Errors: ``NodeUnreachable``, ``UnsupportedVersion``, and others that the node answers.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        command: AppendCommand,
+        timeout_s: float,
+        on_answer: Callable[[Stored | Refused], None],
+        on_lost: Callable[[Link, SlotwheelError], None],
+    ) -> None:
+        self._on_answer = on_answer
+        self._on_lost = on_lost
+        self._closed = False
+        self._writing = threading.Lock()
+        self.error: SlotwheelError | None = None
+        self._client = connect(address)
+        try:
+            hello = call(self._client, HELLO, {}, timeout_s)
+            self.group, self.limits = read_hello(hello)
+            with translated():
+                descriptor = flight.FlightDescriptor.for_command(command.encode())
+                self._writer, self._reader = self._client.do_exchange(descriptor)
+                self._writer.begin(INPUT)
+        except BaseException:
+            self._client.close()
+            raise
+        self._thread = threading.Thread(target=self._read, name="slotwheel-receipts", daemon=True)
+        self._thread.start()
+
+    def write(self, rows: pa.RecordBatch, sequence: int) -> None:
+        """Send a batch; blocks while the node takes nothing. Errors: ``SlotwheelError``."""
+        try:
+            with self._writing:
+                self._writer.write_with_metadata(rows, pa.py_buffer(encode_sequence(sequence)))
+        except (pa.ArrowException, OSError) as error:
+            # Why the stream ended is what its reading side is told.
+            self._thread.join(0.5)
+            raise self.error or translate(error) from None
+
+    def cut(self) -> None:
+        """End it at once; a blocked ``write`` returns with an error."""
+        self._reader.cancel()
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Say goodbye, wait a moment for the node to do the same, and free everything."""
+        self._closed = True
+        with contextlib.suppress(pa.ArrowException, OSError), self._writing:
+            self._writer.done_writing()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                self.cut()
+                self._thread.join(timeout_s)
+        # Closing fetches the stream's last status, which else lands on stderr from a destructor.
+        for end in (self._writer, self._client):
+            with contextlib.suppress(pa.ArrowException, OSError):
+                end.close()
+
+    def _read(self) -> None:
+        error: SlotwheelError
+        try:
+            while True:
+                chunk = self._reader.read_chunk()
+                metadata = chunk.app_metadata
+                if metadata is not None:
+                    self._on_answer(decode_answer(metadata.to_pybytes()))
+        except StopIteration:
+            error = NodeUnreachable("the node ended the stream")
+        except SlotwheelError as ours:
+            error = ours
+        except (pa.ArrowException, OSError) as theirs:
+            error = translate(theirs)
+        self.error = error
+        if not self._closed:
+            self._on_lost(self, error)
+
+
+def read_hello(fields: dict[str, Any]) -> tuple[str, Limits]:
+    """The group and the limits in a node's hello. Errors: ``SlotwheelError``."""
+    try:
+        said = fields["limits"]
+        limits = Limits(
+            message_bytes=int(said["message_bytes"]),
+            batch_rows=int(said["batch_rows"]),
+            batch_bytes=int(said["batch_bytes"]),
+            horizon_ms=int(said["horizon_ms"]),
+            clock_ahead_ms=int(fields["now_ms"]) - time.time_ns() // 1_000_000,
+        )
+        return str(fields["group"]), limits
+    except (KeyError, TypeError, ValueError) as error:
+        raise SlotwheelError("the node's hello is not readable", got=repr(error)) from None

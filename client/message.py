@@ -1,0 +1,157 @@
+"""A message as an application writes it down, and its due time in the one form the wheel knows.
+
+Rules: exactly one of ``due`` and ``delay``; a delay becomes a due time once, on this machine's
+clock, when the message is handed to ``send``; a fraction of a millisecond is rounded up, so that
+nothing becomes early. Text in ``value``, ``key`` and header values is encoded as UTF-8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import index
+from typing import NamedTuple, SupportsIndex
+
+from ..wheel.errors import InvalidMessage
+from ..wheel.rows import Content, Header, due_before_1970, negative_partition
+from ..wheel.schema import check_topic
+
+Headers = Sequence[tuple[str, Content]] | Mapping[str, Content]
+Due = datetime | int | None
+Delay = timedelta | float | None
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_LIMIT_MS = 1 << 62
+
+
+@dataclass(slots=True)
+class Message:
+    """One message. ``due``: a datetime with a time zone, or ms since the epoch; ``delay``: a
+    timedelta, or seconds. ``headers``: pairs in order (a key may come twice), or a mapping."""
+
+    topic: str
+    value: Content = None
+    key: Content = None
+    headers: Headers = ()
+    partition: int | None = None
+    due: Due = None
+    delay: Delay = None
+
+
+def due_ms_of(due: Due, delay: Delay, now_ms: int) -> int:
+    """The due time in ms since the epoch. Errors: ``InvalidMessage``."""
+    if (due is None) == (delay is None):
+        raise _unusable(
+            "neither due nor delay" if due is None else "both due and delay",
+            "nothing" if due is None else f"due {due} and delay {delay}",
+            "exactly one of due and delay",
+        )
+    try:
+        due_ms = _due_ms(due) if due is not None else now_ms + _delay_ms(delay)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _unusable(
+            f"unusable due time: {error}", repr(due if delay is None else delay)
+        ) from None
+    if not -_LIMIT_MS < due_ms < _LIMIT_MS:
+        raise _unusable("unusable due time", due_ms, _LIMIT_MS)
+    return due_ms
+
+
+def _due_ms(due: datetime | SupportsIndex) -> int:
+    if isinstance(due, datetime):
+        if due.tzinfo is None:
+            raise ValueError("a datetime without a time zone")
+        return -((_EPOCH - due) // _MILLISECOND)
+    if isinstance(due, bool):
+        raise TypeError("not a time")
+    return index(due)
+
+
+def _delay_ms(delay: timedelta | float | None) -> int:
+    if isinstance(delay, timedelta):
+        return -(-delay // _MILLISECOND)
+    if delay is None or isinstance(delay, bool):
+        raise TypeError("not a delay")
+    # Rounded first: 0.007 * 1000 is a little more than 7.
+    return math.ceil(round(delay * 1000, 6))
+
+
+def _unusable(message: str, got: object, limit: object = None) -> InvalidMessage:
+    return InvalidMessage(
+        message,
+        got=got,
+        limit=limit,
+        remedy="Give due (a datetime with time zone, or ms since the epoch) or delay (a timedelta,"
+        " or seconds)",
+    )
+
+
+def header_pairs(headers: Headers) -> Sequence[tuple[str, Content]]:
+    """Headers as a sequence of pairs, values as the caller gave them."""
+    return list(headers.items()) if isinstance(headers, Mapping) else headers
+
+
+class Flat(NamedTuple):
+    """A checked message in the types of the columns; ``nbytes`` of key, value and headers."""
+
+    due_ms: int
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+    nbytes: int
+
+
+def flatten(message: Message, now_ms: int) -> Flat:
+    """Check one message by itself, all but horizon and size. Errors: ``InvalidMessage``."""
+    due_ms = due_ms_of(message.due, message.delay, now_ms)
+    if due_ms < 0:
+        raise due_before_1970(due_ms)
+    topic: object = message.topic
+    if not isinstance(topic, str):
+        raise _not_a_message("topic", topic)
+    check_topic(topic)
+    partition = message.partition
+    if partition is not None:
+        if type(partition) is not int or partition >= 1 << 31:
+            raise _not_a_message("partition", partition)
+        if partition < 0:
+            raise negative_partition(partition)
+    key, value = _content("key", message.key), _content("value", message.value)
+    nbytes = len(key or b"") + len(value or b"")
+    headers: list[Header] = []
+    try:
+        for name, content in header_pairs(message.headers) if message.headers else ():
+            nbytes += len(name.encode())
+            encoded = _content(f"header {name!r}", content)
+            nbytes += len(encoded or b"")
+            headers.append((name, encoded))
+    except (TypeError, ValueError, AttributeError):
+        raise _not_a_message("headers", message.headers) from None
+    return Flat(due_ms, message.topic, partition, key, value, headers, nbytes)
+
+
+def _content(what: str, content: Content) -> bytes | None:
+    if content is None or type(content) is bytes:
+        return content
+    try:
+        if isinstance(content, str):
+            return content.encode()
+        if isinstance(content, bytes | bytearray | memoryview):
+            return bytes(content)
+    except UnicodeEncodeError:
+        pass
+    raise _not_a_message(what, content)
+
+
+def _not_a_message(what: str, got: object) -> InvalidMessage:
+    return InvalidMessage(
+        f"unusable {what}",
+        got=repr(got)[:200],
+        remedy="topic: str; partition: int or None; value, key: bytes, str or None; headers: pairs"
+        " of str and bytes, str or None",
+    )

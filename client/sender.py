@@ -1,0 +1,426 @@
+"""The engine of a client: lingers, sends, retries without repeating, and bounds all of it.
+
+Theory: a shipment gets a *sequence* when it is first sent, and keeps it through every retry, so
+that the node recognises it. The node remembers the last five sequences of a producer; therefore
+the newest sequence is never five or more ahead of the oldest unanswered one.
+
+    lingering --sealed--> fresh --first send: sequence--> unanswered --answer--> done
+                            ^                               |   ^
+                            | rows dropped: new sequence    |   | sent again, same sequence
+                            +-------------------------------+-> resend (overloaded, link lost)
+
+Three daemon threads: this module's *sender* connects and writes; a link's reader brings answers;
+the *watch* gives up what is past its deadline and cuts a link that answers nothing, because the
+sender may be blocked in a write at that time. One lock guards all state; nothing blocks under it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import pyarrow as pa
+
+from ..wheel.errors import (
+    InvalidBatch,
+    InvalidMessage,
+    NodeUnreachable,
+    NotRunning,
+    Overloaded,
+    SlotwheelError,
+)
+from ..wheel.protocol import IN_FLIGHT_MAX, PRODUCER_LIMIT, AppendCommand, Refused, Stored
+from ..wheel.rows import bad_rows, from_columns
+from .columns import Errors, Limits
+from .message import Flat
+from .receipts import Shipment
+
+ROW_OVERHEAD = 64
+"""What a row costs in memory beyond its content, roughly."""
+_BACKOFF_S = (0.02, 1.0)
+_WATCH_S = 0.1
+
+
+class LinkLike(Protocol):
+    """What the sender needs of ``link.Link``."""
+
+    group: str
+    limits: Limits
+    error: SlotwheelError | None
+
+    def write(self, rows: pa.RecordBatch, sequence: int) -> None: ...
+    def cut(self) -> None: ...
+    def close(self, timeout_s: float = 1.0) -> None: ...
+
+
+OnAnswer = Callable[[Stored | Refused], None]
+OnLost = Callable[[LinkLike, SlotwheelError], None]
+Connect = Callable[[AppendCommand, float, OnAnswer, OnLost], LinkLike]
+
+
+class Sender:
+    """``connect`` opens a link. Times in seconds. Thread-safe."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        acks: str,
+        timeout_s: float,
+        linger_s: float,
+        batch_rows: int,
+        batch_bytes: int,
+        buffer_bytes: int,
+        answer_timeout_s: float,
+    ) -> None:
+        self._connect = connect
+        # Never zero (no protection from repeats), never one of a delay topic's partitions.
+        self._command = AppendCommand(secrets.randbelow(PRODUCER_LIMIT - 1) + 1, acks)
+        self._timeout_s = timeout_s
+        self._linger_s = linger_s
+        self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
+        self._buffer_bytes = buffer_bytes
+        self._answer_timeout_s = answer_timeout_s
+        self.limits = Limits()
+        self._changed = threading.Condition()
+        self._link: LinkLike | None = None
+        self._group = ""
+        self._lingering: Shipment | None = None
+        self._seal_at = 0.0
+        self._fresh: deque[Shipment] = deque()
+        self._resend: list[int] = []
+        self._unanswered: dict[int, Shipment] = {}
+        self._next_sequence = 0
+        self._open: set[Shipment] = set()
+        self._buffered = 0
+        self._not_before = 0.0
+        self._failures = 0
+        self._last_error: SlotwheelError | None = None
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=target, name=f"slotwheel-{name}", daemon=True)
+            for name, target in (("sender", self._run), ("watch", self._watch))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # Called by the application's threads
+
+    def new_shipment(self) -> Shipment:
+        return Shipment(time.monotonic() + self._timeout_s, self.nudge)
+
+    def submit(self, shipment: Shipment) -> None:
+        """Queue a shipment whose ``rows`` are set. Errors: ``Overloaded``, ``NotRunning``."""
+        assert shipment.rows is not None
+        shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
+        with self._changed:
+            self._take_room(shipment.nbytes)
+            self._seal()
+            shipment.deadline = time.monotonic() + self._timeout_s
+            self._open.add(shipment)
+            self._fresh.append(shipment)
+            self._changed.notify_all()
+
+    def linger(self, flat: Flat) -> tuple[Shipment, int]:
+        """Add a message to the shipment being gathered; gives it and the row's number in it."""
+        nbytes = flat.nbytes + ROW_OVERHEAD
+        with self._changed:
+            self._take_room(nbytes)
+            shipment = self._lingering
+            if shipment is not None and shipment.nbytes + nbytes > self._batch_bytes:
+                self._seal()
+                shipment = None
+            if shipment is None:
+                shipment = self._lingering = self.new_shipment()
+                shipment.columns = ([], [], [], [], [], [])
+                shipment.due = shipment.columns[0]  # type: ignore[assignment]
+                self._seal_at = time.monotonic() + self._linger_s
+                self._open.add(shipment)
+                self._changed.notify_all()
+            assert shipment.columns is not None
+            row = len(shipment.due)
+            for column, value in zip(shipment.columns, flat, strict=False):
+                column.append(value)
+            shipment.nbytes += nbytes
+            if row + 1 >= self._batch_rows:
+                self._seal()
+                self._changed.notify_all()
+            return shipment, row
+
+    def nudge(self) -> None:
+        """Somebody waits: send what lingers now."""
+        with self._changed:
+            if self._lingering is not None:
+                self._seal()
+                self._changed.notify_all()
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until the fate of all that was handed over is known. Errors: ``TimeoutError``."""
+        self.nudge()
+        with self._changed:
+            waiting = set(self._open)
+            if not self._changed.wait_for(lambda: waiting.isdisjoint(self._open), timeout_s):
+                raise TimeoutError(f"not everything was answered within {timeout_s} s")
+
+    def close(self) -> None:
+        """End at once; what is not answered yet fails with ``NotRunning``."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._seal()
+            for shipment in list(self._open):
+                self._give_up(shipment, NotRunning("the client was closed"))
+            link, self._link = self._link, None
+            self._changed.notify_all()
+        if link is not None:
+            link.close()
+        for thread in self._threads:
+            thread.join(1.0)
+
+    # Under the lock
+
+    def _take_room(self, nbytes: int) -> None:
+        def has_room() -> bool:
+            return self._closed or not self._buffered or self._buffered + nbytes <= limit
+
+        limit = self._buffer_bytes
+        if not has_room():
+            self._seal()
+            self._changed.notify_all()
+            if not self._changed.wait_for(has_room, self._timeout_s):
+                raise self._last_error or Overloaded(
+                    "the client's buffer is full and the node takes nothing",
+                    got=f"{self._buffered} bytes",
+                    limit=f"{limit} bytes",
+                    remedy="Send slower, or give the client more buffer_bytes",
+                )
+        if self._closed:
+            raise NotRunning("the client is closed", remedy="Make a new Client")
+        self._buffered += nbytes
+
+    def _seal(self) -> None:
+        if self._lingering is not None:
+            self._fresh.append(self._lingering)
+            self._lingering = None
+
+    def _end(self, shipment: Shipment) -> None:
+        self._open.discard(shipment)
+        self._unanswered.pop(shipment.sequence, None)
+        self._buffered -= shipment.nbytes
+        shipment.nbytes = 0
+        self._changed.notify_all()
+
+    def _give_up(self, shipment: Shipment, error: SlotwheelError) -> None:
+        if shipment.uncertain or shipment.sent_at:
+            error = type(error)(
+                f"{error.message}; whether the messages are stored is not known",
+                got=error.got,
+                limit=error.limit,
+                remedy=error.remedy,
+            )
+        if shipment in self._fresh:
+            self._fresh.remove(shipment)
+        if shipment is self._lingering:
+            self._lingering = None
+        self._end(shipment)
+        shipment.fail(error)
+
+    def _window_open(self) -> bool:
+        oldest = min(self._unanswered, default=self._next_sequence)
+        return self._next_sequence - oldest < IN_FLIGHT_MAX
+
+    def _back_off(self) -> None:
+        low, high = _BACKOFF_S
+        pause = min(high, low * 2 ** min(self._failures, 10))
+        self._failures += 1
+        self._not_before = time.monotonic() + pause * random.uniform(0.5, 1.0)
+        self._changed.notify_all()
+
+    # The sender's thread
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                shipment = self._wait_for_work()
+                if self._closed:
+                    return
+                link = self._link
+                if shipment is not None:
+                    self._number(shipment)
+            if shipment is None or link is None:
+                self._open_link()
+            else:
+                self._write(link, shipment)
+
+    def _wait_for_work(self) -> Shipment | None:
+        """The next shipment to write; None when a link has to be opened first, or closed."""
+        while not self._closed:
+            now = time.monotonic()
+            wake: float | None = None
+            if self._lingering is not None:
+                if now >= self._seal_at:
+                    self._seal()
+                else:
+                    wake = self._seal_at
+            if self._fresh or self._resend:
+                if now < self._not_before:
+                    wake = min(wake or self._not_before, self._not_before)
+                elif self._link is None:
+                    return None
+                else:
+                    while self._resend:
+                        shipment = self._unanswered.get(heapq.heappop(self._resend))
+                        if shipment is not None:
+                            return shipment
+                    if self._fresh and self._window_open():
+                        return self._fresh.popleft()
+            self._changed.wait(None if wake is None else max(0.0, wake - now))
+        return None
+
+    def _number(self, shipment: Shipment) -> None:
+        if shipment.sequence < 0:
+            shipment.sequence = self._next_sequence
+            self._next_sequence += 1
+            self._unanswered[shipment.sequence] = shipment
+
+    def _open_link(self) -> None:
+        wait_s = min(self._answer_timeout_s, self._timeout_s, 5.0)
+        try:
+            link = self._connect(self._command, wait_s, self._answered, self._lost)
+        except SlotwheelError as error:
+            self._lost(None, error)
+            return
+        with self._changed:
+            self.limits, self._group = link.limits, link.group
+            if not self._closed:
+                self._link = link
+        if self._link is not link:
+            link.close()
+        elif link.error is not None:  # lost before it was ours
+            self._lost(link, link.error)
+
+    def _write(self, link: LinkLike, shipment: Shipment) -> None:
+        columns, rows = shipment.columns, shipment.rows
+        if columns is not None:
+            rows = from_columns(*columns)  # type: ignore[arg-type]
+            with self._changed:
+                if shipment in self._open:
+                    shipment.rows, shipment.columns = rows, None
+        if rows is None:  # given up in this moment
+            return
+        shipment.sent_at = time.monotonic()
+        try:
+            link.write(rows, shipment.sequence)
+        except SlotwheelError as error:
+            self._lost(link, error)
+            return
+        if self._command.acks == "0":
+            with self._changed:
+                if shipment in self._open:
+                    self._end(shipment)
+                    shipment.finish(None, self._group)
+
+    # Called by a link's thread
+
+    def _answered(self, answer: Stored | Refused) -> None:
+        with self._changed:
+            shipment = self._unanswered.get(answer.sequence)
+            rows = None if shipment is None else shipment.rows
+            if shipment is None or rows is None:  # given up earlier
+                return
+            if isinstance(answer, Stored):
+                self._failures = 0
+                self._end(shipment)
+                if answer.count == rows.num_rows:
+                    shipment.finish(answer, self._group)
+                else:
+                    shipment.fail(SlotwheelError("a receipt for another batch", got=answer.count))
+                return
+            error = answer.error
+            if error.retryable:
+                shipment.last_error = self._last_error = error
+                shipment.uncertain |= isinstance(error, NotRunning)
+                shipment.sent_at = 0.0
+                heapq.heappush(self._resend, answer.sequence)
+                self._back_off()
+                return
+            bad = self._rows_to_drop(rows, error)
+            if not bad or len(bad) == rows.num_rows == 1:
+                self._end(shipment)
+                shipment.fail(error)
+                return
+            # The rest is a new batch: the old sequence is answered, and never used again.
+            del self._unanswered[answer.sequence]
+            shipment.sequence, shipment.sent_at = -1, 0.0
+            shipment.drop(bad)
+            if shipment.rows is None:
+                self._end(shipment)
+                shipment.finish(None, self._group)
+            else:
+                self._fresh.appendleft(shipment)
+                self._changed.notify_all()
+
+    def _rows_to_drop(self, rows: pa.RecordBatch, error: SlotwheelError) -> Errors:
+        """The row the node named, and every other one that we can see it would name next."""
+        if error.row is None or not isinstance(error, InvalidMessage | InvalidBatch):
+            return {}
+        if not 0 <= error.row < rows.num_rows:
+            return {}
+        limits = self.limits
+        latest = limits.latest_due_ms(time.time_ns() // 1_000_000)
+        bad = bad_rows(rows, latest_due_ms=latest, message_bytes_max=limits.message_bytes)
+        return {**bad, error.row: error}
+
+    def _lost(self, link: LinkLike | None, error: SlotwheelError) -> None:
+        with self._changed:
+            if self._closed or link is not self._link:
+                return
+            self._link = None
+            self._last_error = error
+            for shipment in self._unanswered.values():
+                shipment.uncertain |= bool(shipment.sent_at)
+                shipment.sent_at = 0.0
+            self._resend = sorted(self._unanswered)
+            if error.retryable:
+                self._back_off()
+            else:  # it would say the same again: wrong version, not a slotwheel node
+                self._seal()
+                for shipment in list(self._open):
+                    self._give_up(shipment, error)
+        if link is not None:
+            link.close()
+
+    # The watch's thread
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                now = time.monotonic()
+                link = self._link
+                sent = [s.sent_at for s in self._unanswered.values() if s.sent_at]
+                for shipment in [s for s in self._open if s.deadline < now]:
+                    self._give_up(shipment, self._why(shipment))
+            if link is not None and sent and now - min(sent) > self._answer_timeout_s:
+                link.cut()
+            time.sleep(_WATCH_S)
+
+    def _why(self, shipment: Shipment) -> SlotwheelError:
+        if shipment.last_error is not None:
+            return shipment.last_error
+        if self._link is None and self._last_error is not None:
+            return self._last_error
+        return NodeUnreachable(
+            "no answer in time",
+            limit=f"{self._timeout_s} s",
+            remedy="Look after the node, or give the client a longer timeout_s",
+        )

@@ -1,0 +1,252 @@
+"""One append exchange: batches come in, receipts go out, in order and pipelined.
+
+Theory: reading, appending and answering overlap. The Flight handler's thread reads a batch, hands
+it to the wheel (which checks, copies and queues it for the next group commit) and goes on to the
+next; a second thread takes the futures in the same order and writes receipts as they resolve.
+
+    handler thread:   read -> append -> read -> append -> ...
+                                |            |
+                             (window of five: sequence, future)
+                                |            |
+    receipts thread:         wait -> write receipt -> wait -> ...
+
+Rules:
+- At most ``IN_FLIGHT_MAX`` batches are read and not answered; the next is not even read, so flow
+  control of the transport stops the sender and memory stays bounded.
+- One batch that cannot be taken is answered and costs only itself. Only what leaves nothing to
+  answer to (no sequence, broken framing, a wrong schema) ends the stream.
+- Nothing keeps a refused batch alive: errors are stripped of their traceback, whose frames hold it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..wheel.errors import InvalidBatch, NotRunning, Overloaded, SlotwheelError
+from ..wheel.protocol import (
+    IN_FLIGHT_MAX,
+    AppendCommand,
+    decode_sequence,
+    encode_refused,
+    encode_stored,
+)
+from ..wheel.schema import INPUT
+from .ports import Clock, IntakeEvents, WheelPort
+
+_POLL_S = 0.25
+_ROOM_RETRY_S = 0.02
+_NEEDED = {"due", "topic", "value"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    sequence: int
+    rows: int
+    nbytes: int
+    received: float
+    outcome: Future[Any] | SlotwheelError
+
+
+class AppendStream:
+    """Serves one exchange until the client has written its last batch or is gone."""
+
+    def __init__(
+        self,
+        wheel: WheelPort,
+        clock: Clock,
+        events: IntakeEvents,
+        command: AppendCommand,
+        reader: Any,
+        writer: Any,
+        *,
+        closing: threading.Event,
+        room_timeout_s: float,
+    ) -> None:
+        self._wheel = wheel
+        self._clock = clock
+        self._events = events
+        self._command = command
+        self._reader = reader
+        self._writer = writer
+        self._closing = closing
+        self._room_timeout_s = room_timeout_s
+        self._window = threading.Semaphore(IN_FLIGHT_MAX)
+        self._pending: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
+        self._unanswered = 0
+        self._client_gone = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing that was read waits for its answer."""
+        return self._unanswered == 0
+
+    def run(self) -> None:
+        """Errors: ``SlotwheelError`` for what ends the stream, after all answers were written."""
+        check_schema(self._reader.schema)
+        receipts = threading.Thread(target=self._write_answers, name="flight-receipts", daemon=True)
+        receipts.start()
+        try:
+            while self._read_one():
+                pass
+        finally:
+            self._pending.put(None)
+            receipts.join()
+
+    def _read_one(self) -> bool:
+        while not self._window.acquire(timeout=_POLL_S):
+            if self._client_gone:
+                return False
+        try:
+            chunk = self._reader.read_chunk()
+        except StopIteration:
+            return False
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidBatch(
+                f"the stream is not valid Arrow data: {str(error)[:300]}",
+                remedy="Build it with an Arrow library",
+            ) from None
+        received = time.perf_counter()
+        metadata = chunk.app_metadata
+        sequence = decode_sequence(None if metadata is None else metadata.to_pybytes())
+        batch = chunk.data
+        del chunk
+        rows = 0 if batch is None else batch.num_rows
+        nbytes = 0 if batch is None else batch.get_total_buffer_size()
+        outcome = self._append(batch, nbytes, sequence)
+        self._unanswered += 1
+        self._pending.put(_Pending(sequence, rows, nbytes, received, outcome))
+        return True
+
+    def _append(
+        self, batch: pa.RecordBatch | None, nbytes: int, sequence: int
+    ) -> Future[Any] | SlotwheelError:
+        try:
+            if batch is None:
+                raise InvalidBatch("metadata without a batch", remedy="Send both in one message")
+            self._check_size(nbytes)
+            return self._append_when_there_is_room(batch, sequence)
+        except SlotwheelError as error:
+            return stripped(error)
+        except Exception as error:  # a defect of ours, or the disk's: the stream must go on
+            return self._unexpected(error)
+
+    def _append_when_there_is_room(self, batch: pa.RecordBatch, sequence: int) -> Future[Any]:
+        deadline = time.monotonic() + self._room_timeout_s
+        while True:
+            if self._closing.is_set():
+                raise NotRunning("the node is shutting down", remedy="Try again in a moment")
+            try:
+                return self._wheel.append(
+                    batch,
+                    self._clock(),
+                    producer=self._command.producer,
+                    sequence=sequence if self._command.producer else -1,
+                )
+            except Overloaded:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._wheel.wait_for_room(left):
+                    raise
+                self._closing.wait(_ROOM_RETRY_S)  # room there is, but something else may lack
+
+    def _check_size(self, nbytes: int) -> None:
+        # Counted on the buffers as received, before anything reads what is in them. The wheel
+        # holds the exact limit against the exact size later; padding has room in the tenth.
+        limit = self._wheel.config.batch_bytes_max
+        if nbytes > limit + limit // 10:
+            raise InvalidBatch(
+                "batch too large",
+                got=f"{nbytes} bytes",
+                limit=f"{limit} bytes",
+                remedy="Send smaller batches",
+            )
+
+    def _write_answers(self) -> None:
+        while (item := self._pending.get()) is not None:
+            try:
+                answer = self._answer(item)
+                if answer is not None and not self._client_gone:
+                    self._writer.write_metadata(pa.py_buffer(answer))
+            except Exception:  # the client left; its batches are stored all the same
+                self._client_gone = True
+            self._unanswered -= 1
+            self._window.release()
+
+    def _answer(self, item: _Pending) -> bytes | None:
+        try:
+            if isinstance(item.outcome, SlotwheelError):
+                raise item.outcome
+            receipt = self._wait(item.outcome)
+        except SlotwheelError as error:
+            self._events.refused(error.code, item.rows)
+            return encode_refused(item.sequence, stripped(error))
+        except Exception as error:
+            return encode_refused(item.sequence, self._unexpected(error))
+        self._events.appended(receipt.count, item.nbytes, time.perf_counter() - item.received)
+        if self._command.acks == "0":
+            return None
+        base = receipt.base_offset
+        offsets = np.arange(base, base + receipt.count, dtype=np.int64)
+        checks = self._wheel.mint.checks(receipt.due, offsets)
+        return encode_stored(item.sequence, base, receipt.created_ms, checks)
+
+    def _wait(self, future: Future[Any]) -> Any:
+        while True:
+            try:
+                return future.result(_POLL_S)
+            except TimeoutError:
+                if future.done():
+                    raise
+                if self._closing.is_set():
+                    raise NotRunning(
+                        "the node is shutting down; whether the batch is stored is not known yet",
+                        remedy="Send it again with the same producer and sequence",
+                    ) from None
+
+    def _unexpected(self, error: Exception) -> SlotwheelError:
+        self._events.alarm("append-failed", error=repr(error))
+        return SlotwheelError(
+            "the node failed on this batch; whether it is stored is not known",
+            got=type(error).__name__,
+            remedy="The node's log has the cause",
+        )
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """Refuse a stream whose schema cannot become ``INPUT``, before any batch of it is read."""
+    names = schema.names
+    wrong = "" if set(names) >= _NEEDED else "columns missing"
+    if len(set(names)) != len(names) or not set(names) <= set(INPUT.names):
+        wrong = "columns unknown or twice"
+    for field in schema if not wrong else ():
+        try:
+            # A dictionary would be kept for the stream's whole life, whatever its size.
+            castable = not pa.types.is_dictionary(field.type)
+            pa.nulls(0, field.type).cast(INPUT.field(field.name).type)
+        except pa.ArrowException:
+            castable = False
+        if not castable:
+            wrong = f"column '{field.name}' has the type {field.type}"
+    if wrong:
+        raise InvalidBatch(
+            f"wrong schema: {wrong[:300]}",
+            got=", ".join(names)[:300],
+            limit=", ".join(f"{field.name} {field.type}" for field in INPUT),
+            remedy="'due', 'topic', 'value' are needed; 'partition', 'key', 'headers' may be left"
+            " out; nothing else is allowed",
+        )
+
+
+def stripped(error: SlotwheelError) -> SlotwheelError:
+    """The error without the frames it came through, which would keep its batch in memory."""
+    error.__traceback__ = None
+    error.__context__ = None
+    error.__cause__ = None
+    return error

@@ -1,0 +1,251 @@
+"""The Arrow Flight server: append, cancel, reschedule, status.
+
+Theory: Flight gives every call a thread of its own; ``AppendStream`` serves an exchange, the
+actions below are one small JSON body each way. What is said on the wire is in
+``wheel/protocol.py``, so this module has only the sockets.
+
+Rules: errors cross the wire as JSON in the status's extra info (actions, ends of streams) or in
+an answer (one batch). The number of streams is bounded. Flight knows no limit for a message: size
+is checked after receipt, so the port belongs on a trusted network, and is loopback by default.
+
+Ending: Flight's shutdown waits for every call, and a client may hold a stream open for days. So
+``close`` answers what was read, then shuts the connections' sockets, which ends every read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from ..wheel.errors import (
+    AddressInUse,
+    InvalidBatch,
+    InvalidMessage,
+    NotRunning,
+    Overloaded,
+    SlotwheelError,
+)
+from ..wheel.ids import MessageId
+from ..wheel.protocol import (
+    ACTIONS,
+    CANCEL,
+    DEFAULT_ADDRESS,
+    HELLO,
+    IN_FLIGHT_MAX,
+    RESCHEDULE,
+    STATUS,
+    AppendCommand,
+    decode_json,
+    encode_json,
+)
+from .append_stream import AppendStream
+from .ports import Clock, IntakeEvents, SilentEvents, WheelPort
+
+STREAMS_MAX = 64
+ROOM_TIMEOUT_S = 2.0
+CANCELS_MAX = 10_000
+CANCEL_TIMEOUT_S = 10.0
+
+
+class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
+    """Listens from construction on, until ``close``. ``port`` tells the port when 0 was asked for.
+
+    Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
+    """
+
+    def __init__(
+        self,
+        wheel: WheelPort,
+        address: str = DEFAULT_ADDRESS,
+        clock: Clock = lambda: time.time_ns() // 1_000_000,
+        *,
+        events: IntakeEvents | None = None,
+        streams_max: int = STREAMS_MAX,
+        room_timeout_s: float = ROOM_TIMEOUT_S,
+    ) -> None:
+        self._wheel = wheel
+        self._clock = clock
+        self._events: IntakeEvents = events or SilentEvents()
+        self._streams_max = streams_max
+        self._room_timeout_s = room_timeout_s
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._streams: set[AppendStream] = set()
+        self._actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            HELLO: self._hello,
+            CANCEL: self._cancel,
+            RESCHEDULE: self._reschedule,
+            STATUS: self._status,
+        }
+        check_free(address)
+        try:
+            super().__init__(f"grpc://{address}")
+        except pa.ArrowException as error:
+            check_free(address)  # taken in this very moment?
+            raise OSError(f"cannot listen on {address}: {error}") from None
+
+    # Flight's methods: each runs in a thread of its own
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
+        with _as_flight_errors():
+            command = AppendCommand.decode(descriptor.command or b"")
+            stream = AppendStream(
+                self._wheel,
+                self._clock,
+                self._events,
+                command,
+                reader,
+                writer,
+                closing=self._closing,
+                room_timeout_s=self._room_timeout_s,
+            )
+            self._admit(stream)
+            try:
+                stream.run()
+            except InvalidBatch as error:
+                self._events.refused(error.code, 0)
+                raise
+            finally:
+                with self._lock:
+                    self._streams.discard(stream)
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ARG002
+        with _as_flight_errors():
+            answer = self._actions.get(action.type)
+            if answer is None:
+                raise InvalidBatch(
+                    "unknown action", got=repr(action.type[:80]), limit=", ".join(ACTIONS)
+                )
+            body = b"" if action.body is None else action.body.to_pybytes()
+            return iter([encode_json(answer(decode_json(body)))])
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return list(ACTIONS.items())
+
+    # The actions
+
+    def _hello(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        config = self._wheel.config
+        return {
+            "group": config.group,
+            "now_ms": self._clock(),
+            "limits": {
+                "horizon_ms": config.horizon_ms,
+                "message_bytes": config.message_bytes_max,
+                "batch_rows": config.batch_rows_max,
+                "batch_bytes": config.batch_bytes_max,
+                "in_flight": IN_FLIGHT_MAX,
+            },
+        }
+
+    def _cancel(self, fields: dict[str, Any]) -> dict[str, Any]:
+        texts = fields.get("ids")
+        if not isinstance(texts, list) or not 1 <= len(texts) <= CANCELS_MAX:
+            raise InvalidMessage(
+                "'ids' is not a list of ids", limit=f"1 to {CANCELS_MAX}", got=type(texts).__name__
+            )
+        ids = [MessageId.parse(str(text)) for text in texts]
+        answers = self._wheel.cancel(ids, self._clock(), CANCEL_TIMEOUT_S)
+        return {"answers": [str(answer.value) for answer in answers]}
+
+    def _reschedule(self, fields: dict[str, Any]) -> dict[str, Any]:
+        message_id = MessageId.parse(str(fields.get("id")))
+        due_ms = fields.get("due_ms")
+        if type(due_ms) is not int or not 0 <= due_ms < 1 << 62:
+            raise InvalidMessage("no usable 'due_ms'", got=repr(due_ms)[:80], limit="ms, UTC")
+        answer, moved = self._wheel.reschedule(message_id, due_ms, self._clock(), CANCEL_TIMEOUT_S)
+        return {"answer": str(answer.value), "id": None if moved is None else str(moved)}
+
+    def _status(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        return {"status": dataclasses.asdict(self._wheel.status())}
+
+    # Life
+
+    def _admit(self, stream: AppendStream) -> None:
+        with self._lock:
+            if self._closing.is_set():
+                raise NotRunning("the node is shutting down", remedy="Try again in a moment")
+            if len(self._streams) >= self._streams_max:
+                raise Overloaded(
+                    "too many open streams",
+                    got=len(self._streams),
+                    limit=self._streams_max,
+                    remedy="Share one client between threads, or close some",
+                )
+            self._streams.add(stream)
+
+    def close(self, grace_s: float = 1.0) -> None:
+        """Take nothing more, answer what was read (for ``grace_s`` at most), and end."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline and not self._idle():
+            time.sleep(0.005)
+        ending = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
+        ending.start()
+        while ending.is_alive() and time.monotonic() < deadline + grace_s:
+            cut_connections(self.port)
+            ending.join(0.02)
+
+    def _idle(self) -> bool:
+        with self._lock:
+            return all(stream.idle for stream in self._streams)
+
+
+@contextlib.contextmanager
+def _as_flight_errors() -> Iterator[None]:
+    """Let our errors cross the wire whole: text for people, JSON for clients."""
+    try:
+        yield
+    except SlotwheelError as error:
+        info = encode_json(error.to_wire())
+        raise flight.FlightServerError(str(error), extra_info=info) from None
+
+
+def check_free(address: str) -> None:
+    """Errors: ``AddressInUse`` when another socket listens there, ``OSError`` for other reasons."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise OSError(
+                    error.errno, f"cannot listen on {address}: {error.strerror}"
+                ) from None
+            raise AddressInUse(
+                "the address to listen on is taken",
+                got=address,
+                remedy="End what listens there, or choose another --listen address",
+            ) from None
+
+
+def cut_connections(port: int) -> None:
+    """Shut every accepted TCP connection of this process on its local ``port``.
+
+    Flight offers no way to end a call that waits for its client; a closed socket does.
+    """
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if not str(path.readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(path.name))) as found:
+                internet = found.family in (socket.AF_INET, socket.AF_INET6)
+                if internet and found.getsockname()[1] == port:
+                    found.getpeername()  # raises for the socket that listens
+                    found.shutdown(socket.SHUT_RDWR)

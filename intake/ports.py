@@ -1,0 +1,85 @@
+"""What the ways in need from the engine and from the node around them, as protocols.
+
+``wheel.Wheel`` fits ``WheelPort``; the node hands in an ``IntakeEvents`` that turns events into
+metrics, log lines and alarms. Both are called from the intake's own threads and must not block
+for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from ..wheel.config import WheelConfig
+from ..wheel.ids import IdMint, MessageId
+from ..wheel.schema import Int64s
+
+Clock = Callable[[], int]
+"""Wall clock, ms since the epoch."""
+
+
+class ReceiptPort(Protocol):
+    """What an append resolves to; ``due`` has the shape (count,)."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def created_ms(self) -> int: ...
+    @property
+    def due(self) -> Int64s: ...
+
+
+class WheelPort(Protocol):
+    """The engine, as the ways in see it."""
+
+    @property
+    def config(self) -> WheelConfig: ...
+    @property
+    def mint(self) -> IdMint: ...
+    def append(
+        self, rows: pa.RecordBatch, now_ms: int, *, producer: int = 0, sequence: int = -1
+    ) -> Future[Any]: ...
+    def wait_for_room(self, timeout_s: float) -> bool: ...
+    def source_position(self, partition: int) -> int: ...
+    def append_source(
+        self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
+    ) -> Future[Any]: ...
+    def cancel(self, ids: Sequence[MessageId], now_ms: int, timeout_s: float = 10.0) -> Any: ...
+    def reschedule(
+        self,
+        id: MessageId,  # noqa: A002 - the engine's name for it
+        due_ms: int,
+        now_ms: int,
+        timeout_s: float = 10.0,
+    ) -> Any: ...
+    def status(self) -> Any: ...
+
+
+class IntakeEvents(Protocol):
+    """Where the ways in tell what happens. Names of events and alarms are stable."""
+
+    def appended(self, rows: int, nbytes: int, seconds: float) -> None:
+        """A batch was committed, ``seconds`` after it was received."""
+
+    def refused(self, code: str, rows: int) -> None:
+        """A batch was answered with the error ``code``."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """Something worth a log line."""
+
+    def alarm(self, name: str, **fields: object) -> None:
+        """Something a person should look at."""
+
+
+class SilentEvents:
+    """``IntakeEvents`` for whoever does not want to know."""
+
+    def appended(self, rows: int, nbytes: int, seconds: float) -> None: ...
+    def refused(self, code: str, rows: int) -> None: ...
+    def event(self, name: str, **fields: object) -> None: ...
+    def alarm(self, name: str, **fields: object) -> None: ...

@@ -1,0 +1,176 @@
+"""A wheel of a few lines for tests of the ways in: keeps rows in memory, remembers sequences."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.errors import Overloaded, SequenceTooOld, UnknownId
+from slotwheel.wheel.ids import IdMint, MessageId
+from slotwheel.wheel.protocol import IN_FLIGHT_MAX
+from slotwheel.wheel.schema import Int64s, check_input, times
+
+
+class CancelAnswer(StrEnum):
+    CANCELLED = "cancelled"
+    DELIVERED = "already delivered"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Receipt:
+    base_offset: int
+    count: int
+    created_ms: int
+    due: Int64s
+
+
+@dataclass(frozen=True)
+class Status:
+    pending: int
+    next_offset: int
+
+
+@dataclass
+class FakeWheel:
+    """``commit_s``: how long a commit takes. ``before_append``: may raise, to play any refusal."""
+
+    config: WheelConfig = field(default_factory=WheelConfig)
+    commit_s: float = 0.0
+    before_append: Callable[[pa.RecordBatch], None] | None = None
+    mint: IdMint = field(default_factory=lambda: IdMint("default", b"0123456789abcdef"))
+    has_room: threading.Event = field(default_factory=threading.Event)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    cancelled: set[int] = field(default_factory=set)
+    duplicates: int = 0
+
+    def __post_init__(self) -> None:
+        self.has_room.set()
+        self._lock = threading.Lock()
+        self._next = 0
+        self._producers: dict[int, dict[int, Future[Receipt]]] = {}
+        self._positions: dict[int, int] = {}
+        self._spans: list[tuple[int, int, int]] = []
+
+    def append(
+        self, rows: pa.RecordBatch, now_ms: int, *, producer: int = 0, sequence: int = -1
+    ) -> Future[Receipt]:
+        known = self._producers.setdefault(producer, {})
+        with self._lock:
+            if producer and sequence in known:
+                self.duplicates += 1
+                return known[sequence]
+            if producer and len(known) >= IN_FLIGHT_MAX and sequence < min(known):
+                raise SequenceTooOld("sequence too old", got=sequence, limit=min(known))
+        if not self.has_room.is_set():
+            raise Overloaded("the tail is full")
+        rows = check_input(rows, self.config, now_ms)
+        if self.before_append:
+            self.before_append(rows)
+        with self._lock:
+            if producer and sequence in known:
+                self.duplicates += 1
+                return known[sequence]
+            future = self._store(rows, now_ms)
+            if producer:
+                known[sequence] = future
+                while len(known) > IN_FLIGHT_MAX:
+                    del known[min(known)]
+            return future
+
+    def _store(self, rows: pa.RecordBatch, now_ms: int) -> Future[Receipt]:
+        # As the real one does: its own copy, so that Flight's buffers are free again.
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_batch(rows)
+        rows = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
+        receipt = Receipt(self._next, rows.num_rows, now_ms, times(rows, "due"))
+        self._next += rows.num_rows
+        self.batches.append(rows)
+        future: Future[Receipt] = Future()
+        if self.commit_s:
+            timer = threading.Timer(self.commit_s, future.set_result, [receipt])
+            timer.daemon = True
+            timer.start()
+        else:
+            future.set_result(receipt)
+        return future
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        return self.has_room.wait(timeout_s)
+
+    def source_position(self, partition: int) -> int:
+        return self._positions.get(partition, -1)
+
+    def append_source(
+        self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
+    ) -> Future[Receipt]:
+        if not self.has_room.is_set():
+            raise Overloaded("the tail is full")
+        rows = check_input(rows, self.config, now_ms)
+        if self.before_append:
+            self.before_append(rows)
+        with self._lock:
+            assert first > self.source_position(partition), "the caller trims overlaps"
+            assert last >= first
+            self._positions[partition] = last
+            return self._store(rows, now_ms)
+
+    def cancel(
+        self, ids: Sequence[MessageId], now_ms: int, timeout_s: float = 10.0
+    ) -> list[CancelAnswer]:
+        for message_id in ids:
+            if not self.mint.genuine(message_id):
+                raise UnknownId("not an id of this wheel group", got=str(message_id))
+        answers = []
+        for message_id in ids:
+            done = message_id.due <= now_ms
+            answers.append(CancelAnswer.DELIVERED if done else CancelAnswer.CANCELLED)
+            self.cancelled.add(message_id.offset)
+        return answers
+
+    def reschedule(
+        self,
+        id: MessageId,
+        due_ms: int,
+        now_ms: int,
+        timeout_s: float = 10.0,  # noqa: A002
+    ) -> tuple[CancelAnswer, MessageId | None]:
+        answer = self.cancel([id], now_ms)[0]
+        if answer is not CancelAnswer.CANCELLED:
+            return answer, None
+        self._next += 1
+        return answer, self.mint.one(due_ms, self._next - 1)
+
+    def status(self) -> Status:
+        return Status(pending=self._next, next_offset=self._next)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every stored row, in offset order."""
+        with self._lock:
+            batches = list(self.batches)
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    def values(self) -> list[bytes]:
+        return [row["value"] for row in self.rows]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Wait until ``condition`` holds; fail when it does not within ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.005)

@@ -1,0 +1,217 @@
+"""The Flight protocol, version 1: what a client and a node say to each other, without any I/O.
+
+Theory: Arrow Flight carries record batches; this module fixes the few bytes around them. A client
+opens one ``DoExchange`` whose command names the protocol version, the producer and the durability
+it waits for. Each batch it writes carries its sequence; each answer that comes back carries the
+same sequence and either a receipt (base offset and checks, from which every id follows) or the
+error as JSON. ``(producer, sequence)`` is what makes a repeated batch harmless.
+
+Rules: every decoder checks lengths and versions before it uses a byte, and names both versions
+when they differ. Nothing here opens a socket, so both ends test against the same few functions.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import InvalidBatch, SlotwheelError, UnsupportedVersion, from_wire
+
+UInt32s = npt.NDArray[np.uint32]
+
+PROTOCOL_VERSION = 1
+VERSION_KEY = "slotwheel"
+"""The key of the protocol version in every JSON body."""
+
+DEFAULT_ADDRESS = "127.0.0.1:7200"
+"""Where a node listens, and where a client looks for it, when neither is told otherwise."""
+
+IN_FLIGHT_MAX = 5
+"""Batches a producer may have unanswered; the wheel remembers as many sequences a producer."""
+PRODUCER_LIMIT = 1 << 63
+"""Producers of clients are below; above are those of delay-topic partitions."""
+ACKS = ("all", "1", "0")
+"""``all``: durable on a majority (the default). ``1``: durable on the master, which on a node
+without peers is the same. ``0``: no receipts; errors still come."""
+
+HELLO = "hello"
+CANCEL = "cancel"
+RESCHEDULE = "reschedule"
+STATUS = "status"
+ACTIONS = {
+    HELLO: "version, group, limits and clock of this node",
+    CANCEL: "cancel messages by id",
+    RESCHEDULE: "give a message a new due time",
+    STATUS: "what the wheel holds, in plain numbers",
+}
+
+JSON_BYTES_MAX = 1 << 20
+"""Longest JSON body that is looked at."""
+
+STORED = 0
+REFUSED = 1
+
+# Beside each batch (app_metadata), client to node:
+# +----------+
+# | sequence |
+# | u64      |
+# +----------+
+_SEQUENCE = struct.Struct(
+    "<Q"  # sequence of the batch within its producer; rises by one from batch to batch
+)
+
+# Answer (app_metadata without a batch), node to client:
+# +--------+----------+-------+----------+-------------+---------+----------------------+
+# | status | reserved | count | sequence | base offset | created | checks, u32 each; or |
+# | u8     | 3 bytes  | u32   | u64      | i64         | i64     | the error as JSON    |
+# +--------+----------+-------+----------+-------------+---------+----------------------+
+_RECEIPT = struct.Struct(
+    "<"
+    "B"  # status: 0 stored, 1 refused
+    "3x"  # reserved, zero
+    "I"  # count: rows stored; 0 when refused
+    "Q"  # sequence of the batch that is answered
+    "q"  # base offset: row i has offset base + i; -1 when refused
+    "q"  # created: the master's clock when it appended, ms since the epoch; 0 when refused
+)
+assert _SEQUENCE.size == 8
+assert _RECEIPT.size == 32
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A receipt as it came over the wire. ``checks``: shape (count,)."""
+
+    sequence: int
+    base_offset: int
+    count: int
+    created_ms: int
+    checks: UInt32s
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The node did not take this batch; nothing of it was stored."""
+
+    sequence: int
+    error: SlotwheelError
+
+
+@dataclass(frozen=True, slots=True)
+class AppendCommand:
+    """The command of an append exchange. ``producer`` 0 means: no protection from repeats."""
+
+    producer: int
+    acks: str = "all"
+
+    def encode(self) -> bytes:
+        fields = {"do": "append", "producer": f"{self.producer:x}", "acks": self.acks}
+        return encode_json(fields)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Errors: ``UnsupportedVersion``, ``InvalidBatch``."""
+        fields = decode_json(body)
+        try:
+            if fields["do"] != "append":
+                raise ValueError("'do' is not 'append'")
+            producer = int(str(fields["producer"]), 16)
+            acks = str(fields.get("acks", "all"))
+            if not 0 <= producer < PRODUCER_LIMIT or acks not in ACKS:
+                raise ValueError("producer or acks out of range")
+        except (KeyError, ValueError) as error:
+            raise InvalidBatch(
+                "not an append command",
+                got=repr(body[:200]),
+                limit=f"do append, producer below {PRODUCER_LIMIT:x} (hex), acks {'|'.join(ACKS)}",
+                remedy=f"See docs/formats.md ({type(error).__name__}: {error})",
+            ) from None
+        return cls(producer, acks)
+
+
+def encode_sequence(sequence: int) -> bytes:
+    return _SEQUENCE.pack(sequence)
+
+
+def decode_sequence(metadata: bytes | None) -> int:
+    """Errors: ``InvalidBatch`` when the metadata is not exactly one sequence below 2^63."""
+    found = 0 if metadata is None else len(metadata)
+    if metadata is None or found != _SEQUENCE.size or metadata[-1] & 0x80:
+        raise InvalidBatch(
+            "a batch without a usable sequence",
+            got=f"{found} bytes of metadata",
+            limit=f"{_SEQUENCE.size} bytes, little-endian, below 2^63",
+            remedy="Send each batch with its sequence as app_metadata",
+        )
+    sequence: int = _SEQUENCE.unpack(metadata)[0]
+    return sequence
+
+
+def encode_stored(sequence: int, base_offset: int, created_ms: int, checks: UInt32s) -> bytes:
+    head = _RECEIPT.pack(STORED, len(checks), sequence, base_offset, created_ms)
+    return head + checks.astype("<u4", copy=False).tobytes()
+
+
+def encode_refused(sequence: int, error: SlotwheelError) -> bytes:
+    return _RECEIPT.pack(REFUSED, 0, sequence, -1, 0) + json.dumps(error.to_wire()).encode()
+
+
+def decode_answer(data: bytes) -> Stored | Refused:
+    """Decode what a node sent for one batch. Errors: ``InvalidBatch`` when it is no answer."""
+    if len(data) >= _RECEIPT.size:
+        status, count, sequence, base_offset, created_ms = _RECEIPT.unpack_from(data)
+        rest = len(data) - _RECEIPT.size
+        if status == STORED and rest == 4 * count:
+            checks = np.frombuffer(data, dtype="<u4", offset=_RECEIPT.size)
+            return Stored(sequence, base_offset, count, created_ms, checks)
+        if status == REFUSED and rest <= JSON_BYTES_MAX:
+            return Refused(sequence, decode_error(data[_RECEIPT.size :]))
+    raise InvalidBatch(
+        "not an answer of a slotwheel node",
+        got=f"{len(data)} bytes starting {data[:16].hex()}",
+        remedy="Check that the address is a slotwheel node of this version",
+    )
+
+
+def decode_error(body: bytes) -> SlotwheelError:
+    """The error in a JSON body; a body that is none becomes the base error that shows it."""
+    try:
+        return from_wire(json.loads(body))
+    except (ValueError, AttributeError):
+        return SlotwheelError("the node sent an unreadable error", got=repr(body[:200]))
+
+
+def encode_json(fields: dict[str, Any]) -> bytes:
+    """A JSON body of this protocol: ``fields`` and the version."""
+    return json.dumps({VERSION_KEY: PROTOCOL_VERSION, **fields}).encode()
+
+
+def decode_json(body: bytes) -> dict[str, Any]:
+    """A JSON object of our version. Errors: ``UnsupportedVersion``, ``InvalidBatch``."""
+    fields: Any = None
+    if len(body) <= JSON_BYTES_MAX:
+        try:
+            fields = json.loads(body)
+        except (ValueError, RecursionError):
+            fields = None
+    if not isinstance(fields, dict) or VERSION_KEY not in fields:
+        raise InvalidBatch(
+            "not a slotwheel request",
+            got=f"{len(body)} bytes starting {body[:80]!r}",
+            limit=f"a JSON object with the key '{VERSION_KEY}', at most {JSON_BYTES_MAX} bytes",
+            remedy="Speak the protocol of docs/formats.md",
+        )
+    version = fields[VERSION_KEY]
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        raise UnsupportedVersion(
+            "unknown version of the Flight protocol",
+            got=f"version {version!r}"[:100],
+            limit=f"version {PROTOCOL_VERSION}",
+            remedy="Use a client and a node of matching versions",
+        )
+    return fields

@@ -1,0 +1,133 @@
+"""From columns of Python values to an ``INPUT`` batch, and all bad rows of one at once.
+
+Theory: ``schema.check_input`` is the guard and stops at the first bad row. Whoever gathers rows of
+many callers (the client's linger, the delay topic) needs to know *every* bad row, so that each
+fails alone and the rest goes on. Both work by column: a row costs a few list entries, never an
+object of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, chain
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import InvalidMessage
+from .schema import HEADER, HEADERS, INPUT, TIME, Int64s, check_topic, sizes, times
+
+Header = tuple[str, bytes | None]
+Content = bytes | bytearray | memoryview | str | None
+"""What may stand for a binary value; text becomes UTF-8."""
+
+
+def from_columns(
+    due: Sequence[int] | Int64s,
+    topics: Sequence[str],
+    partitions: Sequence[int | None],
+    keys: Sequence[Content],
+    values: Sequence[Content],
+    headers: Sequence[Sequence[tuple[str, Content]]],
+) -> pa.RecordBatch:
+    """A batch of schema ``INPUT``; every column has one entry a row, ``due`` in ms.
+
+    Errors: those of pyarrow (``ArrowException``, ``TypeError``) for a value of a wrong type.
+    """
+    columns = [
+        pa.array(np.asarray(due, dtype=np.int64)).view(TIME),
+        pa.array(topics, pa.utf8()),
+        pa.array(partitions, pa.int32()),
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        header_column(headers),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=INPUT)
+
+
+def header_column(headers: Sequence[Sequence[tuple[str, Content]]]) -> pa.Array:
+    """The headers column of rows that each have a sequence of ``(key, value)`` pairs."""
+    ends = np.fromiter(accumulate(map(len, headers), initial=0), np.int32, len(headers) + 1)
+    pairs = list(chain.from_iterable(headers))
+    keys = pa.array([key for key, _ in pairs], pa.utf8())
+    values = pa.array([value for _, value in pairs], pa.binary())
+    flat = pa.StructArray.from_arrays([keys, values], fields=list(HEADER))
+    return pa.ListArray.from_arrays(pa.array(ends), flat, type=HEADERS)
+
+
+def no_headers(rows: int) -> pa.Array:
+    """The headers column of rows that have none."""
+    ends = pa.array(np.zeros(rows + 1, np.int32))
+    return pa.ListArray.from_arrays(ends, pa.array([], HEADER), type=HEADERS)
+
+
+def bad_rows(
+    batch: pa.RecordBatch, *, latest_due_ms: int | None, message_bytes_max: int
+) -> dict[int, InvalidMessage]:
+    """Every row that no wheel would take, with its error (``row`` unset); empty when all are good.
+
+    ``batch`` has the schema ``INPUT`` and is valid Arrow data. ``latest_due_ms`` None: the horizon
+    is not known, and not checked.
+    """
+    bad: dict[int, InvalidMessage] = {}
+    due = times(batch, "due")
+    if int(due.min()) < 0:
+        for row in np.flatnonzero(due < 0).tolist():
+            bad[row] = due_before_1970(int(due[row]))
+    if latest_due_ms is not None and int(due.max()) > latest_due_ms:
+        for row in np.flatnonzero(due > latest_due_ms).tolist():
+            bad[row] = due_beyond_horizon(int(due[row]), latest_due_ms)
+    topics = batch.column("topic")
+    for topic in topics.unique().to_pylist():
+        try:
+            check_topic(topic)
+        except InvalidMessage as error:
+            for row in np.flatnonzero(np.asarray(pc.equal(topics, topic))).tolist():
+                bad.setdefault(row, error)
+    partitions = batch.column("partition")
+    if partitions.null_count < len(partitions) and pc.min(partitions).as_py() < 0:
+        negative = np.asarray(pc.fill_null(pc.less(partitions, 0), False))
+        for row in np.flatnonzero(negative).tolist():
+            bad.setdefault(row, negative_partition(partitions[row].as_py()))
+    if batch.nbytes > message_bytes_max:
+        lengths = sizes(batch)
+        for row in np.flatnonzero(lengths > message_bytes_max).tolist():
+            bad.setdefault(row, too_large(int(lengths[row]), message_bytes_max))
+    return bad
+
+
+def due_beyond_horizon(due_ms: int, latest_ms: int) -> InvalidMessage:
+    return InvalidMessage(
+        "due beyond the horizon",
+        got=f"{due_ms} ms",
+        limit=f"{latest_ms} ms ({(due_ms - latest_ms) / 1000:.3f} s less)",
+        remedy="Send it later, or run the node with more --slots",
+    )
+
+
+def due_before_1970(due_ms: int) -> InvalidMessage:
+    return InvalidMessage(
+        "due before 1970",
+        got=f"{due_ms} ms",
+        limit=0,
+        remedy="Give the due time in milliseconds since the epoch, UTC",
+    )
+
+
+def negative_partition(partition: int) -> InvalidMessage:
+    return InvalidMessage(
+        "negative partition",
+        got=partition,
+        limit=0,
+        remedy="Leave the partition out to let the key decide",
+    )
+
+
+def too_large(nbytes: int, limit: int) -> InvalidMessage:
+    return InvalidMessage(
+        "message too large",
+        got=f"{nbytes} bytes of key, value and headers",
+        limit=f"{limit} bytes",
+        remedy="Store the payload elsewhere and send a reference",
+    )
