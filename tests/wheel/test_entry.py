@@ -1,0 +1,159 @@
+"""The entry's bytes: what is written is what is read, and nothing else is ever read."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwheel.wheel.entry import HEADER_BYTES, Entry, Kind, decode_entry
+from slotwheel.wheel.errors import Damaged, UnsupportedVersion
+from support.journals import flipped
+
+GOLDEN = Path(__file__).parent / "golden"
+# These files are never rewritten: a version of the format that cannot read them is a new version.
+GOLDEN_ENTRIES = {
+    "entry-v1-rows.bin": Entry(Kind.ROWS, 3, 17, 170, 10, 7, 5, bytes(range(100))),
+    "entry-v1-mark.bin": Entry(Kind.MARK, 2**63, 2**64 - 1, -1, 0, 0, -1, b"mark", flags=0x81),
+    "entry-v1-config.bin": Entry(Kind.CONFIG, 1, 1, 0, 0, 2**64 - 1, 2**63 - 1, b""),
+}
+
+unsigned64 = st.integers(0, 2**64 - 1)
+signed64 = st.integers(-(2**63), 2**63 - 1)
+entries = st.builds(
+    Entry,
+    kind=st.sampled_from(Kind),
+    epoch=unsigned64,
+    index=unsigned64,
+    base_offset=signed64,
+    count=st.integers(0, 2**32 - 1),
+    producer=unsigned64,
+    sequence=signed64,
+    payload=st.binary(max_size=200),
+    flags=st.integers(0, 255),
+)
+
+
+def encoded(entry: Entry) -> bytes:
+    return b"".join(entry.encode())
+
+
+def forged(data: bytes, at: int, value: bytes) -> bytes:
+    """Other bytes at a place, under a CRC that is right."""
+    changed = bytearray(data)
+    changed[at : at + len(value)] = value
+    struct.pack_into("<I", changed, 8, crc32c(bytes(changed[12:])))
+    return bytes(changed)
+
+
+@given(entries)
+def test_round_trip(entry: Entry) -> None:
+    assert decode_entry(encoded(entry), "x", 0) == entry
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"12345678",
+        bytearray(b"12345678"),
+        memoryview(b"12345678"),
+        memoryview(pa.py_buffer(b"12345678")),
+        np.frombuffer(b"12345678", np.int64).data,
+        np.frombuffer(b"12345678", np.int16).data,
+        memoryview(b"x12345678y")[1:9],
+    ],
+    ids=["bytes", "bytearray", "memoryview", "arrow", "int64", "int16", "slice"],
+)
+def test_any_buffer_is_a_payload(payload: bytes) -> None:
+    header, body = Entry(Kind.ROWS, 1, 1, 0, 1, 0, -1, payload).encode()
+    assert len(body) == 8
+    assert bytes(decode_entry(bytes(header) + bytes(body), "x", 0).payload) == b"12345678"
+
+
+@pytest.mark.parametrize("payload", [b"", bytearray(), memoryview(b""), np.zeros(0, np.int64).data])
+def test_an_empty_payload_of_any_kind(payload: bytes) -> None:
+    assert (
+        decode_entry(encoded(Entry(Kind.MARK, 1, 1, 0, 0, 0, -1, payload)), "x", 0).payload == b""
+    )
+
+
+def test_the_payload_is_never_copied() -> None:
+    payload = bytes(1000)
+    assert Entry(Kind.ROWS, 1, 1, 0, 1, 0, -1, payload).encode()[1] is payload
+    data = encoded(Entry(Kind.ROWS, 1, 1, 0, 1, 0, -1, payload))
+    view = decode_entry(data, "x", 0).payload
+    assert isinstance(view, memoryview)
+    assert view.obj is data
+
+
+@pytest.mark.parametrize("name", GOLDEN_ENTRIES)
+def test_golden_bytes(name: str) -> None:
+    data = (GOLDEN / name).read_bytes()
+    assert decode_entry(data, name, 0) == GOLDEN_ENTRIES[name]
+    assert encoded(GOLDEN_ENTRIES[name]) == data
+
+
+@pytest.mark.parametrize("name", GOLDEN_ENTRIES)
+def test_every_flipped_bit_is_seen(name: str) -> None:
+    data = (GOLDEN / name).read_bytes()
+    for bit in range(len(data) * 8):
+        expected = UnsupportedVersion if bit // 8 in (4, 5) else Damaged
+        with pytest.raises(expected, match="some/file"):
+            decode_entry(flipped(data, bit), "some/file", 0)
+
+
+@pytest.mark.parametrize("name", GOLDEN_ENTRIES)
+def test_every_cut_is_seen(name: str) -> None:
+    data = (GOLDEN / name).read_bytes()
+    for length in range(len(data)):
+        with pytest.raises(Damaged):
+            decode_entry(data[:length], name, 0)
+
+
+def test_bytes_behind_the_entry_are_not_ignored() -> None:
+    data = encoded(GOLDEN_ENTRIES["entry-v1-rows.bin"])
+    with pytest.raises(Damaged):
+        decode_entry(data + b"\0", "x", 0)
+
+
+@pytest.mark.parametrize("kind", [0, 4, 255])
+def test_an_unknown_kind_under_a_right_crc_is_refused(kind: int) -> None:
+    data = encoded(GOLDEN_ENTRIES["entry-v1-rows.bin"])
+    with pytest.raises(Damaged, match=f"found kind {kind}"):
+        decode_entry(forged(data, 12, bytes([kind])), "x", 0)
+
+
+def test_reserved_fields_must_be_zero() -> None:
+    data = encoded(GOLDEN_ENTRIES["entry-v1-rows.bin"])
+    for at in (6, 14):
+        with pytest.raises(Damaged, match="reserved"):
+            decode_entry(forged(data, at, b"\1"), "x", 0)
+
+
+def test_zeros_are_no_entry() -> None:
+    with pytest.raises(Damaged):
+        decode_entry(bytes(HEADER_BYTES), "x", 0)
+
+
+def test_errors_name_place_expected_and_found() -> None:
+    data = encoded(GOLDEN_ENTRIES["entry-v1-rows.bin"])
+    with pytest.raises(Damaged) as damage:
+        decode_entry(b"XXXX" + data[4:], "journal/1", 4096)
+    assert (damage.value.path, damage.value.position) == ("journal/1", 4096)
+    assert "SWEN" in str(damage.value)
+    assert "XXXX" in str(damage.value)
+    with pytest.raises(UnsupportedVersion) as version:
+        decode_entry(data[:4] + b"\2\0" + data[6:], "journal/1", 4096)
+    assert (version.value.got, version.value.limit) == (2, 1)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_no_entry(data: bytes) -> None:
+    with pytest.raises((Damaged, UnsupportedVersion)):
+        decode_entry(data, "x", 0)

@@ -1,0 +1,118 @@
+"""Segment header and frame: every bit counts, and a frame is valid only where it was made."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from slotwheel.wheel.errors import Damaged, UnsupportedVersion
+from slotwheel.wheel.scan import walk
+from slotwheel.wheel.segment import (
+    FRAME_BYTES,
+    PADDING,
+    SegmentHeader,
+    decode_frame,
+    encode_frame,
+    index_of,
+    is_segment_name,
+    padded,
+    segment_path,
+)
+from support.crashfs import CrashFiles
+from support.journals import STORE, entry, flipped
+
+GOLDEN = Path(__file__).parent / "golden"
+HEADER = SegmentHeader(first_index=42, last_epoch=3, store_id=STORE)
+SEED = HEADER.seed
+
+
+def test_header_round_trip() -> None:
+    assert SegmentHeader.decode(HEADER.encode(), "x") == HEADER
+    assert HEADER.durable_index == 41
+
+
+def test_every_flipped_bit_of_the_header_is_seen() -> None:
+    for bit in range(64 * 8):
+        expected = UnsupportedVersion if bit // 8 in (8, 9) else Damaged
+        with pytest.raises(expected, match="some/file"):
+            SegmentHeader.decode(flipped(HEADER.encode(), bit), "some/file")
+
+
+def test_every_cut_of_the_header_is_seen() -> None:
+    for length in range(64):
+        with pytest.raises(Damaged):
+            SegmentHeader.decode(HEADER.encode()[:length], "x")
+
+
+@pytest.mark.parametrize(
+    ("first", "durable", "reserved"), [(0, 2**64 - 1, 0), (42, 42, 0), (42, 40, 0), (42, 41, 1)]
+)
+def test_a_header_that_contradicts_itself_is_refused(
+    first: int, durable: int, reserved: int
+) -> None:
+    checked = struct.pack("<QQQ16sQ", first, durable, 3, STORE, reserved)
+    data = struct.pack("<8sHHI", b"SWJOURNL", 1, 0, crc32c(checked)) + checked
+    with pytest.raises(Damaged):
+        SegmentHeader.decode(data, "x")
+
+
+def test_frame_round_trip() -> None:
+    assert decode_frame(encode_frame(SEED, 64, 100, 41), SEED, "x", 64, 1000) == (100, 41)
+
+
+def test_every_flipped_bit_of_a_frame_is_seen() -> None:
+    frame = encode_frame(SEED, 64, 100, 41)
+    for bit in range(FRAME_BYTES * 8):
+        with pytest.raises(Damaged):
+            decode_frame(flipped(frame, bit), SEED, "x", 64, 2**32)
+
+
+def test_every_cut_of_a_frame_is_seen() -> None:
+    for length in range(FRAME_BYTES):
+        with pytest.raises(Damaged):
+            decode_frame(encode_frame(SEED, 64, 100, 41)[:length], SEED, "x", 64, 1000)
+
+
+def test_a_frame_is_valid_only_at_its_place_in_its_segment_of_its_store() -> None:
+    frame = encode_frame(SEED, 64, 100, 41)
+    others = [
+        SegmentHeader(43, 3, STORE).seed,
+        SegmentHeader(42, 4, STORE).seed,
+        SegmentHeader(42, 3, bytes(16)).seed,
+    ]
+    for seed, position in [(SEED, 72), *((seed, 64) for seed in others)]:
+        with pytest.raises(Damaged, match="CRC"):
+            decode_frame(frame, seed, "x", position, 1000)
+
+
+@pytest.mark.parametrize("length", [0, 63, 1001, 2**32 - 1])
+def test_a_length_out_of_bounds_is_refused_under_a_right_crc(length: int) -> None:
+    with pytest.raises(Damaged, match="64 to 1000 bytes"):
+        decode_frame(encode_frame(SEED, 64, length, 41), SEED, "x", 64, 1000)
+
+
+def test_padding_fills_up_to_eight() -> None:
+    for length in range(64, 90):
+        assert length + len(PADDING[length % 8]) == padded(length)
+        assert padded(length) % 8 == 0
+
+
+def test_names() -> None:
+    assert segment_path(42) == "journal/00000000000000000042.journal"
+    assert index_of(segment_path(2**63)) == 2**63
+    assert is_segment_name("00000000000000000042.journal")
+    for other in ("42.journal", "00000000000000000042.journal.bak", "0000000000000000004x.journal"):
+        assert not is_segment_name(other)
+
+
+def test_golden_segment() -> None:
+    """Never rewritten: entries 42 to 44, the last written when 43 was durable."""
+    files = CrashFiles()
+    files.replace(segment_path(42), (GOLDEN / "segment-v1.journal").read_bytes())
+    found = list(walk(files, segment_path(42)))
+    assert [one.entry for one in found] == [entry(42, 5), entry(43, 0), entry(44, 100)]
+    assert [one.durable for one in found] == [41, 41, 43]
+    assert [one.position for one in found] == [64, 160, 248]
