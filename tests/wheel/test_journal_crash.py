@@ -1,0 +1,242 @@
+"""Power cuts and kills: what was acknowledged is there, and what is there was sent.
+
+*Acknowledged* means: appended, and a ``sync`` after it returned. What a crash leaves must be the
+entries up to some index at or above that, each as it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from slotwheel.wheel.entry import Entry
+from slotwheel.wheel.journal import Journal
+from support.crashfs import MODES, CrashFiles, Mode, PowerCut
+from support.journals import entry, open_journal
+
+
+class Run:
+    """A journal, what was sent to it, and what it acknowledged."""
+
+    def __init__(self, files: CrashFiles) -> None:
+        self.files = files
+        self.sent: dict[int, Entry] = {}
+        self.acknowledged = 0
+        self.checkpoint = 1  # the next process reads from here
+        self.salt = 0
+        self.journal: Journal | None = None
+
+    def open(self) -> None:
+        """Open, and compare what is found with what was sent. What was found is then promised."""
+        journal, got, report = open_journal(
+            self.files, first_index=self.checkpoint, durable_floor=self.acknowledged
+        )
+        last = report.last_index
+        assert last >= self.acknowledged
+        assert got == [self.sent[index] for index in range(self.checkpoint, last + 1)]
+        assert journal.durable_index == journal.last_index == last
+        self.sent = {index: one for index, one in self.sent.items() if index <= last}
+        self.acknowledged = last
+        self.journal = journal
+
+    def append(self, sizes: list[int]) -> None:
+        assert self.journal is not None
+        self.salt += 1
+        first = self.journal.last_index + 1
+        group = [entry(first + n, size, salt=self.salt) for n, size in enumerate(sizes)]
+        before = dict(self.sent)
+        self.sent.update((one.index, one) for one in group)
+        try:
+            self.journal.append(group)
+        except OSError:
+            self.sent = before  # reported as failed: must never be seen again
+            raise
+
+    def sync(self) -> None:
+        assert self.journal is not None
+        last = self.journal.last_index
+        self.journal.sync()
+        assert self.journal.durable_index == last
+        self.acknowledged = last
+
+    def drop(self, index: int) -> None:
+        """As the spiller does: a checkpoint first, then the segments below it."""
+        assert self.journal is not None
+        self.checkpoint = max(self.checkpoint, min(index, self.acknowledged + 1))
+        self.journal.drop_below(self.checkpoint)
+
+    def crash(self, mode: Mode, rng: Random) -> None:
+        self.files = self.files.survivors(mode, rng)
+        self.journal = None
+
+
+def script(run: Run) -> None:
+    """A short life: groups, syncs, rolls, drops, a full disk, a clean restart."""
+    run.open()
+    run.append([100, 3])
+    run.append([0])
+    run.sync()
+    run.append([700])
+    run.append([10, 1200, 10])
+    run.append([5])
+    run.sync()
+    run.drop(4)
+    run.append([600, 600])
+    run.files.free = 300
+    with pytest.raises(OSError, match="No space"):
+        run.append([100, 600])
+    run.files.free = 100_000
+    run.append([40])
+    run.open()
+    run.append([100])
+    run.sync()
+    run.drop(8)
+    run.append([100, 100])
+
+
+def steps_of(life: Callable[[Run], None]) -> int:
+    files = CrashFiles()
+    life(Run(files))
+    return files.steps.count
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_crash_at_every_step(mode: Mode) -> None:
+    total = steps_of(script)
+    assert total > 40
+    for stop_at in range(1, total + 1):
+        for seed in range(20 if mode == "random" else 1):
+            run = Run(CrashFiles(stop_at))
+            with pytest.raises(PowerCut):
+                script(run)
+            run.crash(mode, Random(seed))
+            run.open()  # the disk may still be full: recovery needs no room
+            run.files.free = 100_000
+            run.append([50])
+            run.sync()
+            run.crash("durable", Random(seed))
+            run.open()
+
+
+def test_a_crash_at_every_step_of_the_recovery_itself() -> None:
+    rng = Random(7)
+    for _ in range(40):
+        run = Run(CrashFiles(stop_at=rng.randint(1, steps_of(script))))
+        with pytest.raises(PowerCut):
+            script(run)
+        for stop_at in range(1, 12):
+            run.crash(rng.choice(MODES), rng)
+            run.files.steps.stop_at = stop_at
+            try:
+                run.open()
+            except PowerCut:
+                continue
+            break
+        run.crash("durable", rng)
+        run.open()
+
+
+def test_what_was_only_in_the_page_cache_is_durable_once_it_was_recovered() -> None:
+    """A process is killed before its sync; the next one finds the entries; then power fails."""
+    run = Run(CrashFiles())
+    run.open()
+    run.append([100])
+    run.crash("live", Random(0))
+    run.open()
+    assert run.acknowledged == 1
+    run.crash("durable", Random(0))
+    run.open()
+
+
+def test_a_failed_sync_does_not_leave_entries_that_only_the_page_cache_has() -> None:
+    """After it the kernel calls the pages clean, so another sync alone would write nothing."""
+    run = Run(CrashFiles())
+    run.open()
+    run.append([100, 100])
+    run.sync()
+    run.append([100, 1100])
+    run.files.fail_next("sync", OSError(5, "I/O error"))
+    with pytest.raises(Exception, match="I/O error"):
+        run.sync()
+    run.crash("live", Random(0))
+    run.open()
+    assert run.acknowledged == 4
+    run.crash("durable", Random(0))
+    run.open()
+
+
+class JournalMachine(RuleBasedStateMachine):
+    """Any history of appends, syncs, drops, full disks, restarts, kills and power cuts."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.run = Run(CrashFiles())
+        self.run.open()
+
+    def attempt(self, action: Callable[[], None], mode: Mode, seed: int) -> None:
+        """Power may have been set to fail in the middle of it."""
+        try:
+            action()
+        except PowerCut:
+            self.run.crash(mode, Random(seed))
+            self.run.open()
+
+    modes = st.sampled_from(MODES)
+    seeds = st.integers(0, 1000)
+
+    @rule(sizes=st.lists(st.integers(0, 1500), max_size=4), mode=modes, seed=seeds)
+    def append(self, sizes: list[int], mode: Mode, seed: int) -> None:
+        self.attempt(lambda: self.run.append(sizes), mode, seed)
+
+    @rule(mode=modes, seed=seeds)
+    def sync(self, mode: Mode, seed: int) -> None:
+        self.attempt(self.run.sync, mode, seed)
+
+    @rule(index=st.integers(0, 40), mode=modes, seed=seeds)
+    def drop(self, index: int, mode: Mode, seed: int) -> None:
+        self.attempt(lambda: self.run.drop(index), mode, seed)
+
+    @rule(free=st.integers(0, 2000), sizes=st.lists(st.integers(0, 1500), min_size=1, max_size=4))
+    def fill_the_disk(self, free: int, sizes: list[int]) -> None:
+        stop_at, self.run.files.steps.stop_at = self.run.files.steps.stop_at, None
+        self.run.files.free = free
+        try:
+            self.run.append(sizes)
+        except OSError:
+            pass
+        finally:
+            self.run.files.free = 1 << 30
+            if stop_at is not None and stop_at > self.run.files.steps.count:
+                self.run.files.steps.stop_at = stop_at
+
+    @rule(mode=modes, seed=seeds)
+    def reopen(self, mode: Mode, seed: int) -> None:
+        self.attempt(self.run.open, mode, seed)
+
+    @rule(mode=modes, seed=seeds)
+    def crash(self, mode: Mode, seed: int) -> None:
+        self.run.crash(mode, Random(seed))
+        self.run.open()
+
+    @precondition(lambda self: self.run.files.steps.stop_at is None)
+    @rule(steps=st.integers(1, 12))
+    def let_power_fail_soon(self, steps: int) -> None:
+        self.run.files.steps.stop_at = self.run.files.steps.count + steps
+
+    @invariant()
+    def a_reader_sees_what_was_sent(self) -> None:
+        journal = self.run.journal
+        assert journal is not None
+        first = max(journal.first_index, self.run.checkpoint)
+        expected = [self.run.sent[index] for index in range(first, journal.last_index + 1)]
+        assert list(journal.read(first)) == expected
+        assert self.run.acknowledged <= journal.durable_index
+
+
+TestJournal = JournalMachine.TestCase
+TestJournal.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
