@@ -1,0 +1,209 @@
+"""The fast sink to a real Kafka, with confluent-kafka (librdkafka): the extra ``fast``.
+
+A record costs one call of ``produce`` and, when it succeeds, no Python at all: only failures are
+called back (``delivery.report.only.error``), and ``flush`` says whether everything was reported.
+
+librdkafka never splits a batch that the broker finds too large: one oversized record fails with its
+neighbours. Batches of the main producer are kept far below what topics usually allow, so that a
+batch that is too large is one record. Topics that allow less are sent by a *careful* producer, one
+record a batch; they are found when a batch of theirs fails.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ..wheel.errors import SlotwheelError
+from ..wheel.ids import IdMint
+from .kafka_sink import Failure, KafkaSettings, KafkaSink, Plan
+from .sink import Answer
+from .topicbook import NotYet, TopicInfo, Unreachable
+
+ck: Any = None  # stays so when the extra is not installed: said when a sink is made
+with suppress(ImportError):
+    ck = importlib.import_module("confluent_kafka")
+
+log = logging.getLogger(__name__)
+_client_log = logging.getLogger("slotwheel.librdkafka")
+
+BATCH_BYTES = 256 * 1024
+_LATE_S = 0.5
+"""librdkafka gives a record up by itself; this much later we stop waiting for it to do so."""
+_MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
+
+_REFUSED = {
+    "MSG_SIZE_TOO_LARGE",
+    "RECORD_LIST_TOO_LARGE",
+    "TOPIC_EXCEPTION",
+    "INVALID_MSG",
+    "INVALID_MSG_SIZE",
+    "INVALID_RECORD",
+    "INVALID_TIMESTAMP",
+}
+_TOO_LARGE = "MSG_SIZE_TOO_LARGE"
+
+
+class MissingExtra(SlotwheelError):
+    """An optional dependency is needed and not installed."""
+
+    code = "missing-extra"
+
+
+class ConfluentSink(KafkaSink):
+    """Sends with confluent-kafka. Errors: ``MissingExtra`` when it is not installed."""
+
+    def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
+        if ck is None:
+            raise MissingExtra(
+                "the confluent sink needs confluent-kafka, which is not installed",
+                remedy="Run: pip install 'slotwheel[fast]', or use --sink kafka-python",
+            )
+        super().__init__(mint, settings)
+        self._lock = threading.Lock()
+        self._producers: dict[str, Any] = {}
+        self._careful: set[str] = set()
+        self._careful_alone = threading.Lock()  # one call at a time uses the careful producer
+
+    def close(self) -> None:
+        for name in (_MAIN, _TRIAL, _CAREFUL):
+            self._abandon(name)
+
+    def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+        topics = plan.records.topics
+        careful = {topic for topic in plan.topics if topic in self._careful}
+        usual = plan.rows
+        if careful:
+            usual = [row for row in plan.rows if topics[row] not in careful]
+        failures = self._run(plan, usual, timeout_s, _TRIAL if trial else _MAIN)
+        # A batch that the broker found too large: who of them is to blame shows one by one.
+        again = [row for row, failure in failures.items() if failure.reason.startswith(_TOO_LARGE)]
+        if again:
+            self._careful |= {topics[row] for row in again}
+        one_by_one = sorted(again + [row for row in plan.rows if topics[row] in careful])
+        if one_by_one:
+            for row in again:
+                del failures[row]
+            with self._careful_alone:
+                failures |= self._run(plan, one_by_one, timeout_s, _CAREFUL)
+        return failures
+
+    def _run(self, plan: Plan, rows: list[int], timeout_s: float, name: str) -> dict[int, Failure]:
+        """Send ``rows`` through one producer and wait until each is reported."""
+        if not rows:
+            return {}
+        producer = self._producer(name)
+        failures: dict[int, Failure] = {}
+
+        def note(row: int, error: Any, _message: Any) -> None:
+            failures[row] = classify(error)
+
+        deadline = time.monotonic() + timeout_s + _LATE_S
+        produce, records = producer.produce, plan.records
+        topics, keys, values, headers = (
+            records.topics,
+            records.keys,
+            records.values,
+            records.headers,
+        )
+        partitions = plan.partitions.tolist()
+        for row in rows:
+            report = partial(note, row)
+            while True:
+                try:
+                    produce(
+                        topics[row],
+                        values[row],
+                        keys[row],
+                        partitions[row],
+                        report,
+                        headers=headers[row],
+                    )
+                except BufferError:
+                    if time.monotonic() < deadline:
+                        producer.poll(0.05)
+                        continue
+                    failures[row] = Failure(Answer.NOT_NOW, "the client's queue is full")
+                except ck.KafkaException as error:
+                    failures[row] = classify(error.args[0])
+                break
+        if producer.flush(max(0.0, deadline - time.monotonic())) > 0:
+            producer.purge()
+            if producer.flush(_LATE_S) > 0:  # not even that: nothing is known of any row
+                late = Failure(Answer.NOT_NOW, "no acknowledgement in time", unknown=True)
+                failures = dict.fromkeys(rows, late) | failures
+        if any(failure.unknown for failure in failures.values()):
+            self._abandon(name)
+        return failures
+
+    def _fetch(self, topic: str) -> TopicInfo | None:
+        try:
+            known = self._producer(_MAIN).list_topics(topic, self.settings.metadata_timeout_s)
+        except ck.KafkaException as error:
+            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+        found = known.topics[topic]
+        if found.error is not None:
+            name = found.error.name()
+            if name in ("UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"):
+                return None
+            raise NotYet(f"topic {topic}: {name}")
+        partitions = found.partitions.values()
+        return TopicInfo(len(partitions), sum(one.leader < 0 for one in partitions))
+
+    def _producer(self, name: str) -> Any:
+        """Made on first use; librdkafka connects in the background, so this never blocks."""
+        with self._lock:
+            producer = self._producers.get(name)
+            if producer is None:
+                producer = ck.Producer(self._config(name), logger=_client_log)
+                self._producers[name] = producer
+            return producer
+
+    def _config(self, name: str) -> dict[str, Any]:
+        settings = self.settings
+        timeout_s = settings.trial_timeout_s if name == _TRIAL else settings.delivery_timeout_s
+        config: dict[str, Any] = {
+            "bootstrap.servers": settings.bootstrap,
+            "client.id": "slotwheel",
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2_random",
+            "allow.auto.create.topics": False,
+            "delivery.report.only.error": True,
+            "message.timeout.ms": int(timeout_s * 1000),
+            "request.timeout.ms": int(timeout_s * 500),
+            "message.max.bytes": settings.record_bytes_max,
+            "batch.size": BATCH_BYTES,
+            "linger.ms": 1,
+            "queue.buffering.max.messages": settings.rows_in_flight_max * 2,
+            "queue.buffering.max.kbytes": settings.bytes_in_flight_max * 2 // 1024,
+            "reconnect.backoff.max.ms": 1000,
+            "socket.timeout.ms": max(1000, int(timeout_s * 1000)),
+            "log.connection.close": False,
+        }
+        if name == _CAREFUL:
+            config |= {"batch.num.messages": 1, "linger.ms": 0}
+        return config | settings.extra
+
+    def _abandon(self, name: str) -> None:
+        """Throw a producer away with all that it still holds."""
+        with self._lock:
+            producer = self._producers.pop(name, None)
+        if producer is not None:
+            producer.purge()
+            producer.flush(0)
+            # Destroying it waits for its threads; nobody has to wait for that.
+            threading.Thread(target=producer.close, name="confluent-close", daemon=True).start()
+
+
+def classify(error: Any) -> Failure:
+    """What an error of librdkafka means for the record it belongs to."""
+    reason = f"{error.name()}: {error.str()}"
+    if error.name() in _REFUSED:
+        return Failure(Answer.REFUSED, reason)
+    return Failure(Answer.NOT_NOW, reason, unknown=True)

@@ -1,0 +1,251 @@
+"""The default sink to a real Kafka, with kafka-python: no compiled parts needed.
+
+kafka-python's ``send`` cannot express every Kafka record - it refuses a record without key and
+value, and a header without a value - and computes a lot a record that we know a chunk. So records
+are handed to the producer's accumulator directly, the call that ``send`` ends in; ``_Lane`` is the
+only place that knows it, and the contract tests hold it to it. Idempotence and acks=all are
+kafka-python's defaults and stay on.
+
+kafka-python has no bound on memory of its own; the bounds are those of ``KafkaSink``.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ..wheel.ids import IdMint
+from .kafka_sink import NO_PARTITION, Failure, Int64s, KafkaSettings, KafkaSink, Plan
+from .murmur2 import partitions_of
+from .records import Header
+from .sink import Answer
+from .topicbook import NotYet, TopicInfo, Unreachable
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES = 128 * 1024
+_CLOSE_S = 1.0
+_LATE_S = 0.5
+"""The client gives a record up by itself; this much later we stop waiting for it to do so."""
+
+_REFUSED: tuple[type[Exception], ...] = (
+    kafka_errors.MessageSizeTooLargeError,
+    kafka_errors.RecordListTooLargeError,
+    kafka_errors.InvalidTopicError,
+    kafka_errors.InvalidRecordError,
+    kafka_errors.InvalidTimestampError,
+    kafka_errors.CorruptRecordError,
+)
+_MISSING = kafka_errors.UnknownTopicOrPartitionError.errno
+_INVALID = kafka_errors.InvalidTopicError.errno
+
+
+class _HeadersWithNull(list[Header]):
+    """Headers of which one has no value. The encoder takes them; the code around it sums up their
+    lengths, unless it believes that there are none."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class _Lane:
+    """One producer, and the way into its accumulator."""
+
+    def __init__(self, settings: KafkaSettings, timeout_s: float) -> None:
+        """Errors: those of kafka-python when no broker answers."""
+        timeout_ms = int(timeout_s * 1000)
+        config: dict[str, Any] = {
+            "bootstrap_servers": settings.bootstrap,
+            "client_id": "slotwheel",
+            "bootstrap_timeout_ms": int(settings.metadata_timeout_s * 1000),
+            "max_block_ms": int(settings.metadata_timeout_s * 1000),
+            "delivery_timeout_ms": timeout_ms,
+            "request_timeout_ms": timeout_ms // 2,  # so that a lost connection is tried again
+            "max_request_size": settings.record_bytes_max,
+            "batch_size": BATCH_BYTES,
+            "reconnect_backoff_max_ms": 1000,
+            "allow_auto_create_topics": False,
+            "metrics_enabled": False,
+        }
+        self._producer = KafkaProducer(**config | settings.extra)
+
+    def learn(self, topic: str) -> None:
+        """Make sure that the producer knows a topic's leaders. Errors: kafka-python's."""
+        self._producer.partitions_for(topic)
+
+    def send(self, plan: Plan, rows: list[int], partitions: list[int]) -> list[Any]:
+        """Hand ``rows`` over; a future each. Nothing blocks here."""
+        append = self._producer._accumulator.append
+        wake = self._producer._sender.wakeup
+        records = plan.records
+        targets = {
+            (topic, partition): TopicPartition(topic, partition)
+            for topic, info in plan.topics.items()
+            for partition in range(info.count)
+        }
+        nulls = plan.batch.column("headers").flatten().field(1).null_count > 0
+        futures = []
+        for row in rows:
+            headers = records.headers[row]
+            if nulls and any(value is None for _, value in headers):
+                headers = _HeadersWithNull(headers)
+            target = targets[records.topics[row], partitions[row]]
+            result = append(target, None, records.keys[row], records.values[row], headers)
+            futures.append(result[0])
+            if result[1] or result[2]:  # a batch is full, or new
+                wake()
+        wake()
+        return futures
+
+    def abandon(self) -> None:
+        """End it without sending what it still holds."""
+        with suppress(Exception):
+            sender = self._producer._sender
+            sender.force_close()
+            sender.join(_CLOSE_S)
+            self._producer.close(timeout=0)
+
+
+class KafkaPythonSink(KafkaSink):
+    """Sends with kafka-python."""
+
+    def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
+        super().__init__(mint, settings)
+        self._lanes: dict[bool, _Lane] = {}
+        self._lanes_lock = threading.Lock()
+        self._admin: Any = None
+        self._admin_lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lanes_lock:
+            lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            lane.abandon()
+        with self._admin_lock:
+            self._drop_admin()
+
+    def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+        try:
+            lane = self._lane(timeout_s, trial=trial)
+        except (kafka_errors.KafkaError, OSError) as error:
+            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+        failures = self._learn(lane, plan)
+        rows = [row for row in plan.rows if row not in failures] if failures else plan.rows
+        deadline = time.monotonic() + timeout_s + _LATE_S
+        futures = lane.send(plan, rows, choose_partitions(plan).tolist())
+        for row, future in zip(rows, futures, strict=True):
+            if not future.is_done:
+                with suppress(kafka_errors.KafkaError):
+                    future.get(max(0.0, deadline - time.monotonic()))
+            if not future.is_done:
+                failures[row] = Failure(Answer.NOT_NOW, "no acknowledgement in time", unknown=True)
+            elif future.exception is not None:
+                failures[row] = classify(future.exception)
+        if any(failure.unknown for failure in failures.values()):
+            self._abandon(trial=trial)
+        return failures
+
+    def _learn(self, lane: _Lane, plan: Plan) -> dict[int, Failure]:
+        """Let the producer find the leaders; rows of topics of which it does not in time fail."""
+        failed: dict[str, Failure] = {}
+        for topic in plan.topics:
+            try:
+                lane.learn(topic)
+            except kafka_errors.KafkaError as error:
+                failed[topic] = Failure(Answer.NOT_NOW, str(error))
+        if not failed:
+            return {}
+        topics = plan.records.topics
+        return {row: failed[topics[row]] for row in plan.rows if topics[row] in failed}
+
+    def _lane(self, timeout_s: float, *, trial: bool) -> _Lane:
+        with self._lanes_lock:
+            lane = self._lanes.get(trial)
+        if lane is None:
+            lane = _Lane(self.settings, timeout_s)
+            with self._lanes_lock:
+                lane = self._lanes.setdefault(trial, lane)
+        return lane
+
+    def _abandon(self, *, trial: bool) -> None:
+        with self._lanes_lock:
+            lane = self._lanes.pop(trial, None)
+        if lane is not None:
+            lane.abandon()
+
+    def _fetch(self, topic: str) -> TopicInfo | None:
+        with self._admin_lock:
+            try:
+                if self._admin is None:
+                    self._admin = KafkaAdminClient(**self._admin_config())
+                (found,) = self._admin.describe_topics([topic])
+            except (kafka_errors.KafkaError, OSError) as error:
+                self._drop_admin()
+                raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+        code = found["error_code"]
+        if code in (_MISSING, _INVALID):
+            return None
+        if code:
+            raise NotYet(f"topic {topic}: {kafka_errors.for_code(code).__name__}")
+        partitions = found["partitions"]
+        return TopicInfo(len(partitions), sum(one["leader_id"] < 0 for one in partitions))
+
+    def _admin_config(self) -> dict[str, Any]:
+        timeout_ms = int(self.settings.metadata_timeout_s * 1000)
+        ours = {
+            "bootstrap_servers": self.settings.bootstrap,
+            "client_id": "slotwheel",
+            "bootstrap_timeout_ms": timeout_ms,
+            "request_timeout_ms": timeout_ms,
+            "reconnect_backoff_max_ms": 1000,
+        }
+        known = KafkaAdminClient.DEFAULT_CONFIG
+        return ours | {key: value for key, value in self.settings.extra.items() if key in known}
+
+    def _drop_admin(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with suppress(Exception):
+                admin.close()
+
+
+def choose_partitions(plan: Plan) -> Int64s:
+    """The partition of each record, shape (rows,): the named one; else the key's; else, for records
+    without a key, any one, the same for the whole chunk so that batches stay large."""
+    chosen = plan.partitions.copy()
+    open_rows = np.array(plan.rows, np.int64)
+    open_rows = open_rows[chosen[open_rows] == NO_PARTITION]
+    if not len(open_rows):
+        return chosen
+    topics = plan.batch.column("topic").dictionary_encode()
+    codes = np.asarray(topics.indices)[open_rows]
+    for code, topic in enumerate(topics.dictionary.to_pylist()):
+        info = plan.topics.get(topic)
+        rows = open_rows[codes == code]
+        if info is None or not len(rows):
+            continue
+        keys = plan.batch.column("key").take(pa.array(rows))
+        partitions = partitions_of(keys, info.count)
+        if keys.null_count:
+            without = np.asarray(keys.is_null())
+            partitions[without] = random.randrange(info.count)
+        chosen[rows] = partitions
+    return chosen
+
+
+def classify(error: Exception) -> Failure:
+    """What an error of kafka-python means for the record it belongs to."""
+    reason = str(error) or type(error).__name__
+    if isinstance(error, _REFUSED):
+        return Failure(Answer.REFUSED, reason)
+    return Failure(Answer.NOT_NOW, reason, unknown=True)

@@ -1,0 +1,101 @@
+"""What is known about target topics: which partitions they have, or that there is no such topic.
+
+Theory: a Kafka client that meets a topic it does not know asks and waits, for a minute if need be,
+and everything queued behind it waits too. So a sink asks first. Refusing a message for good because
+its topic is missing must not happen to a topic that was created a moment ago: only an answer of the
+broker counts, and only one that has stood for ``unknown_after_s``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cachetools import TTLCache
+
+TOPICS_REMEMBERED = 100_000
+FRESH_S = 60.0
+"""A known topic is asked for again after this time: it may have got more partitions."""
+ASK_AGAIN_S = 1.0
+"""A topic that is known to be missing is asked for at most this often."""
+
+
+class Unreachable(Exception):
+    """No broker answered in time."""
+
+
+class NotYet(Exception):
+    """The broker answered, but the topic cannot be used now (no leader, or not sure it exists)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """``count``: number of partitions, of which ``leaderless`` have no leader now."""
+
+    count: int
+    leaderless: int = 0
+
+
+@dataclass(slots=True)
+class _Missing:
+    since: float
+    asked: float
+
+
+class TopicBook:
+    """Thread-safe. ``fetch(topic)`` asks the broker: None when there is no such topic, else its
+    partitions; raises ``NotYet`` or ``Unreachable``. It keeps to its own time limit."""
+
+    def __init__(
+        self,
+        fetch: Callable[[str], TopicInfo | None],
+        unknown_after_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetch = fetch
+        self._unknown_after_s = unknown_after_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: TTLCache[str, TopicInfo] = TTLCache(TOPICS_REMEMBERED, FRESH_S, clock)
+        self._missing: TTLCache[str, _Missing] = TTLCache(TOPICS_REMEMBERED, FRESH_S, clock)
+
+    def look(self, topic: str, *, fresh: bool = False) -> TopicInfo | None:
+        """The topic's partitions; None: it does not exist, for sure.
+
+        ``fresh``: ask the broker whatever is remembered. Errors: ``NotYet``, ``Unreachable``.
+        """
+        with self._lock:
+            known = self._known.get(topic)
+            if known is not None and not fresh:
+                return known
+            missing = self._missing.get(topic)
+            asked_now = missing is not None and self._clock() - missing.asked < ASK_AGAIN_S
+            if missing is not None and asked_now and not fresh and self._sure(missing):
+                return None
+        found = self._fetch(topic)
+        with self._lock:
+            if found is not None:
+                self._missing.pop(topic, None)
+                if found.leaderless:
+                    # Sending there would wait for its whole time limit.
+                    self._known.pop(topic, None)
+                    raise NotYet(f"topic {topic}: {found.leaderless} partitions without a leader")
+                self._known[topic] = found
+                return found
+            now = self._clock()
+            self._known.pop(topic, None)
+            missing = _Missing(missing.since if missing else now, now)
+            self._missing[topic] = missing
+            if self._sure(missing):
+                return None
+        raise NotYet(f"topic {topic} does not exist (asking again to be sure)")
+
+    def forget(self, topic: str) -> None:
+        """Sending to it failed: ask the broker before the next try."""
+        with self._lock:
+            self._known.pop(topic, None)
+
+    def _sure(self, missing: _Missing) -> bool:
+        return missing.asked - missing.since >= self._unknown_after_s

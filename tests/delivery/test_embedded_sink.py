@@ -1,0 +1,97 @@
+"""Embedded topics as a sink: the contract, and a full disk."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.sink import Answer, Sink
+from slotwheel.delivery.topicreader import TopicReader, ids, walk
+from slotwheel.wheel.files import OsFiles
+from support.crashfs import CrashFiles
+from support.deliveries import MINT, NOW_MS, Sent, rows_of
+from support.sinkcontract import Got, SinkContract, Topics
+
+
+class EmbeddedTopics(Topics):
+    def __init__(self, path: Path) -> None:
+        self._files = OsFiles(path)
+        self._numbers = itertools.count()
+
+    def make(self, name: str, partitions: int = 1, **config: object) -> str:
+        return f"{name}-{next(self._numbers)}"
+
+    def read(self, topic: str, count: int) -> list[Got]:
+        reader = TopicReader(self._files, topic)
+        got = []
+        for batch in reader.batches():
+            rows = zip(batch.to_pylist(), ids(batch), strict=True)
+            for row, id_ in rows:
+                headers = tuple((h["key"], h["value"]) for h in row["headers"])
+                got.append(Got(row["partition"], row["key"], row["value"], headers, id_))
+        reader.close()
+        assert len(got) == count
+        return got
+
+
+class TestEmbeddedSink(SinkContract):
+    @pytest.fixture
+    def topics(self, tmp_path: Path) -> Iterator[Topics]:
+        yield EmbeddedTopics(tmp_path)
+        files = OsFiles(tmp_path)
+        for topic in files.list("topics"):
+            for _ in walk(files, topic):
+                pass  # what a test leaves behind is whole
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Iterator[Sink]:
+        sink = EmbeddedSink(OsFiles(tmp_path), MINT, lambda: NOW_MS)
+        yield sink
+        sink.close()
+
+    def test_the_partition_is_kept_as_it_was_given(self, sink: Sink, topics: Topics) -> None:
+        topic = topics.make("partition")
+        sink.deliver(rows_of([Sent(topic, partition=p) for p in (3, None, 0)]))
+        assert [g.partition for g in topics.read(topic, 3)] == [3, None, 0]
+
+
+def test_a_full_disk_costs_nothing_but_time() -> None:
+    files = CrashFiles()
+    sink = EmbeddedSink(files, MINT, lambda: NOW_MS)
+    assert sink.deliver(rows_of([Sent("a", b"1")])).codes.tolist() == [Answer.ACCEPTED]
+    room, files.free = files.free, 100
+    answers = sink.deliver(rows_of([Sent("a", b"2" * 500), Sent("b", b"2" * 500)], 1))
+    assert answers.codes.tolist() == [Answer.NOT_NOW] * 2
+    assert answers.down
+    assert not sink.healthy()
+    assert not sink.probe("a")
+    files.free = room
+    assert sink.probe("a")
+    answers = sink.deliver(rows_of([Sent("a", b"2" * 500), Sent("b", b"2" * 500)], 1))
+    assert answers.codes.tolist() == [Answer.ACCEPTED] * 2
+    for topic, count in (("a", 2), ("b", 1)):
+        reader = TopicReader(files, topic)
+        assert sum(batch.num_rows for batch in reader.batches()) == count
+        reader.close()
+    sink.close()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "pread"])
+def test_an_error_of_the_disk_is_not_now(call: str) -> None:
+    files = CrashFiles()
+    first = EmbeddedSink(files, MINT, lambda: NOW_MS)
+    first.deliver(rows_of([Sent("a", b"1")]))
+    first.close()
+    sink = EmbeddedSink(files, MINT, lambda: NOW_MS)
+    files.fail_next(call, OSError(errno.EIO, "disk"))
+    answers = sink.deliver(rows_of([Sent("a", b"2")], 1))
+    assert answers.codes.tolist() == [Answer.NOT_NOW]
+    assert "disk" in answers.reasons[0]
+    assert not answers.down
+    assert sink.deliver(rows_of([Sent("a", b"2")], 1)).codes.tolist() == [Answer.ACCEPTED]
+    sink.close()
