@@ -1,0 +1,213 @@
+"""The Kafka delay topic: one partition of it, read exactly once into the journal.
+
+Theory: the wheel's own log says how far the partition was read (an append carries the last source
+offset, and both are committed as one entry). So reading always starts at ``source_position + 1``,
+after a start, a failure or a doubt, and what Kafka knows about our offsets only shows the lag.
+
+    position of the log -> seek -> poll -> trim -> rows (or dead letters) -> append -> committed
+          ^                                                                        |
+          +---------------- any failure: alarm, back off, begin here again --------+
+
+Rules: an append is waited for before the next (its batches are large enough to share a sync); no
+exception ends the loop; what the wheel cannot take now is tried again, unchanged, until it can.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ..wheel.errors import Overloaded
+from .ports import Clock, IntakeEvents, SilentEvents, WheelPort
+from .records import DEAD_TOPIC, Records, take
+
+POLL_S = 0.25
+COMMIT_INTERVAL_S = 5.0
+CHECK_INTERVAL_S = 2.0
+COMMITTED_WITHIN_S = 60.0
+_BACKOFF_S = (0.1, 5.0)
+_ROOM_WAIT_S = 0.5
+
+
+class SourceUnreachable(Exception):
+    """The broker did not answer; it may later."""
+
+
+class SourceOutOfRange(Exception):
+    """The position asked for is not in the partition any more, or not yet."""
+
+
+class SourceReader(Protocol):
+    """A consumer of one assigned partition, without group membership, read-committed.
+
+    Errors of all methods: ``SourceUnreachable``; of ``poll``: ``SourceOutOfRange`` too.
+    """
+
+    def seek(self, offset: int) -> None: ...
+    def poll(self, timeout_s: float) -> Records: ...
+    def range(self) -> tuple[int, int]:
+        """The earliest offset there is, and the one after the last."""
+
+    def commit(self, offset: int) -> None:
+        """Tell Kafka, for its lag figures only, that everything below ``offset`` was read."""
+
+    def close(self) -> None: ...
+
+
+class DelayTopicIntake:
+    """``open_reader`` makes a reader of ``topic``'s ``partition``; ``run`` is a thread's target.
+
+    ``position``, ``lag`` (records, None: not known) and ``reachable`` are for metrics.
+    """
+
+    def __init__(
+        self,
+        wheel: WheelPort,
+        open_reader: Callable[[], SourceReader],
+        *,
+        topic: str,
+        partition: int,
+        clock: Clock = lambda: time.time_ns() // 1_000_000,
+        events: IntakeEvents | None = None,
+        dead_topic: str = DEAD_TOPIC,
+    ) -> None:
+        self._wheel = wheel
+        self._open_reader = open_reader
+        self._source = f"{topic}/{partition}"
+        self._partition = partition
+        self._clock = clock
+        self._events: IntakeEvents = events or SilentEvents()
+        self._dead_topic = dead_topic
+        self._failures = 0
+        self._next_commit = 0.0
+        self._next_check = 0.0
+        self.reachable: bool | None = None
+        self.lag: int | None = None
+
+    @property
+    def position(self) -> int:
+        """The last source offset in the wheel's log, -1 for none."""
+        return self._wheel.source_position(self._partition)
+
+    def run(self, stop: threading.Event) -> None:
+        """Read until ``stop`` is set; returns within about half a second then."""
+        while not stop.is_set():
+            try:
+                self._read(stop)
+            except SourceUnreachable as error:
+                self._set_reachable(False, str(error))
+                self._back_off(stop)
+            except Exception as error:
+                self._events.alarm("delay-topic-failed", source=self._source, error=repr(error))
+                self._back_off(stop)
+
+    def _read(self, stop: threading.Event) -> None:
+        reader = self._open_reader()
+        try:
+            reader.seek(self.position + 1)
+            while not stop.is_set():
+                try:
+                    records = reader.poll(POLL_S)
+                except SourceOutOfRange:
+                    self._find_the_way_back(reader, stop)
+                    continue
+                if records.offsets:
+                    self._take(records, stop)
+                self._look_after(reader, bool(records.offsets))
+            reader.commit(self.position + 1)
+        finally:
+            reader.close()
+
+    def _find_the_way_back(self, reader: SourceReader, stop: threading.Event) -> None:
+        wanted = self.position + 1
+        earliest, end = reader.range()
+        if earliest > wanted:
+            self._events.alarm(
+                "delay-topic-records-missed", source=self._source, wanted=wanted, earliest=earliest
+            )
+            reader.seek(earliest)
+        elif wanted > end:
+            # The topic was made anew: its offsets would be taken for old ones and trimmed.
+            self._events.alarm(
+                "delay-topic-shorter-than-read", source=self._source, wanted=wanted, end=end
+            )
+            self._back_off(stop)
+            reader.seek(wanted)
+        else:
+            reader.seek(wanted)
+
+    def _take(self, records: Records, stop: threading.Event) -> None:
+        """Append all of ``records``, cut where a batch would pass its limits."""
+        config = self._wheel.config
+        parts = [records]
+        while parts and not stop.is_set():
+            part = self._trimmed(parts.pop())
+            if not part.offsets:
+                continue
+            count = len(part.offsets)
+            started = time.perf_counter()
+            now_ms = self._clock()
+            rows, dead = take(part, self._source, config, now_ms, self._dead_topic)
+            too_much = count > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
+            if too_much and count > 1:
+                parts += [part.part(count // 2), part.part(0, count // 2)]
+                continue
+            try:
+                future = self._wheel.append_source(
+                    rows,
+                    now_ms,
+                    partition=self._partition,
+                    first=part.offsets[0],
+                    last=part.offsets[-1],
+                )
+                future.result(COMMITTED_WITHIN_S)
+            except Overloaded as error:
+                self._events.refused(error.code, count)
+                # A stop between two tries: what was not appended is read again after the start.
+                if self._wheel.wait_for_room(_ROOM_WAIT_S):
+                    stop.wait(0.02)
+                parts.append(part)
+                continue
+            self._failures = 0
+            self._events.appended(count, rows.nbytes, time.perf_counter() - started)
+            if dead:
+                self._events.event("delay-topic-dead-letters", source=self._source, count=dead)
+
+    def _trimmed(self, records: Records) -> Records:
+        position, start = self.position, 0
+        while start < len(records.offsets) and records.offsets[start] <= position:
+            start += 1
+        return records.part(start) if start else records
+
+    def _look_after(self, reader: SourceReader, busy: bool) -> None:
+        """Now and then: tell Kafka the position, learn the lag, notice a broker that is away."""
+        now = time.monotonic()
+        if now >= self._next_commit:
+            self._next_commit = now + COMMIT_INTERVAL_S
+            reader.commit(self.position + 1)
+        if now >= self._next_check:
+            self._next_check = now + CHECK_INTERVAL_S
+            # An empty poll is all that some clients show of a broker that is away.
+            _, end = reader.range()
+            self.lag = max(0, end - self.position - 1)
+            self._set_reachable(True)
+        elif busy:
+            self._set_reachable(True)
+
+    def _set_reachable(self, reachable: bool, why: str = "") -> None:
+        if reachable is self.reachable:
+            return
+        self.reachable = reachable
+        if reachable:
+            self._failures = 0
+            self._events.event("delay-topic-reachable", source=self._source)
+        else:
+            self.lag = None
+            self._events.event("delay-topic-unreachable", source=self._source, error=why)
+
+    def _back_off(self, stop: threading.Event) -> None:
+        low, high = _BACKOFF_S
+        stop.wait(min(high, low * 2 ** min(self._failures, 10)))
+        self._failures += 1

@@ -1,0 +1,210 @@
+"""From records of a delay topic to rows of the wheel; what cannot be taken becomes a dead letter.
+
+Theory: a record says in its headers where it wants to go and when. The rows of one append are the
+rows of all its records: a bad record is a row for the dead-letter topic, due now, with the reason
+in its headers. So dead letters are exactly-once like everything else, and nobody is blocked.
+
+Rules: control headers are taken out of what is delivered; all others stay as they are, in order,
+twice if they came twice. A dead letter keeps *all* of the original, so that it can be mended and
+sent again; only what makes it too large is left out, and said so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ..wheel.config import WheelConfig
+from ..wheel.errors import InvalidMessage
+from ..wheel.rows import Header, bad_rows, from_columns
+
+TOPIC = "slotwheel-topic"
+DUE_MS = "slotwheel-due-ms"
+DELAY_MS = "slotwheel-delay-ms"
+PARTITION = "slotwheel-partition"
+_CONTROL = frozenset({TOPIC, DUE_MS, DELAY_MS, PARTITION})
+
+DEAD_TOPIC = "slotwheel-dead-letters"
+DEAD_REASON = "slotwheel-dead-reason"
+DEAD_FOR = "slotwheel-dead-topic"
+DEAD_SOURCE = "slotwheel-dead-source"
+"""``topic/partition/offset`` of the record."""
+DEAD_BYTES = "slotwheel-dead-{}-bytes"
+"""How long the value, key or headers were that had to be left out."""
+
+_NUMBER = re.compile(rb"-?[0-9]{1,18}")
+_REASON_CHARACTERS = 500
+
+
+class Records(NamedTuple):
+    """Records of one partition, by column; every list has one entry a record."""
+
+    offsets: list[int]
+    timestamps: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[list[Header]]
+
+    def part(self, start: int, stop: int | None = None) -> Records:
+        cut = slice(start, stop)
+        return Records(
+            self.offsets[cut],
+            self.timestamps[cut],
+            self.keys[cut],
+            self.values[cut],
+            self.headers[cut],
+        )
+
+
+class Row(NamedTuple):
+    """One row, in the order of ``from_columns``."""
+
+    due_ms: int
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+
+
+class Taken(NamedTuple):
+    """``rows``: one a record, in their order. ``dead``: how many of them are dead letters."""
+
+    rows: pa.RecordBatch
+    dead: int
+
+
+def take(
+    records: Records, source: str, config: WheelConfig, now_ms: int, dead_topic: str = DEAD_TOPIC
+) -> Taken:
+    """Rows for all of ``records`` (at least one). ``source``: ``topic/partition``."""
+    rows: list[Row] = []
+    reasons: dict[int, InvalidMessage] = {}
+    columns = zip(records.timestamps, records.keys, records.values, records.headers, strict=True)
+    for number, (timestamp, key, value, headers) in enumerate(columns):
+        try:
+            rows.append(_row(timestamp, key, value, headers))
+        except InvalidMessage as error:
+            reasons[number] = error
+            rows.append(Row(now_ms, dead_topic, None, None, None, ()))
+
+    def bury() -> None:
+        for number, error in reasons.items():
+            where = f"{source}/{records.offsets[number]}"
+            key, value = records.keys[number], records.values[number]
+            original = records.headers[number]
+            rows[number] = _dead_letter(
+                error, where, key, value, original, now_ms, dead_topic, config.message_bytes_max
+            )
+
+    bury()
+    batch = from_columns(*zip(*rows, strict=True))
+    latest = now_ms + config.horizon_ms
+    bad = bad_rows(batch, latest_due_ms=latest, message_bytes_max=config.message_bytes_max)
+    if bad:
+        reasons |= bad
+        bury()
+        batch = from_columns(*zip(*rows, strict=True))
+    return Taken(batch, len(reasons))
+
+
+def _row(timestamp_ms: int, key: bytes | None, value: bytes | None, headers: list[Header]) -> Row:
+    """Errors: ``InvalidMessage`` for headers that do not say one thing."""
+    control: dict[str, bytes | None] = {}
+    kept: list[Header] = []
+    for pair in headers:
+        name = pair[0]
+        if name in _CONTROL:
+            if name in control:
+                raise InvalidMessage(f"header {name} given twice", remedy="Send it once")
+            control[name] = pair[1]
+        else:
+            if not name.isascii():
+                _check_text(name)
+            kept.append(pair)
+    topic = control.get(TOPIC)
+    if topic is None:
+        raise InvalidMessage(f"no header {TOPIC}", remedy="Name the target topic in it")
+    try:
+        target = topic.decode()
+    except UnicodeDecodeError:
+        raise InvalidMessage(f"unreadable header {TOPIC}", got=repr(topic[:80])) from None
+    if (DUE_MS in control) == (DELAY_MS in control):
+        raise InvalidMessage(
+            f"both {DUE_MS} and {DELAY_MS}" if DUE_MS in control else "no due time",
+            limit=f"one of the headers {DUE_MS} and {DELAY_MS}",
+        )
+    if DUE_MS in control:
+        due_ms = _number(DUE_MS, control[DUE_MS])
+    else:
+        if timestamp_ms < 0:
+            raise InvalidMessage(
+                f"{DELAY_MS} on a record without a timestamp", remedy=f"Give {DUE_MS}"
+            )
+        due_ms = timestamp_ms + _number(DELAY_MS, control[DELAY_MS])
+    partition = None
+    if PARTITION in control:
+        partition = _number(PARTITION, control[PARTITION])
+        if partition >= 1 << 31:
+            raise InvalidMessage("no such partition", got=partition)
+    return Row(due_ms, target, partition, key, value, kept)
+
+
+def _number(name: str, text: bytes | None) -> int:
+    if text is None or not _NUMBER.fullmatch(text):
+        raise InvalidMessage(
+            f"unreadable header {name}",
+            got="null" if text is None else repr(text[:80]),
+            limit="a whole number in ASCII digits",
+        )
+    return int(text)
+
+
+def _check_text(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage("a header key that is not UTF-8", got=ascii(name[:80])) from None
+
+
+def _dead_letter(
+    error: InvalidMessage,
+    where: str,
+    key: bytes | None,
+    value: bytes | None,
+    original: list[Header],
+    now_ms: int,
+    dead_topic: str,
+    bytes_max: int,
+) -> Row:
+    said: list[Header] = [
+        (DEAD_REASON, str(error)[:_REASON_CHARACTERS].encode("utf-8", "replace")),
+        (DEAD_SOURCE, where.encode()),
+    ]
+    wanted = next((value for name, value in original if name == TOPIC), None)
+    if wanted is not None:
+        said.append((DEAD_FOR, wanted[:_REASON_CHARACTERS]))
+    headers: list[Header] = [
+        (name.encode("utf-8", "replace").decode(), content) for name, content in original
+    ]
+    # The value is the first to be left out; a record can be too large without it, too.
+    room = bytes_max - _size(said) - 3 * 48
+    parts = {"value": len(value or b""), "key": len(key or b""), "headers": _size(headers)}
+    for part in ("value", "headers", "key"):
+        if sum(parts.values()) > room:
+            said.append((DEAD_BYTES.format(part), str(parts.pop(part)).encode()))
+    return Row(
+        now_ms,
+        dead_topic,
+        None,
+        key if "key" in parts else None,
+        value if "value" in parts else None,
+        [*(headers if "headers" in parts else ()), *said],
+    )
+
+
+def _size(headers: Sequence[Header]) -> int:
+    return sum(len(name.encode()) + len(value or b"") for name, value in headers)
