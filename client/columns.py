@@ -18,7 +18,7 @@ from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
 from ..wheel.rows import bad_rows, from_columns, no_headers
 from ..wheel.schema import INPUT, Int64s, times
-from .message import Message, due_ms_of, header_pairs
+from .message import Message, due_ms_of, flatten, header_pairs
 
 Errors = dict[int, SlotwheelError]
 
@@ -74,7 +74,7 @@ def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> S
     """Build one batch of the good messages, and find an error for each of the others."""
     try:
         rows = batch_of(messages, now_ms)
-        if not rows.column("topic").null_count:
+        if not rows.column("topic").null_count and not _keyless(rows.column("headers")):
             return sort_rows(rows, now_ms, limits)
     except (
         SlotwheelError,
@@ -105,8 +105,7 @@ def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> S
 def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBatch | SlotwheelError:
     """The message as a batch of one row, or what is wrong with it."""
     try:
-        if not isinstance(message.topic, str):
-            raise TypeError(f"topic is {type(message.topic).__name__}, not str")
+        flatten(message, now_ms)
         row = batch_of([message], now_ms)
     except SlotwheelError as error:
         return error
@@ -119,6 +118,11 @@ def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBat
     latest = limits.latest_due_ms(now_ms)
     bad = bad_rows(row, latest_due_ms=latest, message_bytes_max=limits.message_bytes)
     return bad.get(0, row)
+
+
+def _keyless(headers: pa.Array) -> bool:
+    flat = headers.flatten()
+    return bool(flat.null_count or flat.field(0).null_count)
 
 
 def sort_rows(rows: pa.RecordBatch, now_ms: int, limits: Limits) -> Sorted:
@@ -165,7 +169,10 @@ def conform(table: pa.Table | pa.RecordBatch) -> pa.Table:
         if not field.nullable and column.null_count:
             raise InvalidBatch(f"null in column '{field.name}'", remedy="Give every row a value")
         columns.append(column if column.type == field.type else _cast(column, field))
-    return pa.Table.from_arrays(columns, schema=INPUT)
+    found = pa.Table.from_arrays(columns, schema=INPUT)
+    if any(_keyless(chunk) for chunk in found.column("headers").chunks):
+        raise InvalidBatch("a header without a key", remedy="Give every header a key")
+    return found
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

@@ -117,7 +117,10 @@ def flatten(message: Message, now_ms: int) -> Flat:
     check_topic(topic)
     partition = message.partition
     if partition is not None:
-        if type(partition) is not int or partition >= 1 << 31:
+        if isinstance(partition, bool) or not hasattr(partition, "__index__"):
+            raise _not_a_message("partition", partition)
+        partition = index(partition)
+        if partition >= 1 << 31:
             raise _not_a_message("partition", partition)
         if partition < 0:
             raise negative_partition(partition)

@@ -143,14 +143,16 @@ class Sender:
                 shipment.due = shipment.columns[0]  # type: ignore[assignment]
                 self._seal_at = time.monotonic() + self._linger_s
                 self._open.add(shipment)
-                self._changed.notify_all()
             assert shipment.columns is not None
             row = len(shipment.due)
             for column, value in zip(shipment.columns, flat, strict=False):
                 column.append(value)
             shipment.nbytes += nbytes
-            if row + 1 >= self._batch_rows:
+            # Company is worth waiting for only while something is under way already.
+            if row + 1 >= self._batch_rows or len(self._open) == 1:
                 self._seal()
+                self._changed.notify_all()
+            elif row == 0:
                 self._changed.notify_all()
             return shipment, row
 

@@ -1,0 +1,121 @@
+"""The codecs of the Flight protocol: what goes in comes out, and nothing else is taken."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from slotwheel.wheel import protocol
+from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError, UnsupportedVersion
+from slotwheel.wheel.protocol import (
+    AppendCommand,
+    Refused,
+    Stored,
+    decode_answer,
+    decode_json,
+    decode_sequence,
+    encode_json,
+    encode_refused,
+    encode_sequence,
+    encode_stored,
+)
+
+
+def test_command_round_trip() -> None:
+    command = AppendCommand((1 << 63) - 1, "1")
+    assert AppendCommand.decode(command.encode()) == command
+    assert json.loads(command.encode()) == {
+        "slotwheel": 1,
+        "do": "append",
+        "producer": "7fffffffffffffff",
+        "acks": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"do": "delete"},
+        {"producer": "8000000000000000"},  # that half belongs to delay topics
+        {"producer": "-1"},
+        {"producer": "xyz"},
+        {"producer": None},
+        {"acks": "2"},
+    ],
+)
+def test_command_refused(change: dict[str, object]) -> None:
+    fields = {"do": "append", "producer": "1", "acks": "all"} | change
+    with pytest.raises(InvalidBatch, match="not an append command"):
+        AppendCommand.decode(encode_json(fields))
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", 1.0, True, None, [1]])
+def test_other_version_is_refused_by_name_with_both(version: object) -> None:
+    with pytest.raises(UnsupportedVersion) as caught:
+        decode_json(json.dumps({"slotwheel": version, "do": "append"}).encode())
+    assert repr(version) in str(caught.value)
+    assert "version 1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff\x00", b"[]", b"1", b"{}", b'{"a": 1}', b"[" * 100_000]
+)
+def test_not_a_request(body: bytes) -> None:
+    with pytest.raises(InvalidBatch, match="not a slotwheel request"):
+        decode_json(body)
+
+
+def test_body_over_the_limit_is_not_looked_at() -> None:
+    with pytest.raises(InvalidBatch):
+        decode_json(encode_json({"ids": "x" * protocol.JSON_BYTES_MAX}))
+
+
+def test_sequence_round_trip_and_refusals() -> None:
+    assert decode_sequence(encode_sequence(0)) == 0
+    assert decode_sequence(encode_sequence((1 << 63) - 1)) == (1 << 63) - 1
+    for wrong in (None, b"", b"1234567", b"123456789", b"\xff" * 8):
+        with pytest.raises(InvalidBatch, match="sequence"):
+            decode_sequence(wrong)
+
+
+def test_receipt_bytes_are_the_documented_ones() -> None:
+    data = encode_stored(7, 1000, 1_700_000_000_123, np.array([1, 0xFFFFFFFE], np.uint32))
+    assert data.hex() == (
+        "00000000"  # stored, reserved
+        "02000000"  # count
+        "0700000000000000"  # sequence
+        "e803000000000000"  # base offset
+        "7b68e5cf8b010000"  # created
+        "01000000feffffff"  # checks
+    )
+    answer = decode_answer(data)
+    assert isinstance(answer, Stored)
+    assert (answer.sequence, answer.base_offset, answer.count) == (7, 1000, 2)
+    assert answer.created_ms == 1_700_000_000_123
+    assert answer.checks.tolist() == [1, 0xFFFFFFFE]
+
+
+def test_refusal_round_trip() -> None:
+    error = InvalidMessage("no topic", got="''", limit="1", remedy="Name one", row=3)
+    answer = decode_answer(encode_refused(9, error))
+    assert isinstance(answer, Refused)
+    assert answer.sequence == 9
+    assert type(answer.error) is InvalidMessage
+    assert answer.error.to_wire() == error.to_wire()
+
+
+def test_cut_and_longer_answers_are_refused() -> None:
+    data = encode_stored(7, 1000, 5, np.arange(4, dtype=np.uint32))
+    for wrong in [data[:n] for n in range(len(data))] + [data + b"x", b"\x02" + data[1:]]:
+        with pytest.raises(InvalidBatch):
+            decode_answer(wrong)
+
+
+def test_unreadable_error_is_shown() -> None:
+    data = encode_refused(9, InvalidBatch("x"))[:-1]
+    answer = decode_answer(data)
+    assert isinstance(answer, Refused)
+    assert type(answer.error) is SlotwheelError
+    assert "unreadable error" in str(answer.error)
