@@ -145,7 +145,6 @@ class _Scan:
         self.handle = self._files.open(path)
         reader = SegmentReader(self.handle, path, self._max)
         self._check_header(reader.header, path)
-        self._durable = max(self._durable, reader.header.durable_index)
         self._unproven.clear()
         position = SEGMENT_BYTES
         while position < reader.size:

@@ -151,6 +151,10 @@ CORRUPTIONS: dict[str, tuple[Callable[[Files], None], Outcome]] = {
     "first segment missing": (lose(FIRST), Damaged),
     "middle segment missing": (lose(MIDDLE), Damaged),
     "first two segments missing": (lose(FIRST, MIDDLE), Damaged),
+    "first segment under another name": (
+        lambda files: files.rename(FIRST, f"journal/{2:020d}.journal"),
+        Damaged,
+    ),
     "last segment missing": (lose(LAST), 6),
     # a crash while the next segment was made
     "next segment created, nothing written": (put(NEXT, b""), 8),
@@ -251,8 +255,9 @@ def test_damage_names_file_position_expected_and_found(files: Files) -> None:
 def test_what_the_checkpoint_calls_durable_is_damage(files: Files, name: str) -> None:
     CORRUPTIONS[name][0](files)
     for options in ({"durable_floor": 8}, {"first_index": 9}):
-        with pytest.raises(Damaged):
+        with pytest.raises(Damaged) as damage:
             open_journal(files, **options)
+        assert (damage.value.path, damage.value.position // 100) == (LAST, at(1) // 100)
     assert open_journal(files, durable_floor=7)[2].last_index == 7
 
 
@@ -267,6 +272,16 @@ def test_segments_below_the_first_index_are_verified_too(files: Files) -> None:
     flip(FIRST, at(1, 100))(files)
     with pytest.raises(Damaged, match=FIRST):
         open_journal(files, first_index=8)
+
+
+def test_recovery_writes_again_only_what_no_frame_calls_durable() -> None:
+    files = CrashFiles()
+    write_journal(files, 8)
+    after = files.survivors("live")
+    open_journal(after)
+    assert [name for name in after.steps.names if "pwrite" in name] == [
+        f"pwrite {LAST} {at(1)}+{SPACE}"
+    ]
 
 
 def test_another_stores_journal_is_refused(files: Files) -> None:
@@ -360,7 +375,7 @@ def test_a_later_group_makes_the_same_hole_damage(files: Files) -> None:
 
 def test_a_witness_is_found_far_behind_the_bad_entry() -> None:
     """Across the windows in which the rest of the segment is searched, at every edge of them."""
-    for extra in range(-40, 48, 8):
+    for extra in range(-400, 0, 8):
         files = CrashFiles()
         options = {"segment_bytes": 10_000_000, "entry_bytes_max": 2_000_000}
         journal, _, _ = open_journal(files, **options)
