@@ -204,6 +204,8 @@ class ConfluentSink(KafkaSink):
 def classify(error: Any) -> Failure:
     """What an error of librdkafka means for the record it belongs to."""
     reason = f"{error.name()}: {error.str()}"
+    if error.name() == "_INVALID_DIFFERENT_RECORD":
+        return Failure(Answer.NOT_NOW, reason, unknown=True, bystander=True)
     if error.name() in _REFUSED:
         return Failure(Answer.REFUSED, reason)
     return Failure(Answer.NOT_NOW, reason, unknown=True)

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import TopicPartition
 
 from ..wheel.ids import IdMint
@@ -46,6 +47,7 @@ _REFUSED: tuple[type[Exception], ...] = (
     kafka_errors.InvalidTimestampError,
     kafka_errors.CorruptRecordError,
 )
+_LIMIT = "max.message.bytes"
 _MISSING = kafka_errors.UnknownTopicOrPartitionError.errno
 _INVALID = kafka_errors.InvalidTopicError.errno
 
@@ -107,6 +109,16 @@ class _Lane:
         wake()
         return futures
 
+    @staticmethod
+    def aborted(future: Any) -> bool:
+        """Whether the producer gave a record up because another one had failed.
+
+        A refused batch is a fatal error for kafka-python's idempotent producer: it ends all others
+        with the very same exception. Those have base offset -1; a batch that failed itself, None.
+        """
+        outcome = future._produce_future.value
+        return outcome is not None and outcome[0] == -1
+
     def abandon(self) -> None:
         """End it without sending what it still holds."""
         with suppress(Exception):
@@ -150,8 +162,8 @@ class KafkaPythonSink(KafkaSink):
             if not future.is_done:
                 failures[row] = Failure(Answer.NOT_NOW, "no acknowledgement in time", unknown=True)
             elif future.exception is not None:
-                failures[row] = classify(future.exception)
-        if any(failure.unknown for failure in failures.values()):
+                failures[row] = classify(future.exception, aborted=lane.aborted(future))
+        if failures:  # a refusal has ended the producer as well
             self._abandon(trial=trial)
         return failures
 
@@ -189,6 +201,7 @@ class KafkaPythonSink(KafkaSink):
                 if self._admin is None:
                     self._admin = KafkaAdminClient(**self._admin_config())
                 (found,) = self._admin.describe_topics([topic])
+                bytes_max = self._bytes_max(topic) if found["error_code"] == 0 else None
             except (kafka_errors.KafkaError, OSError) as error:
                 self._drop_admin()
                 raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
@@ -198,7 +211,19 @@ class KafkaPythonSink(KafkaSink):
         if code:
             raise NotYet(f"topic {topic}: {kafka_errors.for_code(code).__name__}")
         partitions = found["partitions"]
-        return TopicInfo(len(partitions), sum(one["leader_id"] < 0 for one in partitions))
+        leaderless = sum(one["leader_id"] < 0 for one in partitions)
+        return TopicInfo(len(partitions), leaderless, bytes_max)
+
+    def _bytes_max(self, topic: str) -> int | None:
+        """The topic's limit, so that a row beyond it is refused without ending the producer."""
+        if self.settings.extra.get("compression_type"):
+            return None  # the broker measures the compressed batch
+        try:
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic, [_LIMIT])
+            found = self._admin.describe_configs([resource], config_filter="all")
+            return int(found["topic"][topic][_LIMIT]["value"])
+        except (kafka_errors.BrokerResponseError, KeyError, TypeError, ValueError):
+            return None  # not allowed to look; the broker will say it for each record
 
     def _admin_config(self) -> dict[str, Any]:
         timeout_ms = int(self.settings.metadata_timeout_s * 1000)
@@ -243,9 +268,14 @@ def choose_partitions(plan: Plan) -> Int64s:
     return chosen
 
 
-def classify(error: Exception) -> Failure:
-    """What an error of kafka-python means for the record it belongs to."""
+def classify(error: Exception, *, aborted: bool = False) -> Failure:
+    """What an error of kafka-python means for the record it belongs to. ``aborted``: the error is
+    another record's, and this one went down with the producer."""
     reason = str(error) or type(error).__name__
-    if isinstance(error, _REFUSED):
+    refusal = isinstance(error, _REFUSED)
+    # A bare KafkaError: the broker found a record of the batch invalid, but not this one.
+    if type(error) is kafka_errors.KafkaError or (aborted and refusal):
+        return Failure(Answer.NOT_NOW, reason, unknown=True, bystander=True)
+    if refusal:
         return Failure(Answer.REFUSED, reason)
     return Failure(Answer.NOT_NOW, reason, unknown=True)

@@ -14,9 +14,10 @@ Topics are never created: a message for a topic that does not exist becomes a de
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,9 @@ from .topicbook import NotYet, TopicBook, TopicInfo, Unreachable
 Int64s = npt.NDArray[np.int64]
 NO_PARTITION = -1
 _RECORD_OVERHEAD = 200
-"""Bytes a record takes besides key, value and own headers: slotwheel's headers and framing."""
+"""About the bytes a record takes besides key, value and own headers: slotwheel's and framing."""
+_BATCH_OVERHEAD = 61 + 100
+"""At least so many bytes does a batch of one record take besides its key, value and own headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,13 @@ class KafkaSettings:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a record was not accepted. ``unknown``: it may have been, or may be later."""
+    """Why a record was not accepted. ``unknown``: it may have been, or may be later.
+    ``bystander``: another record failed, this one only with it; it can be sent again at once."""
 
     answer: Answer
     reason: str
     unknown: bool = False
+    bystander: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +160,15 @@ class KafkaSink(Sink):
         """``start``: the part's first row in ``answers``. ``blocked``: topics with an unanswered
         row, and why; their later rows are not sent, to keep the order."""
         partitions = np.asarray(rows.column("partition").fill_null(NO_PARTITION), dtype=np.int64)
+        lengths = sizes(rows)
         infos: dict[str, TopicInfo] = {}
         send = np.ones(rows.num_rows, np.bool_)
+
+        def not_sent(which: Int64s, answer: Answer, why: str) -> None:
+            send[which] = False
+            for row in which.tolist():
+                answers.set(start + row, answer, why)
+
         for topic, part in zip(*split_by_topic(rows), strict=True):
             try:
                 if topic in blocked:
@@ -166,27 +178,39 @@ class KafkaSink(Sink):
                     info = self.book.look(topic, fresh=True)  # it may have grown
             except NotYet as error:
                 blocked[topic] = str(error)
-                send[part] = False
-                for row in part.tolist():
-                    answers.set(start + row, Answer.NOT_NOW, str(error))
+                not_sent(part, Answer.NOT_NOW, str(error))
                 continue
             if info is None:
-                wrong, why = part, f"topic {topic} does not exist"
-            else:
-                infos[topic] = info
-                wrong = part[partitions[part] >= info.count]
-                why = f"topic {topic} has only {info.count} partitions"
-            send[wrong] = False
-            for row in wrong.tolist():
-                answers.set(start + row, Answer.REFUSED, why)
+                not_sent(part, Answer.REFUSED, f"topic {topic} does not exist")
+                continue
+            infos[topic] = info
+            wrong = part[partitions[part] >= info.count]
+            not_sent(wrong, Answer.REFUSED, f"topic {topic} has only {info.count} partitions")
+            if info.bytes_max is not None:
+                wrong = part[lengths[part] + _BATCH_OVERHEAD > info.bytes_max]
+                why = f"too large: topic {topic} takes {info.bytes_max} bytes"
+                not_sent(wrong, Answer.REFUSED, why)
         chosen = np.flatnonzero(send).tolist()
         if not chosen:
             return
         plan = Plan(rows, to_records(rows, self.mint), chosen, partitions, infos)
-        limit = self.settings.trial_timeout_s if trial else self.settings.delivery_timeout_s
-        for row, failure in self._send(plan, limit, trial=trial).items():
+        for row, failure in self._send_all(plan, trial).items():
             answers.set(start + row, failure.answer, failure.reason)
             if failure.answer is Answer.NOT_NOW:
                 topic = plan.records.topics[row]
                 blocked[topic] = failure.reason
                 self.book.forget(topic)
+
+    def _send_all(self, plan: Plan, trial: bool) -> dict[int, Failure]:
+        """Send, and send bystanders of a failure again for as long as the time limit allows."""
+        limit_s = self.settings.trial_timeout_s if trial else self.settings.delivery_timeout_s
+        deadline = time.monotonic() + limit_s
+        failures = self._send(plan, limit_s, trial=trial)
+        while time.monotonic() < deadline:
+            again = sorted(row for row, failure in failures.items() if failure.bystander)
+            if not again:
+                break
+            for row in again:
+                del failures[row]
+            failures |= self._send(replace(plan, rows=again), limit_s, trial=trial)
+        return failures

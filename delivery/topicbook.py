@@ -32,10 +32,12 @@ class NotYet(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """``count``: number of partitions, of which ``leaderless`` have no leader now."""
+    """``count``: number of partitions, of which ``leaderless`` have no leader now.
+    ``bytes_max``: the largest batch the topic takes, None if that is not known."""
 
     count: int
     leaderless: int = 0
+    bytes_max: int | None = None
 
 
 @dataclass(slots=True)

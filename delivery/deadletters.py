@@ -1,0 +1,97 @@
+"""Dead letters: rows that a sink refused for good, kept with the reason.
+
+A refused row goes to the dead-letter topic as it is - key, value, headers - with three more headers
+that say why and where it should have gone. If that topic refuses it too (it may not exist, or the
+row is too large for any topic), the row goes to an embedded topic of the same name in the data
+directory. So it is never lost, and it never blocks the rows behind it.
+
+When the dead-letter topic answers NOT_NOW, the row is not answered: its own topic is held back and
+the row is tried again from the start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ..wheel.rows import Header, header_column
+from ..wheel.schema import ROW, check_topic
+from .sink import Answer, Mask, Sink
+
+DEAD_LETTER_TOPIC = "slotwheel-dead-letters"
+REASON_HEADER = "slotwheel-dead-reason"
+TOPIC_HEADER = "slotwheel-dead-topic"
+PARTITION_HEADER = "slotwheel-dead-partition"
+_REASON_BYTES_MAX = 1000
+
+
+@dataclass(slots=True)
+class Buried:
+    """``taken``: which rows are safe, shape (rows,). ``local``: how many of them lie in the data
+    directory. ``held``: why the others are not, or an empty text. ``down``: the sink is down."""
+
+    taken: Mask
+    local: int = 0
+    held: str = ""
+    down: bool = False
+    reasons: list[str] = field(default_factory=list)
+
+
+class DeadLetters:
+    """``sink``: where the dead-letter topic is; ``local``: an embedded sink, the last resort, or
+    None when ``sink`` is an embedded one itself."""
+
+    def __init__(self, sink: Sink, local: Sink | None, topic: str = DEAD_LETTER_TOPIC) -> None:
+        check_topic(topic)
+        self._sink = sink
+        self._local = local
+        self.topic = topic
+
+    def bury(self, rows: pa.RecordBatch, reasons: list[str], *, trial: bool = False) -> Buried:
+        """Take refused ``rows`` (schema ``ROW``); ``reasons``: one a row."""
+        letters = self._letters(rows, reasons)
+        # A row whose own topic is the dead-letter topic has been refused by it already.
+        tried = np.array([t != self.topic for t in rows.column("topic").to_pylist()], np.bool_)
+        codes = np.full(rows.num_rows, Answer.REFUSED, np.int8)
+        buried = Buried(np.zeros(rows.num_rows, np.bool_), reasons=reasons)
+        if tried.any():
+            answers = self._sink.deliver(letters.filter(pa.array(tried)), trial=trial)
+            codes[tried] = answers.codes
+            buried.held = answers.first_reason(Answer.NOT_NOW)
+            buried.down = answers.down
+        buried.taken = codes == Answer.ACCEPTED
+        homeless: Mask = codes == Answer.REFUSED
+        if homeless.any():
+            local = self._local or self._sink
+            answers = local.deliver(letters.filter(pa.array(homeless)))
+            saved = answers.which(Answer.ACCEPTED)
+            buried.taken[np.flatnonzero(homeless)[saved]] = True
+            buried.local = int(saved.sum())
+            buried.held = buried.held or answers.first_reason(Answer.NOT_NOW)
+        if not buried.taken.all() and not buried.held:
+            buried.held = "the dead-letter topic does not take it now"
+        return buried
+
+    def _letters(self, rows: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
+        """The rows as they will stand in the dead-letter topic; offset and times are their own, so
+        the usual three headers still name the message."""
+        count = rows.num_rows
+        topics = rows.column("topic").to_pylist()
+        partitions = rows.column("partition").to_pylist()
+        own = rows.column("headers").to_pylist()
+        headers: list[list[Header]] = []
+        for at in range(count):
+            why = reasons[at].encode()[:_REASON_BYTES_MAX]
+            added: list[Header] = [(REASON_HEADER, why), (TOPIC_HEADER, topics[at].encode())]
+            if partitions[at] is not None:
+                added.append((PARTITION_HEADER, b"%d" % partitions[at]))
+            headers.append([(one["key"], one["value"]) for one in own[at]] + added)
+        changed = {
+            "topic": pa.array([self.topic] * count, pa.utf8()),
+            "partition": pa.nulls(count, pa.int32()),
+            "headers": header_column(headers),
+        }
+        columns = [changed.get(name, rows.column(name)) for name in ROW.names]
+        return pa.RecordBatch.from_arrays(columns, schema=ROW)

@@ -1,0 +1,194 @@
+"""The hand of the wheel: takes what is due, gives it to the sink, books the answers.
+
+One loop, in a thread of its own. Each turn reads the clock anew, takes one chunk from the wheel,
+reads the clock *again* just before the handing-over (it may have stepped back meanwhile, and
+nothing may be early), delivers, and answers. Between turns it sleeps until the next row is due or
+something earlier comes in.
+
+Rules
+- The loop never dies. An unexpected exception is an alarm with its text, a short wait, and the next
+  turn; the chunk in flight is given back unanswered. Only a failed sync ends it, through
+  ``on_fatal``: after that nothing on disk can be believed.
+- A sink that is down pauses everything and is asked again with growing pauses. A topic that is held
+  back is worked on the side (``held.py``).
+- When more topics fail than can be held back, the wheel pauses the main mark; the hand sees that it
+  makes no progress and waits longer each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ..wheel.due import Chunk
+from ..wheel.errors import ClockBehind, SyncFailed
+from ..wheel.schema import times
+from ..wheel.wheel import Wheel
+from .deadletters import DeadLetters
+from .events import Backoff, DeliveryEvents, NoEvents
+from .handover import Outcome, hand_over, lateness
+from .held import HeldTopics
+from .sink import Sink
+
+log = logging.getLogger(__name__)
+
+WAIT_MAX_S = 0.1
+"""The longest sleep: after it the clock is read again, also if it was set meanwhile."""
+_NOT_YET_S = 0.001
+_ERROR_WAIT_MAX_S = 2.0
+
+
+class Hand:
+    """Delivers one wheel's rows. ``clock``: wall clock in ms; ``monotonic``: seconds.
+
+    ``on_fatal`` is called once, with the error, when the process has to end.
+    """
+
+    def __init__(
+        self,
+        wheel: Wheel,
+        sink: Sink,
+        dead_letters: DeadLetters,
+        clock: Callable[[], int],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        events: DeliveryEvents | None = None,
+        on_fatal: Callable[[BaseException], None] = lambda _: None,
+    ) -> None:
+        self._wheel = wheel
+        self._sink = sink
+        self._dead_letters = dead_letters
+        self._clock = clock
+        self._monotonic = monotonic
+        self._events: DeliveryEvents = events or NoEvents()
+        self._on_fatal = on_fatal
+        self._held = HeldTopics(
+            wheel,
+            sink,
+            lambda chunk: hand_over(sink, dead_letters, chunk.rows, trial=True),
+            self._settle,
+            clock,
+            monotonic,
+            self._events,
+        )
+        self._down = False
+        self._stuck = Backoff()
+        self._errors = Backoff(0.01, _ERROR_WAIT_MAX_S)
+        self._pause_until_s = 0.0
+        self._clock_alarm = False
+
+    def run(self, stop: threading.Event) -> None:
+        """Deliver until ``stop`` is set. Never raises."""
+        try:
+            while not stop.is_set():
+                try:
+                    self._turn(stop)
+                    self._errors.worked()
+                except SyncFailed:
+                    raise
+                except Exception as error:
+                    log.exception("delivery failed and goes on")
+                    self._events.alarm("delivery-error", f"{type(error).__name__}: {error}")
+                    stop.wait(self._errors.failed())
+            self._held.close()
+        except BaseException as error:
+            log.critical("delivery ends: %s", error)
+            self._on_fatal(error)
+
+    def _turn(self, stop: threading.Event) -> None:
+        moved = self._held.turn(sink_is_up=not self._down)
+        if self._monotonic() >= self._pause_until_s and (not self._down or self._is_back()):
+            moved |= self._main()
+        if not moved and not stop.is_set():
+            self._sleep()
+
+    def _main(self) -> bool:
+        """One chunk of the main mark; whether there may be more at once."""
+        now_ms = self._clock()
+        try:
+            chunk = self._wheel.next_chunk(now_ms)
+        except ClockBehind as error:
+            if not self._clock_alarm:
+                self._clock_alarm = True
+                self._events.alarm("clock-behind", str(error))
+            self._pause(WAIT_MAX_S)
+            return False
+        self._clock_alarm = False
+        if chunk is None:
+            return False
+        if chunk.rows.num_rows == 0:
+            self._wheel.answer(chunk, np.empty(0, np.bool_))
+            return True
+        try:
+            if int(times(chunk.rows, "due").max()) > self._clock():
+                self._give_back(chunk)  # the clock stepped back: ask again
+                self._pause(_NOT_YET_S)
+                return False
+            outcome = hand_over(self._sink, self._dead_letters, chunk.rows)
+        except BaseException:
+            self._give_back(chunk)
+            raise
+        held_before = len(self._wheel.held_topics())
+        self._settle(chunk, outcome)
+        if outcome.down:
+            return False
+        if outcome.answered.any() or len(self._wheel.held_topics()) > held_before:
+            self._stuck.worked()
+        else:
+            self._pause(self._stuck.failed())
+        return True
+
+    def _settle(self, chunk: Chunk, outcome: Outcome) -> None:
+        """Book what became of a chunk: first the wheel, then those who watch."""
+        held_before = set(self._wheel.held_topics())
+        self._wheel.answer(chunk, outcome.answered, outcome.dead_count, sink_down=outcome.down)
+        if outcome.accepted.any():
+            self._events.delivered(lateness(chunk.rows, self._clock())[outcome.accepted])
+        for reason, count in outcome.dead.items():
+            self._events.dead(count, reason)
+        for topic in self._wheel.held_topics():
+            if topic not in held_before:
+                self._events.held(topic, outcome.held)
+        if outcome.down and not self._down:
+            self._down = True
+            self._events.sink_down(outcome.held)
+        if outcome.down:
+            self._pause(self._stuck.failed())
+
+    def _is_back(self) -> bool:
+        """Ask a sink that was down; bounded by the sink's own limit."""
+        if not self._sink.healthy():
+            self._pause(self._stuck.failed())
+            return False
+        self._down = False
+        self._events.sink_up()
+        return True
+
+    def _give_back(self, chunk: Chunk) -> None:
+        """None of its rows was handed over, as far as the mark is concerned."""
+        nothing = np.zeros(chunk.rows.num_rows, np.bool_)
+        self._wheel.answer(chunk, nothing, sink_down=True)
+
+    def _pause(self, seconds: float) -> None:
+        self._pause_until_s = self._monotonic() + seconds
+
+    def _sleep(self) -> None:
+        """Until the next row is due, a pause is over, or a held-back topic wants its turn."""
+        limit_s = WAIT_MAX_S
+        side_s = self._held.wait_s()
+        if side_s is not None:
+            limit_s = min(limit_s, max(_NOT_YET_S, side_s))
+        pause_s = self._pause_until_s - self._monotonic()
+        if pause_s > 0:
+            # What is due has to wait as well, so only the time counts.
+            self._wheel.wait_for_due(None, self._clock(), max(_NOT_YET_S, min(limit_s, pause_s)))
+            return
+        now_ms = self._clock()
+        due_ms = self._wheel.next_due_ms()
+        if due_ms is not None and due_ms <= now_ms:
+            due_ms = now_ms + 1  # known, but not to be had yet (not committed, or being cancelled)
+        self._wheel.wait_for_due(due_ms, now_ms, limit_s)

@@ -1,0 +1,65 @@
+"""One handing-over: a batch of due rows to the sink, what it refused to the dead letters.
+
+This is the part of the hand that may wait for a disk or a broker, so it is a plain function of its
+arguments: the hand runs it for the main mark in its own thread and for held-back topics in others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ..wheel.schema import Int64s, times
+from .deadletters import DeadLetters
+from .sink import Answer, Mask, Sink
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them the
+    sink took; ``dead``: how many dead letters by reason; ``held``: why other rows are not answered.
+    """
+
+    answered: Mask
+    accepted: Mask
+    dead: dict[str, int] = field(default_factory=dict)
+    held: str = ""
+    down: bool = False
+
+    @property
+    def dead_count(self) -> int:
+        return sum(self.dead.values())
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.answered.all())
+
+
+def hand_over(
+    sink: Sink, dead_letters: DeadLetters, rows: pa.RecordBatch, *, trial: bool = False
+) -> Outcome:
+    """Deliver ``rows``; returns within the limits of the sinks. Errors: those of the sinks."""
+    answers = sink.deliver(rows, trial=trial)
+    accepted = answers.which(Answer.ACCEPTED)
+    outcome = Outcome(accepted.copy(), accepted, down=answers.down)
+    outcome.held = answers.first_reason(Answer.NOT_NOW)
+    refused = answers.which(Answer.REFUSED)
+    if refused.any():
+        at = np.flatnonzero(refused)
+        reasons = [answers.reasons.get(row, "refused") for row in at.tolist()]
+        buried = dead_letters.bury(rows.take(pa.array(at)), reasons, trial=trial)
+        outcome.answered[at[buried.taken]] = True
+        for reason, taken in zip(reasons, buried.taken.tolist(), strict=True):
+            if taken:
+                outcome.dead[reason] = outcome.dead.get(reason, 0) + 1
+        outcome.held = outcome.held or buried.held
+        outcome.down = outcome.down or buried.down
+    return outcome
+
+
+def lateness(rows: pa.RecordBatch, delivered_ms: int) -> Int64s:
+    """How late each row was, ms, shape (rows,): ``delivered - max(due, created)``."""
+    late: Int64s = delivered_ms - np.maximum(times(rows, "due"), times(rows, "created"))
+    return late

@@ -1,0 +1,159 @@
+"""Held-back topics: probed and drained on the side, while the main mark goes on.
+
+Each topic goes round: wait, probe, and if the probe says yes, chunk after chunk until one is not
+answered as a whole or the topic has caught up. Everything that may wait for the sink - the probe,
+the handing-over - runs in a few worker threads, at most one job a topic; everything that touches
+the wheel runs in the hand's thread, in ``turn``. So a topic that hangs costs the others nothing,
+and turns are fair: each held-back topic gets one chunk between two chunks of the main mark.
+
+How long to wait is remembered for a while after a topic was released, so that one that goes on
+failing is not tried in ever quicker circles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+from cachetools import TTLCache
+
+from ..wheel.due import Chunk
+from ..wheel.schema import times
+from ..wheel.wheel import Wheel
+from .events import Backoff, DeliveryEvents
+from .handover import Outcome
+from .sink import Sink
+
+WORKERS = 4
+REMEMBERED_S = 60.0
+_TRY_SOON_S = 0.005
+
+
+@dataclass(slots=True)
+class _Held:
+    """One topic. At most one of ``probe`` and ``job`` is under way; ``chunk`` is that of ``job``."""
+
+    backoff: Backoff
+    next_try_s: float
+    probe: Future[bool] | None = None
+    job: Future[Outcome] | None = None
+    chunk: Chunk | None = None
+    usable: bool = False
+    """The last probe or chunk went well: go on without asking again."""
+
+
+@dataclass(slots=True)
+class HeldTopics:
+    """``settle``: the hand's way of booking an outcome (it calls ``wheel.answer`` and the events).
+    ``hand_over``: delivers a chunk as a trial; runs in a worker."""
+
+    wheel: Wheel
+    sink: Sink
+    hand_over: Callable[[Chunk], Outcome]
+    settle: Callable[[Chunk, Outcome], None]
+    clock: Callable[[], int]
+    monotonic: Callable[[], float]
+    events: DeliveryEvents
+    _topics: dict[str, _Held] = field(default_factory=dict)
+    _backoffs: TTLCache[str, Backoff] = field(init=False)
+    _pool: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._backoffs = TTLCache(10_000, REMEMBERED_S, self.monotonic)
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="held-topic")
+
+    def turn(self, *, sink_is_up: bool) -> bool:
+        """One step for each held-back topic; whether any made progress."""
+        moved = False
+        for topic in self._current():
+            state = self._topics[topic]
+            if state.job is not None:
+                moved |= self._finish(state)
+            if state.job is None and sink_is_up:
+                moved |= self._start(topic, state)
+        return moved
+
+    def wait_s(self) -> float | None:
+        """How long until a turn can do something; None when nothing is held back."""
+        if not self._topics:
+            return None
+        if any(state.job or state.probe for state in self._topics.values()):
+            return _TRY_SOON_S
+        first = min(state.next_try_s for state in self._topics.values())
+        return max(0.0, first - self.monotonic())
+
+    def close(self) -> None:
+        """Answer for what is still under way; waits as long as the sink's limits say."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for state in self._topics.values():
+            if state.chunk is not None and state.job is not None:
+                if state.job.cancelled() or state.job.exception() is not None:
+                    self._drop(state.chunk)
+                else:
+                    self.settle(state.chunk, state.job.result())
+
+    def _current(self) -> list[str]:
+        """The held-back topics, with news of those that came or went."""
+        now_held = self.wheel.held_topics()
+        for topic in [name for name in self._topics if name not in now_held]:
+            self._backoffs[topic] = self._topics.pop(topic).backoff
+            self.events.released(topic)
+        for topic in now_held:
+            if topic not in self._topics:
+                backoff = self._backoffs.pop(topic, None) or Backoff()
+                self._topics[topic] = _Held(backoff, self.monotonic() + backoff.failed())
+        return now_held
+
+    def _start(self, topic: str, state: _Held) -> bool:
+        if state.probe is not None:
+            if not state.probe.done():
+                return False
+            probe, state.probe = state.probe, None
+            state.usable = probe.exception() is None and probe.result()
+            if not state.usable:
+                state.next_try_s = self.monotonic() + state.backoff.failed()
+                return False
+        if not state.usable:
+            if self.monotonic() >= state.next_try_s:
+                state.probe = self._pool.submit(self.sink.probe, topic)
+            return False
+        now_ms = self.clock()
+        chunk = self.wheel.next_topic_chunk(topic, now_ms)
+        if chunk is None:
+            # Released, which the next turn sees; or it has to wait for a cancel to be committed.
+            return topic not in self.wheel.held_topics()
+        rows = chunk.rows.num_rows
+        if rows and int(times(chunk.rows, "due").max()) > self.clock():
+            self._drop(chunk)
+            return False
+        state.chunk = chunk
+        state.job = self._pool.submit(self.hand_over, chunk)
+        return True
+
+    def _finish(self, state: _Held) -> bool:
+        job, chunk = state.job, state.chunk
+        assert job is not None
+        assert chunk is not None
+        if not job.done():
+            return False
+        state.job = state.chunk = None
+        error = job.exception()
+        if error is not None:
+            state.usable = False
+            state.next_try_s = self.monotonic() + state.backoff.failed()
+            self._drop(chunk)
+            raise error  # the hand's loop reports it and goes on
+        outcome = job.result()
+        self.settle(chunk, outcome)
+        state.usable = outcome.complete
+        if outcome.complete:
+            state.backoff.worked()
+        else:
+            state.next_try_s = self.monotonic() + state.backoff.failed()
+        return True
+
+    def _drop(self, chunk: Chunk) -> None:
+        """Give a chunk back: none of its rows was handed over, as far as the mark is concerned."""
+        self.wheel.answer(chunk, np.zeros(chunk.rows.num_rows, np.bool_))
