@@ -3,10 +3,11 @@
 A record costs one call of ``produce`` and, when it succeeds, no Python at all: only failures are
 called back (``delivery.report.only.error``), and ``flush`` says whether everything was reported.
 
-librdkafka never splits a batch that the broker finds too large: one oversized record fails with its
-neighbours. Batches of the main producer are kept far below what topics usually allow, so that a
-batch that is too large is one record. Topics that allow less are sent by a *careful* producer, one
-record a batch; they are found when a batch of theirs fails.
+librdkafka fails a refused batch as a whole: one oversized or invalid record takes its neighbours
+with it. So what was refused is sent again, one record a batch, by a *careful* producer, which shows
+who is to blame; and for a while that topic is sent carefully from the start. Batches of the main
+producer are kept far below what topics usually allow, so that an oversized record is a batch of its
+own in the first place.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from cachetools import TTLCache
+
 from ..wheel.errors import SlotwheelError
 from ..wheel.ids import IdMint
 from .kafka_sink import Failure, KafkaSettings, KafkaSink, Plan
 from .sink import Answer
-from .topicbook import NotYet, TopicInfo, Unreachable
+from .topicbook import TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
 
 ck: Any = None  # stays so when the extra is not installed: said when a sink is made
 with suppress(ImportError):
@@ -46,7 +49,8 @@ _REFUSED = {
     "INVALID_RECORD",
     "INVALID_TIMESTAMP",
 }
-_TOO_LARGE = "MSG_SIZE_TOO_LARGE"
+CAREFUL_S = 60.0
+"""How long a topic of which a batch was refused is sent record by record."""
 
 
 class MissingExtra(SlotwheelError):
@@ -67,7 +71,7 @@ class ConfluentSink(KafkaSink):
         super().__init__(mint, settings)
         self._lock = threading.Lock()
         self._producers: dict[str, Any] = {}
-        self._careful: set[str] = set()
+        self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
         self._careful_alone = threading.Lock()  # one call at a time uses the careful producer
 
     def close(self) -> None:
@@ -76,15 +80,16 @@ class ConfluentSink(KafkaSink):
 
     def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
         topics = plan.records.topics
-        careful = {topic for topic in plan.topics if topic in self._careful}
+        with self._lock:
+            careful = {topic for topic in plan.topics if topic in self._careful}
         usual = plan.rows
         if careful:
             usual = [row for row in plan.rows if topics[row] not in careful]
         failures = self._run(plan, usual, timeout_s, _TRIAL if trial else _MAIN)
-        # A batch that the broker found too large: who of them is to blame shows one by one.
-        again = [row for row, failure in failures.items() if failure.reason.startswith(_TOO_LARGE)]
-        if again:
-            self._careful |= {topics[row] for row in again}
+        again = [row for row, failure in failures.items() if failure.answer is Answer.REFUSED]
+        with self._lock:
+            for row in again:
+                self._careful[topics[row]] = True
         one_by_one = sorted(again + [row for row in plan.rows if topics[row] in careful])
         if one_by_one:
             for row in again:

@@ -33,7 +33,7 @@ _TRY_SOON_S = 0.005
 
 @dataclass(slots=True)
 class _Held:
-    """One topic. At most one of ``probe`` and ``job`` is under way; ``chunk`` is that of ``job``."""
+    """One topic. At most one of ``probe`` and ``job`` is under way; ``chunk`` is the job's."""
 
     backoff: Backoff
     next_try_s: float
