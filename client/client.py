@@ -11,11 +11,17 @@ to a message is told by its receipt. One client is meant to be shared by all thr
 from __future__ import annotations
 
 import atexit
+
+# pyarrow imports it, through pandas, when it first sees a list; while the interpreter ends and the
+# last messages are sent, that is too late.
+import concurrent.futures.thread  # noqa: F401
 import itertools
+import logging
 import os
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -30,6 +36,8 @@ from .link import Link, call, connect
 from .message import Delay, Due, Headers, Message, due_ms_of, flatten
 from .receipts import Receipt, Receipts, Shipment
 from .sender import Sender
+
+_log = logging.getLogger("slotwheel.client")
 
 _CANCELS_AT_ONCE = 10_000
 _AT_EXIT_S = 5.0
@@ -68,7 +76,7 @@ class Client:
         self._pid = os.getpid()
         self._closed = False
         self._sender = Sender(
-            lambda command, wait_s, answered, lost: Link(address, command, wait_s, answered, lost),
+            partial(Link, address),
             acks=acks,
             timeout_s=timeout_s,
             linger_s=linger_ms / 1000,
@@ -239,8 +247,8 @@ class Client:
         atexit.unregister(self._at_exit)
         try:
             self._sender.flush(timeout_s)
-        except TimeoutError:
-            pass  # told by the receipts
+        except TimeoutError:  # told by the receipts, too, but who asks them now
+            _log.warning("slotwheel client: closed with messages that were not answered yet")
         finally:
             self._sender.close()
             if self._actions is not None:

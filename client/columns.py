@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
-from ..wheel.rows import bad_rows, from_columns, no_headers
+from ..wheel.rows import bad_rows, from_columns, from_numpy, no_headers
 from ..wheel.schema import INPUT, Int64s, times
 from .message import Message, due_ms_of, flatten, header_pairs
 
@@ -141,7 +141,7 @@ def without(rows: pa.RecordBatch, bad: Sequence[int]) -> tuple[Int64s, pa.Record
     stays = np.ones(rows.num_rows, bool)
     stays[list(bad)] = False
     kept = np.flatnonzero(stays)
-    return kept, rows.take(pa.array(kept)) if len(kept) else None
+    return kept, rows.take(from_numpy(kept, pa.int64())) if len(kept) else None
 
 
 def conform(table: pa.Table | pa.RecordBatch) -> pa.Table:

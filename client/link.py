@@ -86,8 +86,8 @@ def translate(error: BaseException) -> SlotwheelError:
 
 
 class Link:
-    """Open on construction. ``on_answer`` and ``on_lost`` are called by the link's own thread;
-    ``on_lost`` once, with the reason, unless ``close`` was called first.
+    """Open on construction. ``read_in_thread`` gets a function to run in another thread, which
+    calls ``on_answer``, and ``on_lost`` once, with the reason, unless ``close`` was called first.
 
     ``error`` is that reason, once it is known.
 
@@ -101,11 +101,14 @@ class Link:
         timeout_s: float,
         on_answer: Callable[[Stored | Refused], None],
         on_lost: Callable[[Link, SlotwheelError], None],
+        read_in_thread: Callable[[Callable[[], None]], None],
     ) -> None:
         self._on_answer = on_answer
         self._on_lost = on_lost
         self._closed = False
         self._writing = threading.Lock()
+        self._read_to_the_end = threading.Event()
+        self._reads_in: threading.Thread | None = None
         self.error: SlotwheelError | None = None
         self._client = connect(address)
         try:
@@ -118,8 +121,7 @@ class Link:
         except BaseException:
             self._client.close()
             raise
-        self._thread = threading.Thread(target=self._read, name="slotwheel-receipts", daemon=True)
-        self._thread.start()
+        read_in_thread(self._read)
 
     def write(self, rows: pa.RecordBatch, sequence: int) -> None:
         """Send a batch; blocks while the node takes nothing. Errors: ``SlotwheelError``."""
@@ -128,7 +130,7 @@ class Link:
                 self._writer.write_with_metadata(rows, pa.py_buffer(encode_sequence(sequence)))
         except (pa.ArrowException, OSError) as error:
             # Why the stream ended is what its reading side is told.
-            self._thread.join(0.5)
+            self._read_to_the_end.wait(0.5)
             raise self.error or translate(error) from None
 
     def cut(self) -> None:
@@ -140,11 +142,10 @@ class Link:
         self._closed = True
         with contextlib.suppress(pa.ArrowException, OSError), self._writing:
             self._writer.done_writing()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
-            if self._thread.is_alive():
-                self.cut()
-                self._thread.join(timeout_s)
+        we_read = threading.current_thread() is self._reads_in
+        if not we_read and not self._read_to_the_end.wait(timeout_s):
+            self.cut()
+            self._read_to_the_end.wait(timeout_s)
         # Closing fetches the stream's last status, which else lands on stderr from a destructor.
         for end in (self._writer, self._client):
             with contextlib.suppress(pa.ArrowException, OSError):
@@ -152,6 +153,7 @@ class Link:
 
     def _read(self) -> None:
         error: SlotwheelError
+        self._reads_in = threading.current_thread()
         try:
             while True:
                 chunk = self._reader.read_chunk()
@@ -165,6 +167,7 @@ class Link:
         except (pa.ArrowException, OSError) as theirs:
             error = translate(theirs)
         self.error = error
+        self._read_to_the_end.set()
         if not self._closed:
             self._on_lost(self, error)
 

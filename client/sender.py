@@ -9,14 +9,16 @@ the newest sequence is never five or more ahead of the oldest unanswered one.
                             | rows dropped: new sequence    |   | sent again, same sequence
                             +-------------------------------+-> resend (overloaded, link lost)
 
-Three daemon threads: this module's *sender* connects and writes; a link's reader brings answers;
-the *watch* gives up what is past its deadline and cuts a link that answers nothing, because the
+Three daemon threads: the *sender* connects and writes; the *reader* brings a link's answers; the
+*watch* gives up what is past its deadline and cuts a link that answers nothing, because the
 sender may be blocked in a write at that time. One lock guards all state; nothing blocks under it.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
+import queue
 import random
 import secrets
 import threading
@@ -41,6 +43,8 @@ from .columns import Errors, Limits
 from .message import Flat
 from .receipts import Shipment
 
+_log = logging.getLogger("slotwheel.client")
+
 ROW_OVERHEAD = 64
 """What a row costs in memory beyond its content, roughly."""
 _BACKOFF_S = (0.02, 1.0)
@@ -61,7 +65,8 @@ class LinkLike(Protocol):
 
 OnAnswer = Callable[[Stored | Refused], None]
 OnLost = Callable[[LinkLike, SlotwheelError], None]
-Connect = Callable[[AppendCommand, float, OnAnswer, OnLost], LinkLike]
+ReadInThread = Callable[[Callable[[], None]], None]
+Connect = Callable[[AppendCommand, float, OnAnswer, OnLost, ReadInThread], LinkLike]
 
 
 class Sender:
@@ -104,9 +109,16 @@ class Sender:
         self._failures = 0
         self._last_error: SlotwheelError | None = None
         self._closed = False
+        # Started here and not with each link: a script's last messages are sent while the
+        # interpreter ends, and from then on it starts no threads.
+        self._reads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=target, name=f"slotwheel-{name}", daemon=True)
-            for name, target in (("sender", self._run), ("watch", self._watch))
+            for name, target in (
+                ("sender", self._run),
+                ("reader", self._read),
+                ("watch", self._watch),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -184,6 +196,7 @@ class Sender:
             self._changed.notify_all()
         if link is not None:
             link.close()
+        self._reads.put(None)
         for thread in self._threads:
             thread.join(1.0)
 
@@ -257,10 +270,14 @@ class Sender:
                 link = self._link
                 if shipment is not None:
                     self._number(shipment)
-            if shipment is None or link is None:
-                self._open_link()
-            else:
-                self._write(link, shipment)
+            try:
+                if shipment is None or link is None:
+                    self._open_link()
+                else:
+                    self._write(link, shipment)
+            except Exception as error:  # a defect, or memory: this shipment's, not the next one's
+                _log.exception("slotwheel client: sending failed")
+                self._lost(link, NodeUnreachable(f"sending failed: {error!r}"))
 
     def _wait_for_work(self) -> Shipment | None:
         """The next shipment to write; None when a link has to be opened first, or closed."""
@@ -296,7 +313,7 @@ class Sender:
     def _open_link(self) -> None:
         wait_s = min(self._answer_timeout_s, self._timeout_s, 5.0)
         try:
-            link = self._connect(self._command, wait_s, self._answered, self._lost)
+            link = self._connect(self._command, wait_s, self._answered, self._lost, self._reads.put)
         except SlotwheelError as error:
             self._lost(None, error)
             return
@@ -330,7 +347,11 @@ class Sender:
                     self._end(shipment)
                     shipment.finish(None, self._group)
 
-    # Called by a link's thread
+    # The reader's thread
+
+    def _read(self) -> None:
+        while (read := self._reads.get()) is not None:
+            read()
 
     def _answered(self, answer: Stored | Refused) -> None:
         with self._changed:

@@ -1,0 +1,272 @@
+"""The client against a real Flight server on loopback, with a small wheel behind it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from slotwheel import (
+    Client,
+    InvalidBatch,
+    InvalidMessage,
+    Message,
+    NodeUnreachable,
+    NotRunning,
+    Overloaded,
+    SlotwheelError,
+    UnknownId,
+)
+from slotwheel.intake.flight import FlightIntake
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.ids import MessageId
+from support.fakewheel import FakeWheel, eventually, now_ms
+
+
+@pytest.fixture
+def wheel() -> FakeWheel:
+    return FakeWheel()
+
+
+@pytest.fixture
+def address(wheel: FakeWheel) -> Iterator[str]:
+    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+    yield f"127.0.0.1:{server.port}"
+    server.close()
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Client]:
+    with Client(address, timeout_s=20) as made:
+        yield made
+
+
+def test_one_message(client: Client, wheel: FakeWheel) -> None:
+    before = now_ms()
+    receipt = client.send("orders", b"v", key=b"k", headers=[("h", None)], partition=2, delay=30)
+    message_id = MessageId.parse(receipt.result(5))
+    row = wheel.rows[0]
+    assert wheel.mint.genuine(message_id)
+    assert message_id.due == receipt.due_ms == int(row["due"].timestamp() * 1000)
+    assert before + 30_000 <= receipt.due_ms <= now_ms() + 30_000
+    assert (row["topic"], row["partition"], row["key"], row["value"]) == ("orders", 2, b"k", b"v")
+    assert row["headers"] == [{"key": "h", "value": None}]
+
+
+def test_a_script_of_five_lines_that_does_not_even_close(address: str, wheel: FakeWheel) -> None:
+    script = f"""
+from slotwheel import Client
+client = Client("{address}")
+for number in range(1000):
+    client.send("orders", f"hello {{number}}", delay=60)
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+    assert wheel.values() == [b"hello %d" % number for number in range(1000)]
+
+
+def test_leaving_the_block_flushes(address: str, wheel: FakeWheel) -> None:
+    wheel.commit_s = 0.05
+    with Client(address, linger_ms=10_000) as client:
+        receipts = [client.send("t", str(number), delay=60) for number in range(100)]
+    assert all(receipt.done() for receipt in receipts)
+    assert wheel.values() == [str(number).encode() for number in range(100)]
+    with pytest.raises(NotRunning):
+        client.send("t", b"", delay=1)
+
+
+def test_send_many_keeps_order_and_a_bad_one_fails_alone(client: Client, wheel: FakeWheel) -> None:
+    client.send("t", b"first", delay=60)
+    messages = [Message("t", str(number), delay=60) for number in range(12_000)]
+    messages[7000] = Message("no/topic", b"", delay=60)
+    receipts = client.send_many(messages)
+    assert list(receipts.errors(10)) == [7000]
+    offsets = receipts.offsets()
+    assert offsets[7000] == -1
+    assert np.delete(offsets, 7000).tolist() == list(range(1, 12_000))
+    assert wheel.values()[1:] == [b"%d" % n for n in range(12_000) if n != 7000]
+    with pytest.raises(InvalidMessage, match="no/topic"):
+        receipts.result()
+    assert isinstance(receipts[7000].error(), InvalidMessage)
+    assert MessageId.parse(receipts[7001].id).offset == offsets[7001]
+    assert len(receipts) == len(list(receipts)) == 12_000
+    assert receipts[-1].id == receipts[11_999].id
+
+
+def test_send_table(client: Client, wheel: FakeWheel) -> None:
+    rows = 20_000
+    due = now_ms() + np.random.default_rng(1).integers(0, 7_000_000, rows)
+    values = [b"%d" % number for number in range(rows)]
+    receipts = client.send_table(pa.table({"due": due, "topic": ["t"] * rows, "value": values}))
+    ids = [MessageId.parse(text) for text in receipts.result(10)]
+    assert wheel.values() == values
+    assert [found.due for found in ids] == due.tolist() == receipts.due_ms.tolist()
+    assert all(wheel.mint.genuine(found) for found in ids)
+    with pytest.raises(InvalidBatch):
+        client.send_table(pa.table({"due": due}))
+
+
+def test_what_only_the_node_refuses_fails_alone(client: Client, wheel: FakeWheel) -> None:
+    def refuse(rows: pa.RecordBatch) -> None:
+        values = rows.column("value").to_pylist()
+        for row, value in enumerate(values):
+            if value.startswith(b"bad"):
+                raise InvalidMessage("the node does not like it", got=value, row=row)
+
+    wheel.before_append = refuse
+    values = [b"bad" if number % 40 == 39 else b"%d" % number for number in range(200)]
+    receipts = client.send_many(Message("t", value, delay=60) for value in values)
+    errors = receipts.errors(20)
+    assert sorted(errors) == list(range(39, 200, 40))
+    assert all("does not like" in str(error) for error in errors.values())
+    stored = wheel.values()
+    assert stored == [value for value in values if value != b"bad"]
+    # Each id leads to its own row, also behind a row that was dropped.
+    for number, receipt in enumerate(receipts):
+        if number not in errors:
+            assert stored[MessageId.parse(receipt.id).offset] == values[number]
+
+
+def test_beyond_the_horizon(client: Client) -> None:
+    first = client.send("t", b"", delay=7300)  # the horizon is not known yet: the node says it
+    with pytest.raises(InvalidMessage, match="horizon"):
+        first.result(10)
+    with pytest.raises(InvalidMessage, match="horizon"):
+        client.send("t", b"", delay=7300)
+    client.send("t", b"", delay=7199.5).result(10)
+    client.send("t", b"", due=0).result(10)
+    client.send("t", b"", delay=-5).result(10)
+
+
+def test_overloaded_is_retried_in_order(client: Client, wheel: FakeWheel) -> None:
+    client.send("t", b"warm", delay=60).result(10)
+    wheel.has_room.clear()
+    receipts = [client.send_many([Message("t", b"%d" % n, delay=60)]) for n in range(50)]
+    time.sleep(0.5)
+    assert not receipts[0].done()
+    wheel.has_room.set()
+    for receipt in receipts:
+        receipt.result(10)
+    assert sorted(wheel.values()[1:]) == sorted(b"%d" % n for n in range(50))
+    assert wheel.duplicates == 0
+
+
+def test_overloaded_for_too_long_is_an_error_that_knows(address: str, wheel: FakeWheel) -> None:
+    wheel.has_room.clear()
+    with Client(address, timeout_s=0.5) as client:
+        receipt = client.send("t", b"", delay=60)
+        with pytest.raises(Overloaded, match="tail is full"):
+            receipt.result(10)
+    wheel.has_room.set()
+    time.sleep(0.2)
+    assert wheel.values() == []
+
+
+def test_full_buffer_blocks_and_then_refuses(address: str, wheel: FakeWheel) -> None:
+    wheel.has_room.clear()
+    with Client(address, timeout_s=0.7, buffer_bytes=100_000) as client:
+        started = time.monotonic()
+        for _ in range(9):
+            client.send("t", b"x" * 10_000, delay=60)
+        with pytest.raises(Overloaded):
+            client.send("t", b"x" * 10_000, delay=60)
+        assert time.monotonic() - started < 5
+
+
+def test_nobody_there() -> None:
+    with Client("127.0.0.1:1", timeout_s=0.5) as client:
+        receipt = client.send("t", b"", delay=60)
+        with pytest.raises(NodeUnreachable) as caught:
+            receipt.result(10)
+        assert "not known" not in str(caught.value)  # it was never sent, and says nothing else
+        with pytest.raises(NodeUnreachable):
+            client.status()
+        with pytest.raises(NodeUnreachable):
+            client.cancel("default.1.2.00000000")
+
+
+def test_no_answer_says_that_the_outcome_is_not_known(address: str, wheel: FakeWheel) -> None:
+    wheel.commit_s = 3600
+    client = Client(address, timeout_s=0.5)
+    with pytest.raises(NodeUnreachable, match="whether the messages are stored is not known"):
+        client.send("t", b"", delay=60).result(10)
+    client.close(0)
+
+
+def test_cancel_reschedule_status(client: Client) -> None:
+    later = client.send("t", b"", delay=60)
+    sooner = client.send("t", b"", delay=-1)
+    assert client.cancel([later, sooner.id]) == ["cancelled", "already delivered"]
+    answer, moved = client.reschedule(client.send("t", b"", delay=60), delay=90)
+    assert answer == "cancelled"
+    assert moved is not None
+    assert MessageId.parse(moved).due > now_ms() + 80_000
+    assert client.reschedule(sooner, delay=90) == ("already delivered", None)
+    assert client.status()["pending"] == 4
+    for wrong in ("", "x", "default.1.2.0000000", "default.1.2.00000000"):
+        with pytest.raises(UnknownId):
+            client.cancel(wrong)
+    with pytest.raises(InvalidMessage, match="neither due nor delay"):
+        client.reschedule(later)
+
+
+def test_fire_and_forget(address: str, wheel: FakeWheel) -> None:
+    with Client(address, acks="0") as client:
+        receipts = client.send_many(Message("t", b"%d" % n, delay=60) for n in range(100))
+        with pytest.raises(SlotwheelError, match="there is no id"):
+            receipts.result(10)
+    eventually(lambda: len(wheel.values()) == 100)
+    with pytest.raises(InvalidMessage):
+        Client(address, acks="2")
+
+
+def test_many_threads_share_a_client(client: Client, wheel: FakeWheel) -> None:
+    ids: list[str] = []
+
+    def work(name: int) -> None:
+        mine = [client.send("t", f"{name}.{n}", delay=60) for n in range(500)]
+        ids.extend(receipt.result(20) for receipt in mine)
+
+    threads = [threading.Thread(target=work, args=[name]) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(ids)) == 4000
+    assert sorted(wheel.values()) == sorted(
+        f"{a}.{b}".encode() for a in range(8) for b in range(500)
+    )
+    assert len(wheel.batches) < 2000  # they travelled together
+
+
+def test_lone_message_does_not_linger(address: str) -> None:
+    with Client(address, linger_ms=60_000) as client:
+        client.send("t", b"", delay=1).result(10)
+        company = [client.send("t", b"", delay=1) for _ in range(3)]
+        started = time.monotonic()
+        company[-1].result(10)  # who asks ends the wait
+        assert time.monotonic() - started < 5
+
+
+def test_messages_too_large_for_one_batch_are_split(address: str, wheel: FakeWheel) -> None:
+    wheel.config = WheelConfig(batch_rows_max=100, batch_bytes_max=50_000, message_bytes_max=20_000)
+    with Client(address, batch_rows=100, batch_bytes=50_000) as client:
+        receipts = client.send_many(Message("t", b"x" * 9000, delay=60) for _ in range(300))
+        assert receipts.errors(20) == {}
+        with pytest.raises(InvalidMessage, match="too large"):
+            client.send("t", b"x" * 20_001, delay=60)
+    assert len(wheel.values()) == 300
+
+
+def test_in_a_forked_child_it_says_so(client: Client) -> None:
+    client._pid -= 1  # what a fork changes
+    with pytest.raises(NotRunning, match="forked"):
+        client.send("t", b"", delay=1)
+    client._pid += 1

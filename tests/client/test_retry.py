@@ -1,0 +1,166 @@
+"""Connections that break at random moments: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+from pyarrow import flight
+
+from slotwheel import Client, Message, NodeUnreachable, Overloaded, UnsupportedVersion
+from slotwheel.intake.flight import FlightIntake
+from slotwheel.wheel.protocol import IN_FLIGHT_MAX
+from support.fakewheel import FakeWheel, eventually
+from support.proxy import Proxy
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cut_at_random_moments(seed: int) -> None:
+    random.seed(seed)
+    wheel = FakeWheel(commit_s=0.003)
+    server = FlightIntake(wheel, "127.0.0.1:0")
+    cuts = 0
+    with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=60, batch_rows=20) as client:
+        done = threading.Event()
+
+        def cut() -> None:
+            nonlocal cuts
+            while not done.wait(random.uniform(0.0, 0.15)):
+                proxy.cut()
+                cuts += 1
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        receipts = []
+        for start in range(0, 6000, 100):
+            messages = [Message("t", b"%d" % n, delay=60) for n in range(start, start + 100)]
+            receipts.append(client.send_many(messages))
+            time.sleep(0.02)
+        client.flush(60)
+        done.set()
+        cutter.join()
+    server.close()
+    stored = wheel.values()
+    assert sorted(stored) == sorted(b"%d" % n for n in range(6000))
+    numbers = [int(value) for value in stored]
+    for start, some in zip(range(0, 6000, 100), receipts, strict=True):
+        assert some.errors() == {}
+        assert [numbers[offset] for offset in some.offsets()] == list(range(start, start + 100))
+    assert cuts > 5
+    assert proxy.connections > 3
+    print(f"{cuts} cuts, {proxy.connections} connections, {wheel.duplicates} repeats recognised")
+
+
+def test_answer_lost_after_the_commit_is_recognised() -> None:
+    wheel = FakeWheel()
+    server = FlightIntake(wheel, "127.0.0.1:0")
+    with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=30) as client:
+        client.send("t", b"warm", delay=60).result(10)
+        wheel.before_append = lambda rows: proxy.stall()  # the answer will not get through
+        receipt = client.send("t", b"once", delay=60)
+        eventually(lambda: len(wheel.batches) == 2)
+        wheel.before_append = None
+        proxy.cut()
+        proxy.go_on()
+        receipt.result(20)
+    server.close()
+    assert wheel.values() == [b"warm", b"once"]
+    assert wheel.duplicates == 1
+
+
+def test_node_away_for_a_while() -> None:
+    wheel = FakeWheel()
+    server = FlightIntake(wheel, "127.0.0.1:0")
+    port = server.port
+    with Client(f"127.0.0.1:{port}", timeout_s=30) as client:
+        client.send("t", b"0", delay=60).result(10)
+        server.close()
+        receipts = [client.send("t", str(n), delay=60) for n in range(1, 100)]
+        time.sleep(0.5)
+        assert not any(receipt.done() for receipt in receipts)
+        server = FlightIntake(wheel, f"127.0.0.1:{port}")
+        for receipt in receipts:
+            receipt.result(20)
+    server.close()
+    assert wheel.values() == [b"%d" % n for n in range(100)]
+
+
+def test_node_that_stops_answering_is_left() -> None:
+    wheel = FakeWheel()
+    server = FlightIntake(wheel, "127.0.0.1:0")
+    with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=2) as client:
+        client.send("t", b"0", delay=60).result(10)
+        proxy.stall()
+        started = time.monotonic()
+        # More than a socket takes: the sender is stuck in a write, and given up all the same.
+        receipts = client.send_many(Message("t", b"x" * 100_000, delay=60) for _ in range(300))
+        errors = receipts.errors(20)
+        assert time.monotonic() - started < 10
+        assert len(errors) == 300
+        assert all(isinstance(error, NodeUnreachable) for error in errors.values())
+        proxy.go_on()
+        client.send("t", b"after", delay=60).result(20)
+    server.close()
+
+
+def test_sequences_stay_within_the_window() -> None:
+    seen: list[tuple[int, int]] = []
+    refusals = random.Random(5)
+
+    class Picky(FakeWheel):
+        def append(self, rows, now_ms, *, producer=0, sequence=-1):  # type: ignore[no-untyped-def]
+            try:
+                if refusals.random() < 0.3:
+                    raise_overloaded()
+                future = super().append(rows, now_ms, producer=producer, sequence=sequence)
+            except Exception:
+                seen.append((sequence, 0))
+                raise
+            seen.append((sequence, 1))
+            return future
+
+    def raise_overloaded() -> None:
+        raise Overloaded("not now")
+
+    wheel = Picky(commit_s=0.002)
+    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.0)
+    with Client(f"127.0.0.1:{server.port}", batch_rows=1, timeout_s=60) as client:
+        receipts = client.send_many(Message("t", b"%d" % n, delay=60) for n in range(300))
+        assert receipts.errors(60) == {}
+    server.close()
+    stored: set[int] = set()
+    newest = -1
+    for sequence, ok in seen:
+        newest = max(newest, sequence)
+        oldest = next(n for n in range(newest + 1) if n not in stored) if newest >= 0 else 0
+        assert newest - oldest < IN_FLIGHT_MAX
+        if ok:
+            stored.add(sequence)
+    assert sorted(wheel.values()) == sorted(b"%d" % n for n in range(300))
+
+
+class OtherVersion(flight.FlightServerBase):  # type: ignore[misc]
+    def do_action(self, context, action):  # type: ignore[no-untyped-def]
+        return iter([b'{"slotwheel": 2}'])
+
+
+class Other(flight.FlightServerBase):  # type: ignore[misc]
+    pass
+
+
+def test_node_of_another_version_fails_at_once() -> None:
+    with OtherVersion("grpc://127.0.0.1:0") as server:
+        client = Client(f"127.0.0.1:{server.port}", timeout_s=60)
+        with pytest.raises(UnsupportedVersion, match="version 2"):
+            client.send("t", b"", delay=1).result(10)
+        client.close()
+
+
+def test_something_else_on_the_port_fails_at_once() -> None:
+    with Other("grpc://127.0.0.1:0") as server:
+        client = Client(f"127.0.0.1:{server.port}", timeout_s=60)
+        error = client.send("t", b"", delay=1).error(10)
+        client.close()
+    assert "no slotwheel node answers there" in str(error)
