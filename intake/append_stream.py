@@ -68,6 +68,7 @@ class AppendStream:
         writer: Any,
         *,
         closing: threading.Event,
+        ending: threading.Event,
         room_timeout_s: float,
     ) -> None:
         self._wheel = wheel
@@ -76,21 +77,30 @@ class AppendStream:
         self._command = command
         self._reader = reader
         self._writer = writer
-        self._closing = closing
+        self._closing = closing  # nothing more is taken
+        self._ending = ending  # nothing more is waited for
         self._room_timeout_s = room_timeout_s
         self._window = threading.Semaphore(IN_FLIGHT_MAX)
         self._pending: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
-        self._unanswered = 0
+        self._read = 0  # batches; counted by the handler's thread alone
+        self._answered = 0  # by the receipts' thread alone
         self._client_gone = False
 
     @property
     def idle(self) -> bool:
         """Whether nothing that was read waits for its answer."""
-        return self._unanswered == 0
+        return self._read == self._answered
 
     def run(self) -> None:
         """Errors: ``SlotwheelError`` for what ends the stream, after all answers were written."""
-        check_schema(self._reader.schema)
+        try:
+            schema = self._reader.schema
+        except (pa.ArrowException, OSError, StopIteration) as error:
+            raise InvalidBatch(
+                f"the stream does not begin with a schema: {str(error)[:300]}",
+                remedy="Build it with an Arrow library",
+            ) from None
+        check_schema(schema)
         receipts = threading.Thread(target=self._write_answers, name="flight-receipts", daemon=True)
         receipts.start()
         try:
@@ -120,8 +130,8 @@ class AppendStream:
         del chunk
         rows = 0 if batch is None else batch.num_rows
         nbytes = 0 if batch is None else batch.get_total_buffer_size()
+        self._read += 1
         outcome = self._append(batch, nbytes, sequence)
-        self._unanswered += 1
         self._pending.put(_Pending(sequence, rows, nbytes, received, outcome))
         return True
 
@@ -176,7 +186,7 @@ class AppendStream:
                     self._writer.write_metadata(pa.py_buffer(answer))
             except Exception:  # the client left; its batches are stored all the same
                 self._client_gone = True
-            self._unanswered -= 1
+            self._answered += 1
             self._window.release()
 
     def _answer(self, item: _Pending) -> bytes | None:
@@ -204,7 +214,7 @@ class AppendStream:
             except TimeoutError:
                 if future.done():
                     raise
-                if self._closing.is_set():
+                if self._ending.is_set():
                     raise NotRunning(
                         "the node is shutting down; whether the batch is stored is not known yet",
                         remedy="Send it again with the same producer and sequence",

@@ -56,6 +56,8 @@ STREAMS_MAX = 64
 ROOM_TIMEOUT_S = 2.0
 CANCELS_MAX = 10_000
 CANCEL_TIMEOUT_S = 10.0
+_LAST_WORDS_S = 0.02
+"""For the last answers to leave the transport before its sockets are shut."""
 
 
 class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
@@ -80,6 +82,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._streams_max = streams_max
         self._room_timeout_s = room_timeout_s
         self._closing = threading.Event()
+        self._ending = threading.Event()
         self._lock = threading.Lock()
         self._streams: set[AppendStream] = set()
         self._actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -108,6 +111,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 reader,
                 writer,
                 closing=self._closing,
+                ending=self._ending,
                 room_timeout_s=self._room_timeout_s,
             )
             self._admit(stream)
@@ -193,11 +197,14 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and not self._idle():
             time.sleep(0.005)
-        ending = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
-        ending.start()
-        while ending.is_alive() and time.monotonic() < deadline + grace_s:
+        self._ending.set()
+        time.sleep(_LAST_WORDS_S)
+        shutdown = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
+        shutdown.start()
+        deadline = time.monotonic() + grace_s
+        while shutdown.is_alive() and time.monotonic() < deadline:
             cut_connections(self.port)
-            ending.join(0.02)
+            shutdown.join(0.02)
 
     def _idle(self) -> bool:
         with self._lock:

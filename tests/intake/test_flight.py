@@ -1,0 +1,336 @@
+"""The Flight server: receipts, limits, back-pressure, life and end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from slotwheel.intake.flight import FlightIntake
+from slotwheel.wheel.errors import AddressInUse, InvalidMessage, Overloaded
+from slotwheel.wheel.protocol import (
+    IN_FLIGHT_MAX,
+    AppendCommand,
+    Refused,
+    Stored,
+    decode_answer,
+    encode_json,
+    encode_sequence,
+)
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.schema import INPUT
+from support.fakewheel import FakeWheel, eventually, now_ms
+
+FORGED = "default.1.2.00000000"
+
+
+class Events:
+    """Keeps what the intake tells."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def appended(self, rows: int, nbytes: int, seconds: float) -> None:
+        self.calls.append(("appended", rows, nbytes, seconds))
+
+    def refused(self, code: str, rows: int) -> None:
+        self.calls.append(("refused", code, rows))
+
+    def event(self, name: str, **fields: object) -> None:
+        self.calls.append(("event", name, fields))
+
+    def alarm(self, name: str, **fields: object) -> None:
+        self.calls.append(("alarm", name, fields))
+
+
+@pytest.fixture
+def wheel() -> FakeWheel:
+    return FakeWheel()
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def server(wheel: FakeWheel, events: Events) -> Iterator[FlightIntake]:
+    made = FlightIntake(wheel, "127.0.0.1:0", events=events, room_timeout_s=0.3, streams_max=4)
+    yield made
+    made.close()
+
+
+class Exchange:
+    """A client of the bare protocol."""
+
+    def __init__(self, server: FlightIntake, command: AppendCommand | bytes | None = None) -> None:
+        command = AppendCommand(7) if command is None else command
+        encoded = command if isinstance(command, bytes) else command.encode()
+        self.client = flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
+        descriptor = flight.FlightDescriptor.for_command(encoded)
+        self.writer, self.reader = self.client.do_exchange(descriptor)
+
+    def begin(self, schema: pa.Schema = INPUT) -> Exchange:
+        self.writer.begin(schema)
+        return self
+
+    def send(self, rows: pa.RecordBatch, sequence: int) -> None:
+        self.writer.write_with_metadata(rows, pa.py_buffer(encode_sequence(sequence)))
+
+    def answer(self) -> Stored | Refused:
+        return decode_answer(self.reader.read_chunk().app_metadata.to_pybytes())
+
+    def close(self) -> None:
+        self.writer.done_writing()
+        with pytest.raises(StopIteration):
+            self.reader.read_chunk()
+        self.writer.close()
+
+
+def rows(*values: bytes, due: int | None = None) -> pa.RecordBatch:
+    n = len(values)
+    when = now_ms() + 60_000 if due is None else due
+    return from_columns([when] * n, ["t"] * n, [None] * n, [None] * n, values, [()] * n)
+
+
+def test_receipts_come_in_order_with_checks(server: FlightIntake, wheel: FakeWheel) -> None:
+    exchange = Exchange(server).begin()
+    batches = [rows(*[b"x"] * (n + 1)) for n in range(IN_FLIGHT_MAX)]
+    for sequence, batch in enumerate(batches):
+        exchange.send(batch, sequence)
+    base = 0
+    for sequence, batch in enumerate(batches):
+        answer = exchange.answer()
+        assert isinstance(answer, Stored)
+        count = batch.num_rows
+        assert (answer.sequence, answer.base_offset, answer.count) == (sequence, base, count)
+        due = batch.column("due").cast(pa.int64()).to_numpy()
+        expected = wheel.mint.checks(due, np.arange(base, base + count, dtype=np.int64))
+        assert answer.checks.tolist() == expected.tolist()
+        base += count
+    exchange.close()
+
+
+def test_a_batch_twice_is_stored_once(server: FlightIntake, wheel: FakeWheel) -> None:
+    batch = rows(b"once")
+    first, second = Exchange(server).begin(), Exchange(server).begin()
+    first.send(batch, 3)
+    answer = first.answer()
+    second.send(batch, 3)
+    again = second.answer()
+    assert isinstance(answer, Stored)
+    assert isinstance(again, Stored)
+    assert again.base_offset == answer.base_offset
+    assert wheel.values() == [b"once"]
+    first.close()
+    second.close()
+
+
+def test_producer_zero_is_not_protected(server: FlightIntake, wheel: FakeWheel) -> None:
+    exchange = Exchange(server, AppendCommand(0)).begin()
+    for _ in range(2):
+        exchange.send(rows(b"same"), 0)
+        assert isinstance(exchange.answer(), Stored)
+    assert len(wheel.values()) == 2
+    exchange.close()
+
+
+def test_refused_batch_costs_only_itself(
+    server: FlightIntake, wheel: FakeWheel, events: Events
+) -> None:
+    exchange = Exchange(server).begin()
+    exchange.send(rows(b"a"), 0)
+    exchange.send(rows(b"b", b"c", due=now_ms() + 10_000_000), 1)
+    exchange.send(rows(b"d"), 2)
+    assert isinstance(exchange.answer(), Stored)
+    refused = exchange.answer()
+    assert isinstance(refused, Refused)
+    assert type(refused.error) is InvalidMessage
+    assert refused.error.row == 0
+    assert isinstance(exchange.answer(), Stored)
+    exchange.close()
+    assert wheel.values() == [b"a", b"d"]
+    assert [call[0] for call in events.calls] == ["appended", "refused", "appended"]
+    assert events.calls[1] == ("refused", "invalid-message", 2)
+    assert events.calls[0][1] == 1
+
+
+def test_no_more_than_five_are_unanswered(server: FlightIntake, wheel: FakeWheel) -> None:
+    wheel.commit_s = 0.4
+    exchange = Exchange(server).begin()
+    for sequence in range(IN_FLIGHT_MAX + 3):
+        exchange.send(rows(b"x"), sequence)
+    time.sleep(0.2)
+    assert len(wheel.batches) == IN_FLIGHT_MAX
+    for _ in range(IN_FLIGHT_MAX + 3):
+        assert isinstance(exchange.answer(), Stored)
+    exchange.close()
+
+
+def test_back_pressure_before_overloaded(server: FlightIntake, wheel: FakeWheel) -> None:
+    exchange = Exchange(server).begin()
+    wheel.has_room.clear()
+    threading.Timer(0.1, wheel.has_room.set).start()
+    exchange.send(rows(b"waits"), 0)
+    assert isinstance(exchange.answer(), Stored)
+    wheel.has_room.clear()
+    exchange.send(rows(b"refused"), 1)
+    answer = exchange.answer()
+    assert isinstance(answer, Refused)
+    assert type(answer.error) is Overloaded
+    wheel.has_room.set()
+    exchange.send(rows(b"refused"), 1)
+    assert isinstance(exchange.answer(), Stored)
+    assert wheel.values() == [b"waits", b"refused"]
+    exchange.close()
+
+
+def test_acks_zero_answers_only_errors(server: FlightIntake, wheel: FakeWheel) -> None:
+    exchange = Exchange(server, AppendCommand(7, "0")).begin()
+    exchange.send(rows(b"a"), 0)
+    exchange.send(rows(b""), 1)
+    exchange.send(rows(b"late", due=now_ms() + 10_000_000), 2)
+    answer = exchange.answer()
+    assert isinstance(answer, Refused)
+    assert answer.sequence == 2
+    assert wheel.values() == [b"a", b""]
+    exchange.close()
+
+
+def test_streams_are_bounded_and_come_free(server: FlightIntake) -> None:
+    open_ones = [Exchange(server).begin() for _ in range(4)]
+    for sequence, exchange in enumerate(open_ones):
+        exchange.send(rows(b"x"), sequence)
+        exchange.answer()
+    one_more = Exchange(server).begin()
+    with pytest.raises(flight.FlightError) as caught:
+        one_more.answer()
+    assert json.loads(caught.value.extra_info)["code"] == "overloaded"
+    for exchange in open_ones:
+        exchange.close()
+    again = Exchange(server).begin()
+    again.send(rows(b"x"), 9)
+    assert isinstance(again.answer(), Stored)
+    again.close()
+
+
+def test_defect_in_the_wheel_is_an_answer_and_an_alarm(
+    server: FlightIntake, wheel: FakeWheel, events: Events
+) -> None:
+    def fail(batch: pa.RecordBatch) -> None:
+        raise ZeroDivisionError("a defect")
+
+    wheel.before_append = fail
+    exchange = Exchange(server).begin()
+    exchange.send(rows(b"x"), 0)
+    answer = exchange.answer()
+    assert isinstance(answer, Refused)
+    assert "whether it is stored is not known" in str(answer.error)
+    assert any(call[:2] == ("alarm", "append-failed") for call in events.calls)
+    wheel.before_append = None
+    exchange.send(rows(b"y"), 1)
+    assert isinstance(exchange.answer(), Stored)
+    exchange.close()
+
+
+def action(server: FlightIntake, name: str, body: bytes) -> dict[str, Any]:
+    with flight.FlightClient(f"grpc://127.0.0.1:{server.port}") as client:
+        try:
+            results = list(client.do_action(flight.Action(name, body)))
+        except flight.FlightError as error:
+            return dict(json.loads(error.extra_info))
+    return dict(json.loads(results[0].body.to_pybytes()))
+
+
+def test_hello(server: FlightIntake) -> None:
+    answer = action(server, "hello", encode_json({}))
+    assert abs(answer.pop("now_ms") - now_ms()) < 5000
+    assert answer == {
+        "slotwheel": 1,
+        "group": "default",
+        "limits": {
+            "horizon_ms": 7_200_000,
+            "message_bytes": 1_000_000,
+            "batch_rows": 65_536,
+            "batch_bytes": 16_777_216,
+            "in_flight": 5,
+        },
+    }
+    with flight.FlightClient(f"grpc://127.0.0.1:{server.port}") as client:
+        assert {found.type for found in client.list_actions()} == {
+            "hello",
+            "cancel",
+            "reschedule",
+            "status",
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "code"),
+    [
+        ("hello", b'{"slotwheel": 2}', "unsupported-version"),
+        ("hello", b"", "invalid-batch"),
+        ("nonsense", encode_json({}), "invalid-batch"),
+        ("cancel", encode_json({}), "invalid-message"),
+        ("cancel", encode_json({"ids": []}), "invalid-message"),
+        ("cancel", encode_json({"ids": "x"}), "invalid-message"),
+        ("cancel", encode_json({"ids": ["x"] * 10_001}), "invalid-message"),
+        ("cancel", encode_json({"ids": ["x"]}), "unknown-id"),
+        ("cancel", encode_json({"ids": [None]}), "unknown-id"),
+        ("cancel", encode_json({"ids": [FORGED]}), "unknown-id"),
+        ("reschedule", encode_json({"id": 5}), "unknown-id"),
+        ("reschedule", encode_json({"id": FORGED}), "invalid-message"),
+        (
+            "reschedule",
+            encode_json({"id": FORGED, "due_ms": True}),
+            "invalid-message",
+        ),
+        (
+            "reschedule",
+            encode_json({"id": FORGED, "due_ms": 1 << 99}),
+            "invalid-message",
+        ),
+        ("reschedule", encode_json({"id": FORGED, "due_ms": 5}), "unknown-id"),
+    ],
+)
+def test_bad_action(server: FlightIntake, name: str, body: bytes, code: str) -> None:
+    assert action(server, name, body)["code"] == code
+    assert action(server, "status", encode_json({}))["status"]["pending"] == 0
+
+
+def test_port_taken(server: FlightIntake, wheel: FakeWheel) -> None:
+    with pytest.raises(AddressInUse, match=str(server.port)):
+        FlightIntake(wheel, f"127.0.0.1:{server.port}")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(AddressInUse, match=str(port)):
+            FlightIntake(wheel, f"127.0.0.1:{port}")
+    with pytest.raises(OSError, match=r"192\.0\.2\.1"):
+        FlightIntake(wheel, "192.0.2.1:7200")
+
+
+def test_end_answers_what_was_read_and_does_not_wait_for_idle_clients(wheel: FakeWheel) -> None:
+    server = FlightIntake(wheel, "127.0.0.1:0")
+    idle, busy = Exchange(server).begin(), Exchange(server).begin()
+    idle.send(rows(b"a"), 0)
+    idle.answer()
+    wheel.commit_s = 0.3
+    busy.send(rows(b"b"), 1)
+    eventually(lambda: len(wheel.batches) == 2)
+    started = time.monotonic()
+    ending = threading.Thread(target=server.close)
+    ending.start()
+    assert isinstance(busy.answer(), Stored)
+    ending.join(5)
+    assert not ending.is_alive()
+    assert time.monotonic() - started < 2
+    again = FlightIntake(wheel, f"127.0.0.1:{server.port}")  # the port is free
+    again.close()
