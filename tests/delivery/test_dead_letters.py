@@ -1,0 +1,128 @@
+"""Dead letters: the row as it was, the reason, and a last resort that always takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slotwheel.delivery.deadletters import DEAD_LETTER_TOPIC, DeadLetters
+from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.handover import hand_over, lateness
+from slotwheel.delivery.sink import Answer
+from slotwheel.delivery.topicreader import TopicReader, ids
+from slotwheel.wheel.errors import InvalidMessage
+from slotwheel.wheel.files import OsFiles
+from support.deliveries import MINT, NOW_MS, Sent, id_of, odd, rows_of
+from support.handrig import ScriptedSink
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[EmbeddedSink]:
+    sink = EmbeddedSink(OsFiles(tmp_path), MINT, lambda: NOW_MS)
+    yield sink
+    sink.close()
+
+
+@pytest.fixture
+def scripted() -> ScriptedSink:
+    return ScriptedSink(lambda: NOW_MS)
+
+
+def letters(path: Path, topic: str = DEAD_LETTER_TOPIC) -> list[dict[str, object]]:
+    reader = TopicReader(OsFiles(path), topic)
+    found: list[dict[str, object]] = []
+    for batch in reader.batches():
+        for row, id_ in zip(batch.to_pylist(), ids(batch), strict=True):
+            headers = [(h["key"], h["value"]) for h in row["headers"]]
+            found.append({**row, "headers": headers, "id": id_})
+    reader.close()
+    return found
+
+
+def test_a_letter_is_the_row_and_the_reason(local: EmbeddedSink, tmp_path: Path) -> None:
+    sent = [*odd("target"), Sent("target", b"p", partition=3)]
+    buried = DeadLetters(local, None).bury(rows_of(sent, 9), [f"why {n}" for n in range(len(sent))])
+    assert buried.taken.all()
+    found = letters(tmp_path)
+    assert [(f["key"], f["value"]) for f in found] == [(s.key, s.value) for s in sent]
+    assert [f["id"] for f in found] == [id_of(s, 9 + n) for n, s in enumerate(sent)]
+    for number, (letter, row) in enumerate(zip(found, sent, strict=True)):
+        added: list[tuple[str, bytes | None]] = [
+            ("slotwheel-dead-reason", b"why %d" % number),
+            ("slotwheel-dead-topic", b"target"),
+        ]
+        if row.partition is not None:
+            added.append(("slotwheel-dead-partition", b"3"))
+        assert letter["headers"] == [*row.headers, *added]
+        assert letter["partition"] is None
+
+
+def test_what_the_dead_letter_topic_refuses_goes_to_the_data_directory(
+    scripted: ScriptedSink, local: EmbeddedSink, tmp_path: Path
+) -> None:
+    scripted.script = lambda _, value: Answer.REFUSED if value == b"huge" else Answer.ACCEPTED
+    buried = DeadLetters(scripted, local).bury(
+        rows_of([Sent("t", b"1"), Sent("t", b"huge"), Sent("t", b"3")]), ["a", "b", "c"]
+    )
+    assert buried.taken.all()
+    assert buried.local == 1
+    assert scripted.values(DEAD_LETTER_TOPIC) == [b"1", b"3"]
+    assert [f["value"] for f in letters(tmp_path)] == [b"huge"]
+
+
+def test_a_row_for_the_dead_letter_topic_itself(
+    scripted: ScriptedSink, local: EmbeddedSink, tmp_path: Path
+) -> None:
+    scripted.script = lambda *_: Answer.REFUSED
+    rows = rows_of([Sent(DEAD_LETTER_TOPIC, b"x")])
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
+    assert outcome.complete
+    assert scripted.calls == 1
+    assert [f["value"] for f in letters(tmp_path)] == [b"x"]
+
+
+def test_not_now_for_the_letter_leaves_the_row_unanswered(
+    scripted: ScriptedSink, local: EmbeddedSink
+) -> None:
+    def script(topic: str, value: bytes | None) -> Answer:
+        if topic == DEAD_LETTER_TOPIC:
+            return Answer.NOT_NOW
+        return Answer.REFUSED if value == b"bad" else Answer.ACCEPTED
+
+    scripted.script = script
+    rows = rows_of([Sent("t", b"good"), Sent("t", b"bad"), Sent("u", b"good")])
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
+    assert outcome.answered.tolist() == [True, False, True]
+    assert outcome.accepted.tolist() == [True, False, True]
+    assert outcome.dead == {}
+    assert outcome.held == "NOT_NOW by script"
+
+
+def test_reasons_are_counted(scripted: ScriptedSink, local: EmbeddedSink) -> None:
+    scripted.script = lambda topic, _: Answer.REFUSED if topic == "bad" else Answer.ACCEPTED
+    rows = rows_of([Sent("bad"), Sent("good"), Sent("bad")])
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
+    assert outcome.complete
+    assert outcome.dead == {"REFUSED by script": 2}
+    assert outcome.dead_count == 2
+    assert outcome.accepted.tolist() == [False, True, False]
+
+
+def test_a_long_reason_is_cut(local: EmbeddedSink, tmp_path: Path) -> None:
+    DeadLetters(local, None).bury(rows_of([Sent("t")]), ["é" * 5000])
+    (letter,) = letters(tmp_path)
+    headers = letter["headers"]
+    assert isinstance(headers, list)
+    assert len(headers[0][1]) == 1000
+
+
+def test_an_illegal_dead_letter_topic_is_refused_at_once(scripted: ScriptedSink) -> None:
+    with pytest.raises(InvalidMessage, match="illegal topic name"):
+        DeadLetters(scripted, None, "not a topic")
+
+
+def test_lateness_counts_from_the_later_of_due_and_created() -> None:
+    rows = rows_of([Sent("t", due=NOW_MS), Sent("t", due=NOW_MS + 7)])
+    assert lateness(rows, NOW_MS + 10).tolist() == [10, 3]

@@ -1,0 +1,262 @@
+"""The hand of the wheel on a real wheel: punctual, never early, and never stuck."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from slotwheel.delivery.sink import Answer
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.errors import SyncFailed
+from support.handrig import Rig, Script
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    rig.close()
+    assert not rig.fatal
+    assert rig.scripted.early() == 0
+
+
+def refuse(*topics: str, answer: Answer = Answer.NOT_NOW) -> Script:
+    return lambda topic, _: answer if topic in topics else Answer.ACCEPTED
+
+
+def numbered(topic: str, count: int, first: int = 0) -> list[tuple[str, bytes]]:
+    return [(topic, b"%d" % n) for n in range(first, first + count)]
+
+
+def test_rows_leave_at_their_millisecond(rig: Rig) -> None:
+    rig.start()
+    due = np.sort(np.random.default_rng(1).integers(-5, 1200, 2000)).tolist()
+    rig.send(numbered("t", 2000), due)
+    rig.wait(lambda: len(rig.scripted.taken) == 2000)
+    assert rig.scripted.values("t") == [b"%d" % n for n in range(2000)]
+    rig.wait(lambda: len(rig.events.late) == 2000)
+    assert min(rig.events.late) >= 0
+    assert np.median(rig.events.late) < 50
+
+
+def test_a_row_that_comes_in_wakes_the_hand(rig: Rig) -> None:
+    rig.start()
+    rig.send([("t", b"far")], 60_000)
+    time.sleep(0.15)  # the hand sleeps
+    began = time.monotonic()
+    rig.send([("t", b"near")], 30)
+    rig.wait(lambda: rig.scripted.values("t") == [b"near"])
+    assert time.monotonic() - began < 1
+
+
+def test_one_exception_is_an_alarm_and_the_next_rows_go_out(rig: Rig) -> None:
+    """RabbitMQ #55, BullMQ #2466, NATS #8055: the timer loop dies once."""
+    failures = iter([RuntimeError("once"), OSError("twice")])
+
+    def fail(_rows: pa.RecordBatch, _trial: bool) -> None:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+
+    rig.scripted.before = fail
+    rig.start()
+    rig.send(numbered("t", 10))
+    rig.send(numbered("t", 10, 10), 1100)  # the next slot
+    rig.wait(lambda: len(rig.scripted.taken) == 20)
+    assert rig.scripted.values("t") == [b"%d" % n for n in range(20)]
+    alarms = [text for kind, text in rig.events.notes if kind == "delivery-error"]
+    assert alarms == ["RuntimeError: once", "OSError: twice"]
+
+
+def test_a_failed_sync_ends_the_process(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+
+    def fail(_rows: pa.RecordBatch, _trial: bool) -> None:
+        raise SyncFailed("no disk")
+
+    rig.scripted.before = fail
+    rig.start()
+    rig.send([("t", b"x")])
+    deadline = time.monotonic() + 10
+    while not rig.fatal and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [type(error) for error in rig.fatal] == [SyncFailed]
+    assert rig.scripted.calls == 1
+    rig.close()
+
+
+def test_one_topic_is_held_back_and_the_others_go_on(rig: Rig) -> None:
+    rig.scripted.script = refuse("bad")
+    rig.start()
+    rows = [("bad" if n % 3 == 0 else "good", b"%d" % n) for n in range(300)]
+    rig.send(rows)
+    rig.wait(lambda: len(rig.scripted.values("good")) == 200)
+    rig.send([("good", b"later"), ("bad", b"last")], 50)
+    rig.wait(lambda: len(rig.scripted.values("good")) == 201)
+    assert rig.wheel.held_topics() == ["bad"]
+    assert ("held", "bad") in rig.events.notes
+    rig.scripted.script = refuse()
+    rig.wait(lambda: len(rig.scripted.values("bad")) == 101)
+    rig.wait(lambda: ("released", "bad") in rig.events.notes)
+    wanted = [b"%d" % n for n in range(0, 300, 3)] + [b"last"]
+    assert rig.scripted.values("bad") == wanted
+    assert rig.scripted.probes["bad"] >= 1
+    assert rig.wheel.held_topics() == []
+
+
+def test_a_topic_that_hangs_delays_nobody(rig: Rig) -> None:
+    let_go = threading.Event()
+
+    def hang(rows: pa.RecordBatch, trial: bool) -> None:
+        if trial and rows.column("topic")[0].as_py() == "hangs":
+            let_go.wait(8)
+
+    rig.scripted.script = refuse("hangs")
+    rig.scripted.before = hang
+    rig.start()
+    rig.send([("hangs", b"1")])
+    rig.wait(lambda: rig.scripted.probes["hangs"] > 0)
+    time.sleep(0.1)  # now the trial hangs
+    rig.send(numbered("good", 500), list(range(500)))
+    rig.wait(lambda: len(rig.scripted.values("good")) == 500, 3)
+    assert max(rig.events.late) < 500
+    rig.scripted.script = refuse()
+    let_go.set()
+    rig.wait(lambda: rig.scripted.values("hangs") == [b"1"])
+
+
+def test_a_held_topic_is_tried_less_and_less_often(rig: Rig) -> None:
+    rig.scripted.script = refuse("bad")
+    rig.start()
+    rig.send([("bad", b"1")])
+    time.sleep(1.2)
+    # 50, 100, 200, 400, 800 ms: about four tries in that time, each after a probe.
+    assert 2 <= rig.scripted.probes["bad"] <= 6
+    rig.scripted.script = refuse()
+    rig.wait(lambda: rig.scripted.values("bad") == [b"1"])
+
+
+def test_more_topics_than_can_be_held_back(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, WheelConfig(held_topics_max=8))
+    bad = {f"bad-{n}" for n in range(12)}
+    rig.scripted.script = refuse(*bad)
+    rig.start()
+    rows = [(topic, b"%d" % n) for n in range(20) for topic in sorted(bad)]
+    for start in range(0, len(rows), 60):
+        rig.send(rows[start : start + 60])
+    time.sleep(0.5)
+    assert len(rig.wheel.held_topics()) <= 8
+    busy = rig.scripted.calls
+    time.sleep(0.3)
+    assert rig.scripted.calls - busy < 40, "it must not spin"
+    rig.scripted.script = refuse()
+    rig.wait(lambda: len(rig.scripted.taken) == len(rows))
+    for topic in bad:
+        assert rig.scripted.values(topic) == [b"%d" % n for n in range(20)]
+    rig.wait(lambda: not rig.wheel.held_topics())
+    rig.close()
+    assert not rig.fatal
+
+
+def test_seventy_topics_held_back_one_after_the_other(rig: Rig) -> None:
+    bad = [f"bad-{n}" for n in range(70)]
+    rig.scripted.script = refuse(*bad)
+    rig.start()
+    for topic in bad:
+        rig.send([(topic, b"1"), (topic, b"2"), ("good", b"g")])
+    time.sleep(0.3)
+    assert len(rig.wheel.held_topics()) == 64
+    rig.scripted.script = refuse()
+    rig.wait(lambda: len(rig.scripted.taken) == 210, 20)
+    assert all(rig.scripted.values(topic) == [b"1", b"2"] for topic in bad)
+    assert len(rig.scripted.values("good")) == 70
+
+
+def test_a_sink_that_is_down_loses_nothing(rig: Rig) -> None:
+    """RocketMQ drops a message after three tries; here the sink is away across the due time."""
+    rig.start()
+    rig.send(numbered("t", 100), list(range(0, 800, 8)))
+    rig.wait(lambda: len(rig.scripted.taken) > 10)
+    rig.scripted.up = False
+    time.sleep(1.0)
+    taken = len(rig.scripted.taken)
+    rig.scripted.up = True
+    rig.wait(lambda: len(rig.scripted.taken) == 100)
+    assert taken < 100
+    assert rig.scripted.values("t") == [b"%d" % n for n in range(100)]
+    assert rig.events.count("down") == rig.events.count("up") == 1
+    assert rig.wheel.held_topics() == []
+
+
+def test_one_bad_row_among_many_is_a_dead_letter(rig: Rig) -> None:
+    """RocketMQ #6984, Chronos, QMQ #177: a bad row repeats or blocks its neighbours."""
+    rig.scripted.script = lambda topic, value: (
+        Answer.REFUSED if (topic, value) == ("t", b"50") else Answer.ACCEPTED
+    )
+    rig.start()
+    rig.send(numbered("t", 100))
+    rig.wait(lambda: len(rig.scripted.taken) == 100)
+    assert rig.scripted.values("t") == [b"%d" % n for n in range(100) if n != 50]
+    assert rig.scripted.values("slotwheel-dead-letters") == [b"50"]
+    rig.wait(lambda: bool(rig.events.deaths))
+    assert rig.events.deaths == {"REFUSED by script": 1}
+
+
+def test_nothing_is_early_when_the_clock_steps(rig: Rig) -> None:
+    """Pulsar #10169. The fixture checks each row's due time against the clock at delivery."""
+    rig.start()
+    rig.send(numbered("t", 400), list(range(0, 1600, 4)))
+    for step in (-2000, 1500, -300, 2000, -1200):
+        time.sleep(0.15)
+        rig.clock.offset_ms += step
+    rig.wait(lambda: len(rig.scripted.taken) == 400)
+    assert sorted(v or b"" for v in rig.scripted.values("t")) == sorted(
+        b"%d" % n for n in range(400)
+    )
+
+
+def test_a_clock_that_stepped_back_is_one_alarm(rig: Rig) -> None:
+    rig.start()
+    rig.send([("t", b"1")])
+    rig.wait(lambda: len(rig.scripted.taken) == 1)
+    rig.clock.offset_ms = -1500
+    time.sleep(0.4)
+    assert rig.events.count("clock-behind") == 1
+    rig.clock.offset_ms = 0
+    rig.send([("t", b"2")])
+    rig.wait(lambda: len(rig.scripted.taken) == 2)
+
+
+def test_a_step_back_between_taking_and_handing_over(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.send([("t", b"1")], 300)
+    next_chunk = rig.wheel.next_chunk
+    stepped: list[int] = []
+
+    def step_after(now_ms: int) -> object:
+        chunk = next_chunk(now_ms)
+        if chunk is not None and chunk.rows.num_rows and not stepped:
+            stepped.append(rig.scripted.calls)
+            rig.clock.offset_ms -= 400
+        return chunk
+
+    monkeypatch.setattr(rig.wheel, "next_chunk", step_after)
+    rig.start()
+    rig.wait(lambda: len(rig.scripted.taken) == 1)
+    assert stepped == [0], "the clock stepped back with a chunk in hand"
+
+
+def test_it_stops_at_once(rig: Rig) -> None:
+    rig.start()
+    rig.send([("t", b"far")], 60_000)
+    time.sleep(0.1)
+    began = time.monotonic()
+    rig.stop_hand()
+    assert time.monotonic() - began < 1
