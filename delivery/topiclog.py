@@ -7,8 +7,8 @@ Order of one append, which makes "accepted" mean durable:
 A crash or an error (a full disk, say) before the last step leaves the old end, and the next append
 writes over whatever was left behind. Each step names its position; nothing is appended blindly.
 
-A new segment is complete - schema, index header, directory entries, all synced - before its first
-block is written. So an index without a whole header belongs to a segment that never held a row.
+A new segment has its index header and its directory entries synced before its first record is
+written. So an index without a whole header belongs to a segment that never held a row.
 """
 
 from __future__ import annotations
@@ -155,8 +155,7 @@ class TopicWriter:
         header = IndexHeader(first, len(schema), crc32c(schema))
         with self._handles.use(segment_path(topic, first), create=True) as data:
             data.truncate(0)
-            data.pwrite([schema], 0)
-            data.sync()
+            data.pwrite([schema], 0)  # made durable together with the first block
         with self._handles.use(index_path(topic, first), create=True) as index:
             index.truncate(0)
             index.pwrite([header.encode()], 0)

@@ -1,5 +1,5 @@
-"""What every sink must do. Each sink's tests inherit ``SinkContract``; those of a real Kafka inherit
-``KafkaContract`` as well, which adds what only a broker can refuse or delay.
+"""What every sink must do. Each sink's tests inherit ``SinkContract``; those of a real Kafka
+``KafkaContract``, which adds what only a broker can refuse or delay.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import ConfigResource
 
 from slotwheel.delivery.kafka_sink import KafkaSettings
 from slotwheel.delivery.murmur2 import partitions_of
@@ -133,6 +134,20 @@ def read_topic(bootstrap: str, topic: str, count: int, *, more: bool = False) ->
     return [_got(record) for record in sorted(records, key=lambda r: (r.partition, r.offset))]
 
 
+def lower_limit(bootstrap: str, topic: str, limit: int) -> None:
+    """Give a topic another limit of bytes, and wait until the broker goes by it."""
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as admin:
+        name = "max.message.bytes"
+        admin.alter_configs([ConfigResource("TOPIC", topic, {name: str(limit)})])
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            found = admin.describe_configs([ConfigResource("TOPIC", topic, [name])])
+            if int(found["topic"][topic][name]["value"]) == limit:
+                return
+            time.sleep(0.05)
+    pytest.fail("the limit was not lowered")
+
+
 def _got(record: Any) -> Got:
     ours = dict(record.headers[-3:])
     assert tuple(ours) == OURS
@@ -201,6 +216,28 @@ class KafkaContract(SinkContract):
         assert got == sorted(s.value or b"" for n, s in enumerate(sent) if n >= 1000 and n != 1500)
         # The sink goes on as if nothing had been.
         assert_accepted(sink.deliver(rows_of([Sent(topic, b"after"), Sent(other, b"after")])))
+
+    def test_the_broker_refuses_rows_alone(
+        self, broker: Cluster, sink: Sink, topics: Topics
+    ) -> None:
+        """What only the broker can know: a limit that has just been lowered, and a compacted topic,
+        which takes no record without a key."""
+        lowered = topics.make("lowered", max_message_bytes=300_000)
+        compacted = topics.make("compacted", cleanup_policy="compact")
+        assert_accepted(sink.deliver(rows_of([Sent(lowered, b"first", key=b"k")])))
+        lower_limit(broker.bootstrap, lowered, 5000)
+        sent = [Sent((lowered, compacted)[n % 2], b"%d" % n, key=b"k%d" % n) for n in range(400)]
+        sent[100] = Sent(lowered, b"x" * 6000)
+        sent[300] = Sent(lowered, b"x" * 7000)
+        sent[201] = Sent(compacted, b"no key")
+        answers = sink.deliver(rows_of(sent))
+        refused = np.flatnonzero(answers.which(Answer.REFUSED)).tolist()
+        assert refused == [100, 201, 300]
+        assert not answers.which(Answer.NOT_NOW).any(), answers.first_reason(Answer.NOT_NOW)
+        for first, name in ((0, lowered), (1, compacted)):
+            wanted = {sent[n].value for n in range(first, 400, 2) if n not in refused}
+            got = {g.value for g in read_topic(broker.bootstrap, name, len(wanted), more=True)}
+            assert got - {b"first"} == wanted
 
     def test_a_topic_made_a_moment_later_is_not_refused(
         self, broker: Cluster, topics: Topics

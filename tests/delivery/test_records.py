@@ -1,0 +1,94 @@
+"""Small parts of the Kafka sinks that need no broker: hashing, records, the topic book."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as kafka_murmur2
+
+from slotwheel.delivery.embedded import split_by_topic
+from slotwheel.delivery.murmur2 import murmur2, partitions_of
+from slotwheel.delivery.records import to_records
+from slotwheel.delivery.topicbook import NotYet, TopicBook, TopicInfo
+from support.deliveries import MINT, ODD_ROWS, Sent, odd, rows_of
+
+KEYS = st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=30)
+
+
+@settings(deadline=None)
+@given(KEYS, st.integers(0, 5))
+def test_murmur2_is_kafkas(keys: list[bytes | None], skip: int) -> None:
+    column = pa.array(keys, pa.binary()).slice(min(skip, len(keys)))
+    wanted = [kafka_murmur2(key or b"") for key in column.to_pylist()]
+    assert murmur2(column).tolist() == wanted
+
+
+def test_known_partitions() -> None:
+    """Source: the expected values in Apache Kafka's tests of Utils.murmur2."""
+    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    for key, value in known.items():
+        column = pa.array([key])
+        assert murmur2(column).view(np.int32).tolist() == [value]
+        assert partitions_of(column, 10).tolist() == [(value & 0x7FFFFFFF) % 10]
+
+
+def test_records_of_a_slice() -> None:
+    records = to_records(rows_of(odd("t") * 2).slice(3, 5), MINT)
+    wanted = [ODD_ROWS[n % len(ODD_ROWS)] for n in range(3, 8)]
+    assert records.keys == [key for key, _, _ in wanted]
+    assert [tuple(h[:-3]) for h in records.headers] == [headers for _, _, headers in wanted]
+    assert all(h[-3][0] == "slotwheel-id" for h in records.headers)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=50))
+def test_split_by_topic_keeps_every_row_in_order(topics: list[str]) -> None:
+    names, parts = split_by_topic(rows_of([Sent(topic) for topic in topics]))
+    assert len(set(names)) == len(names)
+    for name, part in zip(names, parts, strict=True):
+        assert part.tolist() == [at for at, topic in enumerate(topics) if topic == name]
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_missing_topic_needs_to_be_missing_for_a_while() -> None:
+    clock, asked = Time(), []
+
+    def fetch(topic: str) -> TopicInfo | None:
+        asked.append(topic)
+        return None
+
+    book = TopicBook(fetch, 1.0, clock)
+    with pytest.raises(NotYet, match="does not exist"):
+        book.look("t")
+    clock.now = 0.9
+    with pytest.raises(NotYet):
+        book.look("t")
+    clock.now = 1.1
+    assert book.look("t") is None
+    clock.now = 1.5
+    assert book.look("t") is None
+    assert len(asked) == 3, "an answer that stands is not asked for at once"
+    clock.now = 2.2
+    assert book.look("t") is None
+    assert len(asked) == 4
+
+
+def test_a_topic_without_a_leader_is_not_remembered() -> None:
+    answers = [TopicInfo(3, leaderless=1), TopicInfo(3)]
+    book = TopicBook(lambda _: answers.pop(0), 1.0, Time())
+    with pytest.raises(NotYet, match="1 partitions without a leader"):
+        book.look("t")
+    assert book.look("t") == TopicInfo(3)
+    assert book.look("t") == TopicInfo(3)
+    book.forget("t")
+    with pytest.raises(IndexError):
+        book.look("t")
