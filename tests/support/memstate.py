@@ -1,0 +1,52 @@
+"""A state store in memory whose commit is one atomic step of a crash sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+from slotwheel.wheel.state import Stored, Update
+
+
+class MemoryState:
+    """``durable`` is what survives; a commit replaces it whole or not at all.
+
+    ``step`` is called before a commit takes effect and may raise a power cut.
+    """
+
+    def __init__(
+        self, durable: Stored | None = None, step: Callable[[str], None] | None = None
+    ) -> None:
+        self.durable = durable if durable is not None else Stored()
+        self._step = step
+        self.fail_next: Exception | None = None
+
+    def load(self) -> Stored:
+        return deepcopy(self.durable)
+
+    def commit(self, update: Update) -> None:
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        if self._step is not None:
+            self._step("state commit")
+        new = deepcopy(self.durable)
+        if update.store_id is not None:
+            new.store_id = update.store_id
+        if update.epoch is not None:
+            new.epoch = update.epoch
+        if update.vote is not None:
+            new.vote = update.vote
+        if update.checkpoint is not None:
+            new.checkpoint = update.checkpoint
+        new.slots.update(update.slots)
+        for second in update.slots_deleted:
+            new.slots.pop(second, None)
+        for producer, sent in update.producers.items():
+            new.producers[producer] = list(sent)
+        for producer in update.producers_deleted:
+            new.producers.pop(producer, None)
+        self.durable = new
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,81 @@
+"""The limits of one wheel, in one immutable value.
+
+Every bound on memory, time and disk that the engine keeps is a field here, with its unit as the
+last word of its name. The engine reads no environment and has no other settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import InvalidConfiguration
+
+TICK_MS = 1000
+"""Length of a slot in milliseconds. A slot is named by its absolute second, so this is fixed."""
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class WheelConfig:
+    """Limits of one wheel. The defaults are those of a node started without options."""
+
+    group: str = "default"
+    """Name of the wheel group, the first part of every id. Letters, digits, ``_``, ``-``."""
+    slots: int = 7200
+    """Slots in one revolution, one second each: how far ahead a message may be due."""
+    message_bytes_max: int = 1_000_000
+    """Key, value and headers of one message together."""
+    batch_rows_max: int = 65_536
+    batch_bytes_max: int = 16 * MIB
+    tail_bytes_max: int = 128 * MIB
+    """When the tail holds this much, all of it is spilled."""
+    tail_bytes_refuse: int = 256 * MIB
+    """Above this (a spill runs and intake is faster), appends get ``Overloaded``."""
+    tail_age_ms: int = 10_000
+    """When the oldest row of the tail is this old, the tail is spilled."""
+    tail_keep_ms: int = 3_000
+    """What a spill by age leaves in the tail: rows younger than this."""
+    segment_bytes: int = 64 * MIB
+    """A journal segment is closed when it has grown past this."""
+    open_handles_max: int = 128
+    """Slot files kept open at once."""
+    chunk_rows_max: int = 16_384
+    chunk_bytes_max: int = 8 * MIB
+    """A chunk handed to the sink is cut at either limit (but holds at least one row)."""
+    window_bytes_max: int = 32 * MIB
+    """Rows of one slot that are prepared in memory at a time."""
+    held_topics_max: int = 64
+    mark_interval_ms: int = 100
+    """A mark is appended to the journal at most this often."""
+    producers_max: int = 10_000
+    """Producers whose last sequences are remembered."""
+    disk_reserve_bytes: int = 256 * MIB
+    """Appends are refused when less than this is free on the data directory's disk."""
+    cancels_remembered_max: int = 500_000
+    """Cancels of this epoch kept in memory, so that questions about them get true answers."""
+
+    def __post_init__(self) -> None:
+        ok = self.group and all(c.isascii() and (c.isalnum() or c in "_-") for c in self.group)
+        if not ok or len(self.group) > 64:
+            raise InvalidConfiguration(
+                "wheel group name is not usable",
+                got=repr(self.group),
+                limit="1 to 64 letters, digits, '_' or '-'",
+                remedy="Choose another --group",
+            )
+        if self.slots < 2:
+            raise InvalidConfiguration(
+                "a wheel needs at least two slots", got=self.slots, limit=2, remedy="Raise --slots"
+            )
+
+    @property
+    def horizon_ms(self) -> int:
+        """How far ahead of now a message may be due, in milliseconds."""
+        return self.slots * TICK_MS
+
+
+def slot_of(due_ms: int) -> int:
+    """The slot of a due time: its absolute second (floor, also before the epoch)."""
+    return due_ms // TICK_MS

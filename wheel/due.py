@@ -1,0 +1,532 @@
+"""What is due: the moving mark, held-back topics, and the chunks handed to the sink.
+
+Theory: delivery is a *line* that moves a mark: the main line for all topics that are not held
+back, and one line for each that is, which drains from its own copy up to the main mark. A line has
+at most one chunk in flight. A chunk says from which mark to which it leads; the mark moves when the
+sink has answered. Rows that were answered while an earlier one was not are remembered (``ahead``)
+and never handed out again.
+
+The wheel is asked what is due at a time and never sleeps. Marks, cancels and chunks in flight are
+judged under the owner's lock; rows are read and sorted outside it.
+
+Source: DESIGN section 4.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .cancels import Cancels, members
+from .config import TICK_MS, WheelConfig
+from .errors import ClockBehind
+from .mark import Mark, Marks, TopicMark
+from .reader import SlotCursor, late_rows
+from .runs import EMPTY, OFFSET_END, Key
+from .schema import times
+from .storage import Storage
+
+Mask = npt.NDArray[np.bool_]
+Int64s = npt.NDArray[np.int64]
+
+_STEPS_MAX = 32
+"""Steps without a row to hand out before the caller gets a turn to do something else."""
+_PREPARED_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows to hand to the sink: ROW schema, in ``(due, offset)`` order (late ones: by offset).
+
+    ``topic``: the held-back topic it belongs to, None for the main mark. May have no rows; it has
+    to be answered all the same. ``after`` is the mark once every row is answered.
+    """
+
+    rows: pa.RecordBatch
+    topic: str | None
+    before: Mark
+    after: Mark
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A chunk in flight with all rows it passes, also those not handed out."""
+
+    chunk: Chunk
+    due: Int64s
+    offset: Int64s
+    late: bool
+    kept: Int64s
+    """Positions of the rows handed out."""
+    cancels: Mask
+    """Which rows are cancel rows."""
+    passed_over: dict[str, Int64s]
+    """Positions of rows of held-back topics, left to their own lines."""
+    withdrawn: Int64s
+    """Positions of rows of this held-back topic that were cancelled while they waited."""
+
+
+@dataclass(slots=True)
+class _Line:
+    topic: str | None
+    mark: Mark
+    behind: int = 0
+    """Rows of the topic between this line's mark and the main mark."""
+    ahead: set[int] = field(default_factory=set)
+    """Offsets that were answered but lie beyond the mark."""
+    flight: _Flight | None = None
+    cursor: SlotCursor | None = None
+
+
+class Due:
+    """Moves the marks. ``high``: asks for the highest committed offset (under the lock)."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        cancels: Cancels,
+        config: WheelConfig,
+        marks: Marks,
+        lock: threading.RLock,
+        high: Callable[[], int],
+    ) -> None:
+        self._storage = storage
+        self._cancels = cancels
+        self._config = config
+        self._lock = lock
+        self._high = high
+        self._main = _Line(None, marks.main)
+        self._held = {
+            topic: _Line(topic, copy.mark, copy.behind) for topic, copy in marks.copies.items()
+        }
+        self.epoch = marks.epoch
+        self.covered = marks.covered
+        self.cancels_covered = marks.cancels
+        self.delivered = marks.delivered
+        self.dead = marks.dead
+        self.changes = 0
+        """Counts every move that a mark in the journal should tell."""
+        self._new_due: int | None = None
+        self._prepared: dict[int, SlotCursor] = {}
+        self.answered = threading.Condition(lock)
+
+    # -- what others ask, under the lock ---------------------------------------------------------
+
+    @property
+    def main(self) -> Mark:
+        return self._main.mark
+
+    def marks(self) -> Marks:
+        """The marks as they stand, for a journal entry."""
+        return Marks(
+            main=self._main.mark,
+            epoch=self.epoch,
+            copies={topic: TopicMark(line.mark, line.behind) for topic, line in self._held.items()},
+            covered=self.covered,
+            cancels=self.cancels_covered,
+            delivered=self.delivered,
+            dead=self.dead,
+        )
+
+    def waiting(self) -> int:
+        """Rows of held-back topics behind the main mark, less what was answered ahead of it."""
+        return sum(line.behind for line in self._held.values()) - len(self._main.ahead)
+
+    def held_topics(self) -> list[str]:
+        with self._lock:
+            return list(self._held)
+
+    def committed(self, earliest_due: int) -> None:
+        """Rows were committed; the earliest of them is due then."""
+        if self._new_due is None or earliest_due < self._new_due:
+            self._new_due = earliest_due
+
+    @property
+    def any_held(self) -> bool:
+        return bool(self._held)
+
+    def has_left(self, due: int, offset: int, topic: str | None) -> bool | None:
+        """Whether the sink has answered for a row; None while a chunk with it is in flight.
+
+        ``topic``: the row's topic, which matters only while topics are held back.
+        """
+        for line in (self._main, *self._held.values()):
+            if offset in line.ahead:
+                return True
+        if _in_flight(self._main, due, offset):
+            return None
+        if not self._main.mark.covers(due, offset):
+            return False
+        lines = [line for line in self._held.values() if not line.mark.covers(due, offset)]
+        if not lines:
+            return True
+        for line in lines:
+            if line.topic == topic:
+                return None if _in_flight(line, due, offset) else False
+        return True
+
+    # -- the deliverer ---------------------------------------------------------------------------
+
+    def next_chunk(self, now_ms: int) -> Chunk | None:
+        """The next rows to hand out, or None. Errors: ``ClockBehind``, ``Damaged``."""
+        line = self._main
+        assert line.flight is None, "the last chunk has not been answered"
+        if now_ms < line.mark.c and line.mark.c != -1:
+            raise ClockBehind(
+                "the wall clock stands behind what was delivered",
+                got=f"{now_ms} ms",
+                limit=f"{line.mark.c} ms",
+                remedy="Delivery goes on when the clock has caught up; check time synchronisation",
+            )
+        for _ in range(_STEPS_MAX):
+            with self._lock:
+                high = self._high()
+                mark = line.mark
+            if high > mark.L:
+                chunk = self._late(line, high)
+                if chunk is not None or line.mark == mark:
+                    return chunk
+                continue
+            self._choose_cursor(line, now_ms)
+            if line.cursor is None:
+                self._move(line, mark, now_ms)
+                return None
+            if line.cursor.seen > mark.L:
+                continue  # it was prepared a moment later than the mark looked: look again
+            until = (now_ms, OFFSET_END)
+            chunk, more = self._due(line, until)
+            if chunk is not None:
+                return chunk
+            if not more:
+                return None
+        return self._empty(line)
+
+    def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None:
+        """The next rows of a held-back topic; None when it has caught up (and is released)."""
+        with self._lock:
+            line = self._held.get(topic)
+            for other in self._held.values():
+                if other is not line:
+                    other.cursor = None  # one held-back topic at a time has rows in memory
+        if line is None:
+            return None
+        assert line.flight is None, "the last chunk has not been answered"
+        if now_ms < line.mark.c:
+            return None
+        for _ in range(_STEPS_MAX):
+            with self._lock:
+                main = self._main.mark
+                if line.mark == main:
+                    if self._main.flight is None:
+                        del self._held[topic]
+                        self.changes += 1
+                    return None
+            if line.mark.L < main.L:
+                before = line.mark
+                chunk = self._late(line, main.L)
+                if chunk is not None or line.mark == before:
+                    return chunk
+                continue
+            until = min((main.c, main.r), (now_ms, OFFSET_END))
+            self._choose_cursor(line, until[0])
+            if line.cursor is not None:
+                chunk, more = self._due(line, until)
+                if chunk is not None:
+                    return chunk
+                if more:
+                    continue
+            if until == (main.c, main.r):
+                with self._lock:
+                    line.mark = Mark(main.c, main.r, line.mark.L)
+                    line.cursor = None
+        return self._empty(line)
+
+    def answer(
+        self, chunk: Chunk, answered: Mask, dead: int = 0, *, sink_down: bool = False
+    ) -> None:
+        """Move the mark of the chunk's line as far as the sink has answered.
+
+        ``answered``: shape (rows,). Topics with unanswered rows are held back; where that is not
+        possible (``sink_down``, or too many), the main mark pauses before the first of them.
+        """
+        with self._lock:
+            line = self._main if chunk.topic is None else self._held[chunk.topic]
+            flight = line.flight
+            assert flight is not None, "no chunk is in flight"
+            assert flight.chunk is chunk, "not the chunk in flight"
+            line.flight = None
+            accepted = int(np.count_nonzero(answered))
+            self.delivered += accepted - dead
+            self.dead += dead
+            self.changes += 1
+            if line.topic is not None:
+                line.behind -= accepted
+            if accepted == len(flight.kept):
+                self._pass(line, flight, len(flight.due), chunk.after)
+            else:
+                self._answer_partly(line, flight, answered, sink_down)
+            self.answered.notify_all()
+
+    def prepare(self, now_ms: int, ahead_ms: int) -> bool:
+        """Open the next slot ahead of its time, on another thread; whether one was opened."""
+        with self._lock:
+            cursor = self._main.cursor
+            high = self._high()
+            after = (self._main.mark.c, self._main.mark.r)
+            current = max(after[0] // TICK_MS, cursor.second if cursor is not None else -1)
+            behind = max(current, *self._prepared) if self._prepared else current
+        second = self._storage.next_second((behind + 1) * TICK_MS - 1)
+        if second is None or second * TICK_MS > now_ms + ahead_ms:
+            return False
+        with self._lock:
+            if len(self._prepared) >= _PREPARED_MAX:
+                return False
+        cursor = SlotCursor(self._storage, second, self._config.window_bytes_max)
+        cursor.load(after, high)
+        with self._lock:
+            if (self._main.mark.c, self._main.mark.r) < ((second + 1) * TICK_MS - 1, OFFSET_END):
+                self._prepared[second] = cursor
+        return True
+
+    def next_due_ms(self) -> int | None:
+        """When the next row of the main line can be due; None if nothing is known."""
+        with self._lock:
+            mark, cursor, fresh = self._main.mark, self._main.cursor, self._new_due
+        after = (mark.c, mark.r)
+        if cursor is not None and (fresh is None or fresh // TICK_MS >= cursor.second):
+            due = cursor.next_due(after)
+            if due is not None:
+                return due if fresh is None else min(due, fresh)
+            after = ((cursor.second + 1) * TICK_MS - 1, OFFSET_END)
+        second = self._storage.next_second(after[0])
+        if second is None:
+            return fresh
+        with self._lock:
+            prepared = self._prepared.get(second)
+        due = prepared.next_due(after) if prepared is not None else None
+        due = max(due if due is not None else second * TICK_MS, after[0])
+        return due if fresh is None else min(due, fresh)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _late(self, line: _Line, upto: int) -> Chunk | None:
+        """Step one: rows that are late for this line leave in offset order, ``L`` follows."""
+        mark = line.mark
+        rows, cancelled, reached = late_rows(
+            self._storage, mark, upto, self._config.chunk_rows_max, self._config.chunk_bytes_max
+        )
+        after = Mark(mark.c, mark.r, reached)
+        if not rows.num_rows:
+            with self._lock:
+                line.mark = after
+            return None
+        return self._hand_out(line, rows, cancelled, after, late=True)
+
+    def _due(self, line: _Line, until: Key) -> tuple[Chunk | None, bool]:
+        """Step two: rows in due order up to ``until``. Also whether trying again makes sense."""
+        cursor, mark = line.cursor, line.mark
+        assert cursor is not None
+        after = (mark.c, mark.r)
+        cursor.refresh(after, mark.L)
+        rows = cursor.peek(after, until, self._config.chunk_rows_max, self._config.chunk_bytes_max)
+        if rows.num_rows:
+            last = rows.num_rows - 1
+            key = int(times(rows, "due")[last]), int(times(rows, "offset")[last])
+            before = line.mark
+            chunk = self._hand_out(line, rows, cursor.cancelled, Mark(*key, mark.L), late=False)
+            return chunk, line.mark != before
+        end = (cursor.start + TICK_MS - 1, OFFSET_END)
+        if until < end:
+            if line.topic is None:
+                self._move(line, mark, until[0])
+            return None, False
+        with self._lock:  # the slot is done: go on to the next one with rows
+            if line.mark == mark:
+                line.mark = Mark(*max(after, end), mark.L)
+            line.cursor = None
+        return None, True
+
+    def _move(self, line: _Line, mark: Mark, now_ms: int) -> None:
+        """Nothing is due: the mark follows the clock, so that what comes in now counts as late."""
+        with self._lock:
+            if (
+                line.mark == mark
+                and line.flight is None
+                and (mark.c, mark.r) < (now_ms, OFFSET_END)
+            ):
+                line.mark = Mark(now_ms, OFFSET_END, mark.L)
+
+    def _choose_cursor(self, line: _Line, until_ms: int) -> None:
+        """Make ``line.cursor`` the first slot that can have rows due up to ``until_ms``."""
+        mark = line.mark
+        if line.topic is None:
+            with self._lock:
+                fresh, self._new_due = self._new_due, None
+            if line.cursor is not None and fresh is not None:
+                if max(fresh, mark.c) // TICK_MS < line.cursor.second:
+                    self._prepared[line.cursor.second] = line.cursor
+                    line.cursor = None
+        if line.cursor is not None:
+            return
+        # Rows at the mark's own millisecond may be left, unless it is known to be done with.
+        second = self._storage.next_second(mark.c if mark.r == OFFSET_END else mark.c - 1)
+        if second is None or second * TICK_MS > until_ms:
+            return
+        with self._lock:
+            cursor = self._prepared.pop(second, None) if line.topic is None else None
+            for old in [s for s in self._prepared if s < second]:
+                del self._prepared[old]
+        if cursor is None:
+            cursor = SlotCursor(self._storage, second, self._config.window_bytes_max)
+            cursor.load((mark.c, mark.r), mark.L)
+        line.cursor = cursor
+        with self._lock:  # questions about these rows must find the answer after the file is gone
+            self._cancels.add_from_file(second, cursor.cancelled)
+
+    def _hand_out(
+        self, line: _Line, rows: pa.RecordBatch, cancelled: set[int], after: Mark, *, late: bool
+    ) -> Chunk | None:
+        """Judge rows under the lock and put them in flight; None if there is nothing to wait for.
+
+        A row whose cancel is not committed yet cuts the chunk before it.
+        """
+        due, offset = times(rows, "due"), times(rows, "offset")
+        with self._lock:
+            gone, stop = self._judge(due, offset, cancelled)
+            if stop < len(due):
+                if stop == 0:
+                    return None
+                after = _mark_before(line.mark, due, offset, stop, late)
+                rows, due, offset, gone = (
+                    rows.slice(0, stop),
+                    due[:stop],
+                    offset[:stop],
+                    gone[:stop],
+                )
+            cancels = np.asarray(rows.column("cancels").is_valid())
+            before_this = _ahead(line, offset)
+            drop = gone | cancels | before_this
+            passed: dict[str, Int64s] = {}
+            withdrawn = np.empty(0, np.int64)
+            if line.topic is not None:
+                others = ~np.asarray(pc.equal(rows.column("topic"), line.topic))
+                withdrawn = np.flatnonzero(gone & ~(others | cancels | before_this))
+                drop |= others
+            elif self._held:
+                for topic in self._held:
+                    mine = np.asarray(pc.equal(rows.column("topic"), topic)) & ~drop
+                    if mine.any():
+                        passed[topic] = np.flatnonzero(mine)
+                        drop |= mine
+            kept = np.flatnonzero(~drop)
+            handed = rows if len(kept) == len(due) else rows.take(pa.array(kept))
+            chunk = Chunk(handed, line.topic, line.mark, after)
+            flight = _Flight(chunk, due, offset, late, kept, cancels, passed, withdrawn)
+            if not len(kept):
+                self.changes += 1
+                self._pass(line, flight, len(due), after)
+                return None
+            line.flight = flight
+            return chunk
+
+    def _judge(self, due: Int64s, offset: Int64s, cancelled: set[int]) -> tuple[Mask, int]:
+        """Which rows are cancelled, and before which row the chunk has to end."""
+        stop = len(due)
+        gone = members(np.sort(np.fromiter(cancelled, np.int64, len(cancelled))), offset)
+        for second in np.unique(due // TICK_MS).tolist():
+            gone |= members(self._cancels.targets(second), offset)
+            for target in self._cancels.pending(second):
+                at = np.flatnonzero(offset == target)
+                if len(at):
+                    stop = min(stop, int(at[0]))
+        return gone, stop
+
+    def _pass(self, line: _Line, flight: _Flight, count: int, after: Mark) -> None:
+        """The first ``count`` rows of a flight are done with: the line's mark is ``after`` now."""
+        line.mark = after
+        if line.ahead:
+            line.ahead.difference_update(flight.offset[:count].tolist())
+        if line.topic is not None:
+            line.behind -= int(np.count_nonzero(flight.withdrawn < count))
+            return
+        self.covered += count
+        self.cancels_covered += int(np.count_nonzero(flight.cancels[:count]))
+        for topic, positions in flight.passed_over.items():
+            self._held[topic].behind += int(np.count_nonzero(positions < count))
+
+    def _answer_partly(self, line: _Line, flight: _Flight, answered: Mask, sink_down: bool) -> None:
+        open_rows = flight.kept[~answered]
+        first = int(open_rows[0])
+        done = flight.kept[answered]
+        before = flight.chunk.before
+        if line.topic is not None:
+            self._pass(
+                line,
+                flight,
+                first,
+                _mark_before(before, flight.due, flight.offset, first, flight.late),
+            )
+            line.ahead.update(flight.offset[done[done > first]].tolist())
+            return
+        topics = flight.chunk.rows.column("topic").take(pa.array(np.flatnonzero(~answered)))
+        names = topics.unique().to_pylist()
+        if sink_down or len(self._held) + len(names) > self._config.held_topics_max:
+            self._pass(
+                line,
+                flight,
+                first,
+                _mark_before(before, flight.due, flight.offset, first, flight.late),
+            )
+            line.ahead.update(flight.offset[done[done > first]].tolist())
+            return
+        for name in names:
+            mine = np.asarray(pc.equal(flight.chunk.rows.column("topic"), name))
+            waiting = flight.kept[mine & ~answered]
+            at = int(waiting[0])
+            held = _Line(
+                name,
+                _mark_before(before, flight.due, flight.offset, at, flight.late),
+                behind=len(waiting),
+            )
+            later = flight.kept[mine & answered]
+            held.ahead.update(flight.offset[later[later > at]].tolist())
+            held.ahead |= line.ahead  # answered in an earlier try of this chunk
+            self._held[name] = held
+        self._pass(line, flight, len(flight.due), flight.chunk.after)
+
+    def _empty(self, line: _Line) -> Chunk:
+        """A chunk without rows: much was passed without anything to hand out, take a turn."""
+        with self._lock:
+            chunk = Chunk(EMPTY, line.topic, line.mark, line.mark)
+            none = np.empty(0, np.int64)
+            line.flight = _Flight(chunk, none, none, False, none, np.empty(0, np.bool_), {}, none)
+        return chunk
+
+
+def _ahead(line: _Line, offset: Int64s) -> Mask:
+    """Which rows were answered before, although the mark has not passed them."""
+    if not line.ahead:
+        return np.zeros(len(offset), np.bool_)
+    return np.isin(offset, np.fromiter(line.ahead, np.int64, len(line.ahead)))
+
+
+def _in_flight(line: _Line, due: int, offset: int) -> bool:
+    if line.flight is None:
+        return False
+    chunk = line.flight.chunk
+    return chunk.after.covers(due, offset) and not chunk.before.covers(due, offset)
+
+
+def _mark_before(before: Mark, due: Int64s, offset: Int64s, at: int, late: bool) -> Mark:
+    """The mark that covers the rows before position ``at`` of a chunk, and not that row."""
+    if late:
+        return Mark(before.c, before.r, int(offset[at]) - 1)
+    if at == 0:
+        return before
+    return Mark(int(due[at - 1]), int(offset[at - 1]), before.L)

@@ -1,0 +1,201 @@
+"""Every error slotwheel raises on purpose, as one small tree.
+
+Theory: a caller needs to know three things about an error - whose mistake it was, whether trying
+again can help, and what to do next. So there is one base class, few leaves, and each carries the
+offending value, the limit, and a remedy. The same classes cross the wire by their ``code``, so a
+client catches what the node raised.
+
+An operating-system error is never dressed up as one of these: ``OSError`` passes through as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class SlotwheelError(Exception):
+    """Base of all errors of this package.
+
+    ``code`` is the stable name used on the wire and in ``--json`` output; ``retryable`` says
+    whether the same call may succeed later without being changed.
+    """
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        got: Any = None,
+        limit: Any = None,
+        remedy: str = "",
+        row: int | None = None,
+    ) -> None:
+        self.message = message
+        self.got = got
+        self.limit = limit
+        self.remedy = remedy
+        self.row = row
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.got is not None:
+            parts.append(f"got {self.got}")
+        if self.limit is not None:
+            parts.append(f"limit {self.limit}")
+        text = "; ".join(parts)
+        if self.row is not None:
+            text = f"row {self.row}: {text}"
+        return f"{text}. {self.remedy}" if self.remedy else text
+
+    def to_wire(self) -> dict[str, Any]:
+        """The error as a JSON-able mapping; ``from_wire`` builds the same error again."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "got": None if self.got is None else str(self.got),
+            "limit": None if self.limit is None else str(self.limit),
+            "remedy": self.remedy,
+            "row": self.row,
+        }
+
+
+class InvalidMessage(SlotwheelError):
+    """One message cannot be accepted: due time, topic, or size."""
+
+    code = "invalid-message"
+
+
+class InvalidBatch(SlotwheelError):
+    """A batch as a whole cannot be accepted: schema, limits, or broken Arrow data."""
+
+    code = "invalid-batch"
+
+
+class InvalidConfiguration(SlotwheelError):
+    """A setting is not usable, or contradicts what the data directory was made with."""
+
+    code = "invalid-configuration"
+
+
+class UnsupportedVersion(SlotwheelError):
+    """A file or a peer speaks a version this program does not know."""
+
+    code = "unsupported-version"
+
+
+class UnknownId(SlotwheelError):
+    """A message id is malformed, or was never given out by this wheel group."""
+
+    code = "unknown-id"
+
+
+class Overloaded(SlotwheelError):
+    """The node cannot take more right now; nothing was stored. Try again later."""
+
+    code = "overloaded"
+    retryable = True
+
+
+class NodeUnreachable(SlotwheelError):
+    """No node answered at the address in time."""
+
+    code = "node-unreachable"
+    retryable = True
+
+
+class NotRunning(SlotwheelError):
+    """The node, the wheel or the client is shutting down or closed."""
+
+    code = "not-running"
+    retryable = True
+
+
+class SequenceTooOld(SlotwheelError):
+    """A producer repeated a sequence so old that the wheel cannot tell whether it was stored."""
+
+    code = "sequence-too-old"
+
+
+class DirectoryInUse(SlotwheelError):
+    """Another node holds the data directory."""
+
+    code = "directory-in-use"
+
+
+class AddressInUse(SlotwheelError):
+    """The port to listen on is taken."""
+
+    code = "address-in-use"
+
+
+class Damaged(SlotwheelError):
+    """Stored data is not what was written: names file, position, expected and found."""
+
+    code = "damaged"
+
+    def __init__(
+        self, path: str, position: int, *, expected: object, found: object, remedy: str = ""
+    ) -> None:
+        self.path = path
+        self.position = position
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"{path} is damaged at byte {position}: expected {expected}, found {found}",
+            remedy=remedy
+            or "Keep a copy of the directory, run 'slotwheel verify' on it, and restore from a peer"
+            " or a backup",
+        )
+
+
+class ClockBehind(SlotwheelError):
+    """The wall clock stands behind what was already delivered; delivery waits for it.
+
+    Going on could send a late row before its due time.
+    """
+
+    code = "clock-behind"
+    retryable = True
+
+
+class SyncFailed(SlotwheelError):
+    """fsync or fdatasync failed. What the page cache holds can no longer be believed.
+
+    The process has to end; a restart recovers from what is really on disk.
+    """
+
+    code = "sync-failed"
+
+
+_BY_CODE: dict[str, type[SlotwheelError]] = {
+    cls.code: cls
+    for cls in (
+        InvalidMessage,
+        InvalidBatch,
+        InvalidConfiguration,
+        UnsupportedVersion,
+        UnknownId,
+        Overloaded,
+        NodeUnreachable,
+        NotRunning,
+        SequenceTooOld,
+        DirectoryInUse,
+        AddressInUse,
+    )
+}
+
+
+def from_wire(fields: dict[str, Any]) -> SlotwheelError:
+    """Build the error a node sent. An unknown code becomes the base class, message kept."""
+    cls = _BY_CODE.get(str(fields.get("code")), SlotwheelError)
+    row = fields.get("row")
+    return cls(
+        str(fields.get("message", "unknown error")),
+        got=fields.get("got"),
+        limit=fields.get("limit"),
+        remedy=str(fields.get("remedy") or ""),
+        row=row if isinstance(row, int) else None,
+    )

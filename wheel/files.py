@@ -1,0 +1,209 @@
+"""The file seam: all that the engine asks of a file system, and its real implementation.
+
+Theory: crash safety can only be tested if every write, sync, rename and unlink goes through one
+narrow place that a test can replace by a double with *live* and *durable* bytes. ``Files`` and
+``Handle`` are that place. Paths are relative to the data directory, with ``/`` between parts.
+
+Rules
+- Writes name their position. There is no append mode: after a crash there may be junk at the end.
+- ``sync`` that fails raises ``SyncFailed``; the process must end (the kernel may have dropped the
+  dirty pages and will report success next time).
+- Creating, renaming or deleting is durable only after ``sync_dir`` (or ``sync_all``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from .errors import DirectoryInUse, SyncFailed
+
+Bytes = bytes | bytearray | memoryview
+
+
+class Handle(Protocol):
+    """An open file."""
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to ``length`` bytes at ``position``; fewer only at the end of the file."""
+
+    def pwrite(self, parts: Sequence[Bytes], position: int) -> int:
+        """Write all ``parts`` one after the other at ``position``; the number of bytes written."""
+
+    def truncate(self, length: int) -> None: ...
+
+    def sync(self) -> None:
+        """Make the content durable (fdatasync)."""
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """One data directory."""
+
+    def open(self, path: str, *, create: bool = False) -> Handle:
+        """Open for reading and writing. Without ``create`` a missing file is FileNotFoundError."""
+
+    def map(self, path: str, length: int) -> pa.Buffer:
+        """The first ``length`` bytes as a buffer that costs address space, not memory."""
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted; empty if there is none."""
+
+    def make_directory(self, directory: str) -> None: ...
+
+    def sync_dir(self, directory: str) -> None: ...
+
+    def sync_all(self) -> None:
+        """Make everything written so far durable, in one call for many files (syncfs)."""
+
+    def free_bytes(self) -> int: ...
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_WRITE_PARTS_MAX = 1024  # IOV_MAX on Linux
+
+
+class OsHandle:
+    """``Handle`` over a file descriptor."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = os.pread(self._fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(self._fd, length - got, position + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, parts: Sequence[Bytes], position: int) -> int:
+        start = position
+        for at in range(0, len(parts), _WRITE_PARTS_MAX):
+            group = parts[at : at + _WRITE_PARTS_MAX]
+            total = sum(len(part) for part in group)
+            written = os.pwritev(self._fd, group, position)
+            while written < total:  # a full disk or a signal cut the write short: go on or fail
+                rest = memoryview(b"".join(group))[written:]
+                written += os.pwrite(self._fd, rest, position + written)
+            position += total
+        return position - start
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self._fd, length)
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise SyncFailed(f"fdatasync of {self._path} failed: {error}") from error
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class OsFiles:
+    """``Files`` over a real directory."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.fspath(root)
+        os.makedirs(self.root, exist_ok=True)
+        self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _absolute(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def open(self, path: str, *, create: bool = False) -> OsHandle:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return OsHandle(os.open(path, flags, 0o644, dir_fd=self._root_fd), self._absolute(path))
+
+    def map(self, path: str, length: int) -> pa.Buffer:
+        with pa.memory_map(self._absolute(path)) as mapped:
+            return mapped.read_buffer(length)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target, src_dir_fd=self._root_fd, dst_dir_fd=self._root_fd)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path, dir_fd=self._root_fd)
+
+    def list(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._absolute(directory)))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, directory: str) -> None:
+        os.makedirs(self._absolute(directory), exist_ok=True)
+
+    def sync_dir(self, directory: str) -> None:
+        fd = os.open(self._absolute(directory), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise SyncFailed(f"fsync of {self._absolute(directory)} failed: {error}") from error
+        finally:
+            os.close(fd)
+
+    def sync_all(self) -> None:
+        if _libc.syncfs(self._root_fd) != 0:
+            code = ctypes.get_errno()
+            raise SyncFailed(f"syncfs of {self.root} failed: {os.strerror(code)}")
+
+    def free_bytes(self) -> int:
+        stat = os.fstatvfs(self._root_fd)
+        return stat.f_bavail * stat.f_frsize
+
+    def close(self) -> None:
+        os.close(self._root_fd)
+
+
+class DirectoryLock:
+    """Holds a data directory for one process, until ``release`` or the end of the process.
+
+    The kernel drops the lock with the process, so a SIGKILL leaves nothing to clean up.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._path = os.path.join(os.fspath(root), "LOCK")
+        os.makedirs(os.fspath(root), exist_ok=True)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._fd)
+            raise DirectoryInUse(
+                "the data directory is in use by another node",
+                got=f"{os.fspath(root)} (process {holder or 'unknown'})",
+                remedy="Stop that node, or give this one a --data directory of its own",
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._fd)

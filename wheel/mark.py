@@ -1,0 +1,188 @@
+"""The mark: what has been delivered, in constant space.
+
+A mark is ``(c, r, L)``. A row is *covered* iff ``offset <= L`` and ``(due, offset) <= (c, r)``. It
+moves along one axis at a time: first ``L`` (late rows, in offset order), then ``(c, r)`` (rows in
+due order, up to the clock). Either move may be cut after any row, so a chunk can have any size.
+
+    offset
+      ^          not covered: too new
+    L +----------------+
+      |    covered     |   not covered: not due yet
+      +----------------+------------> (due, offset)
+                     (c, r)
+
+``Marks`` is what a journal entry carries: the main mark, a copy for each held-back topic, and the
+running counters that make "how much is pending" a subtraction.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import Damaged, UnsupportedVersion
+
+Int64s = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+MARK_VERSION = 1
+
+# +---------+---------+--------+---+---+---+---------+---------+-----------+------+
+# | version | copies  | epoch  | c | r | L | covered | cancels | delivered | dead |
+# | u16     | u16+pad | u64    |   i64     | u64     | u64     | u64       | u64  |
+# +---------+---------+--------+---+---+---+---------+---------+-----------+------+
+_HEAD = struct.Struct(
+    "<"
+    "H"  # version of this layout
+    "H"  # number of copies that follow
+    "I"  # reserved, zero
+    "Q"  # epoch the mark was made in
+    "q"  # c: due time reached, ms
+    "q"  # r: offset reached within c
+    "q"  # L: offset up to which late rows have left
+    "Q"  # covered: rows the main mark has passed, of every kind
+    "Q"  # cancels: of those, cancel rows
+    "Q"  # delivered: rows a sink accepted
+    "Q"  # dead: rows that went to the dead-letter topic
+)
+# +---+---+---+--------+--------------+-------+
+# | c | r | L | behind | topic length | topic |
+# | i64 each  | u64    | u16 + pad    | utf-8 |
+# +---+---+---+--------+--------------+-------+
+_COPY = struct.Struct(
+    "<"
+    "q"  # c of the copy
+    "q"  # r of the copy
+    "q"  # L of the copy
+    "Q"  # behind: rows of the topic between the copy and the main mark
+    "H"  # bytes of the topic name that follows
+    "6x"
+)
+assert _HEAD.size == 72
+assert _COPY.size == 40
+
+
+@dataclass(frozen=True, slots=True, order=False)
+class Mark:
+    """``c``: due time in ms; ``r``: offset within it; ``L``: up to where late rows have left."""
+
+    c: int = -1
+    r: int = -1
+    L: int = -1
+
+    def covers(self, due: int, offset: int) -> bool:
+        return offset <= self.L and (due, offset) <= (self.c, self.r)
+
+    def behind(self, due: Int64s, offset: Int64s) -> Mask:
+        """Which rows lie at or behind ``(c, r)``, whatever ``L`` says; shape (rows,)."""
+        mask: Mask = (due < self.c) | ((due == self.c) & (offset <= self.r))
+        return mask
+
+    def covered(self, due: Int64s, offset: Int64s) -> Mask:
+        """Which rows are covered, shape (rows,)."""
+        mask: Mask = self.behind(due, offset) & (offset <= self.L)
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMark:
+    """A held-back topic's own copy. ``behind`` rows wait between it and the main mark."""
+
+    mark: Mark
+    behind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The main mark, the copies, and counters since the wheel was created."""
+
+    main: Mark = Mark()
+    epoch: int = 0
+    copies: dict[str, TopicMark] = field(default_factory=dict)
+    covered: int = 0
+    cancels: int = 0
+    delivered: int = 0
+    dead: int = 0
+
+    def all_cover(self, end_due: int, highest_offset: int) -> bool:
+        """Whether every mark covers every row due before ``end_due`` with offset <= highest.
+
+        Source: DESIGN section 6, "a slot is covered when the mark's c is past its end and its
+        highest offset <= L, for every mark".
+        """
+        return all(
+            mark.c >= end_due and highest_offset <= mark.L
+            for mark in (self.main, *(copy.mark for copy in self.copies.values()))
+        )
+
+    def all_covered(self, due: Int64s, offset: Int64s) -> Mask:
+        """Which rows every mark covers, shape (rows,)."""
+        mask = self.main.covered(due, offset)
+        for copy in self.copies.values():
+            mask &= copy.mark.covered(due, offset)
+        return mask
+
+    def encode(self) -> bytes:
+        parts = [
+            _HEAD.pack(
+                MARK_VERSION,
+                len(self.copies),
+                0,
+                self.epoch,
+                self.main.c,
+                self.main.r,
+                self.main.L,
+                self.covered,
+                self.cancels,
+                self.delivered,
+                self.dead,
+            )
+        ]
+        for topic, copy in sorted(self.copies.items()):
+            name = topic.encode()
+            mark = copy.mark
+            parts.append(_COPY.pack(mark.c, mark.r, mark.L, copy.behind, len(name)))
+            parts.append(name)
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes, where: str = "mark") -> Marks:
+        """Errors: ``UnsupportedVersion``, ``Damaged`` naming ``where``."""
+        if len(data) < _HEAD.size:
+            raise Damaged(where, len(data), expected=f"{_HEAD.size} bytes", found=len(data))
+        version, count, reserved, epoch, c, r, last, covered, cancels, delivered, dead = (
+            _HEAD.unpack_from(data)
+        )
+        if version != MARK_VERSION:
+            raise UnsupportedVersion(
+                f"{where}: unknown mark version",
+                got=version,
+                limit=MARK_VERSION,
+                remedy="Use the slotwheel version that wrote it, or a newer one",
+            )
+        if reserved:
+            raise Damaged(where, 4, expected="zero in the reserved field", found=reserved)
+        copies: dict[str, TopicMark] = {}
+        at = _HEAD.size
+        for _ in range(count):
+            if len(data) < at + _COPY.size:
+                raise Damaged(where, at, expected="a topic's copy of the mark", found="the end")
+            cc, cr, cl, behind, length = _COPY.unpack_from(data, at)
+            at += _COPY.size
+            name = data[at : at + length]
+            if len(name) < length:
+                raise Damaged(where, at, expected=f"{length} bytes of topic", found=len(name))
+            try:
+                topic = bytes(name).decode()
+            except UnicodeDecodeError:
+                raise Damaged(where, at, expected="a topic in UTF-8", found=name[:50]) from None
+            copies[topic] = TopicMark(Mark(cc, cr, cl), behind)
+            at += length
+        if at != len(data):
+            raise Damaged(
+                where, at, expected="the end of the mark", found=f"{len(data) - at} bytes"
+            )
+        return cls(Mark(c, r, last), epoch, copies, covered, cancels, delivered, dead)

@@ -1,0 +1,187 @@
+"""Slot files: ``slots/<second>.arrows``, each a plain Arrow IPC stream.
+
+Theory: a slot file is a schema message followed by record-batch messages (*blocks*), without an
+end-of-stream marker, so that it can grow. It is only appended to or deleted whole. Anyone can open
+it with pyarrow or Polars. Each block is sorted by ``(due, offset)``, and the blocks of a file hold
+ascending, disjoint ranges of offsets, because each spill writes the next range.
+
+    +--------+---------+---------+-- - - - -+
+    | schema | block 1 | block 2 |   junk   |
+    +--------+---------+---------+-- - - - -+
+    0                            length     end of file
+                                 (catalog)
+
+What lies beyond the catalog's length was never written: a reader does not look there, and the next
+append cuts it off first. The catalog also holds a running CRC-32C, which readers check.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from .errors import Damaged, UnsupportedVersion
+from .files import Files
+from .handles import HandleCache
+from .schema import ROW, SCHEMA_VERSION
+from .state import SlotInfo
+
+SLOT_DIRECTORY = "slots"
+SUFFIX = ".arrows"
+SCHEMA_MESSAGE = bytes(ROW.serialize())
+_MAP_FROM_BYTES = 32 << 20
+"""Larger files are mapped instead of read: they cost address space, not memory."""
+
+
+def path_of(second: int) -> str:
+    return f"{SLOT_DIRECTORY}/{second}{SUFFIX}"
+
+
+def second_of(name: str) -> int | None:
+    """The second a file name stands for, or None if it is not a slot file's name."""
+    stem = name.removesuffix(SUFFIX)
+    if stem == name or not stem.lstrip("-").isdigit() or str(int(stem)) != stem:
+        return None
+    return int(stem)
+
+
+class SlotFiles:
+    """Reads, appends to and deletes slot files. Knows bytes, not what they mean."""
+
+    def __init__(self, files: Files, open_handles_max: int) -> None:
+        self._files = files
+        self.handles = HandleCache(files, open_handles_max)
+        files.make_directory(SLOT_DIRECTORY)
+
+    def append(
+        self,
+        second: int,
+        info: SlotInfo | None,
+        block: pa.Buffer,
+        rows: int,
+        cancels: int,
+        highest: int,
+    ) -> SlotInfo:
+        """Write a block behind the committed length; what the catalog will say once committed.
+
+        Not durable and not committed when it returns.
+        """
+        parts: list[memoryview] = [memoryview(block)]
+        if info is None:
+            info = SlotInfo(0, 0, 0, -1, 0)
+            parts.insert(0, memoryview(SCHEMA_MESSAGE))
+        crc = info.crc
+        for part in parts:
+            crc = crc32c(part, crc)
+        with self.handles.use(path_of(second), create=info.length == 0) as handle:
+            if handle.size() > info.length:
+                handle.truncate(info.length)
+            written = handle.pwrite(parts, info.length)
+        return SlotInfo(
+            info.length + written,
+            info.rows + rows,
+            info.cancels + cancels,
+            max(info.highest, highest),
+            crc,
+        )
+
+    def sync(self, second: int) -> None:
+        with self.handles.use(path_of(second)) as handle:
+            handle.sync()
+
+    def read(
+        self, second: int, info: SlotInfo, known: SlotInfo | None = None
+    ) -> list[pa.RecordBatch]:
+        """The blocks of a slot up to ``info.length``, or only those behind ``known.length``.
+
+        Errors: ``Damaged`` when the bytes are not those the catalog recorded,
+        ``UnsupportedVersion`` for a schema of another version.
+        """
+        path = path_of(second)
+        start = known.length if known is not None else 0
+        if info.length == start:
+            return []
+        if info.length - start >= _MAP_FROM_BYTES:
+            data = self._files.map(path, info.length).slice(start)
+        else:
+            with self.handles.use(path) as handle:
+                data = pa.py_buffer(handle.pread(info.length - start, start))
+        if data.size != info.length - start:
+            raise Damaged(path, start + data.size, expected=f"{info.length} bytes", found="the end")
+        crc = crc32c(memoryview(data), known.crc if known is not None else 0)
+        if crc != info.crc:
+            raise Damaged(path, start, expected=f"CRC-32C {info.crc:08x}", found=f"{crc:08x}")
+        return decode_blocks(data, path, with_schema=start == 0)
+
+    def remove(self, second: int) -> None:
+        """Delete the file; one that is already gone is fine (a crash may have come between)."""
+        path = path_of(second)
+        self.handles.forget(path)
+        try:
+            self._files.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def seconds(self) -> list[int]:
+        """The seconds of all slot files in the directory."""
+        found = (second_of(name) for name in self._files.list(SLOT_DIRECTORY))
+        return [second for second in found if second is not None]
+
+    def cut(self, second: int, info: SlotInfo) -> int:
+        """Cut a file to its committed length at open; the number of bytes cut.
+
+        Errors: ``Damaged`` when the file is missing or too short.
+        """
+        path = path_of(second)
+        try:
+            handle = self._files.open(path)
+        except FileNotFoundError:
+            raise Damaged(path, 0, expected=f"{info.length} bytes", found="no such file") from None
+        try:
+            size = handle.size()
+            if size < info.length:
+                raise Damaged(path, size, expected=f"{info.length} bytes", found=f"{size} bytes")
+            if size > info.length:
+                handle.truncate(info.length)
+            return size - info.length
+        finally:
+            handle.close()
+
+    def close(self) -> None:
+        self.handles.close()
+
+
+def encode_block(rows: pa.RecordBatch) -> pa.Buffer:
+    """One block: the encapsulated IPC message of a batch with the ROW schema."""
+    return rows.serialize()
+
+
+def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.RecordBatch]:
+    """The record batches in ``data``, zero-copy. Errors: ``Damaged``, ``UnsupportedVersion``."""
+    try:
+        if with_schema:
+            reader = pa.ipc.open_stream(data)
+            check_schema(reader.schema, path)
+            return list(reader)
+        batches: list[pa.RecordBatch] = []
+        messages = pa.ipc.MessageReader.open_stream(data)
+        while True:
+            try:
+                message = messages.read_next_message()
+            except StopIteration:
+                return batches
+            batches.append(pa.ipc.read_record_batch(message, ROW))
+    except (pa.ArrowException, ValueError, EOFError) as error:
+        raise Damaged(path, 0, expected="an Arrow IPC stream", found=str(error)[:200]) from None
+
+
+def check_schema(schema: pa.Schema, path: str) -> None:
+    """Errors: ``UnsupportedVersion`` when the file is of another schema version."""
+    version = (schema.metadata or {}).get(b"slotwheel.schema", b"none").decode("ascii", "replace")
+    if version != str(SCHEMA_VERSION) or not schema.equals(ROW, check_metadata=False):
+        raise UnsupportedVersion(
+            f"{path}: unknown schema version",
+            got=version,
+            limit=SCHEMA_VERSION,
+            remedy="Use the slotwheel version that wrote it, or a newer one",
+        )

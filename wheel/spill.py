@@ -1,0 +1,107 @@
+"""Gathering the tail for a spill: rows of many pieces, in slot order, a range of slots at a time.
+
+Theory: a spill is one sort and one append a slot. Gathering everything in one piece would take
+three times the tail; gathering by ranges of slots takes a fraction of it on top. Each piece is
+sorted by due time once (64-bit keys of due time and row, so that the vectorised sort of NumPy
+applies); for a range, its part of every piece is taken, joined and put in order.
+
+All heavy work here runs in NumPy and Arrow, outside the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from .config import TICK_MS
+from .runs import sort_rows
+from .schema import Int64s, times
+from .tail import Piece, offsets_of
+
+_RANGE_BYTES = 12 << 20
+"""About how much is gathered at a time."""
+
+Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of one slot, sorted by ``(due, offset)``, ROW schema."""
+
+    second: int
+    rows: pa.RecordBatch
+
+
+@dataclass(slots=True)
+class _Sorted:
+    piece: Piece
+    due: Int64s
+    indices: Int64s
+
+
+def _sorted_rows(piece: Piece, covered: Covered) -> _Sorted:
+    """The rows of a piece that are not covered, in due order."""
+    keep = np.flatnonzero(~covered(piece.due, offsets_of(piece)))
+    due = piece.due[keep]
+    if not len(keep):
+        return _Sorted(piece, due, keep)
+    relative = due - int(due.min())
+    if int(relative.max()) >> 31 or piece.rows.num_rows >> 32:
+        order = np.argsort(due, kind="stable")
+        return _Sorted(piece, due[order], keep[order])
+    # One sort of (due, row) packed into 64 bits is several times faster than an argsort.
+    packed = (relative << 32) | keep
+    packed.sort()
+    indices = packed & 0xFFFFFFFF
+    return _Sorted(piece, piece.due[indices], indices)
+
+
+def blocks(pieces: Sequence[Piece], covered: Covered) -> Iterator[Block]:
+    """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once."""
+    parts = [_sorted_rows(piece, covered) for piece in pieces]
+    parts = [part for part in parts if len(part.indices)]
+    if not parts:
+        return
+    for low, high in _ranges(parts):
+        rows = _gather(parts, low * TICK_MS, high * TICK_MS)
+        if rows is None:
+            continue
+        second = times(rows, "due") // TICK_MS
+        edges = np.flatnonzero(np.diff(second)) + 1
+        starts = [0, *edges.tolist()]
+        stops = [*edges.tolist(), rows.num_rows]
+        for start, stop in zip(starts, stops, strict=True):
+            yield Block(int(second[start]), rows.slice(start, stop - start))
+
+
+def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:
+    """Ranges of seconds, each with about ``_RANGE_BYTES`` of rows."""
+    rows = sum(len(part.indices) for part in parts)
+    nbytes = sum(
+        part.piece.nbytes * len(part.indices) // part.piece.rows.num_rows for part in parts
+    )
+    pieces = max(1, -(-nbytes // _RANGE_BYTES))
+    # Quantiles of a sample: exact borders do not matter, an even share does.
+    step = max(1, rows // 65_536)
+    sample = np.sort(np.concatenate([part.due[::step] for part in parts])) // TICK_MS
+    low, high = int(sample[0]), max(int(part.due[-1]) for part in parts) // TICK_MS + 1
+    low = min(low, min(int(part.due[0]) for part in parts) // TICK_MS)
+    inner = [int(sample[len(sample) * n // pieces]) for n in range(1, pieces)]
+    borders = sorted({low, high, *(b for b in inner if low < b < high)})
+    return list(pairwise(borders))
+
+
+def _gather(parts: Sequence[_Sorted], low: int, high: int) -> pa.RecordBatch | None:
+    taken = []
+    for part in parts:
+        start, stop = np.searchsorted(part.due, [low, high])
+        if stop > start:
+            taken.append(part.piece.take(part.indices[start:stop]))
+    if not taken:
+        return None
+    return sort_rows(pa.concat_batches(taken)) if len(taken) > 1 else taken[0]

@@ -1,0 +1,263 @@
+"""The state store: small, transactional, and the one commit point of a data directory.
+
+Theory: slot files and journal segments are only bytes; what they *mean* is decided here. One
+transaction says which slot files exist and how long they are, together with the checkpoint up to
+which the journal is no longer needed. Bytes beyond a recorded length were never written.
+
+``StateStore`` is the seam; ``LmdbState`` the real store; tests have a double whose commit is one
+atomic step of a crash sweep.
+
+Source: DESIGN section 3 (I6) and section 5 (State).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import lmdb
+
+from .errors import Damaged, UnsupportedVersion
+from .mark import Marks
+
+STATE_VERSION = 1
+STATE_DIRECTORY = "state"
+_MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
+
+# +--------+------+---------+---------+-------+
+# | length | rows | cancels | highest | crc   |
+# | u64    | u64  | u64     | i64     | u32+4 |
+# +--------+------+---------+---------+-------+
+_SLOT = struct.Struct(
+    "<"
+    "Q"  # committed length of the file in bytes
+    "Q"  # rows in it, of every kind
+    "Q"  # of those, cancel rows
+    "q"  # highest offset in it
+    "I"  # running CRC-32C over the committed length
+    "4x"
+)
+_SECOND = struct.Struct(">q")  # key of a slot: big-endian, so that LMDB's order is time's order
+# +----------+-------------+---------+-------+-------+
+# | sequence | base offset | created | index | count |
+# | i64      | i64         | i64     | u64   | u32+4 |
+# +----------+-------------+---------+-------+-------+
+_SENT = struct.Struct(
+    "<"
+    "q"  # the producer's sequence
+    "q"  # base offset the entry got
+    "q"  # when it was created, ms
+    "Q"  # index of the entry
+    "I"  # rows in it
+    "4x"
+)
+_PRODUCER = struct.Struct(">Q")
+assert _SLOT.size == 40
+assert _SENT.size == 40
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """What the catalog knows of one slot file."""
+
+    length: int
+    rows: int
+    cancels: int
+    highest: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One entry of a producer, as far as a duplicate needs to be answered."""
+
+    sequence: int
+    base_offset: int
+    created: int
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything that deleting journal entries up to ``index`` would lose."""
+
+    index: int = 0
+    epoch: int = 0
+    next_offset: int = 0
+    rows: int = 0
+    """Rows ever committed, of every kind, up to ``index``."""
+    cancels: int = 0
+    """Of those, cancel rows."""
+    marks: Marks = field(default_factory=Marks)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The last configuration entry: group, key, slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One transaction. ``None`` or empty leaves a part as it is."""
+
+    epoch: int | None = None
+    vote: str | None = None
+    store_id: bytes | None = None
+    checkpoint: Checkpoint | None = None
+    slots: Mapping[int, SlotInfo] = field(default_factory=dict)
+    slots_deleted: Sequence[int] = ()
+    producers: Mapping[int, Sequence[Sent]] = field(default_factory=dict)
+    producers_deleted: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class Stored:
+    """The whole state as loaded at open."""
+
+    store_id: bytes = b""
+    epoch: int = 0
+    vote: str = ""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    slots: dict[int, SlotInfo] = field(default_factory=dict)
+    producers: dict[int, list[Sent]] = field(default_factory=dict)
+
+
+class StateStore(Protocol):
+    """Loads the state once, then commits updates; each commit is durable when it returns."""
+
+    def load(self) -> Stored: ...
+
+    def commit(self, update: Update) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    fields = {
+        "index": checkpoint.index,
+        "epoch": checkpoint.epoch,
+        "next_offset": checkpoint.next_offset,
+        "rows": checkpoint.rows,
+        "cancels": checkpoint.cancels,
+        "marks": checkpoint.marks.encode().hex(),
+        "config": dict(checkpoint.config),
+    }
+    return json.dumps(fields, sort_keys=True).encode()
+
+
+def decode_checkpoint(data: bytes, where: str) -> Checkpoint:
+    try:
+        fields = json.loads(data)
+        return Checkpoint(
+            index=fields["index"],
+            epoch=fields["epoch"],
+            next_offset=fields["next_offset"],
+            rows=fields["rows"],
+            cancels=fields["cancels"],
+            marks=Marks.decode(bytes.fromhex(fields["marks"]), f"{where}: mark of the checkpoint"),
+            config=fields["config"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(where, 0, expected="a checkpoint", found=str(error)) from None
+
+
+def encode_sent(sent: Sequence[Sent]) -> bytes:
+    return b"".join(
+        _SENT.pack(one.sequence, one.base_offset, one.created, one.index, one.count) for one in sent
+    )
+
+
+def decode_sent(data: bytes) -> list[Sent]:
+    return [Sent(*fields) for fields in _SENT.iter_unpack(data)]
+
+
+class LmdbState:
+    """``StateStore`` in one LMDB environment at ``<root>/state``.
+
+    Errors on open: ``UnsupportedVersion`` for a newer format, ``Damaged`` when it is not ours.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, readonly: bool = False) -> None:
+        self.path = os.path.join(os.fspath(root), STATE_DIRECTORY)
+        if not readonly:
+            os.makedirs(self.path, exist_ok=True)
+        try:
+            self._env = lmdb.open(
+                self.path,
+                map_size=_MAP_BYTES,
+                max_dbs=3,
+                readonly=readonly,
+                create=not readonly,
+                lock=not readonly,
+            )
+        except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError) as error:
+            raise Damaged(self.path, 0, expected="an LMDB environment", found=str(error)) from None
+        self._readonly = readonly
+        self._meta = self._database(b"meta")
+        self._slots = self._database(b"slots")
+        self._producers = self._database(b"producers")
+        self._check_version()
+
+    def _database(self, name: bytes) -> Any:
+        try:
+            return self._env.open_db(name, create=not self._readonly)
+        except lmdb.Error as error:
+            raise Damaged(
+                self.path, 0, expected=f"database {name.decode()}", found=str(error)
+            ) from None
+
+    def _check_version(self) -> None:
+        with self._env.begin(db=self._meta) as txn:
+            raw = txn.get(b"version")
+        if raw is None:
+            if self._readonly:
+                raise Damaged(self.path, 0, expected="a format version", found="none")
+            with self._env.begin(write=True, db=self._meta) as txn:
+                txn.put(b"version", str(STATE_VERSION).encode())
+        elif bytes(raw) != str(STATE_VERSION).encode():
+            raise UnsupportedVersion(
+                f"{self.path}: the data directory has a format this version does not know",
+                got=bytes(raw)[:20].decode("ascii", "replace"),
+                limit=STATE_VERSION,
+                remedy="Use the slotwheel version that wrote it, or a newer one",
+            )
+
+    def load(self) -> Stored:
+        stored = Stored()
+        with self._env.begin() as txn:
+            stored.store_id = bytes(txn.get(b"store_id", db=self._meta) or b"")
+            stored.epoch = int(txn.get(b"epoch", b"0", db=self._meta))
+            stored.vote = bytes(txn.get(b"vote", b"", db=self._meta)).decode()
+            raw = txn.get(b"checkpoint", db=self._meta)
+            if raw is not None:
+                stored.checkpoint = decode_checkpoint(bytes(raw), self.path)
+            for key, value in txn.cursor(db=self._slots):
+                stored.slots[_SECOND.unpack(key)[0]] = SlotInfo(*_SLOT.unpack(value))
+            for key, value in txn.cursor(db=self._producers):
+                stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(bytes(value))
+        return stored
+
+    def commit(self, update: Update) -> None:
+        with self._env.begin(write=True) as txn:
+            if update.store_id is not None:
+                txn.put(b"store_id", update.store_id, db=self._meta)
+            if update.epoch is not None:
+                txn.put(b"epoch", str(update.epoch).encode(), db=self._meta)
+            if update.vote is not None:
+                txn.put(b"vote", update.vote.encode(), db=self._meta)
+            if update.checkpoint is not None:
+                txn.put(b"checkpoint", encode_checkpoint(update.checkpoint), db=self._meta)
+            for second, info in update.slots.items():
+                value = _SLOT.pack(info.length, info.rows, info.cancels, info.highest, info.crc)
+                txn.put(_SECOND.pack(second), value, db=self._slots)
+            for second in update.slots_deleted:
+                txn.delete(_SECOND.pack(second), db=self._slots)
+            for producer, sent in update.producers.items():
+                txn.put(_PRODUCER.pack(producer), encode_sent(sent), db=self._producers)
+            for producer in update.producers_deleted:
+                txn.delete(_PRODUCER.pack(producer), db=self._producers)
+
+    def close(self) -> None:
+        self._env.close()

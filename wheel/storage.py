@@ -1,0 +1,240 @@
+"""Where committed rows rest: the tail in memory, slot files on disk, and the catalog of them.
+
+Theory: the catalog in memory mirrors the state store. It changes only after a transaction has
+committed, so whatever a reader sees is also what a restart would find. One thread spills and
+deletes; any thread reads, through read points taken under the owner's lock.
+
+Rules
+- Spill: blocks -> durable -> one commit (catalog and checkpoint) -> drop the tail's rows.
+- Delete: commit, then unlink. A crash in between leaves a file without a row in the catalog,
+  which is removed at open.
+- A slot is deleted only when every committed mark covers every row in it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from .config import TICK_MS, WheelConfig
+from .files import Files
+from .mark import Marks
+from .reader import ReadPoint, cancelled_in
+from .schema import times
+from .slotfile import SLOT_DIRECTORY, SlotFiles, encode_block
+from .spill import blocks
+from .state import Checkpoint, Sent, SlotInfo, StateStore, Update
+from .tail import Piece, Tail
+
+_SYNC_ONE_BY_ONE_MAX = 256
+"""Up to so many files are synced one by one; more by one syncfs, which is faster for many but
+stalls the journal's own syncs for some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpillPlan:
+    """What one spill covers: everything committed up to ``checkpoint.index``."""
+
+    pieces: Sequence[Piece]
+    checkpoint: Checkpoint
+    producers: Mapping[int, Sequence[Sent]]
+    producers_gone: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SpillReport:
+    rows: int
+    skipped: int
+    slots: int
+    nbytes: int
+
+
+class Storage:
+    """The resting place of committed rows. ``lock`` is the owner's lock of the wheel."""
+
+    def __init__(
+        self, files: Files, state: StateStore, config: WheelConfig, lock: threading.RLock
+    ) -> None:
+        self._files = files
+        self._state = state
+        self._config = config
+        self._lock = lock
+        self.slot_files = SlotFiles(files, config.open_handles_max)
+        self.tail = Tail()
+        self.spilled = 0
+        """Committed rows below this offset are in slot files (or were covered)."""
+        self.catalog: dict[int, SlotInfo] = {}
+        self._seconds: list[int] = []
+        self.file_rows = 0
+        self.file_bytes = 0
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def recover(self, slots: Mapping[int, SlotInfo], spilled: int) -> list[str]:
+        """Make the files what the catalog says. Returns what had to be mended, one line each."""
+        mended = []
+        for second, info in slots.items():
+            cut = self.slot_files.cut(second, info)
+            if cut:
+                mended.append(f"{second}: cut {cut} bytes that were never committed")
+        removed = [second for second in self.slot_files.seconds() if second not in slots]
+        for second in removed:
+            self.slot_files.remove(second)
+            mended.append(f"{second}: removed a slot file that the catalog does not know")
+        self.catalog = dict(slots)
+        self._seconds = sorted(slots)
+        self.spilled = spilled
+        self.file_rows = sum(info.rows for info in slots.values())
+        self.file_bytes = sum(info.length for info in slots.values())
+        return mended
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read_point(self, second: int) -> ReadPoint:
+        with self._lock:
+            return ReadPoint(self.catalog.get(second), self.spilled, self.tail.pieces)
+
+    def read_blocks(
+        self, second: int, info: SlotInfo, known: SlotInfo | None = None
+    ) -> list[pa.RecordBatch]:
+        return self.slot_files.read(second, info, known)
+
+    def late_seconds(self, last_second: int, offset: int) -> list[int]:
+        with self._lock:
+            seconds = self._seconds[: bisect.bisect_right(self._seconds, last_second)]
+            return [second for second in seconds if self.catalog[second].highest >= offset]
+
+    def any_ends_within(self, after_ms: int, upto_ms: int) -> bool:
+        """Whether a slot with a file ends at ``after_ms < end <= upto_ms``."""
+        at = bisect.bisect_right(self._seconds, after_ms // TICK_MS - 1)
+        return at < len(self._seconds) and (self._seconds[at] + 1) * TICK_MS <= upto_ms
+
+    def next_second(self, after_ms: int) -> int | None:
+        """The first second with a row due behind ``after_ms``, from files and tail; None if none.
+
+        The answer for slot files is the slot's second even if its rows there are all covered.
+        """
+        with self._lock:
+            at = bisect.bisect_left(self._seconds, (after_ms + 1) // TICK_MS)
+            best = self._seconds[at] if at < len(self._seconds) else None
+            pieces = self.tail.pieces
+        for piece in pieces:
+            later = piece.due[piece.due > after_ms]
+            if len(later):
+                second = int(later.min()) // TICK_MS
+                best = second if best is None else min(best, second)
+        return best
+
+    def cancelled_in_file(self, second: int) -> set[int]:
+        """Targets of the cancel rows in a slot's file."""
+        with self._lock:
+            info = self.catalog.get(second)
+        if info is None or info.cancels == 0:
+            return set()
+        found: set[int] = set()
+        for block in self.read_blocks(second, info):
+            found.update(cancelled_in(block))
+        return found
+
+    def find(self, due: int, offset: int) -> pa.RecordBatch | None:
+        """One row by its key (ROW schema, one row), or None if it is nowhere any more."""
+        point = self.read_point(due // TICK_MS)
+        for piece in point.pieces:
+            if piece.base_offset <= offset < piece.next_offset:
+                row = piece.take(np.array([offset - piece.base_offset], np.int64))
+                return row if int(times(row, "due")[0]) == due else None
+        if point.info is None or offset > point.info.highest:
+            return None
+        for block in self.read_blocks(due // TICK_MS, point.info):
+            at = np.flatnonzero(times(block, "offset") == offset)
+            if len(at):
+                row = block.slice(int(at[0]), 1)
+                return row if int(times(row, "due")[0]) == due else None
+        return None
+
+    # -- writing: one thread ---------------------------------------------------------------------
+
+    def spill(self, plan: SpillPlan, dropped: Callable[[Checkpoint], None]) -> SpillReport:
+        """Move the rows of ``plan.pieces`` that are not covered into slot files.
+
+        ``dropped`` is called under the lock, in the same instant in which the rows change from the
+        tail to the files. An ``OSError`` (a full disk) leaves everything as it was.
+        """
+        marks = plan.checkpoint.marks
+        changed: dict[int, SlotInfo] = {}
+        fresh = False
+        rows = 0
+        for block in blocks(plan.pieces, marks.all_covered):
+            info = self.catalog.get(block.second)
+            fresh = fresh or info is None
+            cancels = block.rows.num_rows - block.rows.column("cancels").null_count
+            highest = int(times(block.rows, "offset").max())
+            data = encode_block(block.rows)
+            changed[block.second] = self.slot_files.append(
+                block.second, info, data, block.rows.num_rows, cancels, highest
+            )
+            rows += block.rows.num_rows
+        self._make_durable(changed, fresh)
+        self._state.commit(
+            Update(
+                checkpoint=plan.checkpoint,
+                slots=changed,
+                producers=plan.producers,
+                producers_deleted=plan.producers_gone,
+            )
+        )
+        with self._lock:
+            nbytes = sum(
+                info.length - (self.catalog[second].length if second in self.catalog else 0)
+                for second, info in changed.items()
+            )
+            for second in changed:
+                if second not in self.catalog:
+                    bisect.insort(self._seconds, second)
+            self.catalog.update(changed)
+            self.file_rows += rows
+            self.file_bytes += nbytes
+            self.spilled = max(self.spilled, plan.checkpoint.next_offset)
+            self.tail.drop_below(self.spilled)
+            dropped(plan.checkpoint)
+        total = sum(piece.rows.num_rows for piece in plan.pieces)
+        return SpillReport(rows, total - rows, len(changed), nbytes)
+
+    def _make_durable(self, changed: Mapping[int, SlotInfo], fresh: bool) -> None:
+        if len(changed) > _SYNC_ONE_BY_ONE_MAX:
+            self._files.sync_all()
+            return
+        for second in changed:
+            self.slot_files.sync(second)
+        if fresh:
+            self._files.sync_dir(SLOT_DIRECTORY)
+
+    def clean(self, marks: Marks, at_most: int = 1024) -> int:
+        """Delete slot files that every one of the committed ``marks`` covers whole; how many."""
+        with self._lock:
+            last = bisect.bisect_right(self._seconds, marks.main.c // TICK_MS)
+            covered = [
+                second
+                for second in self._seconds[:last]
+                if marks.all_cover((second + 1) * TICK_MS, self.catalog[second].highest)
+            ][:at_most]
+        if not covered:
+            return 0
+        self._state.commit(Update(slots_deleted=covered))
+        with self._lock:
+            for second in covered:
+                info = self.catalog.pop(second)
+                self.file_rows -= info.rows
+                self.file_bytes -= info.length
+            self._seconds = sorted(self.catalog)
+        for second in covered:
+            self.slot_files.remove(second)
+        return len(covered)
+
+    def close(self) -> None:
+        self.slot_files.close()

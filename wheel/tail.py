@@ -1,0 +1,137 @@
+"""The tail: committed rows that are not in slot files yet, in memory.
+
+Theory: rows come in entries of any size, from one row up. A batch of one row costs 6 KiB of Arrow
+bookkeeping, so entries are coalesced into *pieces*, level by level (a piece of level n+1 is made of
+``_FAN`` pieces of level n, up to about 4 MiB). Every row is copied at most three times, and the
+number of pieces stays small however small the entries are.
+
+Rules
+- A piece is immutable. ``pieces`` is a tuple that is replaced, never changed: a reader that holds
+  one sees a consistent tail for as long as it likes.
+- Offsets are consecutive inside a piece; pieces are in offset order.
+- Who changes the tail holds the owner's lock for the moment of ``publish``; readers need none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from .schema import ROW, Int64s, times
+
+_FAN = 16
+_PIECE_BYTES = 4 << 20
+_SPAN_MS = 2_000
+"""Pieces are not merged across more time than this, so that a spill can leave the newest rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive rows of the log. ``rows`` has the PAYLOAD schema."""
+
+    base_offset: int
+    rows: pa.RecordBatch
+    due: Int64s
+    index: int
+    """Index of the last entry in it."""
+    oldest_ms: int
+    newest_ms: int
+    nbytes: int
+    level: int = 0
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + len(self.due)
+
+    @property
+    def cancels(self) -> int:
+        """How many of the rows are cancel rows."""
+        return len(self.due) - int(self.rows.column("cancels").null_count)
+
+    def with_offsets(self, rows: pa.RecordBatch, offsets: Int64s) -> pa.RecordBatch:
+        """Rows taken from this piece, with the ROW schema."""
+        return pa.RecordBatch.from_arrays([pa.array(offsets), *rows.columns], schema=ROW)
+
+    def take(self, indices: Int64s) -> pa.RecordBatch:
+        """Some rows, in the given order, with the ROW schema."""
+        return self.with_offsets(self.rows.take(pa.array(indices)), indices + self.base_offset)
+
+
+def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int) -> Piece:
+    return Piece(
+        base_offset=base_offset,
+        rows=rows,
+        due=times(rows, "due"),
+        index=index,
+        oldest_ms=created_ms,
+        newest_ms=created_ms,
+        nbytes=rows.get_total_buffer_size(),
+    )
+
+
+def _merge(pieces: list[Piece]) -> Piece:
+    rows = pa.concat_batches([piece.rows for piece in pieces])
+    return Piece(
+        base_offset=pieces[0].base_offset,
+        rows=rows,
+        due=times(rows, "due"),
+        index=pieces[-1].index,
+        oldest_ms=pieces[0].oldest_ms,
+        newest_ms=pieces[-1].newest_ms,
+        nbytes=rows.get_total_buffer_size(),
+        level=max(piece.level for piece in pieces) + 1,
+    )
+
+
+class Tail:
+    """The pieces, and how many bytes their buffers take."""
+
+    def __init__(self) -> None:
+        self.pieces: tuple[Piece, ...] = ()
+        self.nbytes = 0
+
+    @classmethod
+    def grown(cls, pieces: tuple[Piece, ...], new: list[Piece]) -> list[Piece]:
+        """``pieces`` and ``new`` (offset order), coalesced. The heavy part; needs no lock."""
+        grown = list(pieces)
+        for piece in new:
+            grown.append(piece)
+            cls._coalesce(grown)
+        return grown
+
+    @staticmethod
+    def _coalesce(pieces: list[Piece]) -> None:
+        while True:
+            level = pieces[-1].level
+            size = 0
+            start = len(pieces)
+            # The run of newest pieces of one level that can become one piece of the next.
+            while start > 0 and pieces[start - 1].level == level and size < _PIECE_BYTES:
+                at = pieces[start - 1]
+                if at.nbytes >= _PIECE_BYTES:
+                    break
+                newest = pieces[-1].newest_ms
+                joined = start == len(pieces) or at.next_offset == pieces[start].base_offset
+                if not joined or newest - at.oldest_ms > _SPAN_MS:
+                    break
+                size += at.nbytes
+                start -= 1
+            if len(pieces) - start < 2 or (len(pieces) - start < _FAN and size < _PIECE_BYTES):
+                return
+            pieces[start:] = [_merge(pieces[start:])]
+
+    def drop_below(self, offset: int) -> None:
+        """Forget the pieces that end at or below ``offset`` (they are in slot files now)."""
+        self.publish([piece for piece in self.pieces if piece.next_offset > offset])
+
+    def publish(self, pieces: list[Piece]) -> None:
+        """Make ``pieces`` the tail (owner's lock)."""
+        self.pieces = tuple(pieces)
+        self.nbytes = sum(piece.nbytes for piece in pieces)
+
+
+def offsets_of(piece: Piece, start: int = 0) -> Int64s:
+    """Offsets of the rows from ``start`` on, shape (rows - start,)."""
+    return np.arange(piece.base_offset + start, piece.next_offset, dtype=np.int64)

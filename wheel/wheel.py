@@ -1,0 +1,546 @@
+"""The wheel: one log, one resting place, one set of marks, one lock.
+
+Theory: this is where the parts meet. Callers append and cancel; a syncer thread writes and commits;
+a deliverer asks what is due and answers; a slot-file thread spills and cleans. The wheel starts no
+thread and reads no clock: the node brings both. Its lock is held for microseconds; sorting, taking,
+checksums, writing and syncing happen outside it.
+
+    append --> queue --> journal --> committed --> tail --> slot files
+                                         \\-----------> due --> sink --> mark
+
+Source: DESIGN sections 2 to 6.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from .canceller import Canceller
+from .config import WheelConfig
+from .due import Chunk, Due
+from .entry import Kind
+from .errors import InvalidBatch, NotRunning, Overloaded
+from .files import Files
+from .ids import IdMint, MessageId
+from .log import Carried, Log, Queued
+from .producers import SOURCE_PRODUCER
+from .receipt import CancelAnswer, Receipt
+from .recovery import Recovered, recover
+from .schema import PAYLOAD, TIME, check_input, times
+from .state import Checkpoint, Sent, StateStore
+from .status import Status
+from .storage import SpillPlan, SpillReport, Storage
+from .tail import Piece, Tail, piece_of
+
+_DISK_CHECK_MS = 250
+
+
+class Wheel:
+    """One wheel over one data directory. Thread-safe. Use ``Wheel.open``."""
+
+    def __init__(
+        self,
+        files: Files,
+        state: StateStore,
+        config: WheelConfig,
+        found: Recovered,
+        now_ms: int,
+        *,
+        replicated: bool,
+    ) -> None:
+        self.config = config
+        self.recovery = found.report
+        self.mint = IdMint(config.group, bytes.fromhex(found.config["key"]))
+        self._files = files
+        self._state = state
+        self._replicated = replicated
+        self._lock = threading.RLock()
+        self._room = threading.Condition(self._lock)
+        self._due_changed = threading.Condition(self._lock)
+        self._log = Log(found.journal, found.producers, found.epoch, found.next_offset, self._lock)
+        self._storage = Storage(files, state, config, self._lock)
+        self.mended = self._storage.recover(found.stored.slots, found.stored.checkpoint.next_offset)
+        self._storage.tail.publish(Tail.grown((), found.pieces))
+        self._cancels = found.cancels
+        self._due = Due(
+            self._storage,
+            self._cancels,
+            config,
+            found.marks,
+            self._lock,
+            lambda: self._log.committed_offset - 1,
+        )
+        self._canceller = Canceller(
+            self.mint,
+            self._due,
+            self._storage,
+            self._cancels,
+            self._lock,
+            epoch_offset=found.next_offset,
+            epoch_start_ms=max(now_ms, found.marks.main.c),
+        )
+        self._configuration = found.config
+        self._committed_marks = found.marks
+        self._checkpoint = found.stored.checkpoint
+        self._rows = found.rows
+        self._cancel_rows = found.cancel_rows
+        self._mark_changes = 0
+        self._mark_ms = now_ms
+        self._told_c = -1
+        self._wake_before_ms: int | None = None
+        self._disk_checked_ms = -1
+        self._disk_free = 0
+        self._announce(found)
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        state: StateStore,
+        config: WheelConfig,
+        now_ms: int,
+        *,
+        node_id: str = "single",
+        replicated: bool = False,
+    ) -> Wheel:
+        """Recover what is in the directory and begin a new epoch.
+
+        ``replicated``: commits are decided by peers, through ``commit``; otherwise what is durable
+        here is committed. Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``.
+        """
+        found = recover(files, state, config, node_id)
+        return cls(files, state, config, found, now_ms, replicated=replicated)
+
+    def _announce(self, found: Recovered) -> None:
+        """An epoch begins with an entry of its own: the configuration where new, and the mark."""
+        with self._lock:
+            known = found.stored.checkpoint.config
+            if found.fresh or dict(known) != found.config:
+                payload = json.dumps(found.config, sort_keys=True).encode()
+                self._log.queue(Kind.CONFIG, payload)
+            self._queue_mark(self._mark_ms)
+
+    # -- intake ----------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return self._log.epoch
+
+    def append(
+        self, rows: pa.RecordBatch, now_ms: int, *, producer: int = 0, sequence: int = -1
+    ) -> Future[Receipt]:
+        """Check a batch and queue it; the future resolves when it is committed.
+
+        ``rows``: the INPUT schema (columns that may be missing: see ``schema.check_input``).
+        ``producer`` and ``sequence`` make a retry harmless: the same pair is stored once.
+
+        Errors: ``InvalidBatch``, ``InvalidMessage``, ``Overloaded``, ``SequenceTooOld``,
+        ``NotRunning``; nothing is stored then. The future may fail with ``Overloaded``.
+        """
+        return self._append(check_input(rows, self.config, now_ms), now_ms, producer, sequence)
+
+    def append_source(
+        self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
+    ) -> Future[Receipt]:
+        """Append what was read from a partition of a delay topic, offsets ``first`` to ``last``.
+
+        Errors: as ``append``, and ``InvalidBatch`` when a part of it was taken before.
+        """
+        taken = self.source_position(partition)
+        if first <= taken:
+            raise InvalidBatch(
+                f"partition {partition} of the delay topic was read up to offset {taken} before",
+                got=first,
+                limit=taken + 1,
+                remedy="Go on reading behind source_position",
+            )
+        producer = SOURCE_PRODUCER | partition
+        return self._append(check_input(rows, self.config, now_ms), now_ms, producer, last)
+
+    def source_position(self, partition: int) -> int:
+        """The last source offset taken from a partition of the delay topic, -1 if none."""
+        with self._lock:
+            return self._log.producers.last_sequence(SOURCE_PRODUCER | partition)
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Wait until an append would not be refused for lack of memory; whether there is room."""
+        with self._lock:
+            return self._room.wait_for(lambda: not self._full(), timeout_s)
+
+    def cancel(
+        self, ids: Sequence[MessageId], now_ms: int, timeout_s: float = 10.0
+    ) -> list[CancelAnswer]:
+        """Cancel messages; one answer each, true when it is given.
+
+        Blocks until the cancels are committed, or ``timeout_s``: then *unknown* is the answer.
+        """
+        return self._canceller.cancel(
+            ids, lambda rows, at: self._queue_rows(rows, now_ms, at), timeout_s
+        )
+
+    def reschedule(
+        self, message_id: MessageId, due_ms: int, now_ms: int, timeout_s: float = 10.0
+    ) -> tuple[CancelAnswer, MessageId | None]:
+        """Cancel a message and send it again with another due time, in one entry.
+
+        Returns what became of the old one, and the id of the new one if it was stored.
+        """
+        return self._canceller.reschedule(
+            message_id,
+            due_ms,
+            lambda rows, at: self._queue_rows(rows, now_ms, at),
+            lambda rows: check_input(rows, self.config, now_ms),
+            timeout_s,
+        )
+
+    def _append(
+        self, rows: pa.RecordBatch, now_ms: int, producer: int, sequence: int
+    ) -> Future[Receipt]:
+        created = np.full(rows.num_rows, now_ms, np.int64)
+        columns = [
+            rows.column(0),
+            pa.Array.from_buffers(TIME, len(created), [None, pa.py_buffer(created)]),
+            pa.nulls(len(created), pa.int64()),
+            *rows.columns[1:],
+        ]
+        payload = pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
+        # Copied once, out of whatever buffers the batch came in; journal and tail share the copy.
+        data = payload.serialize()
+        stored = pa.ipc.read_record_batch(data, PAYLOAD)
+        with self._lock:
+            if producer:
+                known = self._log.producers.find(producer, sequence)
+                if known is not None:
+                    return self._again(known, stored)
+            return self._queue(data, stored, now_ms, producer, sequence).future
+
+    def _queue_rows(
+        self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[tuple[int, int]]
+    ) -> Carried:
+        """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in)."""
+        created = pa.array(np.full(rows.num_rows, now_ms, np.int64)).cast(TIME)
+        payload = rows.set_column(1, PAYLOAD.field("created"), created)
+        data = payload.serialize()
+        with self._lock:
+            stored = pa.ipc.read_record_batch(data, PAYLOAD)
+            return self._queue(data, stored, now_ms, cancels=cancels)
+
+    def _queue(
+        self,
+        data: pa.Buffer,
+        rows: pa.RecordBatch,
+        now_ms: int,
+        producer: int = 0,
+        sequence: int = -1,
+        cancels: Sequence[tuple[int, int]] = (),
+    ) -> Carried:
+        """Under the lock."""
+        self._check_room(now_ms)
+        queued = self._log.queue(
+            Kind.ROWS,
+            memoryview(data),
+            count=rows.num_rows,
+            producer=producer,
+            sequence=sequence,
+            created_ms=now_ms,
+        )
+        entry = queued.entry
+        piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
+        receipt = Receipt(entry.base_offset, entry.count, now_ms, piece.due)
+        queued.carried = Carried(piece, receipt, Future())
+        queued.cancels = cancels
+        return queued.carried
+
+    def _again(self, known: Sent, rows: pa.RecordBatch) -> Future[Receipt]:
+        """The answer to an entry that is here already: the first one's, once it is committed."""
+        if known.count != rows.num_rows:
+            raise InvalidBatch(
+                f"sequence {known.sequence} was used before for another batch",
+                got=f"{rows.num_rows} rows",
+                limit=f"{known.count} rows",
+                remedy="Give every batch a sequence of its own",
+            )
+        waiting = self._log.in_queue(known.index)
+        if waiting is not None and waiting.carried is not None:
+            return waiting.carried.future
+        future: Future[Receipt] = Future()
+        future.set_result(
+            Receipt(known.base_offset, known.count, known.created, times(rows, "due"))
+        )
+        return future
+
+    def _full(self) -> bool:
+        held = self._storage.tail.nbytes + self._log.queued_bytes
+        return held >= self.config.tail_bytes_refuse
+
+    def _check_room(self, now_ms: int) -> None:
+        if self._full():
+            raise Overloaded(
+                "the tail is full: slot files are written more slowly than messages come in",
+                got=f"{self._storage.tail.nbytes + self._log.queued_bytes} bytes",
+                limit=f"{self.config.tail_bytes_refuse} bytes",
+                remedy="Nothing was stored. Send it again in a moment",
+            )
+        if abs(now_ms - self._disk_checked_ms) >= _DISK_CHECK_MS:
+            self._disk_checked_ms = now_ms
+            self._disk_free = self._files.free_bytes()
+        if self._disk_free < self.config.disk_reserve_bytes:
+            raise Overloaded(
+                "the disk of the data directory is almost full",
+                got=f"{self._disk_free} bytes free",
+                limit=f"{self.config.disk_reserve_bytes} bytes kept in reserve",
+                remedy="Nothing was stored. Free disk space on the node, then send again",
+            )
+
+    # -- the syncer ------------------------------------------------------------------------------
+
+    def write_pending(self, timeout_s: float) -> bool:
+        """Wait for entries, write and sync them, and commit them on a node without peers.
+
+        Returns whether anything was written. Errors: ``SyncFailed``: the process has to end.
+        """
+        if not self._log.wait(timeout_s):
+            return False
+        failed = self._log.write()
+        if failed:
+            self._give_up(failed)
+            return False
+        if not self._replicated:
+            self.commit(self._log.journal.durable_index)
+        return True
+
+    def commit(self, index: int) -> None:
+        """A majority holds the journal up to ``index``: make it visible and answer its callers."""
+        done = self._log.committed(index)
+        if not done:
+            return
+        pieces = [queued.carried.piece for queued in done if queued.carried is not None]
+        tail = self._storage.tail
+        while True:
+            before = tail.pieces
+            grown = Tail.grown(before, pieces)
+            with self._lock:
+                if tail.pieces is not before:
+                    continue  # a spill dropped rows meanwhile
+                tail.publish(grown)
+                self._log.advance(done)
+                self._count(done, pieces)
+                break
+        for queued in done:
+            if queued.carried is not None:
+                queued.carried.future.set_result(queued.carried.receipt)
+
+    def _count(self, done: Sequence[Queued], pieces: Sequence[Piece]) -> None:
+        for queued in done:
+            if queued.marks is not None:
+                self._committed_marks = queued.marks
+            for due, target in queued.cancels:
+                self._cancels.committed(due, target)
+            self._cancel_rows += len(queued.cancels)
+        if pieces:
+            self._rows += sum(piece.rows.num_rows for piece in pieces)
+            earliest = min(int(piece.due.min()) for piece in pieces)
+            self._due.committed(earliest)
+            if self._wake_before_ms is not None and earliest < self._wake_before_ms:
+                self._due_changed.notify_all()
+
+    def _give_up(self, failed: Sequence[Queued]) -> None:
+        with self._lock:
+            for queued in failed:
+                for due, target in queued.cancels:
+                    self._cancels.revert(due, target)
+                if queued.marks is not None:
+                    self._mark_changes = -1  # the mark has to be told again
+
+    # -- delivery --------------------------------------------------------------------------------
+
+    def next_chunk(self, now_ms: int) -> Chunk | None:
+        """Rows due at ``now_ms``, None if there are none. Each chunk has to be answered.
+
+        Errors: ``ClockBehind``; ``Damaged`` when a slot file is not what was written.
+        """
+        self.tell_mark(now_ms)
+        return self._due.next_chunk(now_ms)
+
+    def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None:
+        """Rows of a held-back topic; None when it has caught up and is released."""
+        return self._due.next_topic_chunk(topic, now_ms)
+
+    def answer(
+        self,
+        chunk: Chunk,
+        answered: npt.NDArray[np.bool_],
+        dead: int = 0,
+        *,
+        sink_down: bool = False,
+    ) -> None:
+        """What the sink said: ``answered[i]`` - row ``i`` was accepted, by it or as a dead letter.
+
+        Topics of the other rows are held back; ``sink_down`` pauses all of delivery instead.
+        """
+        self._due.answer(chunk, answered, dead, sink_down=sink_down)
+
+    def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
+        """Open the next slot ahead of its time; whether one was opened. For a thread of its own."""
+        return self._due.prepare(now_ms, ahead_ms)
+
+    def held_topics(self) -> list[str]:
+        return self._due.held_topics()
+
+    def next_due_ms(self) -> int | None:
+        """When to ask again: the next row's due time, or when a mark has to be told."""
+        due = self._due.next_due_ms()
+        with self._lock:
+            if self._due.changes != self._mark_changes:
+                told = self._mark_ms + self.config.mark_interval_ms
+                return told if due is None else min(due, told)
+        return due
+
+    def wait_for_due(self, until_ms: int | None, now_ms: int, timeout_s: float) -> None:
+        """Sleep until ``until_ms``, at most ``timeout_s``, less if something earlier comes in."""
+        wait = timeout_s if until_ms is None else min(timeout_s, (until_ms - now_ms) / 1000)
+        if wait <= 0:
+            return
+        with self._lock:
+            self._wake_before_ms = until_ms if until_ms is not None else 1 << 62
+            self._due_changed.wait(wait)
+            self._wake_before_ms = None
+
+    def tell_mark(self, now_ms: int, *, at_once: bool = False) -> None:
+        """Queue a mark for the journal if it has moved and the last one is old enough."""
+        with self._lock:
+            if self._due.changes == self._mark_changes:
+                if not self._cleaning_waits():
+                    return
+            elif not at_once and abs(now_ms - self._mark_ms) < self.config.mark_interval_ms:
+                return
+            self._queue_mark(now_ms)
+
+    def _cleaning_waits(self) -> bool:
+        """Whether a slot could be deleted if the mark that time has moved were told."""
+        return self._storage.any_ends_within(self._told_c, self._due.main.c)
+
+    def _queue_mark(self, now_ms: int) -> None:
+        marks = self._due.marks()
+        queued = self._log.queue(Kind.MARK, marks.encode())
+        queued.marks = marks
+        self._mark_changes = self._due.changes
+        self._mark_ms = now_ms
+        self._told_c = marks.main.c
+
+    # -- the slot-file thread --------------------------------------------------------------------
+
+    def spill_needed(self, now_ms: int) -> bool:
+        with self._lock:
+            tail = self._storage.tail
+            if not tail.pieces:
+                # Marks alone fill the journal too; a checkpoint lets go of them.
+                return self._log.journal.bytes > 2 * self.config.segment_bytes
+            age = now_ms - tail.pieces[0].oldest_ms
+            return tail.nbytes >= self.config.tail_bytes_max or age >= self.config.tail_age_ms
+
+    def spill(self, now_ms: int, *, everything: bool = False) -> SpillReport:
+        """Move the tail into slot files and let go of the journal behind it.
+
+        By age, the newest rows stay; when the tail is over its budget, or ``everything``, none do.
+        An ``OSError`` (a full disk) leaves all as it was; try again later.
+        """
+        with self._lock:
+            plan = self._plan(now_ms, everything)
+        report = self._storage.spill(plan, self._spilled)
+        with self._lock:
+            self._log.producers.saved(plan.producers, plan.producers_gone)
+        self._log.journal.drop_below(plan.checkpoint.index + 1)
+        return report
+
+    def _plan(self, now_ms: int, everything: bool) -> SpillPlan:
+        tail = self._storage.tail
+        pieces = tail.pieces
+        stay: tuple[Piece, ...] = ()
+        if not everything and tail.nbytes < self.config.tail_bytes_max:
+            newest = now_ms - self.config.tail_keep_ms
+            count = max(1, sum(1 for piece in pieces if piece.newest_ms <= newest))
+            pieces, stay = pieces[:count], pieces[count:]
+        index, next_offset = self._log.commit_index, self._log.committed_offset
+        if stay:
+            index, next_offset = pieces[-1].index, pieces[-1].next_offset
+        changed, gone = self._log.producers.unsaved(self._log.commit_index)
+        checkpoint = Checkpoint(
+            index=index,
+            epoch=self._log.epoch,
+            next_offset=next_offset,
+            rows=self._rows - sum(piece.rows.num_rows for piece in stay),
+            cancels=self._cancel_rows - sum(piece.cancels for piece in stay),
+            marks=self._committed_marks,
+            config=self._configuration,
+        )
+        return SpillPlan(pieces, checkpoint, changed, gone)
+
+    def _spilled(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._room.notify_all()
+
+    def clean(self, now_ms: int) -> int:
+        """Delete slot files that the committed marks cover whole; how many."""
+        with self._lock:
+            marks = self._committed_marks
+        deleted = self._storage.clean(marks)
+        with self._lock:
+            covered = min(
+                mark.c for mark in (marks.main, *(copy.mark for copy in marks.copies.values()))
+            )
+            self._cancels.evict(covered // 1000, now_ms // 1000, self._storage.spilled)
+        return deleted
+
+    # -- seen from outside -----------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Plain numbers, in constant time whatever is pending."""
+        with self._lock:
+            due, log, storage = self._due, self._log, self._storage
+            cancelled = self._cancel_rows - due.cancels_covered
+            pending = self._rows - due.covered + due.waiting() - 2 * cancelled
+            marks = self._committed_marks
+            return Status(
+                group=self.config.group,
+                epoch=log.epoch,
+                pending=max(0, pending),
+                accepted=self._rows - self._cancel_rows,
+                delivered=due.delivered,
+                dead=due.dead,
+                cancelled=self._cancel_rows,
+                mark_c=due.main.c,
+                mark_offset=due.main.L,
+                committed_mark_c=marks.main.c,
+                committed_offset=log.committed_offset,
+                commit_index=log.commit_index,
+                checkpoint_index=self._checkpoint.index,
+                held_topics=sorted(due.held_topics()),
+                tail_rows=sum(piece.rows.num_rows for piece in storage.tail.pieces),
+                tail_bytes=storage.tail.nbytes,
+                queued_bytes=log.queued_bytes,
+                slot_files=len(storage.catalog),
+                slot_rows=storage.file_rows,
+                slot_bytes=storage.file_bytes,
+                open_handles=len(storage.slot_files.handles),
+                journal_bytes=log.journal.bytes,
+                producers=len(log.producers),
+                disk_free_bytes=self._disk_free,
+                horizon_ms=self.config.horizon_ms,
+            )
+
+    def close(self) -> None:
+        """Stop taking entries and let go of the files. What was queued and not written is lost,
+        and so its callers are told. Call after the threads have stopped."""
+        for queued in self._log.close():
+            queued.fail(NotRunning("the wheel was closed", remedy="Send it again"))
+        self._log.journal.close()
+        self._storage.close()
+        self._state.close()
