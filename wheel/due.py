@@ -112,7 +112,8 @@ class Due:
         self.dead = marks.dead
         self.changes = 0
         """Counts every move that a mark in the journal should tell."""
-        self._new_due: int | None = None
+        self.new_due: int | None = None
+        """The earliest due time among rows committed since the deliverer last looked."""
         self._prepared: dict[int, SlotCursor] = {}
         self.answered = threading.Condition(lock)
 
@@ -144,8 +145,8 @@ class Due:
 
     def committed(self, earliest_due: int) -> None:
         """Rows were committed; the earliest of them is due then."""
-        if self._new_due is None or earliest_due < self._new_due:
-            self._new_due = earliest_due
+        if self.new_due is None or earliest_due < self.new_due:
+            self.new_due = earliest_due
 
     @property
     def any_held(self) -> bool:
@@ -297,7 +298,7 @@ class Due:
     def next_due_ms(self) -> int | None:
         """When the next row of the main line can be due; None if nothing is known."""
         with self._lock:
-            mark, cursor, fresh = self._main.mark, self._main.cursor, self._new_due
+            mark, cursor, fresh = self._main.mark, self._main.cursor, self.new_due
         after = (mark.c, mark.r)
         if cursor is not None and (fresh is None or fresh // TICK_MS >= cursor.second):
             due = cursor.next_due(after)
@@ -367,11 +368,15 @@ class Due:
         mark = line.mark
         if line.topic is None:
             with self._lock:
-                fresh, self._new_due = self._new_due, None
-            if line.cursor is not None and fresh is not None:
-                if max(fresh, mark.c) // TICK_MS < line.cursor.second:
-                    self._prepared[line.cursor.second] = line.cursor
-                    line.cursor = None
+                fresh, self.new_due = self.new_due, None
+            cursor = line.cursor
+            earlier = fresh is not None and max(fresh, mark.c) // TICK_MS < (
+                cursor.second if cursor is not None else -1
+            )
+            if cursor is not None and earlier:
+                with self._lock:
+                    self._prepared[cursor.second] = cursor
+                line.cursor = None
         if line.cursor is not None:
             return
         # Rows at the mark's own millisecond may be left, unless it is known to be done with.

@@ -409,7 +409,11 @@ class Wheel:
         if wait <= 0:
             return
         with self._lock:
-            self._wake_before_ms = until_ms if until_ms is not None else 1 << 62
+            before = until_ms if until_ms is not None else 1 << 62
+            fresh = self._due.new_due
+            if fresh is not None and fresh < before:
+                return  # it was committed after the caller had asked
+            self._wake_before_ms = before
             self._due_changed.wait(wait)
             self._wake_before_ms = None
 
