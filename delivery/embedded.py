@@ -1,8 +1,8 @@
 """The sink that needs no broker: embedded topics in the node's own data directory.
 
 A chunk is split by topic with one stable sort, never row by row; each topic's rows become one
-block of its log. "Accepted" means durable. A chunk for several topics is written and synced in
-parallel by a few threads, so that the disk sees the syncs together.
+block of its log. "Accepted" means durable. A chunk for several topics is written by one thread and
+synced in parallel by a few, so that the disk sees the syncs together.
 
 Nothing is refused here: the wheel has checked size and topic name. An ``OSError`` (a full disk)
 is NOT_NOW for its topic; when every topic fails, the sink says that it is down as a whole.
@@ -11,8 +11,9 @@ is NOT_NOW for its topic; when every topic fails, the sink says that it is down 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ from ..wheel.ids import IdMint
 from ..wheel.schema import TIME, Int64s, times
 from .sink import Answer, Answers, Sink
 from .topicfile import TOPICS_DIRECTORY
-from .topiclog import TopicEnd, TopicWriter
+from .topiclog import Append, TopicEnd, TopicWriter
 
 SEGMENT_BYTES = 64 * MIB
 OPEN_FILES_MAX = 128
@@ -35,6 +36,10 @@ TOPICS_REMEMBERED = 65_536
 """A topic whose end is remembered is not read again when its files are reopened."""
 FREE_BYTES_MIN = 16 * MIB
 """With less than this on the disk a full topic is not worth another try."""
+
+
+_TOPIC_ERRORS = (OSError, Damaged, UnsupportedVersion)
+"""What concerns one topic alone. A failed sync is none of them: it ends the process."""
 
 
 class EmbeddedSink(Sink):
@@ -74,23 +79,19 @@ class EmbeddedSink(Sink):
         return len(topics)
 
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:  # noqa: ARG002
-        count = rows.num_rows
-        if count == 0:
+        if rows.num_rows == 0:
             return Answers.same(0, Answer.ACCEPTED)
         topics, parts = split_by_topic(rows)
-        delivered_ms = self._clock()
-        if len(parts) == 1:
-            failures = [self._append(topics[0], rows, delivered_ms)]
-        else:
-            chosen = [rows.take(pa.array(part)) for part in parts]
-            stamps = [delivered_ms] * len(parts)
-            failures = list(self._pool.map(self._append, topics, chosen, stamps))
-        answers = Answers.same(count, Answer.ACCEPTED)
-        for part, failure in zip(parts, failures, strict=True):
-            if failure:
+        with ExitStack() as alone:
+            for topic in sorted(topics):
+                alone.enter_context(self._alone(topic))
+            failures = self._append_all(rows, topics, parts)
+        answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
+        for topic, part in zip(topics, parts, strict=True):
+            if topic in failures:
                 answers.codes[part] = Answer.NOT_NOW
-                answers.reasons.update(dict.fromkeys(part.tolist(), failure))
-        answers.down = all(failures) and not self.healthy()
+                answers.reasons.update(dict.fromkeys(part.tolist(), str(failures[topic])))
+        answers.down = len(failures) == len(topics) and not self.healthy()
         return answers
 
     def probe(self, topic: str) -> bool:  # noqa: ARG002
@@ -103,17 +104,51 @@ class EmbeddedSink(Sink):
         self._pool.shutdown(wait=True)
         self._handles.close()
 
-    def _append(self, topic: str, rows: pa.RecordBatch, delivered_ms: int) -> str:
-        """Append one topic's rows; an empty text, or why it cannot be done now."""
-        columns = self._columns(rows, delivered_ms)
-        with self._alone(topic):
+    def _append_all(
+        self, rows: pa.RecordBatch, topics: list[str], parts: list[Int64s]
+    ) -> dict[str, Exception]:
+        """Take all topics through the steps of an append together; those that failed, and why."""
+        failures: dict[str, Exception] = {}
+        appends: list[Append] = []
+        delivered_ms = self._clock()
+        for topic, part in zip(topics, parts, strict=True):
+            mine = rows if len(topics) == 1 else rows.take(pa.array(part))
             try:
-                end = self._writer.append(topic, self._end_of(topic), columns, delivered_ms)
-            except (OSError, Damaged, UnsupportedVersion) as error:
-                return str(error)
-            with self._lock:
-                self._ends[topic] = end
-        return ""
+                columns = self._columns(mine, delivered_ms)
+                end = self._end_of(topic)
+                appends.append(self._writer.write_block(topic, end, columns, delivered_ms))
+            except _TOPIC_ERRORS as error:
+                failures[topic] = error
+        appends = self._each(self._writer.sync_block, appends, failures, self._pool.map)
+        appends = self._each(self._writer.write_record, appends, failures, map)
+        appends = self._each(self._writer.sync_record, appends, failures, self._pool.map)
+        with self._lock:
+            for append in appends:
+                self._ends[append.topic] = append.end
+        return failures
+
+    def _each(
+        self,
+        step: Callable[[Append], None],
+        appends: list[Append],
+        failures: dict[str, Exception],
+        mapper: Callable[..., Iterable[Exception | None]],
+    ) -> list[Append]:
+        """One step for each topic; those that can go on. ``SyncFailed`` passes through."""
+
+        def one(append: Append) -> Exception | None:
+            try:
+                step(append)
+            except _TOPIC_ERRORS as error:
+                return error
+            return None
+
+        # With one topic, a thread would only cost time.
+        found = list((mapper if len(appends) > 1 else map)(one, appends))
+        failures.update(
+            {a.topic: error for a, error in zip(appends, found, strict=True) if error is not None}
+        )
+        return [a for a, error in zip(appends, found, strict=True) if error is None]
 
     def _columns(self, rows: pa.RecordBatch, delivered_ms: int) -> list[pa.Array]:
         due, offset = times(rows, "due"), times(rows, "offset")

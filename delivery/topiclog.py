@@ -1,6 +1,7 @@
 """Writes embedded topics: finds the committed end, cuts what was never committed, appends blocks.
 
-Order of one append, which makes "accepted" mean durable:
+Steps of one append, in this order, which makes "accepted" mean durable. They are separate calls, so
+that a sink can take several topics through each step together:
 
     block written -> block synced -> record written -> record synced -> end moves
 
@@ -17,6 +18,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +54,19 @@ class TopicEnd:
     first: int
     block: Block
     index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """An append under way: where the topic will end when all steps are done."""
+
+    topic: str
+    end: TopicEnd
+
+
+@lru_cache(1024)
+def _schema(topic: str, group: str) -> pa.Schema:
+    return schema_of(topic, group)
 
 
 def segments(files: Files, topic: str) -> list[int]:
@@ -120,11 +135,11 @@ class TopicWriter:
         self._cut(data_path, last.end)
         return TopicEnd(first, last, index_bytes)
 
-    def append(
+    def write_block(
         self, topic: str, end: TopicEnd | None, columns: list[pa.Array], delivered_ms: int
-    ) -> TopicEnd:
-        """Append one block durably; ``columns`` are those of the topic's schema behind
-        ``position``. Returns the new end; on an error the old one still holds.
+    ) -> Append:
+        """First step: one block behind ``end``, not durable yet. ``columns`` are those of the
+        topic's schema behind ``position``. On an error in any step the old end still holds.
         """
         if end is None:
             end = self._start(topic, 0)
@@ -133,25 +148,36 @@ class TopicWriter:
         rows = len(columns[0])
         position = end.block.next_position
         numbers = pa.array(np.arange(position, position + rows, dtype=np.int64))
-        schema = schema_of(topic, self._group)
+        schema = _schema(topic, self._group)
         batch = pa.RecordBatch.from_arrays([numbers, *columns], schema=schema)
         payload = memoryview(batch.serialize())
         crc = crc32c(payload, end.block.crc)
         block = Block(position, end.block.end + len(payload), rows, crc, delivered_ms)
         with self._handles.use(segment_path(topic, end.first)) as data:
             data.pwrite([payload], end.block.end)
+        return Append(topic, TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES))
+
+    def sync_block(self, append: Append) -> None:
+        """Second step."""
+        with self._handles.use(segment_path(append.topic, append.end.first)) as data:
             data.sync()
-        with self._handles.use(index_path(topic, end.first)) as index:
-            index.pwrite([block.encode()], end.index_bytes)
+
+    def write_record(self, append: Append) -> None:
+        """Third step: the record, which vouches for the block."""
+        with self._handles.use(index_path(append.topic, append.end.first)) as index:
+            index.pwrite([append.end.block.encode()], append.end.index_bytes - RECORD_BYTES)
+
+    def sync_record(self, append: Append) -> None:
+        """Last step: now ``append.end`` is the topic's end."""
+        with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.sync()
-        return TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES)
 
     def _start(self, topic: str, first: int) -> TopicEnd:
         """A new segment whose first row has position ``first``."""
         files = self._files
         directory = directory_of(topic)
         files.make_directory(directory)
-        schema = bytes(schema_of(topic, self._group).serialize())
+        schema = bytes(_schema(topic, self._group).serialize())
         header = IndexHeader(first, len(schema), crc32c(schema))
         with self._handles.use(segment_path(topic, first), create=True) as data:
             data.truncate(0)
