@@ -104,7 +104,7 @@ class Hand:
         if self._monotonic() >= self._pause_until_s and (not self._down or self._is_back()):
             moved |= self._main()
         if not moved and not stop.is_set():
-            self._sleep()
+            self._sleep(stop)
 
     def _main(self) -> bool:
         """One chunk of the main mark; whether there may be more at once."""
@@ -176,7 +176,7 @@ class Hand:
     def _pause(self, seconds: float) -> None:
         self._pause_until_s = self._monotonic() + seconds
 
-    def _sleep(self) -> None:
+    def _sleep(self, stop: threading.Event) -> None:
         """Until the next row is due, a pause is over, or a held-back topic wants its turn."""
         limit_s = WAIT_MAX_S
         side_s = self._held.wait_s()
@@ -185,7 +185,7 @@ class Hand:
         pause_s = self._pause_until_s - self._monotonic()
         if pause_s > 0:
             # What is due has to wait as well, so only the time counts.
-            self._wheel.wait_for_due(None, self._clock(), max(_NOT_YET_S, min(limit_s, pause_s)))
+            stop.wait(max(_NOT_YET_S, min(limit_s, pause_s)))
             return
         now_ms = self._clock()
         due_ms = self._wheel.next_due_ms()
