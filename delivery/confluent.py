@@ -72,9 +72,12 @@ class ConfluentSink(KafkaSink):
         self._lock = threading.Lock()
         self._producers: dict[str, Any] = {}
         self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
+        self._closed = False
         self._careful_alone = threading.Lock()  # one call at a time uses the careful producer
 
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
         for name in (_MAIN, _TRIAL, _CAREFUL):
             self._abandon(name)
 
@@ -165,6 +168,8 @@ class ConfluentSink(KafkaSink):
         with self._lock:
             producer = self._producers.get(name)
             if producer is None:
+                if self._closed:
+                    raise Unreachable("the sink is closed")
                 producer = ck.Producer(self._config(name), logger=_client_log)
                 self._producers[name] = producer
             return producer

@@ -13,7 +13,7 @@ failing is not tried in ever quicker circles.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,15 +84,19 @@ class HeldTopics:
         first = min(state.next_try_s for state in self._topics.values())
         return max(0.0, first - self.monotonic())
 
-    def close(self) -> None:
-        """Answer for what is still under way; waits as long as the sink's limits say."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for state in self._topics.values():
-            if state.chunk is not None and state.job is not None:
-                if state.job.cancelled() or state.job.exception() is not None:
-                    self._drop(state.chunk)
-                else:
-                    self.settle(state.chunk, state.job.result())
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Book what ends within ``timeout_s``; the rest stays unanswered and is repeated."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        jobs = [state for state in self._topics.values() if state.job is not None]
+        wait([state.job for state in jobs if state.job is not None], timeout_s)
+        for state in jobs:
+            job, chunk = state.job, state.chunk
+            if job is None or chunk is None or not job.done():
+                continue
+            if job.cancelled() or job.exception() is not None:
+                self._drop(chunk)
+            else:
+                self.settle(chunk, job.result())
 
     def _current(self) -> list[str]:
         """The held-back topics, with news of those that came or went."""

@@ -135,12 +135,14 @@ class KafkaPythonSink(KafkaSink):
         super().__init__(mint, settings)
         self._lanes: dict[bool, _Lane] = {}
         self._lanes_lock = threading.Lock()
+        self._closed = False
         self._admin: Any = None
         self._admin_lock = threading.Lock()
 
     def close(self) -> None:
         with self._lanes_lock:
             lanes, self._lanes = self._lanes, {}
+            self._closed = True
         for lane in lanes.values():
             lane.abandon()
         with self._admin_lock:
@@ -154,7 +156,10 @@ class KafkaPythonSink(KafkaSink):
         failures = self._learn(lane, plan)
         rows = [row for row in plan.rows if row not in failures] if failures else plan.rows
         deadline = time.monotonic() + timeout_s + _LATE_S
-        futures = lane.send(plan, rows, choose_partitions(plan).tolist())
+        try:
+            futures = lane.send(plan, rows, choose_partitions(plan).tolist())
+        except kafka_errors.IllegalStateError as error:  # closed meanwhile
+            raise Unreachable(str(error)) from error
         for row, future in zip(rows, futures, strict=True):
             if not future.is_done:
                 with suppress(kafka_errors.KafkaError):
@@ -186,7 +191,10 @@ class KafkaPythonSink(KafkaSink):
         if lane is None:
             lane = _Lane(self.settings, timeout_s)
             with self._lanes_lock:
-                lane = self._lanes.setdefault(trial, lane)
+                if not self._closed:
+                    return self._lanes.setdefault(trial, lane)
+            lane.abandon()
+            raise Unreachable("the sink is closed")
         return lane
 
     def _abandon(self, *, trial: bool) -> None:

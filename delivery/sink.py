@@ -97,4 +97,7 @@ class Sink(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files, threads and connections. Rows in flight stay unanswered."""
+        """Let go of files, threads and connections; may be called twice, and from any thread.
+
+        A ``deliver`` that is waiting for a broker returns soon, its rows NOT_NOW.
+        """

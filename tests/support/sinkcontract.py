@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -293,6 +294,7 @@ class KafkaContract(SinkContract):
         settings = KafkaSettings(
             own_broker.bootstrap, delivery_timeout_s=2.0, metadata_timeout_s=0.5
         )
+        self._close_while_paused(own_broker, topic)
         sink = self.build(settings)
         self._deliver(sink, topic, 0, own_broker.pause, own_broker.resume)
         self._deliver(sink, topic, 1, own_broker.kill, own_broker.start)
@@ -300,9 +302,24 @@ class KafkaContract(SinkContract):
         sink.close()
         assert got == {b"%d" % n for n in range(2 * 150)}
 
+    def _close_while_paused(self, broker: Broker, topic: str) -> None:
+        """A node must be able to stop at once, also while a delivery waits for the broker."""
+        sink = self.build(KafkaSettings(broker.bootstrap, delivery_timeout_s=20.0))
+        assert_accepted(sink.deliver(rows_of([Sent(topic, b"0")])))
+        broker.pause()
+        with ThreadPoolExecutor(1) as thread:
+            answers = thread.submit(sink.deliver, rows_of([Sent(topic, b"0")] * 10))
+            time.sleep(0.3)
+            began = time.monotonic()
+            sink.close()
+            assert (answers.result(10).codes == Answer.NOT_NOW).all()
+        assert time.monotonic() - began < 3
+        assert (sink.deliver(rows_of([Sent(topic, b"0")])).codes == Answer.NOT_NOW).all()
+        broker.resume()
+
     def _deliver(self, sink: Sink, topic: str, round_: int, stop: Any, start: Any) -> None:
         sent = [Sent(topic, b"%d" % n) for n in range(round_ * 150, round_ * 150 + 150)]
-        assert_accepted(sink.deliver(rows_of(sent[:50])))
+        deliver_until_accepted(sink, sent[:50])  # the broker may not have found its feet yet
         stop()
         began = time.monotonic()
         answers = sink.deliver(rows_of(sent[50:]))
@@ -311,12 +328,16 @@ class KafkaContract(SinkContract):
         assert not sink.healthy()
         assert time.monotonic() - began < 8, "an answer must come within the limits"
         start()
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            if sink.healthy() and (sink.deliver(rows_of(sent[50:])).codes == 0).all():
-                return
-            time.sleep(0.1)
-        pytest.fail("the sink did not come back")
+        deliver_until_accepted(sink, sent[50:])
+
+
+def deliver_until_accepted(sink: Sink, sent: list[Sent], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if sink.healthy() and (sink.deliver(rows_of(sent)).codes == Answer.ACCEPTED).all():
+            return
+        time.sleep(0.1)
+    pytest.fail("the sink did not come back")
 
 
 def assert_accepted(answers: Answers) -> None:
