@@ -1,0 +1,180 @@
+"""``slotwheel verify``: every checksum of a data directory, and all that must agree.
+
+It reads only, and goes on after a fault. A node may be running on the directory; then only what is
+committed is looked at, and what is being written shows up as a note.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from ..delivery.verify import verify_topics
+from ..wheel.errors import Damaged, UnsupportedVersion
+from ..wheel.findings import Checked, Finding
+from ..wheel.state import STATE_DIRECTORY, Stored
+from ..wheel.verify import verify_slots, verify_state
+from ..wheel.verify_journal import verify_journal
+from .directory import ReadOnlyFiles, load_state, reading, running_process
+
+KINDS = {
+    "state": "state store",
+    "journal": "journal segments",
+    "slot": "slot files",
+    "topic": "topic segments",
+}
+_NOTES_SHOWN = 20
+_FAULTS_SHOWN = 200
+
+
+@dataclass(slots=True)
+class Kind:
+    """Totals of one kind of file."""
+
+    ok: int = 0
+    invalid: int = 0
+    rows: int = 0
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a whole verification found."""
+
+    kinds: dict[str, Kind] = field(default_factory=lambda: {kind: Kind() for kind in KINDS})
+    faults: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+
+    def add(self, item: Checked) -> None:
+        kind = self.kinds[item.kind]
+        if item.ok:
+            kind.ok += 1
+        else:
+            kind.invalid += 1
+        kind.rows += item.rows
+        kind.nbytes += item.nbytes
+        self.faults += item.faults
+        self.notes += item.notes
+
+    @property
+    def ok(self) -> int:
+        return sum(kind.ok for kind in self.kinds.values())
+
+    @property
+    def invalid(self) -> int:
+        return sum(kind.invalid for kind in self.kinds.values())
+
+    @property
+    def verdict(self) -> str:
+        return f"{self.ok} ok, {self.invalid} invalid"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "invalid": self.invalid,
+            "kinds": {name: asdict(kind) for name, kind in self.kinds.items()},
+            "faults": [asdict(one) for one in self.faults],
+            "notes": [asdict(one) for one in self.notes],
+        }
+
+
+def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Checked]:
+    """Every part of a data directory, in the order in which a start would trust it."""
+
+    def now() -> Stored:
+        return load_state(root) if running else stored
+
+    try:
+        stored = load_state(root)
+    except (Damaged, UnsupportedVersion) as error:
+        item = Checked("state", STATE_DIRECTORY)
+        item.error(error)
+        yield item
+        yield from verify_journal(files, lambda: None)
+    else:
+        yield verify_state(stored)
+        yield from verify_journal(files, now)
+        yield from verify_slots(files, now)
+    yield from verify_topics(files)
+
+
+def file_count(files: ReadOnlyFiles) -> int:
+    """About how many items ``check_all`` will give, for the progress bar."""
+    topics = files.list("topics")
+    segments = sum(len(files.list(f"topics/{topic}")) // 2 for topic in topics)
+    return 1 + len(files.list("journal")) + len(files.list("slots")) + segments
+
+
+@click.command()
+@click.argument(
+    "directory",
+    type=click.Path(path_type=Path),
+    envvar="SLOTWHEEL_DATA",
+    metavar="DIR",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(directory: Path, as_json: bool) -> None:
+    """Verify the data directory DIR: checksums, order, catalog against files, rows in their slots.
+
+    Changes nothing, and may run beside a node. Ends with "N ok, M invalid", counted in files; exit
+    code 1 if any is invalid. A note names what a crash may leave behind and the next start cleans.
+    """
+    with reading(directory) as files:
+        running = running_process(directory)
+        summary = Summary()
+        items = check_all(directory, files, running=running is not None)
+        for item in _with_progress(items, file_count(files), as_json):
+            summary.add(item)
+    if as_json:
+        click.echo(
+            json.dumps({"directory": str(directory), "running": running, **summary.to_json()})
+        )
+    else:
+        _print(summary, running)
+    if summary.invalid:
+        sys.exit(1)
+
+
+def _with_progress(items: Iterator[Checked], total: int, quiet: bool) -> Iterator[Checked]:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield from items
+        return
+    columns = (TextColumn("verifying"), BarColumn(), MofNCompleteColumn(), TextColumn("files"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield from progress.track(items, total=total)
+
+
+def _print(summary: Summary, running: str | None) -> None:
+    if running is not None:
+        click.echo(
+            f"A node (process {running}) is running on this directory: only what was committed is"
+            " verified, and what it is writing just now may show up as a note."
+        )
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "ok", "invalid", "rows", "bytes"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, kind in summary.kinds.items():
+        rows = "" if name == "state" else f"{kind.rows:,}"
+        nbytes = "" if name == "state" else f"{kind.nbytes:,}"
+        table.add_row(KINDS[name], f"{kind.ok:,}", f"{kind.invalid:,}", rows, nbytes)
+    Console().print(table)
+    _print_findings("note", summary.notes, _NOTES_SHOWN)
+    _print_findings("invalid", summary.faults, _FAULTS_SHOWN)
+    click.echo(summary.verdict)
+
+
+def _print_findings(word: str, findings: list[Finding], shown: int) -> None:
+    for finding in findings[:shown]:
+        click.echo(f"{word}: {finding}")
+    if len(findings) > shown:
+        click.echo(f"{word}: and {len(findings) - shown} more (--json prints all)")

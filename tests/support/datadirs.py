@@ -1,0 +1,94 @@
+"""Data directories with something of everything in them, for tests of what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.sink import Answer
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.rows import from_columns
+
+from .wheels import Node
+
+START_MS = 1_800_000_000_000
+
+
+def messages(
+    due: Sequence[int], *, topic: str = "orders", values: Sequence[bytes] | None = None
+) -> pa.RecordBatch:
+    """INPUT rows with those due times (ms); every third key is null, every other has a header."""
+    rows = len(due)
+    return from_columns(
+        due,
+        [topic] * rows,
+        [None] * rows,
+        [None if row % 3 == 0 else b"key-%d" % row for row in range(rows)],
+        values or [b"value-%d" % row for row in range(rows)],
+        [[("source", b"test")] if row % 2 else [] for row in range(rows)],
+    )
+
+
+class SinkNode(Node):
+    """A wheel in one thread, with embedded topics. ``now`` is its clock, in ms."""
+
+    def __init__(self, root: Path, *, segment_bytes: int = 64 << 20) -> None:
+        super().__init__(
+            root, WheelConfig(disk_reserve_bytes=0, segment_bytes=segment_bytes), START_MS
+        )
+        self.now = START_MS
+        self.sink = EmbeddedSink(self.files, self.wheel.mint, lambda: self.now)
+        self.sync()
+
+    def append(self, rows: pa.RecordBatch) -> list[str]:
+        """Store the rows; their ids."""
+        future = self.wheel.append(rows, self.now)
+        self.sync()
+        receipt = future.result(0)
+        offsets = range(receipt.base_offset, receipt.base_offset + receipt.count)
+        return [
+            str(self.wheel.mint.one(due, offset))
+            for due, offset in zip(receipt.due.tolist(), offsets, strict=True)
+        ]
+
+    def spill(self) -> None:
+        self.wheel.spill(self.now, everything=True)
+
+    def deliver(self, until_ms: int) -> int:
+        """Move the clock on and deliver all that is due by then; the number of rows."""
+        self.now = until_ms
+        count = 0
+        for _ in range(1000):
+            chunk = self.wheel.next_chunk(self.now)
+            if chunk is None:
+                break
+            answers = self.sink.deliver(chunk.rows)
+            self.wheel.answer(chunk, answers.codes == Answer.ACCEPTED)
+            count += chunk.rows.num_rows
+        self.wheel.tell_mark(self.now, at_once=True)
+        self.sync()
+        return count
+
+    def close(self) -> None:
+        self.sink.close()
+        super().close()
+
+
+def filled(root: Path, *, segment_bytes: int = 2_000) -> None:
+    """A journal of several segments with rows, marks and a configuration; slot files of one and
+    two blocks; a topic of more than one block; a tail."""
+    node = SinkNode(root, segment_bytes=segment_bytes)
+    soon = [START_MS + 100 + step for step in range(6)]
+    later = [START_MS + 60_000 + 250 * step for step in range(40)]
+    node.append(messages([*soon, *later]))
+    node.deliver(START_MS + 103)
+    node.spill()
+    node.append(messages(later[::-1]))
+    node.deliver(START_MS + 200)
+    node.spill()
+    for _ in range(8):
+        node.append(messages(later))
+    node.close()

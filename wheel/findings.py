@@ -1,0 +1,66 @@
+"""What a verifier says: one ``Checked`` for every file, with all that is wrong with it.
+
+Theory: a verifier that stops at the first fault tells little. So each file is an item of its own,
+every fault in it is a ``Finding``, and what is no fault but worth knowing (bytes that were never
+committed, a torn end, a foreign file) is a ``Finding`` too, kept apart as a note: a crash leaves
+such things behind, and the next start cleans them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .errors import Damaged, SlotwheelError, UnsupportedVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``position``: byte in the file at ``path`` (relative to the data directory)."""
+
+    path: str
+    position: int
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path} at byte {self.position}: expected {self.expected}, found {self.found}"
+
+
+@dataclass(slots=True)
+class Checked:
+    """One file (or the state store) that was looked at. ``kind``: state, journal, slot, topic."""
+
+    kind: str
+    path: str
+    rows: int = 0
+    nbytes: int = 0
+    faults: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+    def fault(self, position: int, expected: object, found: object) -> None:
+        self.faults.append(Finding(self.path, position, str(expected), str(found)))
+
+    def note(self, position: int, expected: object, found: object) -> None:
+        self.notes.append(Finding(self.path, position, str(expected), str(found)))
+
+    def expect(self, position: int, what: str, expected: object, found: object) -> None:
+        """A fault unless both are equal."""
+        if expected != found:
+            self.fault(position, f"{what} {expected}", found)
+
+    def error(self, error: SlotwheelError, position: int = 0) -> None:
+        """A fault from what reading the file raised."""
+        if isinstance(error, Damaged):
+            # A decoder that is given a payload names the entry, not the file: keep our own path.
+            same = error.path == self.path
+            at = error.position if same else position
+            where = "" if same else f" ({error.path}, byte {error.position})"
+            self.faults.append(Finding(self.path, at, f"{error.expected}{where}", str(error.found)))
+        elif isinstance(error, UnsupportedVersion):
+            self.fault(position, f"version {error.limit}", f"{error.got}: {error.message}")
+        else:
+            self.fault(position, "a readable file", error)

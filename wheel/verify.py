@@ -1,0 +1,221 @@
+"""Verifies a data directory's slot files and state: every byte, and all that must agree.
+
+Theory: the catalog is the truth about slot files (I6), so each file is compared with its row there,
+and its rows with what a slot file must be: of its second, sorted within a block, blocks in
+ascending ranges of offsets. Bytes beyond the committed length and files the catalog does not know
+were never written: they are notes, not faults.
+
+Rules
+- Nothing is changed, nothing printed. After a fault it goes on with the next file.
+- No kernel sees rows before ``validate(full=True)`` has passed them: the bytes may be damaged.
+- A node may be running: ``load`` gives the state as it is now, and what vanished from it while we
+  looked is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from .config import TICK_MS
+from .errors import Damaged, SlotwheelError, UnsupportedVersion
+from .files import Files
+from .findings import Checked
+from .schema import ROW, times
+from .slotfile import SLOT_DIRECTORY, check_schema, path_of, second_of
+from .state import STATE_DIRECTORY, SlotInfo, Stored
+
+_MAP_FROM_BYTES = 32 << 20
+
+Load = Callable[[], Stored]
+
+
+def verify_state(stored: Stored) -> Checked:
+    """The state's parts against each other."""
+    item = Checked("state", STATE_DIRECTORY, rows=len(stored.slots))
+    checkpoint = stored.checkpoint
+    if checkpoint.epoch > stored.epoch:
+        item.fault(0, f"a checkpoint of epoch {stored.epoch} or before", checkpoint.epoch)
+    if stored.store_id == b"" and (stored.slots or checkpoint.index):
+        item.fault(0, "a store id", "none")
+    rows = sum(info.rows for info in stored.slots.values())
+    cancels = sum(info.cancels for info in stored.slots.values())
+    if not rows <= checkpoint.rows <= checkpoint.next_offset:
+        item.fault(
+            0,
+            f"rows in the catalog ({rows}) <= rows of the checkpoint <= its next offset"
+            f" ({checkpoint.next_offset})",
+            checkpoint.rows,
+        )
+    if cancels > checkpoint.cancels:
+        item.fault(0, f"at most {checkpoint.cancels} cancel rows in the catalog", cancels)
+    for second, info in stored.slots.items():
+        if info.highest >= checkpoint.next_offset:
+            item.fault(
+                0,
+                f"offsets below the checkpoint's {checkpoint.next_offset} in slot {second}",
+                info.highest,
+            )
+        if info.rows == 0 or info.cancels > info.rows:
+            item.fault(0, f"rows in slot {second}", f"{info.rows}, of which {info.cancels} cancels")
+    return item
+
+
+def verify_slots(files: Files, load: Load) -> Iterator[Checked]:
+    """Every slot file of the catalog, then the files that are not in it."""
+    catalog = load().slots
+    for second, info in sorted(catalog.items()):
+        item = verify_slot(files, second, info)
+        if not item.ok:
+            # The file may have been deleted, since every row of it was delivered meanwhile.
+            now = load().slots.get(second)
+            if now is None:
+                continue
+            if now != info:
+                item = verify_slot(files, second, now)
+        yield item
+    yield from _unknown_files(files, load)
+
+
+def _unknown_files(files: Files, load: Load) -> Iterator[Checked]:
+    names = files.list(SLOT_DIRECTORY)
+    catalog = load().slots
+    for name in names:
+        second = second_of(name)
+        if second in catalog:
+            continue
+        path = f"{SLOT_DIRECTORY}/{name}"
+        try:
+            handle = files.open(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            item = Checked("slot", path)
+            item.note(0, "a slot file", error.strerror or error)
+            yield item
+            continue
+        try:
+            item = Checked("slot", path, nbytes=handle.size())
+        finally:
+            handle.close()
+        if second is None:
+            item.note(0, "<second>.arrows", "an unknown file, which slotwheel leaves alone")
+        else:
+            item.note(
+                0,
+                "a row in the catalog",
+                "none: an unknown file, never committed; removed when a node opens the directory",
+            )
+        yield item
+
+
+def verify_slot(files: Files, second: int, info: SlotInfo) -> Checked:
+    """One slot file against its row in the catalog."""
+    item = Checked("slot", path_of(second), rows=info.rows, nbytes=info.length)
+    try:
+        data = _committed(files, item, info.length)
+    except FileNotFoundError:
+        item.fault(0, f"{info.length} bytes", "no such file")
+        return item
+    crc = crc32c(memoryview(data))
+    if data.size == info.length and crc != info.crc:
+        item.fault(0, f"CRC-32C {info.crc:08x} over {info.length} bytes", f"{crc:08x}")
+    rows = cancels = 0
+    highest = -1
+    try:
+        for position, batch in slot_blocks(data, item.path):
+            highest = _check_block(item, position, batch, second, highest)
+            rows += batch.num_rows
+            cancels += batch.num_rows - batch.column("cancels").null_count
+    except (Damaged, UnsupportedVersion) as error:
+        item.error(error)
+        return item  # counts of a part would only repeat the fault
+    if data.size == info.length:
+        item.expect(0, "rows", info.rows, rows)
+        item.expect(0, "cancel rows", info.cancels, cancels)
+        item.expect(0, "highest offset", info.highest, highest)
+    return item
+
+
+def _committed(files: Files, item: Checked, length: int) -> pa.Buffer:
+    """The committed bytes, fewer if the file is short (which is a fault)."""
+    handle = files.open(item.path)
+    try:
+        size = handle.size()
+        if size > length:
+            item.note(
+                length,
+                "the end of the file",
+                f"{size - length} bytes of junk, never written; cut when a node opens it",
+            )
+        elif size < length:
+            item.fault(size, f"{length} bytes", f"{size} bytes")
+        if min(size, length) >= _MAP_FROM_BYTES:
+            return files.map(item.path, min(size, length))
+        return pa.py_buffer(handle.pread(length, 0))
+    finally:
+        handle.close()
+
+
+def slot_blocks(data: pa.Buffer, path: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Each block of a slot file's bytes with its position, safe to compute with.
+
+    Errors: ``Damaged`` naming the position of the first block that is none, after those before it;
+    ``UnsupportedVersion``.
+    """
+    source = pa.BufferReader(data)
+    position = 0
+    try:
+        schema = pa.ipc.read_schema(source)
+        check_schema(schema, path)
+        position = source.tell()
+        messages = pa.ipc.MessageReader.open_stream(source)
+        while position < data.size:
+            batch = pa.ipc.read_record_batch(messages.read_next_message(), ROW)
+            batch.validate(full=True)
+            yield position, batch
+            position = source.tell()
+    # The bytes are in memory: an OSError is pyarrow's word for bytes that make no sense.
+    except (pa.ArrowException, ValueError, EOFError, OSError) as error:
+        raise _not_a_block(path, position, str(error)) from None
+    except StopIteration:
+        raise _not_a_block(path, position, "an end-of-stream marker") from None
+
+
+def _not_a_block(path: str, position: int, found: str) -> SlotwheelError:
+    what = "a schema message" if position == 0 else "a record batch"
+    return Damaged(path, position, expected=what, found=found[:200])
+
+
+def _check_block(
+    item: Checked, position: int, batch: pa.RecordBatch, second: int, highest: int
+) -> int:
+    """Check one block's rows; the highest offset up to here. ``highest``: that of blocks before."""
+    if batch.num_rows == 0:
+        item.fault(position, "a block with rows", "none")
+        return highest
+    offset, due = times(batch, "offset"), times(batch, "due")
+    strays = np.flatnonzero(due // TICK_MS != second)
+    if len(strays):
+        row = int(strays[0])
+        item.fault(
+            position,
+            f"rows due in second {second}",
+            f"{len(strays)} others, the first of offset {offset[row]}, due {due[row]} ms",
+        )
+    step, later = np.diff(offset), np.diff(due)
+    wrong = np.flatnonzero((later < 0) | ((later == 0) & (step <= 0)))
+    if len(wrong):
+        row = int(wrong[0])
+        item.fault(
+            position,
+            f"rows in (due, offset) order behind ({due[row]}, {offset[row]})",
+            f"({due[row + 1]}, {offset[row + 1]})",
+        )
+    lowest = int(offset.min())
+    if lowest <= highest:
+        item.fault(position, f"offsets above {highest}, that of the block before", lowest)
+    return max(highest, int(offset.max()))
