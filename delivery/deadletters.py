@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ..wheel.rows import Header, header_column
 from ..wheel.schema import ROW, check_topic
+from .ask import ask
 from .sink import Answer, Mask, Sink
 
 DEAD_LETTER_TOPIC = "slotwheel-dead-letters"
@@ -30,13 +31,14 @@ _REASON_BYTES_MAX = 1000
 @dataclass(slots=True)
 class Buried:
     """``taken``: which rows are safe, shape (rows,). ``local``: how many of them lie in the data
-    directory. ``held``: why the others are not, or an empty text. ``down``: the sink is down."""
+    directory. ``held``: why the others are not, or an empty text. ``down``: the sink is down.
+    ``errors``: what a sink raised instead of answering."""
 
     taken: Mask
     local: int = 0
     held: str = ""
     down: bool = False
-    reasons: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 class DeadLetters:
@@ -55,9 +57,9 @@ class DeadLetters:
         # A row whose own topic is the dead-letter topic has been refused by it already.
         tried = np.array([t != self.topic for t in rows.column("topic").to_pylist()], np.bool_)
         codes = np.full(rows.num_rows, Answer.REFUSED, np.int8)
-        buried = Buried(np.zeros(rows.num_rows, np.bool_), reasons=reasons)
+        buried = Buried(np.zeros(rows.num_rows, np.bool_))
         if tried.any():
-            answers = self._sink.deliver(letters.filter(pa.array(tried)), trial=trial)
+            answers = ask(self._sink, letters.filter(pa.array(tried)), buried.errors, trial=trial)
             codes[tried] = answers.codes
             buried.held = answers.first_reason(Answer.NOT_NOW)
             buried.down = answers.down
@@ -65,7 +67,7 @@ class DeadLetters:
         homeless: Mask = codes == Answer.REFUSED
         if homeless.any():
             local = self._local or self._sink
-            answers = local.deliver(letters.filter(pa.array(homeless)))
+            answers = ask(local, letters.filter(pa.array(homeless)), buried.errors)
             saved = answers.which(Answer.ACCEPTED)
             buried.taken[np.flatnonzero(homeless)[saved]] = True
             buried.local = int(saved.sum())
@@ -83,7 +85,7 @@ class DeadLetters:
         own = rows.column("headers").to_pylist()
         headers: list[list[Header]] = []
         for at in range(count):
-            why = reasons[at].encode()[:_REASON_BYTES_MAX]
+            why = reasons[at].encode("utf-8", "replace")[:_REASON_BYTES_MAX]
             added: list[Header] = [(REASON_HEADER, why), (TOPIC_HEADER, topics[at].encode())]
             if partitions[at] is not None:
                 added.append((PARTITION_HEADER, b"%d" % partitions[at]))

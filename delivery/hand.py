@@ -148,6 +148,8 @@ class Hand:
         self._wheel.answer(chunk, outcome.answered, outcome.dead_count, sink_down=outcome.down)
         if outcome.accepted.any():
             self._events.delivered(lateness(chunk.rows, self._clock())[outcome.accepted])
+        for text in outcome.errors:
+            self._events.alarm("delivery-error", text)
         for reason, count in outcome.dead.items():
             self._events.dead(count, reason)
         for topic in self._wheel.held_topics():

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..wheel.schema import Int64s, times
+from .ask import ask
 from .deadletters import DeadLetters
 from .sink import Answer, Mask, Sink
 
@@ -27,6 +28,8 @@ class Outcome:
     dead: dict[str, int] = field(default_factory=dict)
     held: str = ""
     down: bool = False
+    errors: list[str] = field(default_factory=list)
+    """What the sink raised instead of answering."""
 
     @property
     def dead_count(self) -> int:
@@ -40,10 +43,11 @@ class Outcome:
 def hand_over(
     sink: Sink, dead_letters: DeadLetters, rows: pa.RecordBatch, *, trial: bool = False
 ) -> Outcome:
-    """Deliver ``rows``; returns within the limits of the sinks. Errors: those of the sinks."""
-    answers = sink.deliver(rows, trial=trial)
+    """Deliver ``rows``; returns within the limits of the sinks. Errors: ``SyncFailed``."""
+    errors: list[str] = []
+    answers = ask(sink, rows, errors, trial=trial)
     accepted = answers.which(Answer.ACCEPTED)
-    outcome = Outcome(accepted.copy(), accepted, down=answers.down)
+    outcome = Outcome(accepted.copy(), accepted, down=answers.down, errors=errors)
     outcome.held = answers.first_reason(Answer.NOT_NOW)
     refused = answers.which(Answer.REFUSED)
     if refused.any():
@@ -56,6 +60,7 @@ def hand_over(
                 outcome.dead[reason] = outcome.dead.get(reason, 0) + 1
         outcome.held = outcome.held or buried.held
         outcome.down = outcome.down or buried.down
+        errors += buried.errors
     return outcome
 
 

@@ -74,6 +74,41 @@ def test_one_exception_is_an_alarm_and_the_next_rows_go_out(rig: Rig) -> None:
     assert alarms == ["RuntimeError: once", "OSError: twice"]
 
 
+def test_a_sink_that_chokes_on_one_topic(rig: Rig) -> None:
+    """Chronos, QMQ #177: one bad message blocks all others."""
+
+    def choke(rows: pa.RecordBatch, _trial: bool) -> None:
+        if "poison" in rows.column("topic").to_pylist():
+            raise ValueError("cannot encode")
+
+    rig.scripted.before = choke
+    rig.start()
+    rig.send([("poison" if n == 50 else f"t{n % 3}", b"%d" % n) for n in range(100)])
+    rig.send(numbered("t0", 10, 100), 50)
+    rig.wait(lambda: len(rig.scripted.taken) == 109)
+    assert rig.wheel.held_topics() == ["poison"]
+    assert ("delivery-error", "ValueError: cannot encode") in rig.events.notes
+    rig.scripted.before = lambda _rows, _trial: None
+    rig.wait(lambda: rig.scripted.values("poison") == [b"50"])
+    assert len(rig.scripted.taken) == 110
+
+
+def test_an_exception_outside_the_sink(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    next_chunk = rig.wheel.next_chunk
+    failures = iter([RuntimeError("once")])
+
+    def fail(now_ms: int) -> object:
+        for error in failures:
+            raise error
+        return next_chunk(now_ms)
+
+    monkeypatch.setattr(rig.wheel, "next_chunk", fail)
+    rig.start()
+    rig.send(numbered("t", 10))
+    rig.wait(lambda: len(rig.scripted.taken) == 10)
+    assert rig.events.notes == [("delivery-error", "RuntimeError: once")]
+
+
 def test_a_failed_sync_ends_the_process(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
 

@@ -1,0 +1,41 @@
+"""Asking a sink that may raise instead of answering.
+
+A sink that raises has a fault, or met a row that shows one. It is asked again topic by topic, so
+that only the topics it raises for are held back, and not everything behind them. A failed sync is
+no answer either, but passes: it has to end the process.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pyarrow as pa
+
+from ..wheel.errors import SyncFailed
+from .embedded import split_by_topic
+from .sink import Answer, Answers, Sink
+
+log = logging.getLogger(__name__)
+
+
+def ask(sink: Sink, rows: pa.RecordBatch, errors: list[str], *, trial: bool = False) -> Answers:
+    """The sink's answers; NOT_NOW for the topics for which it raises, and what it raised is added
+    to ``errors``. Errors: ``SyncFailed``."""
+    try:
+        return sink.deliver(rows, trial=trial)
+    except SyncFailed:
+        raise
+    except Exception as error:
+        log.exception("the sink failed instead of answering")
+        text = f"{type(error).__name__}: {error}"
+        topics, parts = split_by_topic(rows)
+        if len(topics) == 1:
+            errors.append(text)
+            return Answers.same(rows.num_rows, Answer.NOT_NOW, text)
+    answers = Answers.same(rows.num_rows, Answer.NOT_NOW)
+    for part in parts:
+        found = ask(sink, rows.take(pa.array(part)), errors, trial=trial)
+        answers.codes[part] = found.codes
+        answers.reasons.update({int(part[at]): why for at, why in found.reasons.items()})
+        answers.down |= found.down
+    return answers
