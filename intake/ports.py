@@ -52,7 +52,7 @@ class WheelPort(Protocol):
     def cancel(self, ids: Sequence[MessageId], now_ms: int, timeout_s: float = 10.0) -> Any: ...
     def reschedule(
         self,
-        id: MessageId,  # noqa: A002 - the engine's name for it
+        message_id: MessageId,
         due_ms: int,
         now_ms: int,
         timeout_s: float = 10.0,

@@ -1,0 +1,155 @@
+"""Headers of a delay topic's records: what becomes a row, and what a dead letter, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slotwheel.intake.records import DEAD_TOPIC, Records, take
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.rows import Header
+from slotwheel.wheel.schema import check_input, times
+
+NOW = 1_700_000_000_000
+CONFIG = WheelConfig(message_bytes_max=2000)
+DUE = ("slotwheel-due-ms", b"%d" % (NOW + 5))
+TOPIC = ("slotwheel-topic", b"orders")
+
+
+def records(
+    *headers: list[Header], value: bytes | None = b"v", key: bytes | None = b"k"
+) -> Records:
+    n = len(headers)
+    return Records(
+        list(range(100, 100 + n)), [NOW - 1000] * n, [key] * n, [value] * n, list(headers)
+    )
+
+
+def rows(found: Records) -> list[dict[str, Any]]:
+    """The rows, after the wheel's own check, with ``due`` in ms and headers as pairs."""
+    taken = take(found, "delays/3", CONFIG, NOW)
+    batch = check_input(taken.rows, CONFIG, NOW)
+    result = []
+    for row, due in zip(batch.to_pylist(), times(batch, "due").tolist(), strict=True):
+        headers = [(pair["key"], pair["value"]) for pair in row["headers"]]
+        result.append(row | {"due": due, "headers": headers})
+    assert taken.dead == sum(row["topic"] == DEAD_TOPIC for row in result)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("headers", "due", "partition"),
+    [
+        ([TOPIC, DUE], NOW + 5, None),
+        ([DUE, TOPIC, ("slotwheel-partition", b"7")], NOW + 5, 7),
+        ([TOPIC, ("slotwheel-delay-ms", b"1500")], NOW + 500, None),
+        ([TOPIC, ("slotwheel-delay-ms", b"0")], NOW - 1000, None),
+        ([TOPIC, ("slotwheel-delay-ms", b"-1")], NOW - 1001, None),
+        ([TOPIC, ("slotwheel-due-ms", b"0")], 0, None),
+        ([TOPIC, ("slotwheel-due-ms", b"%d" % (NOW + 7_200_000))], NOW + 7_200_000, None),
+    ],
+)
+def test_taken(headers: list[Header], due: int, partition: int | None) -> None:
+    row = rows(records(headers))[0]
+    assert (row["topic"], row["due"], row["partition"]) == ("orders", due, partition)
+    assert (row["key"], row["value"], row["headers"]) == (b"k", b"v", [])
+
+
+def test_other_headers_are_kept_as_they_came() -> None:
+    others: list[Header] = [
+        ("a", b"1"),
+        ("a", None),
+        ("slotwheel-id", b"x"),
+        ("", b""),
+        ("ü", b"\xff"),
+    ]
+    row = rows(records([others[0], TOPIC, *others[1:4], DUE, others[4]]))[0]
+    assert row["headers"] == others
+
+
+@pytest.mark.parametrize(("key", "value"), [(None, None), (b"", b""), (b"\x00\xff", None)])
+def test_null_is_not_empty(key: bytes | None, value: bytes | None) -> None:
+    row = rows(records([TOPIC, DUE], key=key, value=value))[0]
+    assert (row["key"], row["value"]) == (key, value)
+
+
+BAD: list[tuple[list[Header], str]] = [
+    ([], "no header slotwheel-topic"),
+    ([DUE], "no header slotwheel-topic"),
+    ([("slotwheel-topic", None), DUE], "no header slotwheel-topic"),
+    ([("slotwheel-topic", b""), DUE], "no topic"),
+    ([("slotwheel-topic", b"a/b"), DUE], "illegal topic name"),
+    ([("slotwheel-topic", b"x" * 250), DUE], "illegal topic name"),
+    ([("slotwheel-topic", b".."), DUE], "illegal topic name"),
+    ([("slotwheel-topic", b"\xff"), DUE], "unreadable header slotwheel-topic"),
+    ([TOPIC, TOPIC, DUE], "header slotwheel-topic given twice"),
+    ([TOPIC, DUE, DUE], "header slotwheel-due-ms given twice"),
+    ([TOPIC], "no due time"),
+    ([TOPIC, DUE, ("slotwheel-delay-ms", b"1")], "both slotwheel-due-ms and slotwheel-delay-ms"),
+    ([TOPIC, ("slotwheel-due-ms", None)], "unreadable header slotwheel-due-ms; got null"),
+    ([TOPIC, ("slotwheel-due-ms", b"")], "unreadable header slotwheel-due-ms"),
+    ([TOPIC, ("slotwheel-due-ms", b"soon")], "unreadable header slotwheel-due-ms"),
+    ([TOPIC, ("slotwheel-due-ms", b"1.5")], "unreadable header slotwheel-due-ms"),
+    ([TOPIC, ("slotwheel-due-ms", b" 15")], "unreadable header slotwheel-due-ms"),
+    ([TOPIC, ("slotwheel-due-ms", b"1_5")], "unreadable header slotwheel-due-ms"),
+    ([TOPIC, ("slotwheel-due-ms", "\u0661".encode())], "unreadable header slotwheel-due-ms"),
+    ([TOPIC, ("slotwheel-due-ms", b"9" * 40)], "unreadable header slotwheel-due-ms"),
+    ([TOPIC, ("slotwheel-due-ms", b"-5")], "due before 1970"),
+    ([TOPIC, ("slotwheel-due-ms", b"%d" % (NOW + 7_200_001))], "due beyond the horizon"),
+    ([TOPIC, ("slotwheel-delay-ms", b"9" * 18)], "due beyond the horizon"),
+    ([TOPIC, ("slotwheel-delay-ms", b"x")], "unreadable header slotwheel-delay-ms"),
+    ([TOPIC, DUE, ("slotwheel-partition", b"-1")], "negative partition"),
+    ([TOPIC, DUE, ("slotwheel-partition", b"2147483648")], "no such partition"),
+    ([TOPIC, DUE, ("slotwheel-partition", b"one")], "unreadable header slotwheel-partition"),
+    ([TOPIC, DUE, ("\ud800", b"")], "a header key that is not UTF-8"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BAD)))
+def test_dead_letter(number: int) -> None:
+    headers, reason = BAD[number]
+    before, dead, after = rows(records([TOPIC, DUE], headers, [TOPIC, DUE]))
+    assert (before["topic"], after["topic"]) == ("orders", "orders")
+    assert (dead["topic"], dead["due"], dead["partition"]) == (DEAD_TOPIC, NOW, None)
+    assert (dead["key"], dead["value"]) == (b"k", b"v")
+    said = dict(dead["headers"][len(headers) :])
+    assert reason in said["slotwheel-dead-reason"].decode()
+    assert said["slotwheel-dead-source"] == b"delays/3/101"
+    wanted = [value for name, value in headers if name == "slotwheel-topic" and value is not None]
+    assert said.get("slotwheel-dead-topic") == (wanted[0] if wanted else None)
+    kept = [(name.replace("\ud800", "?"), value) for name, value in headers]
+    assert dead["headers"][: len(headers)] == kept
+
+
+def test_delay_without_a_timestamp() -> None:
+    found = records([TOPIC, ("slotwheel-delay-ms", b"5")])._replace(timestamps=[-1])
+    assert b"without a timestamp" in dict(rows(found)[0]["headers"])["slotwheel-dead-reason"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "extra", "left_out"),
+    [
+        (b"k", b"v" * 3000, b"", {"value": 3000}),
+        (b"k" * 3000, b"v", b"", {"value": 1, "headers": 50, "key": 3000}),
+        (b"k", b"v", b"h" * 3000, {"value": 1, "headers": 3055}),
+        (b"k" * 1000, b"v" * 1001, b"", {"value": 1001}),
+    ],
+)
+def test_too_large(key: bytes, value: bytes, extra: bytes, left_out: dict[str, int]) -> None:
+    headers = [TOPIC, DUE] + ([("extra", extra)] if extra else [])
+    row = rows(records(headers, key=key, value=value))[0]
+    said = dict(row["headers"])
+    assert row["topic"] == DEAD_TOPIC
+    assert b"message too large" in said["slotwheel-dead-reason"]
+    found = {part: said.get(f"slotwheel-dead-{part}-bytes") for part in ("value", "key", "headers")}
+    assert {part: int(size) for part, size in found.items() if size is not None} == left_out
+    assert row["value"] is None
+    assert row["key"] == (None if "key" in left_out else key)
+
+
+def test_one_bad_in_ten_thousand() -> None:
+    many = [[TOPIC, DUE] for _ in range(10_000)]
+    many[5000] = [DUE]
+    found = rows(records(*many))
+    assert [number for number, row in enumerate(found) if row["topic"] != "orders"] == [5000]
