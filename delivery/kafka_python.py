@@ -1,10 +1,7 @@
 """The default sink to a real Kafka, with kafka-python: no compiled parts needed.
 
-kafka-python's ``send`` cannot express every Kafka record - it refuses a record without key and
-value, and a header without a value - and computes a lot a record that we know a chunk. So records
-are handed to the producer's accumulator directly, the call that ``send`` ends in; ``_Lane`` is the
-only place that knows it, and the contract tests hold it to it. Idempotence and acks=all are
-kafka-python's defaults and stay on.
+Partitions are chosen here, for a chunk at once; sending is ``Lane``'s. Each ``deliver`` waits for
+all of its records, so one producer serves all main chunks, and another one the trials.
 
 kafka-python has no bound on memory of its own; the bounds are those of ``KafkaSink``.
 """
@@ -20,22 +17,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.structs import TopicPartition
 
 from ..wheel.ids import IdMint
+from .kafka_lane import Lane
 from .kafka_sink import NO_PARTITION, Failure, Int64s, KafkaSettings, KafkaSink, Plan
 from .murmur2 import partitions_of
-from .records import Header
 from .sink import Answer
 from .topicbook import NotYet, TopicInfo, Unreachable
 
 log = logging.getLogger(__name__)
 
-BATCH_BYTES = 128 * 1024
-_CLOSE_S = 1.0
 _LATE_S = 0.5
 """The client gives a record up by itself; this much later we stop waiting for it to do so."""
 
@@ -45,87 +39,10 @@ _REFUSED: tuple[type[Exception], ...] = (
     kafka_errors.InvalidTopicError,
     kafka_errors.InvalidRecordError,
     kafka_errors.InvalidTimestampError,
-    kafka_errors.CorruptRecordError,
 )
 _LIMIT = "max.message.bytes"
 _MISSING = kafka_errors.UnknownTopicOrPartitionError.errno
 _INVALID = kafka_errors.InvalidTopicError.errno
-
-
-class _HeadersWithNull(list[Header]):
-    """Headers of which one has no value. The encoder takes them; the code around it sums up their
-    lengths, unless it believes that there are none."""
-
-    def __bool__(self) -> bool:
-        return False
-
-
-class _Lane:
-    """One producer, and the way into its accumulator."""
-
-    def __init__(self, settings: KafkaSettings, timeout_s: float) -> None:
-        """Errors: those of kafka-python when no broker answers."""
-        timeout_ms = int(timeout_s * 1000)
-        config: dict[str, Any] = {
-            "bootstrap_servers": settings.bootstrap,
-            "client_id": "slotwheel",
-            "bootstrap_timeout_ms": int(settings.metadata_timeout_s * 1000),
-            "max_block_ms": int(settings.metadata_timeout_s * 1000),
-            "delivery_timeout_ms": timeout_ms,
-            "request_timeout_ms": timeout_ms // 2,  # so that a lost connection is tried again
-            "max_request_size": settings.record_bytes_max,
-            "batch_size": BATCH_BYTES,
-            "reconnect_backoff_max_ms": 1000,
-            "allow_auto_create_topics": False,
-            "metrics_enabled": False,
-        }
-        self._producer = KafkaProducer(**config | settings.extra)
-
-    def learn(self, topic: str) -> None:
-        """Make sure that the producer knows a topic's leaders. Errors: kafka-python's."""
-        self._producer.partitions_for(topic)
-
-    def send(self, plan: Plan, rows: list[int], partitions: list[int]) -> list[Any]:
-        """Hand ``rows`` over; a future each. Nothing blocks here."""
-        append = self._producer._accumulator.append
-        wake = self._producer._sender.wakeup
-        records = plan.records
-        targets = {
-            (topic, partition): TopicPartition(topic, partition)
-            for topic, info in plan.topics.items()
-            for partition in range(info.count)
-        }
-        nulls = plan.batch.column("headers").flatten().field(1).null_count > 0
-        futures = []
-        for row in rows:
-            headers = records.headers[row]
-            if nulls and any(value is None for _, value in headers):
-                headers = _HeadersWithNull(headers)
-            target = targets[records.topics[row], partitions[row]]
-            result = append(target, None, records.keys[row], records.values[row], headers)
-            futures.append(result[0])
-            if result[1] or result[2]:  # a batch is full, or new
-                wake()
-        wake()
-        return futures
-
-    @staticmethod
-    def aborted(future: Any) -> bool:
-        """Whether the producer gave a record up because another one had failed.
-
-        A refused batch is a fatal error for kafka-python's idempotent producer: it ends all others
-        with the very same exception. Those have base offset -1; a batch that failed itself, None.
-        """
-        outcome = future._produce_future.value
-        return outcome is not None and outcome[0] == -1
-
-    def abandon(self) -> None:
-        """End it without sending what it still holds."""
-        with suppress(Exception):
-            sender = self._producer._sender
-            sender.force_close()
-            sender.join(_CLOSE_S)
-            self._producer.close(timeout=0)
 
 
 class KafkaPythonSink(KafkaSink):
@@ -133,7 +50,7 @@ class KafkaPythonSink(KafkaSink):
 
     def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
         super().__init__(mint, settings)
-        self._lanes: dict[bool, _Lane] = {}
+        self._lanes: dict[bool, Lane] = {}
         self._lanes_lock = threading.Lock()
         self._closed = False
         self._admin: Any = None
@@ -172,7 +89,7 @@ class KafkaPythonSink(KafkaSink):
             self._abandon(trial=trial)
         return failures
 
-    def _learn(self, lane: _Lane, plan: Plan) -> dict[int, Failure]:
+    def _learn(self, lane: Lane, plan: Plan) -> dict[int, Failure]:
         """Let the producer find the leaders; rows of topics of which it does not in time fail."""
         failed: dict[str, Failure] = {}
         for topic in plan.topics:
@@ -185,11 +102,11 @@ class KafkaPythonSink(KafkaSink):
         topics = plan.records.topics
         return {row: failed[topics[row]] for row in plan.rows if topics[row] in failed}
 
-    def _lane(self, timeout_s: float, *, trial: bool) -> _Lane:
+    def _lane(self, timeout_s: float, *, trial: bool) -> Lane:
         with self._lanes_lock:
             lane = self._lanes.get(trial)
         if lane is None:
-            lane = _Lane(self.settings, timeout_s)
+            lane = Lane(self.settings, timeout_s)
             with self._lanes_lock:
                 if not self._closed:
                     return self._lanes.setdefault(trial, lane)

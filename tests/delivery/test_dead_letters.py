@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from slotwheel.delivery.deadletters import DEAD_LETTER_TOPIC, DeadLetters
@@ -98,6 +99,20 @@ def test_not_now_for_the_letter_leaves_the_row_unanswered(
     assert outcome.accepted.tolist() == [True, False, True]
     assert outcome.dead == {}
     assert outcome.held == "NOT_NOW by script"
+
+
+def test_a_sink_that_raises_for_the_letter(scripted: ScriptedSink, local: EmbeddedSink) -> None:
+    def choke(rows: pa.RecordBatch, _trial: bool) -> None:
+        if rows.column("topic")[0].as_py() == DEAD_LETTER_TOPIC:
+            raise ValueError("cannot encode")
+
+    scripted.before = choke
+    scripted.script = lambda topic, _: Answer.REFUSED if topic == "bad" else Answer.ACCEPTED
+    rows = rows_of([Sent("bad"), Sent("good")])
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
+    assert outcome.answered.tolist() == [False, True]
+    assert outcome.errors == ["ValueError: cannot encode"]
+    assert outcome.held == "ValueError: cannot encode"
 
 
 def test_reasons_are_counted(scripted: ScriptedSink, local: EmbeddedSink) -> None:
