@@ -1,1 +1,1 @@
-"""One running node: puts the rooms together and owns threads, signals, metrics and health."""
+"""One running node: puts the rooms together, and owns threads, signals, metrics and health."""

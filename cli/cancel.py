@@ -1,0 +1,64 @@
+"""``slotwheel cancel``: take messages back before they leave."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+
+import click
+
+from ..client import Client
+from ..wheel.errors import UnknownId
+from ..wheel.ids import MessageId
+from .shared import json_option, lines_of_stdin, node_options, print_json
+
+AT_ONCE = 1000
+UNKNOWN = "unknown"
+
+
+@click.command("cancel")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@node_options
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context, ids: tuple[str, ...], address: str, timeout: timedelta, as_json: bool
+) -> None:
+    """Cancel messages by their ids, given as arguments or on stdin, one a line.
+
+    Prints each id with its answer: cancelled, already delivered, or unknown. The exit code is 1 if
+    any was unknown.
+    """
+    if not ids and not lines_of_stdin():
+        raise click.UsageError("Give ids as arguments, or on stdin, one a line.")
+    wanted = iter(ids) if ids else (line.strip() for line in sys.stdin)
+    counts: Counter[str] = Counter()
+    with Client(address, timeout_s=timeout.total_seconds()) as client:
+        for one, answer in answers(client, filter(None, wanted)):
+            counts[answer] += 1
+            if as_json:
+                print_json({"id": one, "answer": answer})
+            else:
+                click.echo(f"{one}\t{answer}")
+    ctx.exit(1 if counts[UNKNOWN] else 0)
+
+
+def answers(client: Client, ids: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Each id with its answer, in order. What is not an id at all is unknown."""
+    ids = iter(ids)
+    while part := list(itertools.islice(ids, AT_ONCE)):
+        good = [one for one in part if _is_id(one)]
+        said = dict(zip(good, client.cancel(good) if good else [], strict=True))
+        for one in part:
+            yield one, said.get(one, UNKNOWN)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        MessageId.parse(text)
+    except UnknownId:
+        return False
+    return True

@@ -1,0 +1,137 @@
+"""The command line: one group, one file a command, one error handler.
+
+    exit code  0    done
+               1    what was asked for could not be done; the message says why and what to do
+               2    the command line itself is wrong
+               3    a defect of slotwheel, with a traceback; or the node could not sync its disk
+             130    interrupted
+
+A command is the object ``command`` in the module that the table names. It is imported when it is
+used, so that ``slotwheel send`` does not load what only ``slotwheel node`` needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from ..wheel.errors import SlotwheelError
+from .shared import Session
+
+PREFIX = "SLOTWHEEL"
+REPORT = "Please report it with these lines; CONTRIBUTING.md says where"
+EXIT_FAILED, EXIT_USAGE, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+COMMANDS = {
+    "node": "node",
+    "send": "send",
+    "cancel": "cancel",
+    "reschedule": "reschedule",
+    "consume": "consume",
+    "status": "status",
+    "inspect": "inspect",
+    "verify": "verify",
+    "demo": "demo",
+}
+"""Command to module in this package, in the order of the help page."""
+
+
+class Commands(click.Group):
+    """Imports a command when it is asked for, and gives its options their variables."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f".{COMMANDS[cmd_name]}", __package__)
+        command: click.Command = module.command
+        name_variables(command)
+        return command
+
+
+def name_variables(command: click.Command) -> None:
+    """Let ``--some-option`` be read from ``SLOTWHEEL_SOME_OPTION``, whatever the command."""
+    command.context_settings.setdefault("max_content_width", 100)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            longest = max(parameter.opts, key=len).lstrip("-")
+            parameter.envvar = f"{PREFIX}_{longest.replace('-', '_').upper()}"
+            parameter.show_envvar = True
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            name_variables(inner)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="slotwheel")
+def cli() -> None:
+    """Hold messages and hand each one over at its due time: never early, never lost.
+
+    Every option can also be given as a variable SLOTWHEEL_OPTION, for example SLOTWHEEL_NODE.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script. Always ends with ``SystemExit``."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    session = Session()
+    try:
+        code = cli.main(list(arguments), "slotwheel", standalone_mode=False, obj=session)
+    except click.UsageError as error:
+        if session.json:
+            _tell({"code": "usage", "message": error.format_message()})
+        else:
+            error.show()
+        return EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        _fail(session, {"code": "error", "message": error.format_message()})
+        return error.exit_code
+    except SlotwheelError as error:
+        _fail(session, error.to_wire(), str(error))
+        return EXIT_FAILED
+    except OSError as error:
+        # The world's errors, not ours: permissions, a full disk, an address that is not here.
+        _fail(session, {"code": "os-error", "message": str(error)})
+        return EXIT_FAILED
+    except Exception as error:
+        return _defect(session, error)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(session: Session, fields: dict[str, object], text: str = "") -> None:
+    if session.json:
+        _tell(fields)
+    else:
+        click.echo(f"error: {text or fields['message']}", err=True)
+
+
+def _tell(fields: dict[str, object]) -> None:
+    click.echo(json.dumps({"error": fields}), err=True)
+
+
+def _defect(session: Session, error: Exception) -> int:
+    message = f"{type(error).__name__}: {error}"
+    if session.json:
+        _tell({"code": "defect", "message": message, "remedy": REPORT})
+    else:
+        frames = traceback.format_exception(error)[-4:]
+        click.echo("".join(frames).rstrip(), err=True)
+        click.echo(f"error: a defect of slotwheel: {message}. {REPORT}", err=True)
+    return EXIT_DEFECT
+
+
+if __name__ == "__main__":
+    main()

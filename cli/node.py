@@ -1,0 +1,190 @@
+"""``slotwheel node``: run one node."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields, replace
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from ..node.config import DEFAULT_METRICS_ADDRESS, SINKS, NodeConfig
+from ..node.logs import FORMATS, LEVELS, set_up
+from ..node.process import run
+from ..wheel.config import WheelConfig
+from ..wheel.errors import InvalidConfiguration
+from ..wheel.protocol import DEFAULT_ADDRESS
+from .shared import Duration, Pair, Size
+
+OFF = "off"
+_LIMITS = WheelConfig()
+_IDENTITY = {"group", "slots"}
+
+# Option, field of WheelConfig, what it says. The type follows from the unit in the field's name.
+_LIMIT_OPTIONS = [
+    ("--message-bytes", "message_bytes_max", "Largest message: key, value and headers together."),
+    ("--batch-rows", "batch_rows_max", "Most messages in a batch."),
+    ("--batch-bytes", "batch_bytes_max", "Largest batch."),
+    ("--tail-bytes", "tail_bytes_max", "Spill all of the tail when it holds so much in memory."),
+    ("--tail-bytes-refuse", "tail_bytes_refuse", "Refuse appends while the tail holds so much."),
+    ("--tail-age", "tail_age_ms", "Spill the tail when its oldest message is so old."),
+    ("--tail-keep", "tail_keep_ms", "Messages younger than this stay when a spill goes by age."),
+    ("--segment-bytes", "segment_bytes", "Begin a new journal segment when one has this size."),
+    ("--open-handles", "open_handles_max", "Most slot files held open."),
+    ("--chunk-rows", "chunk_rows_max", "Most messages handed to the sink at once."),
+    ("--chunk-bytes", "chunk_bytes_max", "Most bytes handed to the sink at once."),
+    ("--window-bytes", "window_bytes_max", "Most bytes of one slot prepared in memory."),
+    ("--held-topics", "held_topics_max", "Most topics held back; one more pauses delivery."),
+    ("--mark-interval", "mark_interval_ms", "Record progress at most so often."),
+    ("--producers", "producers_max", "Most producers whose last batches are remembered."),
+    ("--disk-reserve", "disk_reserve_bytes", "Refuse appends when less is free on the disk."),
+    ("--cancels-remembered", "cancels_remembered_max", "Most cancels kept for true answers."),
+]
+
+
+def _limits(function: click.decorators.FC) -> click.decorators.FC:
+    for option, name, text in reversed(_LIMIT_OPTIONS):
+        default = getattr(_LIMITS, name)
+        kind: click.ParamType = click.IntRange(min=1)
+        if name.endswith("_ms"):
+            kind, default = Duration(), timedelta(milliseconds=default)
+        elif "bytes" in name:
+            kind = Size()
+        shown = f"{default // timedelta(milliseconds=1)}ms" if name.endswith("_ms") else default
+        function = click.option(
+            option, name, type=kind, default=default, show_default=str(shown), help=text
+        )(function)
+    return function
+
+
+@click.command("node")
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="The data directory; made if it is not there.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    help="Where clients connect; port 0 takes a free one. Knows no users: keep it on a trusted"
+    " network.",
+)
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT|off",
+    default=DEFAULT_METRICS_ADDRESS,
+    show_default=True,
+    help="Where /metrics, /healthz and /readyz are served.",
+)
+@click.option("--group", default=_LIMITS.group, show_default=True, help="Name of the wheel group.")
+@click.option("--node-id", help="Name of this node. [default: the machine's name]")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=2),
+    default=_LIMITS.slots,
+    show_default=True,
+    help="Slots of one second: how far ahead a message may be due.",
+)
+@click.option(
+    "--sink",
+    type=click.Choice(SINKS),
+    default=SINKS[0],
+    show_default=True,
+    help="Where due messages go: topics in the data directory, or Kafka by either client.",
+)
+@click.option("--bootstrap", metavar="HOST:PORT,…", help="Kafka's brokers.")
+@click.option(
+    "--kafka",
+    "kafka_settings",
+    type=Pair(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the sink's Kafka client, in its own names; may be repeated.",
+)
+@click.option("--delay-topic", metavar="TOPIC", help="Take messages from this Kafka topic, too.")
+@click.option(
+    "--delay-partition",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The partition of the delay topic that this node reads.",
+)
+@click.option(
+    "--dead-letter-topic",
+    metavar="TOPIC",
+    default=NodeConfig.__dataclass_fields__["dead_letter_topic"].default,
+    show_default=True,
+    help="Where messages go that no topic takes, with the reason.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="One line an event on stderr, as text or as JSON.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="The least important events that are logged.",
+)
+@_limits
+def command(
+    data: Path,
+    listen: str,
+    metrics: str,
+    group: str,
+    node_id: str | None,
+    slots: int,
+    sink: str,
+    bootstrap: str | None,
+    kafka_settings: tuple[tuple[str, str], ...],
+    delay_topic: str | None,
+    delay_partition: int,
+    dead_letter_topic: str,
+    log_format: str,
+    log_level: str,
+    **limits: int | timedelta,
+) -> None:
+    """Run one node on a data directory, until SIGTERM or Ctrl-C.
+
+    It prints "listening on HOST:PORT" on stderr when it takes messages. Exit code 3 means that the
+    disk could not be synced: what was acknowledged is safe, and a restart recovers it.
+    """
+    set_up(log_format, log_level, sys.stderr)
+    config = NodeConfig(
+        data=data,
+        listen=listen,
+        metrics=None if metrics == OFF else metrics,
+        wheel=wheel_config(group, slots, limits),
+        sink=sink,
+        bootstrap=bootstrap,
+        kafka_settings=dict(kafka_settings),
+        delay_topic=delay_topic,
+        delay_partition=delay_partition,
+        dead_letter_topic=dead_letter_topic,
+    )
+    run(config if node_id is None else replace(config, node_id=node_id))
+
+
+def wheel_config(group: str, slots: int, limits: dict[str, int | timedelta]) -> WheelConfig:
+    """The engine's limits, checked against each other. Errors: ``InvalidConfiguration``."""
+    assert set(limits) | _IDENTITY == {field.name for field in fields(WheelConfig)}
+    plain = {
+        name: value // timedelta(milliseconds=1) if isinstance(value, timedelta) else value
+        for name, value in limits.items()
+    }
+    if plain["tail_bytes_refuse"] < plain["tail_bytes_max"]:
+        raise InvalidConfiguration(
+            "appends would be refused before the tail is ever spilled",
+            got=f"--tail-bytes-refuse {plain['tail_bytes_refuse']}",
+            limit=f"--tail-bytes {plain['tail_bytes_max']}",
+            remedy="Raise --tail-bytes-refuse; twice --tail-bytes is a good value",
+        )
+    return WheelConfig(group=group, slots=slots, **plain)

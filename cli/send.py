@@ -1,0 +1,231 @@
+"""``slotwheel send``: hand messages to a node, from arguments, a file or a pipe.
+
+Theory: reading, sending and printing overlap. The main thread reads lines and hands them to the
+client; a second thread waits for the receipts, in order, and prints the ids. The queue between them
+and the client's buffer are bounded, so that a file of any size needs the same memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+
+from ..client import Client, Message, Receipts
+from ..wheel.errors import InvalidMessage, SlotwheelError
+from ..wheel.schema import check_topic
+from .shared import (
+    Pair,
+    check_due,
+    due_options,
+    json_option,
+    lines_of_stdin,
+    node_options,
+)
+
+READ_BYTES = 256 << 10
+PART_LINES_MAX = 5_000
+PARTS_WAITING_MAX = 16
+LINE_BYTES_MAX = 64 << 20
+BAD_LINES_MAX = 100
+"""After so many lines that cannot be sent it is not the lines that are wrong."""
+
+
+@click.command("send")
+@click.argument("topic")
+@click.argument("values", nargs=-1)
+@due_options
+@click.option("--key", help="The key of every message.")
+@click.option(
+    "--header",
+    "headers",
+    type=Pair(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of every message; may be repeated.",
+)
+@click.option("--partition", type=click.IntRange(min=0), help="The partition of the target topic.")
+@click.option(
+    "--file",
+    "source",
+    type=click.File("rb"),
+    help="Read values from a file, one a line; - is stdin.",
+)
+@node_options
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    topic: str,
+    values: tuple[str, ...],
+    delay: timedelta | None,
+    at: datetime | None,
+    key: str | None,
+    headers: tuple[tuple[str, str], ...],
+    partition: int | None,
+    source: BinaryIO | None,
+    address: str,
+    timeout: timedelta,
+    as_json: bool,
+) -> None:
+    """Send messages to TOPIC, due after --delay or --at a time.
+
+    VALUES are one message each. Without them, values are read from --file or stdin, one a line.
+    Prints the id of each message once it is stored, one a line. A message that cannot be
+    sent is reported on stderr and does not keep the others; the exit code is 1 then.
+    """
+    check_due(delay, at)
+    check_topic(topic)
+    if values and source is not None:
+        raise click.UsageError("Give values as arguments or by --file, not both.")
+    if not values and source is None and not lines_of_stdin():
+        raise click.UsageError("Give values as arguments, by --file, or on stdin, one a line.")
+    stream = None if values else source or sys.stdin.buffer
+    parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
+    printer = Printer(as_json)
+    with Client(address, timeout_s=timeout.total_seconds()) as client, progress(stream) as step:
+        for part in parts:
+            messages = [Message(topic, value, key, headers, partition, at, delay) for value in part]
+            printer.put(client.send_many(messages))
+            step(sum(map(len, part)) + len(part))
+        printer.finish()
+    ctx.exit(1 if printer.bad else 0)
+
+
+def read_parts(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """The lines of ``stream`` without their ends, as many at a time as are there at that moment:
+    a pipe that is written to slowly is sent line by line, a file by thousands.
+
+    Errors: ``InvalidMessage`` for a line that is absurdly long.
+    """
+    read = getattr(stream, "read1", stream.read)
+    rest = bytearray()
+    while data := read(READ_BYTES):
+        rest += data
+        if b"\n" not in data:
+            if len(rest) > LINE_BYTES_MAX:
+                raise InvalidMessage(
+                    "a line is too long to be a message",
+                    got=f"more than {LINE_BYTES_MAX} bytes without a line's end",
+                    limit=f"{LINE_BYTES_MAX} bytes",
+                    remedy="Check that the values are one a line",
+                )
+            continue
+        *lines, last = bytes(rest).split(b"\n")
+        rest = bytearray(last)
+        for start in range(0, len(lines), PART_LINES_MAX):
+            yield [line.removesuffix(b"\r") for line in lines[start : start + PART_LINES_MAX]]
+    if rest:
+        yield [bytes(rest)]
+
+
+@dataclass(slots=True)
+class Printer:
+    """Prints ids as they come, in a thread of its own. ``bad``: messages that were not stored."""
+
+    as_json: bool
+    bad: int = 0
+    _printed: int = 0
+    _waiting: queue.Queue[Receipts | None] = field(init=False)
+    _failure: BaseException | None = None
+    _thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._waiting = queue.Queue(PARTS_WAITING_MAX)
+        self._thread = threading.Thread(target=self._run, name="printer", daemon=True)
+        self._thread.start()
+
+    def put(self, receipts: Receipts | None) -> None:
+        """Waits while too many receipts are open. Errors: what ended the printing."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            with contextlib.suppress(queue.Full):
+                self._waiting.put(receipts, timeout=0.1)
+                return
+
+    def finish(self) -> None:
+        """Wait until everything is printed. Errors: what ended the printing."""
+        self.put(None)
+        while self._thread.is_alive():
+            self._thread.join(0.1)  # in pieces, so that Ctrl-C is heard
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while (receipts := self._waiting.get()) is not None:
+                self._print(receipts)
+                sys.stdout.flush()
+        except BaseException as error:
+            self._failure = error
+
+    def _print(self, receipts: Receipts) -> None:
+        errors = receipts.errors()
+        if not errors:
+            self._print_stored(receipts.result(), receipts.due_ms.tolist())
+        else:
+            for number, receipt in enumerate(receipts):
+                if number in errors:
+                    self._tell_bad(self._printed + number + 1, errors[number])
+                else:
+                    self._print_stored([receipt.id], [receipt.due_ms])
+        self._printed += len(receipts)
+
+    def _print_stored(self, ids: list[str], due_ms: list[int]) -> None:
+        if self.as_json:
+            both = zip(ids, due_ms, strict=True)
+            ids = [json.dumps({"id": one, "due_ms": due}) for one, due in both]
+        sys.stdout.write("\n".join(ids) + "\n")
+
+    def _tell_bad(self, number: int, error: SlotwheelError) -> None:
+        if not isinstance(error, InvalidMessage):
+            raise error
+        self.bad += 1
+        if self.as_json:
+            click.echo(json.dumps({"message": number, "error": error.to_wire()}), err=True)
+        else:
+            click.echo(f"error: message {number}: {error}", err=True)
+        if self.bad >= BAD_LINES_MAX:
+            raise SlotwheelError(
+                "too many messages that cannot be sent",
+                got=self.bad,
+                limit=BAD_LINES_MAX,
+                remedy="Mend what the messages above name, and send the rest again",
+            )
+
+
+Step = Callable[[int], None]
+
+
+@contextlib.contextmanager
+def progress(stream: BinaryIO | None) -> Iterator[Step]:
+    """A bar on stderr for long input, if somebody watches and the ids go elsewhere. Gives what to
+    call with the bytes read."""
+    if stream is None or not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda _bytes: None
+        return
+    found = os.fstat(stream.fileno())
+    total = found.st_size if stat.S_ISREG(found.st_mode) else None
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sending", total=total)
+        yield lambda nbytes: bar.advance(task, nbytes)

@@ -1,0 +1,173 @@
+"""What several commands have in common: types of options, addresses, and how to print.
+
+Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads those for us.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from ..wheel.config import KIB, MIB
+from ..wheel.protocol import DEFAULT_ADDRESS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+GIB = 1024 * MIB
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_BYTES = {"": 1, "B": 1, "K": KIB, "KIB": KIB, "M": MIB, "MIB": MIB, "G": GIB, "GIB": GIB}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+@dataclass(slots=True)
+class Session:
+    """What the error handler has to know after a command has failed; click's ``ctx.obj``."""
+
+    json: bool = False
+
+
+class Duration(click.ParamType):
+    """``500ms``, ``30s``, ``5m``, ``2h``, also ``1.5h``; becomes a timedelta."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, timedelta):
+            return value
+        found = _DURATION.fullmatch(value.strip())
+        if found is None:
+            self.fail(f"{value!r} is not a time span; write 500ms, 30s, 5m or 2h", param, ctx)
+        return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+
+
+class Time(click.ParamType):
+    """ISO 8601 with a time zone, ``2026-11-20T18:00:00Z``; becomes a datetime."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, datetime):
+            return value
+        try:
+            found = datetime.fromisoformat(value.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not a time; write 2026-11-20T18:00:00Z", param, ctx)
+        if found.tzinfo is None:
+            self.fail(f"{value!r} has no time zone; add Z for UTC, or +01:00", param, ctx)
+        return found
+
+
+class Size(click.ParamType):
+    """Bytes: ``1000000``, ``64K``, ``128M``, ``1G`` (powers of 1024)."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(value.strip())
+        unit = None if found is None else _BYTES.get(found[2].upper())
+        if found is None or unit is None:
+            self.fail(f"{value!r} is not a size; write 1000000, 64K, 128M or 1G", param, ctx)
+        return int(float(found[1]) * unit)
+
+
+class Pair(click.ParamType):
+    """``name=value``; becomes a tuple."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        name, equals, content = value.partition("=")
+        if not equals or not name:
+            self.fail(f"{value!r} is not name=value", param, ctx)
+        return name, content
+
+
+def json_option(function: F) -> F:
+    """``--json``: machine-readable output; errors become JSON objects, too."""
+
+    def note(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+        if value:
+            ctx.ensure_object(Session).json = True
+        return value
+
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        is_eager=True,
+        callback=note,
+        help="Print JSON, one object a line; errors as JSON on stderr.",
+    )(function)
+
+
+def node_options(function: F) -> F:
+    """Where the node is, and how long to wait for it."""
+    timeout = click.option(
+        "--timeout",
+        type=Duration(),
+        default="30s",
+        show_default=True,
+        help="How long to try when the node does not answer or is overloaded.",
+    )
+    node = click.option(
+        "--node",
+        "address",
+        metavar="HOST:PORT",
+        default=DEFAULT_ADDRESS,
+        show_default=True,
+        help="The node to talk to.",
+    )
+    return node(timeout(function))
+
+
+def due_options(function: F) -> F:
+    """``--delay`` and ``--at``; ``check_due`` makes sure that it is one of them."""
+    at = click.option(
+        "--at",
+        type=Time(),
+        metavar="TIME",
+        help="Due at that time, ISO 8601 with a time zone: 2026-11-20T18:00:00Z.",
+    )
+    delay = click.option(
+        "--delay",
+        type=Duration(),
+        metavar="SPAN",
+        help="Due after that time: 500ms, 30s, 5m, 2h.",
+    )
+    return delay(at(function))
+
+
+def check_due(delay: timedelta | None, at: datetime | None) -> None:
+    """Errors: ``click.UsageError`` unless exactly one of the two is given."""
+    if (delay is None) == (at is None):
+        raise click.UsageError("Give either --delay or --at.")
+
+
+def print_json(fields: dict[str, Any]) -> None:
+    click.echo(json.dumps(fields))
+
+
+def lines_of_stdin() -> bool:
+    """Whether stdin is a file or a pipe, and not a person."""
+    return not sys.stdin.isatty()
+
+
+def time_text(ms: int) -> str:
+    """A time in ms since the epoch, for people."""
+    try:
+        found = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,96 @@
+"""What a node is told when it starts, in one immutable value.
+
+The limits of the engine are in ``WheelConfig``; here is the rest: where the data lies, where the
+node listens, and which way messages go in and out. The command line fills it in; nothing in this
+room reads the environment.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..delivery.deadletters import DEAD_LETTER_TOPIC
+from ..wheel.config import WheelConfig
+from ..wheel.errors import InvalidConfiguration
+from ..wheel.protocol import DEFAULT_ADDRESS
+from ..wheel.schema import check_topic
+
+EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
+DEFAULT_METRICS_ADDRESS = "127.0.0.1:7701"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """The settings of one node. Addresses are ``host:port``; port 0 takes any free one.
+
+    Errors on construction: ``InvalidConfiguration``, ``InvalidMessage`` for a topic's name.
+    """
+
+    data: Path
+    """The data directory; made if it is not there."""
+    listen: str = DEFAULT_ADDRESS
+    metrics: str | None = DEFAULT_METRICS_ADDRESS
+    """Where metrics and health are served; None: nowhere."""
+    node_id: str = field(default_factory=socket.gethostname)
+    wheel: WheelConfig = field(default_factory=WheelConfig)
+    sink: str = EMBEDDED
+    """Where due messages go: one of ``SINKS``."""
+    bootstrap: str | None = None
+    """Kafka's ``host:port,…``; needed by the Kafka sinks and for a delay topic."""
+    kafka_settings: dict[str, str] = field(default_factory=dict)
+    """Further settings of the sink's Kafka client, in its own names."""
+    delay_topic: str | None = None
+    """A Kafka topic that messages are taken from, too."""
+    delay_partition: int = 0
+    """The one partition of it that this node reads."""
+    dead_letter_topic: str = DEAD_LETTER_TOPIC
+
+    def __post_init__(self) -> None:
+        check_address(self.listen, "--listen")
+        if self.metrics is not None:
+            check_address(self.metrics, "--metrics")
+        if self.sink not in SINKS:
+            raise InvalidConfiguration(
+                "no such sink",
+                got=self.sink,
+                limit=", ".join(SINKS),
+                remedy="Choose another --sink",
+            )
+        if self.bootstrap is None and (self.sink != EMBEDDED or self.delay_topic is not None):
+            raise InvalidConfiguration(
+                f"the sink {self.sink!r} needs a Kafka to connect to"
+                if self.sink != EMBEDDED
+                else "a delay topic needs a Kafka to read it from",
+                remedy="Give --bootstrap HOST:PORT",
+            )
+        if self.kafka_settings and self.sink == EMBEDDED:
+            raise InvalidConfiguration(
+                "settings for a Kafka client, and no sink that has one",
+                got=", ".join(self.kafka_settings),
+                remedy="Choose --sink kafka-python or --sink confluent",
+            )
+        check_topic(self.dead_letter_topic)
+        if self.delay_topic is not None:
+            check_topic(self.delay_topic)
+        if self.delay_partition < 0:
+            raise InvalidConfiguration(
+                "a partition's number is negative",
+                got=self.delay_partition,
+                limit=0,
+                remedy="Raise --delay-partition",
+            )
+
+
+def check_address(address: str, option: str) -> tuple[str, int]:
+    """Host and port of ``host:port``. Errors: ``InvalidConfiguration``."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidConfiguration(
+            "not an address",
+            got=repr(address),
+            limit="host:port, [host]:port for IPv6; port 0 takes any free one",
+            remedy=f"Change {option}",
+        )
+    return host.strip("[]"), int(port)

@@ -1,0 +1,114 @@
+"""Metrics and health over HTTP: ``/metrics``, ``/healthz``, ``/readyz``.
+
+``/healthz`` asks whether the process should be restarted: are its threads alive and turning?
+``/readyz`` asks whether it does its whole job now: recovered, its sink reachable, its clock not
+behind. Both answer 200 or 503 with a JSON object that gives the reasons. The server knows no users
+and is bound to loopback unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from ..wheel.errors import AddressInUse
+from .config import check_address
+
+log = logging.getLogger("slotwheel.node")
+
+_JSON = "application/json"
+Reasons = Callable[[], list[str]]
+
+
+class HealthServer:
+    """Serves from construction on. ``render``: the metrics' text; ``unhealthy`` and ``unready``:
+    the reasons against, none if all is well. Errors: ``AddressInUse``, ``OSError``."""
+
+    def __init__(
+        self, address: str, render: Callable[[], bytes], unhealthy: Reasons, unready: Reasons
+    ) -> None:
+        pages = {
+            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, render()),
+            "/healthz": lambda: _verdict(unhealthy()),
+            "/readyz": lambda: _verdict(unhealthy() + unready()),
+        }
+        host, port = check_address(address, "--metrics")
+        kind = _Server6 if ":" in host else _Server
+        try:
+            self._server = kind((host, port), _handler(pages))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise OSError(
+                    error.errno, f"cannot serve metrics on {address}: {error.strerror}"
+                ) from None
+            raise AddressInUse(
+                "the address for metrics is taken",
+                got=address,
+                remedy="Choose another with --metrics HOST:PORT, or --metrics off",
+            ) from None
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        log.debug("a request for metrics failed", exc_info=True)
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+Page = tuple[int, str, bytes]
+
+
+def _verdict(reasons: list[str]) -> Page:
+    body = {"ok": not reasons, "reasons": reasons}
+    return (503 if reasons else 200), _JSON, json.dumps(body).encode() + b"\n"
+
+
+def _handler(pages: dict[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5.0
+        server_version = "slotwheel"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            page = pages.get(self.path.partition("?")[0])
+            try:
+                code, kind, body = page() if page else _no_such_page(list(pages))
+            except Exception as error:
+                log.exception("a page of metrics or health failed")
+                code, kind, body = _verdict([f"{type(error).__name__}: {error}"])
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            log.debug("metrics: " + format, *args)
+
+    return Handler
+
+
+def _no_such_page(pages: list[str]) -> Page:
+    return 404, _JSON, json.dumps({"ok": False, "pages": pages}).encode() + b"\n"

@@ -1,0 +1,335 @@
+"""One running node: the rooms put together, and the threads that turn them.
+
+    ways in: Flight's own threads, delay topic        seen from outside: metrics and health
+                    |                                              |
+                  wheel  <-- syncer, slot-files, prefetcher        +-- Loop, events, status
+                    |
+    ways out: the hand --> sink, dead letters
+
+Rules
+- Whatever fails goes on: each thread logs, raises an alarm, waits and tries again. Only what makes
+  the journal untrustworthy ends the process: a failed sync, and an unforeseen error of the syncer,
+  which may have left entries half-way. A restart recovers from what is really on disk.
+- Stopping is bounded: ways in first, then the hand, then the last mark. A thread that does not end
+  in time (a broker that does not answer) is left behind, and the process ends without it; all that
+  was acknowledged is on disk by then, as it is at every other moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from ..delivery.hand import Hand
+from ..intake.flight import FlightIntake, check_free
+from ..wheel.errors import SyncFailed
+from ..wheel.files import DirectoryLock, OsFiles
+from ..wheel.state import LmdbState
+from ..wheel.wheel import Wheel
+from . import work
+from .config import EMBEDDED, NodeConfig, check_address
+from .events import NodeEvents
+from .health import HealthServer
+from .logs import event
+from .loops import Loop
+from .metrics import Metrics
+from .sinks import WaysOut, delay_topic
+
+log = logging.getLogger("slotwheel.node")
+
+STOP_WITHIN_S = 1.6
+_LAST_MARK_S = 0.4
+"""Kept of that time for the last mark and for closing."""
+SILENT_MAX_S = 60.0
+"""A loop that has not turned for so long is reported as unhealthy."""
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread keeps the interpreter; short, so that the hand is punctual."""
+EXIT_FATAL = 3
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def end_process(error: BaseException) -> None:
+    """The default for what must not be survived. Runs no clean-up: it could write."""
+    log.critical(
+        "the node ends: %s: %s; a restart recovers from what is on disk",
+        type(error).__name__,
+        error,
+        exc_info=error,
+    )
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    os._exit(EXIT_FATAL)
+
+
+class Node:
+    """``start``, then ``run_until`` an event is set, then ``stop``. Not to be started twice.
+
+    Errors of ``start``: ``DirectoryInUse``, ``AddressInUse``, ``Damaged``, ``UnsupportedVersion``,
+    ``InvalidConfiguration``, ``MissingExtra``, ``OSError``; nothing is left running then.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        clock: Callable[[], int] = wall_clock_ms,
+        on_fatal: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self.events = NodeEvents(self.metrics)
+        self.listening = ""
+        """``host:port``, with the real port."""
+        self.metrics_at = ""
+        self._clock = clock
+        self._on_fatal = on_fatal
+        self._hand_stop = threading.Event()
+        self._source_stop = threading.Event()
+        self._loops: dict[str, Loop] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._started = False
+        self._stopping = False
+        self._undo = contextlib.ExitStack()
+
+    # Starting
+
+    def start(self) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        with contextlib.ExitStack() as undo:
+            self._lock = DirectoryLock(self.config.data)
+            undo.callback(self._lock.release)
+            check_free(self.config.listen)
+            if self.config.metrics is not None:
+                self._health = HealthServer(
+                    self.config.metrics, self.metrics.render, self.unhealthy, self.unready
+                )
+                undo.callback(self._health.close)
+                host = check_address(self.config.metrics, "--metrics")[0]
+                self.metrics_at = f"{_in_url(host)}:{self._health.port}"
+            self._open_wheel(undo)
+            self._out = WaysOut(self.config, self._files, self.wheel.mint, self._clock)
+            undo.callback(self._close_sinks)
+            self._source = delay_topic(self.config, self.wheel, self._clock, self.events)
+            self.metrics.watch(
+                self.wheel.status,
+                self._clock,
+                self._files.free_bytes,
+                lambda: self.events.sink_problem is None,
+                lambda: None if self._source is None else self._source.lag,
+            )
+            undo.callback(self._stop_threads, lambda: time.monotonic() + 1.0)
+            self._start_threads()
+            self._flight = FlightIntake(
+                self.wheel, self.config.listen, self._clock, events=self.events
+            )
+            self._undo = undo.pop_all()
+        host = check_address(self.config.listen, "--listen")[0]
+        self.listening = f"{_in_url(host)}:{self._flight.port}"
+        self._started = True
+        event(
+            log,
+            logging.INFO,
+            f"listening on {self.listening}",
+            metrics=self.metrics_at or "off",
+            data=str(self.config.data),
+            sink=self.config.sink,
+            group=self.config.wheel.group,
+            pid=os.getpid(),
+        )
+
+    def _open_wheel(self, undo: contextlib.ExitStack) -> None:
+        started = time.perf_counter()
+        self._files = OsFiles(self.config.data)
+        undo.callback(self._files.close)
+        state = LmdbState(self.config.data)
+        try:
+            self.wheel = Wheel.open(
+                self._files, state, self.config.wheel, self._clock(), node_id=self.config.node_id
+            )
+        except BaseException:
+            state.close()
+            raise
+        undo.callback(self.wheel.close)
+        seconds = time.perf_counter() - started
+        self.metrics.recovery.set(seconds)
+        report, status = self.wheel.recovery, self.wheel.status()
+        event(
+            log,
+            logging.INFO,
+            "recovered",
+            seconds=round(seconds, 3),
+            epoch=self.wheel.epoch,
+            pending=status.pending,
+            journal_entries=report.entries,
+            torn_bytes=report.torn_bytes,
+            mended=len(self.wheel.mended),
+        )
+        for line in self.wheel.mended:
+            event(log, logging.DEBUG, "mended", file=line)
+        if report.torn_path is not None:
+            event(
+                log,
+                logging.WARNING,
+                "cut a torn end of the journal: it was never acknowledged",
+                path=report.torn_path,
+                position=report.torn_position,
+                bytes=report.torn_bytes,
+            )
+        away_ms = self._clock() - status.mark_c
+        if status.pending and status.mark_c > 0 and away_ms > status.horizon_ms:
+            event(
+                log,
+                logging.WARNING,
+                "down for longer than the horizon: what was due meanwhile leaves now",
+                seconds=away_ms // 1000,
+                horizon_s=status.horizon_ms // 1000,
+            )
+
+    def _start_threads(self) -> None:
+        wheel, clock = self.wheel, self._clock
+        slot_files = work.SlotFileWork(wheel, clock, self.metrics)
+        # An error in the midst of a group commit may have left entries half-way.
+        self._loop("syncer", lambda: work.sync(wheel), fatal=(Exception,))
+        self._loop("slot-files", slot_files.turn)
+        self._loop("prefetcher", lambda: work.prepare(wheel, clock))
+        hand = Hand(
+            wheel,
+            self._out.sink,
+            self._out.dead_letters,
+            clock,
+            events=self.events,
+            on_fatal=self._on_fatal,
+        )
+        self._thread("hand", lambda: hand.run(self._hand_stop))
+        if self._source is not None:
+            source = self._source
+            self._thread("delay-topic", lambda: source.run(self._source_stop))
+        if self.config.sink != EMBEDDED:
+            where = f"Kafka at {self.config.bootstrap}"
+            check = work.SinkCheck(self._out.sink, self.events, where, self._sink_checked)
+            self._loop("sink-check", check.turn)
+
+    def _loop(
+        self,
+        name: str,
+        turn: Callable[[], float],
+        fatal: tuple[type[BaseException], ...] = (SyncFailed,),
+    ) -> None:
+        loop = Loop(name, turn, alarm=self.events.failed, on_fatal=self._on_fatal, fatal=fatal)
+        self._loops[name] = loop
+        loop.start()
+
+    def _thread(self, name: str, target: Callable[[], None]) -> None:
+        self._threads[name] = threading.Thread(target=target, name=name, daemon=True)
+        self._threads[name].start()
+
+    def _sink_checked(self) -> None:
+        self._loops["sink-check"].stop.set()
+
+    # Running
+
+    def run_until(self, stop: threading.Event) -> None:
+        """Wait until ``stop`` is set."""
+        stop.wait()
+
+    def unhealthy(self) -> list[str]:
+        """Why the process should be restarted; empty if it should not."""
+        reasons = [
+            f"thread {name} has ended"
+            for name, thread in self._threads.items()
+            if not thread.is_alive() and not self._stopping
+        ]
+        for name, loop in self._loops.items():
+            if loop.stop.is_set():
+                continue
+            if not loop.thread.is_alive():
+                reasons.append(f"thread {name} has ended")
+            elif loop.silent_s > SILENT_MAX_S:
+                reasons.append(f"thread {name} has not turned for {loop.silent_s:.0f} s")
+        return reasons
+
+    def unready(self) -> list[str]:
+        """Why the node does not do its whole job now; empty if it does."""
+        if self._stopping:
+            return ["the node is shutting down"]
+        if not self._started:
+            return ["the node is starting"]
+        reasons = []
+        if self.events.sink_problem is not None:
+            reasons.append(f"the sink cannot be reached: {self.events.sink_problem}")
+        mark_c = self.wheel.status().mark_c
+        behind_ms = mark_c - self._clock()
+        if behind_ms > 0:
+            reasons.append(f"the clock stands {behind_ms} ms behind what was delivered")
+        free = self._files.free_bytes()
+        reserve = self.config.wheel.disk_reserve_bytes
+        if free < reserve:
+            reasons.append(f"the disk has {free} bytes free, {reserve} are kept in reserve")
+        return reasons
+
+    # Stopping
+
+    def stop(self, within_s: float = STOP_WITHIN_S) -> list[str]:
+        """End within about ``within_s`` seconds. Returns the threads that did not: then the files
+        are still open, and the process has to end. May be called again."""
+        if not self._started or self._stopping:
+            return []
+        self._stopping = True
+        deadline = time.monotonic() + within_s
+        self._source_stop.set()
+        self._hand_stop.set()
+        self._flight.close(grace_s=within_s / 4)
+        left = self._stop_threads(lambda: deadline - _LAST_MARK_S)
+        if "syncer" not in left:
+            self._write_the_last_mark(deadline)
+        if left:
+            event(log, logging.WARNING, "threads left behind", threads=", ".join(left))
+            return left
+        closing = threading.Thread(target=self._undo.close, name="closing", daemon=True)
+        closing.start()
+        closing.join(max(_LAST_MARK_S, deadline - time.monotonic()))
+        if closing.is_alive():
+            return [closing.name]
+        event(log, logging.INFO, "stopped")
+        return []
+
+    def _stop_threads(self, until: Callable[[], float]) -> list[str]:
+        """Stop all threads, the syncer last: others may wait for a commit. Those that are left."""
+        self._source_stop.set()
+        self._hand_stop.set()
+        others = [loop for name, loop in self._loops.items() if name != "syncer"]
+        for loop in others:
+            loop.stop.set()
+        for thread in (*self._threads.values(), *(loop.thread for loop in others)):
+            thread.join(max(0.05, until() - time.monotonic()))
+        syncer = self._loops.get("syncer")
+        if syncer is not None:
+            syncer.stop.set()
+            syncer.thread.join(work.SYNC_WAIT_S * 2)
+        threads = {**self._threads, **{name: loop.thread for name, loop in self._loops.items()}}
+        return [name for name, thread in threads.items() if thread.is_alive()]
+
+    def _write_the_last_mark(self, deadline: float) -> None:
+        """So that nothing is delivered again after the start."""
+        try:
+            self.wheel.tell_mark(self._clock(), at_once=True)
+            while self.wheel.write_pending(0.0) and time.monotonic() < deadline:
+                pass
+        except Exception as error:
+            self._on_fatal(error)
+
+    def _close_sinks(self) -> None:
+        with contextlib.suppress(Exception):  # whatever it is, the process is ending
+            self._out.close()
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

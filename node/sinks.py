@@ -1,0 +1,89 @@
+"""A node's ways in and out as its configuration says: sinks, dead letters, the delay topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ..delivery.confluent import ConfluentSink
+from ..delivery.deadletters import DeadLetters
+from ..delivery.embedded import EmbeddedSink
+from ..delivery.kafka_python import KafkaPythonSink
+from ..delivery.kafka_sink import KafkaSettings
+from ..delivery.sink import Sink
+from ..intake.confluent_reader import ConfluentReader
+from ..intake.delay_topic import DelayTopicIntake, SourceReader
+from ..intake.kafka_reader import KafkaPythonReader
+from ..intake.ports import IntakeEvents
+from ..wheel.files import Files
+from ..wheel.ids import IdMint
+from ..wheel.wheel import Wheel
+from .config import CONFLUENT, EMBEDDED, NodeConfig
+
+Clock = Callable[[], int]
+
+
+class WaysOut:
+    """The sink, and the dead letters with their last resort in the data directory.
+
+    Errors: ``Damaged``, ``UnsupportedVersion`` for embedded topics; ``MissingExtra``.
+    """
+
+    def __init__(self, config: NodeConfig, files: Files, mint: IdMint, clock: Clock) -> None:
+        embedded = EmbeddedSink(files, mint, clock)
+        self._local = embedded
+        try:
+            self.topics = embedded.recover_all()
+            self.sink: Sink = embedded if config.sink == EMBEDDED else _kafka_sink(config, mint)
+        except BaseException:
+            embedded.close()
+            raise
+        local = None if self.sink is embedded else embedded
+        self.dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)
+
+    def close(self) -> None:
+        self._local.close()
+        if self.sink is not self._local:
+            self.sink.close()
+
+
+def _kafka_sink(config: NodeConfig, mint: IdMint) -> Sink:
+    assert config.bootstrap is not None
+    if config.sink == CONFLUENT:
+        extra: dict[str, Any] = dict(config.kafka_settings)
+        return ConfluentSink(mint, KafkaSettings(config.bootstrap, extra=extra))
+    extra = {name: _typed(value) for name, value in config.kafka_settings.items()}
+    return KafkaPythonSink(mint, KafkaSettings(config.bootstrap, extra=extra))
+
+
+def _typed(text: str) -> object:
+    """kafka-python wants numbers and booleans, not their names."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def delay_topic(
+    config: NodeConfig, wheel: Wheel, clock: Clock, events: IntakeEvents
+) -> DelayTopicIntake | None:
+    """The intake of the delay topic, None if the node has none."""
+    topic, bootstrap = config.delay_topic, config.bootstrap
+    if topic is None or bootstrap is None:
+        return None
+    reader = ConfluentReader if config.sink == CONFLUENT else KafkaPythonReader
+    group = f"slotwheel-{config.wheel.group}"
+
+    def open_reader() -> SourceReader:
+        return reader(bootstrap, topic, config.delay_partition, group)
+
+    return DelayTopicIntake(
+        wheel,
+        open_reader,
+        topic=topic,
+        partition=config.delay_partition,
+        clock=clock,
+        events=events,
+        dead_topic=config.dead_letter_topic,
+    )

@@ -1,0 +1,108 @@
+"""What the node's own threads do, one class or function each; ``Loop`` turns them.
+
+syncer       writes and syncs what is queued: group commit
+slot-files   spills the tail, deletes covered slot files
+prefetcher   opens the next slot ahead of its time
+sink-check   at start, until the sink was reached once: says so if it cannot be
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from ..delivery.sink import Sink
+from ..wheel.wheel import Wheel
+from .events import NodeEvents
+from .logs import event
+from .metrics import Metrics
+
+log = logging.getLogger("slotwheel.node")
+
+SYNC_WAIT_S = 0.1
+SPILL_EVERY_S = 0.05
+CLEAN_EVERY_S = 0.25
+PREPARE_EVERY_S = 0.05
+SINK_CHECK_EVERY_S = 1.0
+
+Clock = Callable[[], int]
+
+
+def sync(wheel: Wheel) -> float:
+    """One group commit, if anything is queued."""
+    wheel.write_pending(SYNC_WAIT_S)
+    return 0.0
+
+
+def prepare(wheel: Wheel, clock: Clock) -> float:
+    """Open one slot ahead of its time, if one comes."""
+    return 0.0 if wheel.prepare(clock()) else PREPARE_EVERY_S
+
+
+class SlotFileWork:
+    """Spills and cleans. A spill that fails (a full disk) leaves all as it was and does not keep
+    the cleaner, which frees space, from its work."""
+
+    def __init__(self, wheel: Wheel, clock: Clock, metrics: Metrics) -> None:
+        self._wheel = wheel
+        self._clock = clock
+        self._metrics = metrics
+        self._next_clean_s = 0.0
+
+    def turn(self) -> float:
+        try:
+            self._spill()
+        finally:
+            self._clean()
+        return SPILL_EVERY_S
+
+    def _spill(self) -> None:
+        now_ms = self._clock()
+        if not self._wheel.spill_needed(now_ms):
+            return
+        started = time.perf_counter()
+        report = self._wheel.spill(now_ms)
+        seconds = time.perf_counter() - started
+        self._metrics.spill_seconds.observe_one(seconds)
+        self._metrics.spilled.inc(report.rows)
+        event(
+            log,
+            logging.DEBUG,
+            "spilled",
+            rows=report.rows,
+            skipped=report.skipped,
+            slots=report.slots,
+            bytes=report.nbytes,
+            seconds=round(seconds, 3),
+        )
+
+    def _clean(self) -> None:
+        if time.monotonic() < self._next_clean_s:
+            return
+        self._next_clean_s = time.monotonic() + CLEAN_EVERY_S
+        deleted = self._wheel.clean(self._clock())
+        if deleted:
+            event(log, logging.DEBUG, "deleted covered slot files", files=deleted)
+
+
+class SinkCheck:
+    """Asks the sink whether it can be reached, until it can. From then on the hand knows."""
+
+    def __init__(
+        self, sink: Sink, events: NodeEvents, where: str, done: Callable[[], None]
+    ) -> None:
+        self._sink = sink
+        self._events = events
+        self._where = where
+        self._done = done
+
+    def turn(self) -> float:
+        if self._sink.healthy():
+            if self._events.sink_problem is not None:
+                self._events.sink_up()
+            self._done()
+            return 0.0
+        if self._events.sink_problem is None:
+            self._events.sink_down(f"no answer from {self._where}")
+        return SINK_CHECK_EVERY_S
