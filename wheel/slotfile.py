@@ -17,6 +17,8 @@ append cuts it off first. The catalog also holds a running CRC-32C, which reader
 
 from __future__ import annotations
 
+import contextlib
+
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -52,6 +54,7 @@ class SlotFiles:
         self._files = files
         self.handles = HandleCache(files, open_handles_max)
         files.make_directory(SLOT_DIRECTORY)
+        files.sync_dir(".")  # or a power cut takes the directory with all that a spill synced
 
     def append(
         self,
@@ -116,11 +119,11 @@ class SlotFiles:
     def remove(self, second: int) -> None:
         """Delete the file; one that is already gone is fine (a crash may have come between)."""
         path = path_of(second)
-        self.handles.forget(path)
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._files.unlink(path)
-        except FileNotFoundError:
-            return
+        # Only now: a reader could have opened the doomed file again in between, and the next spill
+        # to this second would write into a file without a name.
+        self.handles.forget(path)
 
     def seconds(self) -> list[int]:
         """The seconds of all slot files in the directory."""
