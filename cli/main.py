@@ -12,7 +12,7 @@ used, so that ``slotwheel send`` does not load what only ``slotwheel node`` need
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import sys
 import traceback
@@ -45,15 +45,19 @@ class Commands(click.Group):
     """Imports a command when it is asked for, and gives its options their variables."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
+        return [name for name, module in COMMANDS.items() if _is_there(module)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
+        if not _is_there(COMMANDS.get(cmd_name, "")):
             return None
         module = importlib.import_module(f".{COMMANDS[cmd_name]}", __package__)
         command: click.Command = module.command
         name_variables(command)
         return command
+
+
+def _is_there(module: str) -> bool:
+    return bool(module) and importlib.util.find_spec(f".{module}", __package__) is not None
 
 
 def name_variables(command: click.Command) -> None:

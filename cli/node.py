@@ -6,6 +6,7 @@ import sys
 from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,7 +16,7 @@ from ..node.process import run
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
-from .shared import Duration, Pair, Size
+from .shared import F, pair, size, span
 
 OFF = "off"
 _LIMITS = WheelConfig()
@@ -43,17 +44,18 @@ _LIMIT_OPTIONS = [
 ]
 
 
-def _limits(function: click.decorators.FC) -> click.decorators.FC:
+def _limits(function: F) -> F:
+    kind: Any
     for option, name, text in reversed(_LIMIT_OPTIONS):
         default = getattr(_LIMITS, name)
-        kind: click.ParamType = click.IntRange(min=1)
         if name.endswith("_ms"):
-            kind, default = Duration(), timedelta(milliseconds=default)
+            kind, metavar, default = span, "SPAN", f"{default}ms"
         elif "bytes" in name:
-            kind = Size()
-        shown = f"{default // timedelta(milliseconds=1)}ms" if name.endswith("_ms") else default
+            kind, metavar = size, "BYTES"
+        else:
+            kind, metavar = click.IntRange(min=1), "N"
         function = click.option(
-            option, name, type=kind, default=default, show_default=str(shown), help=text
+            option, name, type=kind, metavar=metavar, default=default, show_default=True, help=text
         )(function)
     return function
 
@@ -100,7 +102,7 @@ def _limits(function: click.decorators.FC) -> click.decorators.FC:
 @click.option(
     "--kafka",
     "kafka_settings",
-    type=Pair(),
+    type=pair,
     multiple=True,
     metavar="NAME=VALUE",
     help="A setting of the sink's Kafka client, in its own names; may be repeated.",

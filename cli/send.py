@@ -33,12 +33,12 @@ from ..client import Client, Message, Receipts
 from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.schema import check_topic
 from .shared import (
-    Pair,
     check_due,
     due_options,
     json_option,
     lines_of_stdin,
     node_options,
+    pair,
 )
 
 READ_BYTES = 256 << 10
@@ -57,7 +57,7 @@ BAD_LINES_MAX = 100
 @click.option(
     "--header",
     "headers",
-    type=Pair(),
+    type=pair,
     multiple=True,
     metavar="NAME=VALUE",
     help="A header of every message; may be repeated.",

@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 GIB = 1024 * MIB
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _BYTES = {"": 1, "B": 1, "K": KIB, "KIB": KIB, "M": MIB, "MIB": MIB, "G": GIB, "GIB": GIB}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
@@ -34,64 +34,49 @@ class Session:
     json: bool = False
 
 
-class Duration(click.ParamType):
-    """``500ms``, ``30s``, ``5m``, ``2h``, also ``1.5h``; becomes a timedelta."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, timedelta):
-            return value
-        found = _DURATION.fullmatch(value.strip())
-        if found is None:
-            self.fail(f"{value!r} is not a time span; write 500ms, 30s, 5m or 2h", param, ctx)
-        return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+def span(value: str | timedelta) -> timedelta:
+    """Option type: ``500ms``, ``30s``, ``5m``, ``2h``, also ``1.5h``."""
+    if isinstance(value, timedelta):
+        return value
+    found = _SPAN.fullmatch(value.strip())
+    if found is None:
+        raise click.BadParameter(f"{value!r} is not a time span; write 500ms, 30s, 5m or 2h")
+    return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
 
 
-class Time(click.ParamType):
-    """ISO 8601 with a time zone, ``2026-11-20T18:00:00Z``; becomes a datetime."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, datetime):
-            return value
-        try:
-            found = datetime.fromisoformat(value.strip())
-        except ValueError:
-            self.fail(f"{value!r} is not a time; write 2026-11-20T18:00:00Z", param, ctx)
-        if found.tzinfo is None:
-            self.fail(f"{value!r} has no time zone; add Z for UTC, or +01:00", param, ctx)
-        return found
+def moment(value: str | datetime) -> datetime:
+    """Option type: ISO 8601 with a time zone, ``2026-11-20T18:00:00Z``."""
+    if isinstance(value, datetime):
+        return value
+    try:
+        found = datetime.fromisoformat(value.strip())
+    except ValueError:
+        message = f"{value!r} is not a time; write 2026-11-20T18:00:00Z"
+        raise click.BadParameter(message) from None
+    if found.tzinfo is None:
+        raise click.BadParameter(f"{value!r} has no time zone; add Z for UTC, or +01:00")
+    return found
 
 
-class Size(click.ParamType):
-    """Bytes: ``1000000``, ``64K``, ``128M``, ``1G`` (powers of 1024)."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, int):
-            return value
-        found = _SIZE.fullmatch(value.strip())
-        unit = None if found is None else _BYTES.get(found[2].upper())
-        if found is None or unit is None:
-            self.fail(f"{value!r} is not a size; write 1000000, 64K, 128M or 1G", param, ctx)
-        return int(float(found[1]) * unit)
+def size(value: str | int) -> int:
+    """Option type: bytes, ``1000000``, ``64K``, ``128M``, ``1G`` (powers of 1024)."""
+    if isinstance(value, int):
+        return value
+    found = _SIZE.fullmatch(value.strip())
+    unit = None if found is None else _BYTES.get(found[2].upper())
+    if found is None or unit is None or float(found[1]) * unit < 1:
+        raise click.BadParameter(f"{value!r} is not a size; write 1000000, 64K, 128M or 1G")
+    return int(float(found[1]) * unit)
 
 
-class Pair(click.ParamType):
-    """``name=value``; becomes a tuple."""
-
-    name = "name=value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
-        name, equals, content = value.partition("=")
-        if not equals or not name:
-            self.fail(f"{value!r} is not name=value", param, ctx)
-        return name, content
+def pair(value: str | tuple[str, str]) -> tuple[str, str]:
+    """Option type: ``name=value``."""
+    if isinstance(value, tuple):
+        return value
+    name, equals, content = value.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{value!r} is not name=value")
+    return name, content
 
 
 def json_option(function: F) -> F:
@@ -116,7 +101,8 @@ def node_options(function: F) -> F:
     """Where the node is, and how long to wait for it."""
     timeout = click.option(
         "--timeout",
-        type=Duration(),
+        type=span,
+        metavar="SPAN",
         default="30s",
         show_default=True,
         help="How long to try when the node does not answer or is overloaded.",
@@ -136,13 +122,13 @@ def due_options(function: F) -> F:
     """``--delay`` and ``--at``; ``check_due`` makes sure that it is one of them."""
     at = click.option(
         "--at",
-        type=Time(),
+        type=moment,
         metavar="TIME",
         help="Due at that time, ISO 8601 with a time zone: 2026-11-20T18:00:00Z.",
     )
     delay = click.option(
         "--delay",
-        type=Duration(),
+        type=span,
         metavar="SPAN",
         help="Due after that time: 500ms, 30s, 5m, 2h.",
     )

@@ -91,7 +91,7 @@ class Metrics:
             "slotwheel_spill_seconds", "How long a spill into slot files took", SPILL_S
         )
         for histogram in (self.lateness, self.append_seconds, self.spill_seconds):
-            registry.register(histogram)  # type: ignore[arg-type]
+            registry.register(histogram)
 
     def watch(
         self,
@@ -103,7 +103,7 @@ class Metrics:
     ) -> None:
         """Report a wheel's status from now on, and what is around it. ``clock``: ms."""
         standing = _Standing(status, clock, disk_free, sink_up, source_lag)
-        self._registry.register(standing)  # type: ignore[arg-type]
+        self._registry.register(standing)
 
     def render(self) -> bytes:
         """Everything in Prometheus' text format."""

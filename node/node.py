@@ -117,7 +117,7 @@ class Node:
             self._open_wheel(undo)
             self._out = WaysOut(self.config, self._files, self.wheel.mint, self._clock)
             undo.callback(self._close_sinks)
-            self._source = delay_topic(self.config, self.wheel, self._clock, self.events)
+            self._source = delay_topic(self.config, self.wheel, self._clock, self.events.intake)
             self.metrics.watch(
                 self.wheel.status,
                 self._clock,
@@ -128,7 +128,7 @@ class Node:
             undo.callback(self._stop_threads, lambda: time.monotonic() + 1.0)
             self._start_threads()
             self._flight = FlightIntake(
-                self.wheel, self.config.listen, self._clock, events=self.events
+                self.wheel, self.config.listen, self._clock, events=self.events.intake
             )
             self._undo = undo.pop_all()
         host = check_address(self.config.listen, "--listen")[0]

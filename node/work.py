@@ -99,8 +99,7 @@ class SinkCheck:
 
     def turn(self) -> float:
         if self._sink.healthy():
-            if self._events.sink_problem is not None:
-                self._events.sink_up()
+            self._events.sink_up()
             self._done()
             return 0.0
         if self._events.sink_problem is None:
