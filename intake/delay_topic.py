@@ -114,8 +114,9 @@ class DelayTopicIntake:
                     self._find_the_way_back(reader, stop)
                     continue
                 if records.offsets:
+                    self._set_reachable(True)
                     self._take(records, stop)
-                self._look_after(reader, bool(records.offsets))
+                self._look_after(reader)
             reader.commit(self.position + 1)
         finally:
             reader.close()
@@ -181,7 +182,7 @@ class DelayTopicIntake:
             start += 1
         return records.part(start) if start else records
 
-    def _look_after(self, reader: SourceReader, busy: bool) -> None:
+    def _look_after(self, reader: SourceReader) -> None:
         """Now and then: tell Kafka the position, learn the lag, notice a broker that is away."""
         now = time.monotonic()
         if now >= self._next_commit:
@@ -192,8 +193,6 @@ class DelayTopicIntake:
             # An empty poll is all that some clients show of a broker that is away.
             _, end = reader.range()
             self.lag = max(0, end - self.position - 1)
-            self._set_reachable(True)
-        elif busy:
             self._set_reachable(True)
 
     def _set_reachable(self, reachable: bool, why: str = "") -> None:

@@ -138,13 +138,9 @@ class FakeWheel:
         return answers
 
     def reschedule(
-        self,
-        id: MessageId,
-        due_ms: int,
-        now_ms: int,
-        timeout_s: float = 10.0,  # noqa: A002
+        self, message_id: MessageId, due_ms: int, now_ms: int, timeout_s: float = 10.0
     ) -> tuple[CancelAnswer, MessageId | None]:
-        answer = self.cancel([id], now_ms)[0]
+        answer = self.cancel([message_id], now_ms)[0]
         if answer is not CancelAnswer.CANCELLED:
             return answer, None
         self._next += 1
