@@ -6,8 +6,6 @@ committed is looked at, and what is being written shows up as a note.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from ..wheel.state import STATE_DIRECTORY, Stored
 from ..wheel.verify import verify_slots, verify_state
 from ..wheel.verify_journal import verify_journal
 from .directory import ReadOnlyFiles, load_state, reading, running_process
+from .shared import json_option, print_json
 
 KINDS = {
     "state": "state store",
@@ -114,14 +113,14 @@ def file_count(files: ReadOnlyFiles) -> int:
     return 1 + len(files.list("journal")) + len(files.list("slots")) + segments
 
 
-@click.command()
+@click.command("verify")
 @click.argument(
     "directory",
     type=click.Path(path_type=Path),
     envvar="SLOTWHEEL_DATA",
     metavar="DIR",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@json_option
 def command(directory: Path, as_json: bool) -> None:
     """Verify the data directory DIR: checksums, order, catalog against files, rows in their slots.
 
@@ -135,13 +134,11 @@ def command(directory: Path, as_json: bool) -> None:
         for item in _with_progress(items, file_count(files), as_json):
             summary.add(item)
     if as_json:
-        click.echo(
-            json.dumps({"directory": str(directory), "running": running, **summary.to_json()})
-        )
+        print_json({"directory": str(directory), "running": running, **summary.to_json()})
     else:
         _print(summary, running)
     if summary.invalid:
-        sys.exit(1)
+        click.get_current_context().exit(1)
 
 
 def _with_progress(items: Iterator[Checked], total: int, quiet: bool) -> Iterator[Checked]:

@@ -160,6 +160,19 @@ def _committed(files: Files, item: Checked, length: int) -> pa.Buffer:
         handle.close()
 
 
+def read_slot(files: Files, second: int, info: SlotInfo) -> pa.Buffer:
+    """The committed bytes of a slot file, unchecked; fewer if it is short.
+
+    Errors: ``Damaged`` when it is missing.
+    """
+    try:
+        return _committed(files, Checked("slot", path_of(second)), info.length)
+    except FileNotFoundError:
+        raise Damaged(
+            path_of(second), 0, expected=f"{info.length} bytes", found="no such file"
+        ) from None
+
+
 def slot_blocks(data: pa.Buffer, path: str) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Each block of a slot file's bytes with its position, safe to compute with.
 

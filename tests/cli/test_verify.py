@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,10 @@ def change(root: Path, path: str, edit: Callable[[bytes], bytes]) -> None:
     file.write_bytes(edit(file.read_bytes()))
 
 
+def flip_in(whole: bytes, at: int, _: bytes) -> bytes:
+    return flipped(whole, at * 8 + at % 8)
+
+
 def segments(root: Path) -> list[str]:
     return sorted(f"journal/{path.name}" for path in (root / "journal").iterdir())
 
@@ -124,7 +129,7 @@ def test_every_flipped_byte_of_a_journal_segment_is_found(root: Path) -> None:
     whole = (root / path).read_bytes()
     entries = verify(root)["kinds"]["journal"]["rows"]
     for at in range(0, len(whole), 53):
-        change(root, path, lambda _, at=at: flipped(whole, at * 8 + at % 8))
+        change(root, path, partial(flip_in, whole, at))
         report = verify(root)
         faults = [one for one in report["faults"] if one["path"] == path]
         assert faults, at

@@ -1,0 +1,292 @@
+"""``slotwheel inspect``: what stands in the files of a data directory, decoded.
+
+Everything that could be decoded is printed before the error that stopped it is reported, because
+what stands before a fault is often what explains it. It reads only, also beside a running node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from crc32c import crc32c
+
+from ..delivery.topicfile import TOPICS_DIRECTORY
+from ..delivery.topicreader import TopicReader, check_exists, topics
+from ..delivery.topicreader import walk as walk_topic
+from ..wheel.entry import Entry, Kind
+from ..wheel.errors import Damaged, InvalidConfiguration
+from ..wheel.mark import Marks
+from ..wheel.scan import Located
+from ..wheel.scan import walk as walk_journal
+from ..wheel.schema import check_topic, times
+from ..wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ..wheel.segment import is_segment_name
+from ..wheel.slotfile import SLOT_DIRECTORY, path_of, second_of
+from ..wheel.state import SlotInfo
+from ..wheel.verify import read_slot, slot_blocks
+from ..wheel.verify_journal import decode_config, decode_rows
+from .directory import ReadOnlyFiles, load_state, reading
+from .printing import Fields, Printer, message_fields, quiet_pipe, row_fields
+from .shared import json_option
+
+
+@click.group("inspect")
+def command() -> None:
+    """Print what stands in the files of a data directory, up to the first fault."""
+
+
+def _common(function: Callable[..., None]) -> Callable[..., None]:
+    limit = click.option(
+        "--limit",
+        type=click.IntRange(min=0),
+        default=100,
+        show_default=True,
+        metavar="N",
+        help="Print at most N records; 0 for all.",
+    )
+    directory = click.argument(
+        "directory", type=click.Path(path_type=Path), envvar="SLOTWHEEL_DATA", metavar="DIR"
+    )
+    return directory(limit(json_option(function)))
+
+
+@command.command("slots")
+@_common
+@click.argument("path", required=False)
+def slots(directory: Path, path: str | None, limit: int, as_json: bool) -> None:
+    """List the slot files of DIR, or print the rows of one: PATH, or its second."""
+    printer = Printer(as_json, limit)
+    with reading(directory) as files, quiet_pipe():
+        if path is not None:
+            _slot(files, directory, path, printer)
+            return
+        for second, info in sorted(load_state(directory).slots.items()):
+            if not printer.record(_slot_fields(second, info)):
+                printer.left_out("slot files")
+                return
+
+
+def _slot_fields(second: int, info: SlotInfo) -> Fields:
+    return {
+        "path": path_of(second),
+        "second_ms": second * 1000,
+        "length": info.length,
+        "rows": info.rows,
+        "cancels": info.cancels,
+        "highest": info.highest,
+        "crc": f"{info.crc:08x}",
+    }
+
+
+def _slot(files: ReadOnlyFiles, directory: Path, path: str, printer: Printer) -> None:
+    name = path.rsplit("/", 1)[-1]
+    second = second_of(name if name.endswith(".arrows") else f"{name}.arrows")
+    if second is None:
+        raise InvalidConfiguration(
+            "not a slot file", got=path, remedy=f"Name a file of {SLOT_DIRECTORY}/, or its second"
+        )
+    info = load_state(directory).slots.get(second)
+    if info is None:
+        raise InvalidConfiguration(
+            "no such slot in the catalog",
+            got=second,
+            remedy="'slotwheel inspect slots DIR' lists those there are",
+        )
+    printer.line(_slot_fields(second, info))
+    data = read_slot(files, second, info)
+    for position, batch in slot_blocks(data, path_of(second)):
+        printer.line({"block": position, "rows": batch.num_rows})
+        for fields in row_fields(batch):
+            if not printer.record(fields, "  "):
+                printer.left_out("rows")
+                return
+    path = path_of(second)
+    if data.size < info.length:
+        raise Damaged(path, data.size, expected=f"{info.length} bytes", found=f"{data.size} bytes")
+    crc = crc32c(memoryview(data))
+    if crc != info.crc:
+        raise Damaged(path, 0, expected=f"CRC-32C {info.crc:08x}", found=f"{crc:08x}")
+
+
+@command.command("journal")
+@_common
+@click.argument("path", required=False)
+@click.option("--rows", "with_rows", is_flag=True, help="Print the rows of each entry, too.")
+def journal(directory: Path, path: str | None, limit: int, as_json: bool, with_rows: bool) -> None:
+    """Print the entries of the journal of DIR, or of one segment of it, PATH.
+
+    In a directory that a node runs on, or that was left by a crash, the last entry may be half
+    written: it is reported as damaged here, while 'verify' tells a torn end from damage.
+    """
+    printer = Printer(as_json, limit)
+    with reading(directory) as files, quiet_pipe():
+        for segment in _segments(files, path):
+            for located in walk_journal(files, segment):
+                if not printer.record(_entry_fields(segment, located)):
+                    printer.left_out("entries")
+                    return
+                if with_rows and located.entry.kind is Kind.ROWS:
+                    _print_rows(located.entry, segment, printer)
+
+
+def _segments(files: ReadOnlyFiles, path: str | None) -> list[str]:
+    names = [name for name in files.list(JOURNAL_DIRECTORY) if is_segment_name(name)]
+    if path is not None:
+        names = [name for name in names if name == path.rsplit("/", 1)[-1]]
+        if not names:
+            raise InvalidConfiguration(
+                "no such journal segment", got=path, remedy=f"Name a file of {JOURNAL_DIRECTORY}/"
+            )
+    return [f"{JOURNAL_DIRECTORY}/{name}" for name in names]
+
+
+def _entry_fields(path: str, located: Located) -> Fields:
+    entry = located.entry
+    fields: Fields = {
+        "path": path,
+        "position": located.position,
+        "index": entry.index,
+        "epoch": entry.epoch,
+        "kind": entry.kind.name.lower(),
+        "durable": located.durable,
+        "base_offset": entry.base_offset,
+        "bytes": len(entry.payload),
+    }
+    if entry.kind is Kind.ROWS:
+        due = times(decode_rows(entry, path), "due")
+        fields |= {"count": entry.count}
+        if entry.producer:
+            fields |= {"producer": entry.producer, "sequence": entry.sequence}
+        if len(due):
+            fields |= {"due_from_ms": int(due.min()), "due_to_ms": int(due.max())}
+    elif entry.kind is Kind.MARK:
+        fields |= marks_fields(Marks.decode(bytes(entry.payload), path))
+    else:
+        fields |= {"config": public(decode_config(entry, path))}
+    return fields
+
+
+def _print_rows(entry: Entry, path: str, printer: Printer) -> None:
+    for fields in row_fields(decode_rows(entry, path), entry.base_offset):
+        printer.line(fields, "  ")
+
+
+def marks_fields(marks: Marks) -> Fields:
+    fields: Fields = {
+        "c_ms": marks.main.c,
+        "r": marks.main.r,
+        "L": marks.main.L,
+        "covered": marks.covered,
+        "delivered": marks.delivered,
+        "dead": marks.dead,
+    }
+    if marks.copies:
+        fields["held_topics"] = {
+            topic: {"c_ms": copy.mark.c, "r": copy.mark.r, "L": copy.mark.L, "behind": copy.behind}
+            for topic, copy in marks.copies.items()
+        }
+    return fields
+
+
+def public(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the key that makes ids hard to guess."""
+    return {name: "(hidden)" if name == "key" else value for name, value in config.items()}
+
+
+@command.command("state")
+@_common
+def state(directory: Path, limit: int, as_json: bool) -> None:
+    """Print the state of DIR: epoch, vote, checkpoint, and the producers it remembers."""
+    printer = Printer(as_json, limit)
+    with reading(directory), quiet_pipe():
+        stored = load_state(directory)
+        checkpoint = stored.checkpoint
+        printer.line(
+            {"store_id": stored.store_id.hex(), "epoch": stored.epoch, "vote": stored.vote}
+        )
+        printer.line(
+            {
+                "checkpoint": checkpoint.index,
+                "epoch": checkpoint.epoch,
+                "next_offset": checkpoint.next_offset,
+                "rows": checkpoint.rows,
+                "cancels": checkpoint.cancels,
+            }
+        )
+        printer.line({"mark": "of the checkpoint", **marks_fields(checkpoint.marks)})
+        printer.line({"config": public(dict(checkpoint.config))})
+        infos = stored.slots.values()
+        printer.line(
+            {
+                "slot_files": len(infos),
+                "rows": sum(info.rows for info in infos),
+                "bytes": sum(info.length for info in infos),
+            }
+        )
+        for producer, sent in stored.producers.items():
+            sequences = [one.sequence for one in sent]
+            if not printer.record({"producer": producer, "sequences": sequences}):
+                printer.left_out("producers")
+                return
+
+
+@command.command("topic")
+@_common
+@click.argument("topic", required=False)
+@click.option("--rows", "with_rows", is_flag=True, help="Print the rows of each block, too.")
+def topic(directory: Path, topic: str | None, limit: int, as_json: bool, with_rows: bool) -> None:
+    """List the embedded topics of DIR, or print the blocks of one, TOPIC."""
+    printer = Printer(as_json, limit)
+    with reading(directory) as files, quiet_pipe():
+        if topic is None:
+            for name in topics(files):
+                if not printer.record({"topic": name, **_topic_totals(files, name)}):
+                    printer.left_out("topics")
+                    return
+            return
+        topic = topic.removeprefix(f"{TOPICS_DIRECTORY}/").partition("/")[0]
+        check_topic(topic)
+        check_exists(files, topic)
+        for fields in _blocks(files, topic, with_rows):
+            if "block" not in fields:
+                printer.line(fields, "  ")
+            elif not printer.record(fields):
+                printer.left_out("blocks")
+                return
+
+
+def _topic_totals(files: ReadOnlyFiles, topic: str) -> Fields:
+    """Of what is whole; a damaged topic does not keep the others from being listed."""
+    rows = blocks = 0
+    try:
+        for _, block in walk_topic(files, topic):
+            rows += block.rows
+            blocks += 1
+    except Damaged as error:
+        return {"rows": rows, "blocks": blocks, "error": str(error)}
+    return {"rows": rows, "blocks": blocks}
+
+
+def _blocks(files: ReadOnlyFiles, topic: str, with_rows: bool) -> Iterator[Fields]:
+    reader = TopicReader(files, topic)
+    try:
+        for path, block in walk_topic(files, topic):
+            yield {
+                "path": path,
+                "block": block.position,
+                "rows": block.rows,
+                "end": block.end,
+                "crc": f"{block.crc:08x}",
+                "delivered_ms": block.delivered_ms,
+            }
+            batch = reader.read() if with_rows else None
+            if batch is not None:
+                offsets, due = times(batch, "offset").tolist(), times(batch, "due").tolist()
+                rows = zip(offsets, due, message_fields(batch), strict=True)
+                for position, (offset, due_ms, message) in enumerate(rows, block.position):
+                    yield {"position": position, "offset": offset, "due_ms": due_ms, **message}
+    finally:
+        reader.close()
