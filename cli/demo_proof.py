@@ -1,0 +1,124 @@
+"""The demo's proof: what was sent, by the receipts alone, against what stands in the topics.
+
+Pure arithmetic over arrays, so that a test can plant each violation. A message is known by its
+number, which its value carries; offset and due time must be those of its receipt.
+
+Lateness is ``delivered - max(due, created)``. Messages that had to wait because the node was dead
+are counted apart: those that arrived after the kill and were due before its backlog was gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..wheel.schema import Int64s
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """By number, shape (messages,). ``offset`` -1: no receipt, so nothing was promised."""
+
+    due: Int64s
+    offset: Int64s
+    cancelled: Mask
+    """Whose cancel was answered with "cancelled"."""
+    uncertain: Mask
+    """Whose cancel got no certain answer: they may have arrived, or not."""
+    kept: Mask
+    """Due long after the demo: they must not have arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """One entry a row of the topics, times in ms."""
+
+    number: Int64s
+    offset: Int64s
+    due: Int64s
+    created: Int64s
+    delivered: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """In ms, over ``count`` messages; -1 when there is none."""
+
+    count: int = 0
+    p50: float = -1
+    p99: float = -1
+    max: float = -1
+
+    @classmethod
+    def of(cls, lateness: Int64s) -> Lateness:
+        if not len(lateness):
+            return cls()
+        p50, p99 = (float(value) for value in np.percentile(lateness, [50, 99]))
+        return cls(len(lateness), p50, p99, float(lateness.max()))
+
+
+@dataclass(slots=True)
+class Proof:
+    sent: int
+    kept: int
+    refused: int
+    delivered: int
+    """Different messages that arrived."""
+    repeated: int
+    """Arrivals beyond the first of a message."""
+    cancelled: int
+    early: int
+    lost: int
+    cancelled_but_delivered: int
+    foreign: int
+    """Arrivals that were never sent, or with another id or due time than the receipt says."""
+    lateness: Lateness = field(default_factory=Lateness)
+    outage: Lateness = field(default_factory=Lateness)
+
+    @property
+    def holds(self) -> bool:
+        return not (self.early or self.lost or self.cancelled_but_delivered or self.foreign)
+
+
+def prove(sent: Sent, arrived: Arrived, killed_ms: int, ready_ms: int) -> Proof:
+    """Hold what arrived against what was sent. The node was dead from ``killed_ms`` to
+    ``ready_ms``."""
+    total = len(sent.due)
+    known = (arrived.number >= 0) & (arrived.number < total)
+    number = arrived.number[known]
+    same = (arrived.due[known] == sent.due[number]) & (
+        (arrived.offset[known] == sent.offset[number]) | (sent.offset[number] < 0)
+    )
+    times = np.bincount(number, minlength=total)
+    promised = (sent.offset >= 0) & ~sent.cancelled & ~sent.uncertain & ~sent.kept
+    proof = Proof(
+        sent=total,
+        kept=int(np.count_nonzero(sent.kept)),
+        refused=int(np.count_nonzero(sent.offset < 0)),
+        delivered=int(np.count_nonzero(times)),
+        repeated=int(np.sum(times[times > 1] - 1)),
+        cancelled=int(np.count_nonzero(sent.cancelled)),
+        early=int(np.count_nonzero(arrived.delivered < arrived.due)),
+        lost=int(np.count_nonzero(promised & (times == 0))),
+        cancelled_but_delivered=int(np.count_nonzero(sent.cancelled & (times > 0))),
+        foreign=int(np.count_nonzero(~known) + np.count_nonzero(~same)),
+    )
+    first = _first_arrivals(arrived)
+    ready = np.maximum(arrived.due, arrived.created)[first]
+    delivered = arrived.delivered[first]
+    waited = delivered > killed_ms
+    backlog = delivered[waited & (ready <= ready_ms)]
+    gone_ms = int(backlog.max()) if len(backlog) else ready_ms
+    outage = waited & (ready <= gone_ms)
+    proof.lateness = Lateness.of((delivered - ready)[~outage])
+    proof.outage = Lateness.of((delivered - ready)[outage])
+    return proof
+
+
+def _first_arrivals(arrived: Arrived) -> Int64s:
+    """Row numbers of each message's first arrival (rows are in the order of arrival)."""
+    return np.unique(arrived.number, return_index=True)[1].astype(np.int64)
