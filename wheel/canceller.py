@@ -28,12 +28,12 @@ from .cancels import Cancels
 from .config import TICK_MS
 from .due import Due
 from .ids import IdMint, MessageId
-from .log import Carried
+from .log import Carried, Target
 from .receipt import CancelAnswer, Receipt
 from .schema import HEADERS, INPUT, PAYLOAD, TIME
 from .storage import Storage
 
-QueueRows = Callable[[pa.RecordBatch, Sequence[tuple[int, int]]], Carried]
+QueueRows = Callable[[pa.RecordBatch, Sequence[Target]], Carried]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
@@ -88,7 +88,8 @@ class Canceller:
                         wanted[one] = None
             if wanted:
                 targets = list(wanted)
-                carried = queue(_cancel_rows(targets), [(t.due, t.offset) for t in targets])
+                names = [(t.due, t.offset, topics[t]) for t in targets]
+                carried = queue(_cancel_rows(targets), names)
                 self._register(targets, carried)
                 decisions = [carried.future if d is _Next.APPEND else d for d in decisions]
         return [self._resolve(decision, timeout_s) for decision in decisions]
@@ -115,7 +116,7 @@ class Canceller:
                 if fresh is None:
                     return CancelAnswer.UNKNOWN, None
                 rows = pa.concat_batches([_cancel_rows([target]), _as_payload(fresh)])
-                carried = queue(rows, [(target.due, target.offset)])
+                carried = queue(rows, [(target.due, target.offset, topic)])
                 self._register([target], carried)
                 decision = carried.future
                 new_offset = carried.receipt.base_offset + 1

@@ -68,8 +68,6 @@ class _Flight:
     """Which rows are cancel rows."""
     passed_over: dict[str, Int64s]
     """Positions of rows of held-back topics, left to their own lines."""
-    withdrawn: Int64s
-    """Positions of rows of this held-back topic that were cancelled while they waited."""
 
 
 @dataclass(slots=True)
@@ -110,6 +108,8 @@ class Due:
         self.cancels_covered = marks.cancels
         self.delivered = marks.delivered
         self.dead = marks.dead
+        self._for_themselves: set[int] = set()
+        """Cancel rows before the main mark whose targets lay behind it."""
         self.changes = 0
         """Counts every move that a mark in the journal should tell."""
         self.new_due: int | None = None
@@ -135,13 +135,28 @@ class Due:
             dead=self.dead,
         )
 
-    def waiting(self) -> int:
-        """Rows of held-back topics behind the main mark, less what was answered ahead of it."""
-        return sum(line.behind for line in self._held.values()) - len(self._main.ahead)
+    def pending(self, rows: int, cancel_rows: int) -> int:
+        """Messages that have not left, given how many rows and cancel rows were ever committed.
+
+        What the main mark has not passed, less what was answered ahead of it, and what waits
+        behind it for held-back topics. A cancel row counts for itself and for its target; for
+        itself alone, where the target was behind the main mark and is not counted any more.
+        """
+        uncovered = rows - self.covered - len(self._main.ahead)
+        behind = sum(line.behind for line in self._held.values())
+        cancels = cancel_rows - self.cancels_covered
+        return uncovered + behind - 2 * cancels + len(self._for_themselves)
 
     def held_topics(self) -> list[str]:
         with self._lock:
             return list(self._held)
+
+    def cancelled(self, due: int, offset: int, cancel_offset: int, topic: str | None) -> None:
+        """A cancel was committed; ``topic`` is known where a held-back topic was in question."""
+        line = self._held.get(topic) if topic is not None else None
+        if line is not None and self._main.mark.covers(due, offset):
+            line.behind -= 1
+            self._for_themselves.add(cancel_offset)
 
     def committed(self, earliest_due: int) -> None:
         """Rows were committed; the earliest of them is due then."""
@@ -418,11 +433,8 @@ class Due:
             before_this = _ahead(line, offset)
             drop = gone | cancels | before_this
             passed: dict[str, Int64s] = {}
-            withdrawn = np.empty(0, np.int64)
             if line.topic is not None:
-                others = ~np.asarray(pc.equal(rows.column("topic"), line.topic))
-                withdrawn = np.flatnonzero(gone & ~(others | cancels | before_this))
-                drop |= others
+                drop |= ~np.asarray(pc.equal(rows.column("topic"), line.topic))
             elif self._held:
                 for topic in self._held:
                     mine = np.asarray(pc.equal(rows.column("topic"), topic)) & ~drop
@@ -432,7 +444,7 @@ class Due:
             kept = np.flatnonzero(~drop)
             handed = rows if len(kept) == len(due) else rows.take(pa.array(kept))
             chunk = Chunk(handed, line.topic, line.mark, after)
-            flight = _Flight(chunk, due, offset, late, kept, cancels, passed, withdrawn)
+            flight = _Flight(chunk, due, offset, late, kept, cancels, passed)
             if not len(kept):
                 self.changes += 1
                 self._pass(line, flight, len(due), after)
@@ -458,59 +470,58 @@ class Due:
         if line.ahead:
             line.ahead.difference_update(flight.offset[:count].tolist())
         if line.topic is not None:
-            line.behind -= int(np.count_nonzero(flight.withdrawn < count))
             return
+        self._for_themselves.difference_update(flight.offset[:count].tolist())
         self.covered += count
         self.cancels_covered += int(np.count_nonzero(flight.cancels[:count]))
         for topic, positions in flight.passed_over.items():
             self._held[topic].behind += int(np.count_nonzero(positions < count))
 
     def _answer_partly(self, line: _Line, flight: _Flight, answered: Mask, sink_down: bool) -> None:
-        open_rows = flight.kept[~answered]
-        first = int(open_rows[0])
-        done = flight.kept[answered]
+        """Hold topics back as far as that is possible; the line stops before what is left over."""
+        waiting = flight.kept[~answered]
+        stop = int(waiting[0])
+        if line.topic is None and not sink_down:
+            stop = self._hold_back(line, flight, answered)
         before = flight.chunk.before
-        if line.topic is not None:
-            self._pass(
-                line,
-                flight,
-                first,
-                _mark_before(before, flight.due, flight.offset, first, flight.late),
-            )
-            line.ahead.update(flight.offset[done[done > first]].tolist())
+        if stop == len(flight.due):
+            self._pass(line, flight, stop, flight.chunk.after)
             return
-        topics = flight.chunk.rows.column("topic").take(pa.array(np.flatnonzero(~answered)))
-        names = topics.unique().to_pylist()
-        if sink_down or len(self._held) + len(names) > self._config.held_topics_max:
-            self._pass(
-                line,
-                flight,
-                first,
-                _mark_before(before, flight.due, flight.offset, first, flight.late),
-            )
-            line.ahead.update(flight.offset[done[done > first]].tolist())
-            return
-        for name in names:
-            mine = np.asarray(pc.equal(flight.chunk.rows.column("topic"), name))
-            waiting = flight.kept[mine & ~answered]
-            at = int(waiting[0])
-            held = _Line(
-                name,
-                _mark_before(before, flight.due, flight.offset, at, flight.late),
-                behind=len(waiting),
-            )
-            later = flight.kept[mine & answered]
+        after = _mark_before(before, flight.due, flight.offset, stop, flight.late)
+        done = flight.kept[answered]
+        line.ahead.update(flight.offset[done[done > stop]].tolist())
+        self._pass(line, flight, stop, after)
+
+    def _hold_back(self, line: _Line, flight: _Flight, answered: Mask) -> int:
+        """Give each topic with unanswered rows a line of its own, first come first served.
+
+        Returns the position before which the main line has to stop: that of the first row of a
+        topic for which there was no room, or the end.
+        """
+        topics = flight.chunk.rows.column("topic")
+        names = topics.take(pa.array(np.flatnonzero(~answered))).unique().to_pylist()
+        mine = {name: np.asarray(pc.equal(topics, name)) for name in names}
+        first = {name: int(flight.kept[mine[name] & ~answered][0]) for name in names}
+        names.sort(key=first.__getitem__)
+        room = self._config.held_topics_max - len(self._held)
+        stop = first[names[room]] if room < len(names) else len(flight.due)
+        for name in names[:room]:
+            at = first[name]
+            mark = _mark_before(flight.chunk.before, flight.due, flight.offset, at, flight.late)
+            waiting = flight.kept[mine[name] & ~answered]
+            held = _Line(name, mark, behind=int(np.count_nonzero(waiting < stop)))
+            later = flight.kept[mine[name] & answered]
             held.ahead.update(flight.offset[later[later > at]].tolist())
             held.ahead |= line.ahead  # answered in an earlier try of this chunk
             self._held[name] = held
-        self._pass(line, flight, len(flight.due), flight.chunk.after)
+        return stop
 
     def _empty(self, line: _Line) -> Chunk:
         """A chunk without rows: much was passed without anything to hand out, take a turn."""
         with self._lock:
             chunk = Chunk(EMPTY, line.topic, line.mark, line.mark)
             none = np.empty(0, np.int64)
-            line.flight = _Flight(chunk, none, none, False, none, np.empty(0, np.bool_), {}, none)
+            line.flight = _Flight(chunk, none, none, False, none, np.empty(0, np.bool_), {})
         return chunk
 
 

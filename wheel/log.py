@@ -33,6 +33,9 @@ from .tail import Piece
 _GROUP_BYTES_MAX = 8 << 20
 
 
+Target = tuple[int, int, str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Carried:
     """What a ROWS entry carries on its way: its rows for the tail, and its caller's answer."""
@@ -44,12 +47,12 @@ class Carried:
 
 @dataclass(slots=True)
 class Queued:
-    """An entry on its way. ``cancels``: (due, target) of the cancel rows in it."""
+    """An entry on its way. ``cancels``: (due, offset, topic if known) of the rows it cancels."""
 
     entry: Entry
     carried: Carried | None = None
     marks: Marks | None = None
-    cancels: Sequence[tuple[int, int]] = field(default=())
+    cancels: Sequence[Target] = field(default=())
 
     @property
     def nbytes(self) -> int:

@@ -29,7 +29,7 @@ from .entry import Kind
 from .errors import InvalidBatch, NotRunning, Overloaded
 from .files import Files
 from .ids import IdMint, MessageId
-from .log import Carried, Log, Queued
+from .log import Carried, Log, Queued, Target
 from .producers import SOURCE_PRODUCER
 from .receipt import CancelAnswer, Receipt
 from .recovery import Recovered, recover
@@ -221,9 +221,7 @@ class Wheel:
                     return self._again(known, stored)
             return self._queue(data, stored, now_ms, producer, sequence).future
 
-    def _queue_rows(
-        self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[tuple[int, int]]
-    ) -> Carried:
+    def _queue_rows(self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[Target]) -> Carried:
         """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in)."""
         created = pa.array(np.full(rows.num_rows, now_ms, np.int64)).cast(TIME)
         payload = rows.set_column(1, PAYLOAD.field("created"), created)
@@ -239,7 +237,7 @@ class Wheel:
         now_ms: int,
         producer: int = 0,
         sequence: int = -1,
-        cancels: Sequence[tuple[int, int]] = (),
+        cancels: Sequence[Target] = (),
     ) -> Carried:
         """Under the lock."""
         self._check_room(now_ms)
@@ -341,8 +339,9 @@ class Wheel:
         for queued in done:
             if queued.marks is not None:
                 self._committed_marks = queued.marks
-            for due, target in queued.cancels:
-                self._cancels.committed(due, target)
+            for row, (due, offset, topic) in enumerate(queued.cancels):
+                self._cancels.committed(due, offset)
+                self._due.cancelled(due, offset, queued.entry.base_offset + row, topic)
             self._cancel_rows += len(queued.cancels)
         if pieces:
             self._rows += sum(piece.rows.num_rows for piece in pieces)
@@ -354,8 +353,8 @@ class Wheel:
     def _give_up(self, failed: Sequence[Queued]) -> None:
         with self._lock:
             for queued in failed:
-                for due, target in queued.cancels:
-                    self._cancels.revert(due, target)
+                for due, offset, _ in queued.cancels:
+                    self._cancels.revert(due, offset)
                 if queued.marks is not None:
                     self._mark_changes = -1  # the mark has to be told again
 
@@ -509,13 +508,11 @@ class Wheel:
         """Plain numbers, in constant time whatever is pending."""
         with self._lock:
             due, log, storage = self._due, self._log, self._storage
-            cancelled = self._cancel_rows - due.cancels_covered
-            pending = self._rows - due.covered + due.waiting() - 2 * cancelled
             marks = self._committed_marks
             return Status(
                 group=self.config.group,
                 epoch=log.epoch,
-                pending=max(0, pending),
+                pending=max(0, due.pending(self._rows, self._cancel_rows)),
                 accepted=self._rows - self._cancel_rows,
                 delivered=due.delivered,
                 dead=due.dead,
