@@ -28,12 +28,12 @@ from .cancels import Cancels
 from .config import TICK_MS
 from .due import Due
 from .ids import IdMint, MessageId
-from .log import Carried, Target
+from .log import Carried
 from .receipt import CancelAnswer, Receipt
 from .schema import HEADERS, INPUT, PAYLOAD, TIME
 from .storage import Storage
 
-QueueRows = Callable[[pa.RecordBatch, Sequence[Target]], Carried]
+QueueRows = Callable[[pa.RecordBatch, Sequence[tuple[int, int]]], Carried]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
@@ -88,8 +88,7 @@ class Canceller:
                         wanted[one] = None
             if wanted:
                 targets = list(wanted)
-                names = [(t.due, t.offset, topics[t]) for t in targets]
-                carried = queue(_cancel_rows(targets), names)
+                carried = queue(_cancel_rows(targets), [(t.due, t.offset) for t in targets])
                 self._register(targets, carried)
                 decisions = [carried.future if d is _Next.APPEND else d for d in decisions]
         return [self._resolve(decision, timeout_s) for decision in decisions]
@@ -116,7 +115,7 @@ class Canceller:
                 if fresh is None:
                     return CancelAnswer.UNKNOWN, None
                 rows = pa.concat_batches([_cancel_rows([target]), _as_payload(fresh)])
-                carried = queue(rows, [(target.due, target.offset, topic)])
+                carried = queue(rows, [(target.due, target.offset)])
                 self._register([target], carried)
                 decision = carried.future
                 new_offset = carried.receipt.base_offset + 1
@@ -140,6 +139,10 @@ class Canceller:
                 self._cancels.add_from_file(second, targets)
         if not held:
             return None
+        return self._topic(one)
+
+    def _topic(self, one: MessageId) -> str | None:
+        """The topic of a row, None if it is nowhere any more."""
         row = self._storage.find(one.due, one.offset)
         return None if row is None else str(row.column("topic")[0].as_py())
 
@@ -157,6 +160,9 @@ class Canceller:
         if before_epoch:
             return CancelAnswer.UNKNOWN
         left = self._due.has_left(one.due, one.offset, topic)
+        if left and topic is None and self._due.any_held:
+            # A topic was held back after the row was looked up: is it this row's?
+            left = self._due.has_left(one.due, one.offset, self._topic(one))
         if left is None:
             return _Next.WAIT
         if not left:

@@ -29,13 +29,24 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 
 # What the client may use of the engine: modules that hold formats, ids, errors and limits, and no
 # state. A module of that kind is added here when it comes.
-WHEEL_MODULES = {"client": frozenset({"config", "errors", "ids", "protocol", "schema"})}
+WHEEL_MODULES = {"client": frozenset({"config", "errors", "ids", "protocol", "rows", "schema"})}
 
 # The engine: files and time are handed in.
 SEAM = frozenset({"wheel/files.py", "wheel/state.py"})
 ENGINE_NEVER = frozenset(
     {
-        *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "selectors", "signal"),
+        # A future is a value and allowed; what runs one is not.
+        *("concurrent.futures.Executor", "concurrent.futures.ThreadPoolExecutor"),
+        *("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.thread"),
+        *(
+            "concurrent.futures.process",
+            "asyncio",
+            "multiprocessing",
+            "queue",
+            "sched",
+            "selectors",
+            "signal",
+        ),
         *("socket", "socketserver", "ssl", "http", "urllib", "subprocess", "pyarrow.flight"),
         *("kafka", "confluent_kafka", "click", "rich", "prometheus_client", "pyspark"),
         *("datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow"),
