@@ -1,0 +1,434 @@
+"""The life of a wheel over disks that lose power: one world, driven step by step, no threads.
+
+A ``World`` is a data directory, a clock, a sink and the book of what was promised. Its wheel can be
+stopped by a ``PowerCut`` at any step and opened again over what survived. Every step of files,
+state store and sink is counted by one ``Steps``, so that "the moment between the sink's answer and
+the mark" is as much a point of the sweep as a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from slotwheel.delivery.deadletters import DEAD_LETTER_TOPIC, TOPIC_HEADER, DeadLetters
+from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.handover import hand_over
+from slotwheel.delivery.sink import Answer, Answers, Sink
+from slotwheel.delivery.topicreader import TopicReader, topics, walk
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.due import Chunk
+from slotwheel.wheel.errors import ClockBehind, SequenceTooOld
+from slotwheel.wheel.mark import Marks
+from slotwheel.wheel.receipt import CancelAnswer, Receipt
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.schema import ROW, times
+from slotwheel.wheel.slotfile import decode_blocks, path_of
+from slotwheel.wheel.wheel import Wheel
+from support.crashbook import Book, Key, Order, Stored, covers
+from support.crashfs import CrashFiles, Mode
+from support.memstate import MemoryState
+from support.steps import PowerCut, Steps
+
+START_MS = 1_900_000_000_000
+POISON = b"poison"
+"""A value that starts so is refused for good."""
+
+CONFIG = WheelConfig(
+    segment_bytes=2_500,
+    tail_age_ms=2_000,
+    tail_keep_ms=500,
+    open_handles_max=2,
+    chunk_rows_max=4,
+    window_bytes_max=600,
+)
+
+
+class Target(Sink):
+    """Tells the book what arrives. Refuses poison; blocked topics get NOT_NOW."""
+
+    def __init__(self, world: World, inner: Sink | None) -> None:
+        super().__init__(world.wheel.mint)
+        self._world = world
+        self._inner = inner
+
+    def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
+        world = self._world
+        world.steps.hit("hand over")
+        answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
+        if world.is_down_after is not None:
+            answers.down = True
+            for row in range(world.is_down_after, rows.num_rows):
+                answers.set(row, Answer.NOT_NOW, "down")
+        found = zip(rows.column("topic").to_pylist(), rows.column("value").to_pylist(), strict=True)
+        for row, (topic, value) in enumerate(found):
+            if topic in world.blocked:
+                answers.set(row, Answer.NOT_NOW, "blocked")
+            elif value.startswith(POISON) and topic != DEAD_LETTER_TOPIC:
+                answers.set(row, Answer.REFUSED, "poison")
+        taken = answers.which(Answer.ACCEPTED)
+        self._offer(rows)
+        if self._inner is not None and taken.any():
+            inner = self._inner.deliver(rows.filter(pa.array(taken)), trial=trial)
+            answers.codes[taken] = inner.codes
+        for key in keys_of(rows.filter(pa.array(answers.which(Answer.ACCEPTED)))):
+            world.book.accept(key)
+        world.steps.hit("handed over")
+        return answers
+
+    def _offer(self, rows: pa.RecordBatch) -> None:
+        columns = (rows.column(name).to_pylist() for name in ("topic", "value", "headers"))
+        for key, topic, value, headers in zip(keys_of(rows), *columns, strict=True):
+            own = {header["key"]: header["value"] for header in headers}
+            order = Order(own.get(TOPIC_HEADER, topic.encode()).decode(), value, key[0])
+            self._world.book.offer(key, order, self._world.now_ms)
+
+    def probe(self, topic: str) -> bool:
+        return topic not in self._world.blocked
+
+    def healthy(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+def keys_of(rows: pa.RecordBatch) -> list[Key]:
+    return list(zip(times(rows, "due").tolist(), times(rows, "offset").tolist(), strict=True))
+
+
+class World:
+    """``embedded``: deliver into embedded topics over the same files, else only into the book."""
+
+    def __init__(self, steps: Steps, *, embedded: bool, config: WheelConfig = CONFIG) -> None:
+        self.steps = steps
+        self.files = CrashFiles(steps=steps)
+        self.state = MemoryState(step=steps.hit)
+        self.embedded = embedded
+        self.config = config
+        self.now_ms = START_MS
+        self.book = Book()
+        self.blocked: set[str] = set()
+        self.is_down_after: int | None = None
+        self.names: dict[str, list[Order]] = {}
+        """Batches by name."""
+        self.bases: dict[str, int] = {}
+        """Base offset of a batch, once there is a receipt."""
+        self._open_futures: list[tuple[str, Future[Receipt]]] = []
+        self._told: list[tuple[Marks, int, frozenset[int]]] = []
+        self._answers: list[tuple[Key, str]] = []
+        self._last_marks: Marks | None = None
+        self.scene = -1
+        """The scene of the script that is being played."""
+        self.wheel: Any = None
+        self.target: Any = None
+
+    # -- opening and crashing --------------------------------------------------------------------
+
+    def open(self) -> None:
+        self.wheel = Wheel.open(self.files, self.state, self.config, self.now_ms)
+        self._told, self._answers = [], []
+        self.book.this_life.clear()
+        queue_mark = self.wheel._queue_mark
+
+        def queue_and_note(now_ms: int) -> None:
+            queue_mark(now_ms)
+            marks = self.wheel._log.newest().marks
+            self.book.check_marks(marks)
+            ahead = frozenset(self.wheel._due._main.ahead)
+            self._told.append((marks, len(self._answers), ahead))
+
+        self.wheel._queue_mark = queue_and_note
+        inner = None
+        if self.embedded:
+            inner = EmbeddedSink(
+                self.files, self.wheel.mint, lambda: self.now_ms, segment_bytes=2_000, threads=1
+            )
+            inner.recover_all()
+        self.target = Target(self, inner)
+        self.dead = DeadLetters(self.target, None)
+        self.check_disk()
+        marks = self.wheel._due.marks()
+        if self._last_marks is not None:
+            self.book.check_grown(self._last_marks, marks)
+        next_offset = self.wheel._log.next_offset
+        self.book.check_recovered(self.stored(), marks, next_offset)
+        for key in self.book.protected:
+            order = self.book.owner[key[1]][1]
+            assert covers(marks, order.topic, key), f"{order}: its mark was committed and is lost"
+        if self.embedded:
+            self.check_topics()
+
+    def let_go(self) -> None:
+        """The process ends: note what callers and the journal know at that moment."""
+        self._collect()
+        if self.target is not None:
+            self.target.close()
+        if self.wheel is None:
+            return
+        committed = self.wheel._committed_marks
+        self._last_marks = committed
+        for marks, answers, ahead in self._told:
+            if marks is committed:
+                for key, topic in self._answers[:answers]:
+                    # What was answered ahead of a mark is not told by it, and may be repeated.
+                    if topic not in marks.copies and key[1] not in ahead:
+                        self.book.protected.add(key)
+        self.wheel = self.target = None
+
+    def crash(self, mode: Mode, rng: Random, steps: Steps | None = None) -> None:
+        self.let_go()
+        self.steps = steps or Steps()
+        self.files = self.files.survivors(mode, rng, steps=self.steps)
+        self.state = MemoryState(self.state.durable, self.steps.hit)
+        self.is_down_after = None
+
+    def restart(self) -> None:
+        """A clean stop and a new start over the same files."""
+        wheel = self.wheel
+        self.let_go()
+        wheel.close()
+        self.open()
+
+    # -- what the outside does -------------------------------------------------------------------
+
+    def append(
+        self,
+        name: str,
+        rows: Sequence[tuple[str, int]],
+        *,
+        producer: int = 0,
+        sequence: int = -1,
+        value: bytes = b"",
+    ) -> None:
+        """Queue a batch of (topic, due relative to the start). The same name is the same batch."""
+        orders = self.names.get(name)
+        if orders is None:
+            orders = [
+                Order(topic, value + f"{name}-{row}".encode(), START_MS + due)
+                for row, (topic, due) in enumerate(rows)
+            ]
+            self.names[name] = orders
+        self.book.sent.update(orders)
+        nothing = [None] * len(orders)
+        batch = from_columns(
+            [order.due for order in orders],
+            [order.topic for order in orders],
+            nothing,
+            nothing,
+            [order.value for order in orders],
+            [()] * len(orders),
+        )
+        try:
+            future = self.wheel.append(batch, self.now_ms, producer=producer, sequence=sequence)
+        except SequenceTooOld:
+            assert name in self.bases, "a batch without an answer is called too old"
+            return
+        self._open_futures.append((name, future))
+
+    def commit(self) -> None:
+        while self.wheel.write_pending(0):
+            pass
+        self._collect()
+
+    def _collect(self) -> None:
+        for name, future in self._open_futures:
+            if future.done():
+                receipt = future.result()
+                self.book.receipt(self.names[name], receipt)
+                base = self.bases.setdefault(name, receipt.base_offset)
+                assert base == receipt.base_offset, f"{name} was stored twice"
+        self._open_futures = [pair for pair in self._open_futures if not pair[1].done()]
+
+    def cancel(self, name: str, row: int) -> CancelAnswer | None:
+        """Ask twice, since nothing here may wait: the second answer is the one that counts."""
+        if name not in self.bases:
+            return None  # the crash came before the receipt: nobody has an id
+        key = self.names[name][row].due, self.bases[name] + row
+        self.book.asked.add(key)
+        one = self.wheel.mint.one(*key)
+        self.book.cancel(key, self.wheel.cancel([one], self.now_ms, 0)[0])
+        self.commit()
+        answer: CancelAnswer = self.wheel.cancel([one], self.now_ms, 0)[0]
+        self.book.cancel(key, answer)
+        return answer
+
+    def reschedule(self, name: str, row: int, due: int) -> None:
+        if name not in self.bases:
+            return
+        order = self.names[name][row]
+        key = order.due, self.bases[name] + row
+        moved = Order(order.topic, order.value, START_MS + due)
+        self.book.asked.add(key)
+        self.book.sent.add(moved)
+        self.book.moved.add(order.value)
+        before = self.wheel._log.next_offset
+        one = self.wheel.mint.one(*key)
+        answer, _ = self.wheel.reschedule(one, moved.due, self.now_ms, 0)
+        self.book.cancel(key, answer)
+        queued = self.wheel._log.next_offset > before
+        self.commit()
+        if queued:
+            self.book.own((moved.due, before + 1), moved)
+            self.book.receipts.add((moved.due, before + 1))
+            self.book.cancel(key, self.wheel.cancel([one], self.now_ms, 0)[0])
+
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+
+    # -- the wheel's own threads, one call at a time ---------------------------------------------
+
+    def deliver(self, between: Callable[[], None] = lambda: None) -> int:
+        """Hand out what is due; ``between`` runs while a chunk is in flight. Rows answered."""
+        count = 0
+        for _ in range(200):
+            try:
+                chunk = self.wheel.next_chunk(self.now_ms)
+            except ClockBehind:
+                return count
+            if chunk is None:
+                return count + self._deliver_held()
+            between()
+            done = self._settle(chunk)
+            count += done
+            self.commit()
+            if self.is_down_after is not None and done < chunk.rows.num_rows:
+                return count
+        raise AssertionError("delivery does not come to an end")
+
+    def _deliver_held(self) -> int:
+        count = 0
+        for topic in self.wheel.held_topics():
+            for _ in range(100):
+                if topic in self.blocked:
+                    break
+                chunk = self.wheel.next_topic_chunk(topic, self.now_ms)
+                if chunk is None:
+                    break
+                count += self._settle(chunk)
+                self.commit()
+        return count
+
+    def _settle(self, chunk: Chunk) -> int:
+        outcome = hand_over(self.target, self.dead, chunk.rows) if chunk.rows.num_rows else None
+        answered = outcome.answered if outcome else np.empty(0, np.bool_)
+        names = chunk.rows.column("topic").to_pylist()
+        pairs = zip(keys_of(chunk.rows), names, answered, strict=True)
+        self._answers += [(key, name) for key, name, yes in pairs if yes]
+        self.wheel.answer(
+            chunk,
+            answered,
+            outcome.dead_count if outcome else 0,
+            sink_down=outcome.down if outcome else False,
+        )
+        return int(np.count_nonzero(answered))
+
+    def spill(self, *, everything: bool = False) -> None:
+        self.wheel.spill(self.now_ms, everything=everything)
+
+    def clean(self) -> None:
+        self.wheel.tell_mark(self.now_ms, at_once=True)
+        self.commit()
+        self.wheel.clean(self.now_ms)
+
+    def finish(self) -> None:
+        """Everything becomes due, leaves, and is cleaned away; then the book is balanced."""
+        self.blocked.clear()
+        self.is_down_after = None
+        self.commit()
+        for _ in range(200):
+            self.deliver()
+            self.commit()
+            due = self.wheel.next_due_ms()
+            if due is None and not self.wheel.held_topics():
+                break
+            self.now_ms = max(self.now_ms + 1, due or 0)
+        self.book.check_end()
+        status = self.wheel.status()
+        assert status.pending == 0, status
+        self.now_ms += 3_000
+        self.deliver()
+        self.clean()
+        assert not self.wheel._storage.catalog, "covered slots stay on disk"
+        self.check_disk()
+        self.spill(everything=True)
+        self.restart()
+        assert self.deliver() == 0, "delivered again after a clean stop"
+        if self.embedded:
+            self.check_topics()
+        self.let_go()
+
+    # -- what is on disk -------------------------------------------------------------------------
+
+    def stored(self) -> dict[Key, Stored]:
+        """Every row in slot files and tail, each once."""
+        rows: dict[Key, Stored] = {}
+        offsets: set[int] = set()
+
+        def add(batch: pa.RecordBatch) -> None:
+            names = ("topic", "value", "cancels")
+            columns = [batch.column(name).to_pylist() for name in names]
+            for key, topic, value, cancels in zip(keys_of(batch), *columns, strict=True):
+                assert key[1] not in offsets, f"offset {key[1]} is stored twice"
+                offsets.add(key[1])
+                rows[key] = Stored(topic, value, cancels)
+
+        storage = self.wheel._storage
+        for second, info in storage.catalog.items():
+            for block in storage.read_blocks(second, info):
+                add(block)
+        for piece in storage.tail.pieces:
+            if piece.next_offset <= storage.spilled:
+                raise AssertionError("the tail holds rows that were spilled")
+            add(piece.take(np.arange(piece.rows.num_rows)))
+        return rows
+
+    def check_disk(self) -> None:
+        """I6: the catalog is a full scan of the files; the catalog in memory is the one on disk."""
+        catalog = self.wheel._storage.catalog
+        assert catalog == self.state.durable.slots
+        assert self.files.list("slots") == sorted(f"{second}.arrows" for second in catalog)
+        for second, info in catalog.items():
+            content = self.files.content(path_of(second))
+            assert len(content) == info.length, f"{second}: {len(content)} bytes, {info}"
+            assert crc32c(content) == info.crc, f"{second}: checksum"
+            blocks = decode_blocks(pa.py_buffer(content), str(second), with_schema=True)
+            highest = -1
+            for block in blocks:
+                keys = keys_of(block)
+                assert block.schema == ROW
+                assert keys == sorted(keys), f"{second}: a block is not in order"
+                assert {due // 1000 for due, _ in keys} == {second}, f"{second}: foreign rows"
+                offsets = [offset for _, offset in keys]
+                assert min(offsets) > highest, f"{second}: blocks overlap"
+                highest = max(offsets)
+            assert highest == info.highest
+            assert sum(block.num_rows for block in blocks) == info.rows
+            assert sum(len(b) - b.column("cancels").null_count for b in blocks) == info.cancels
+
+    def check_topics(self) -> None:
+        """Embedded topics hold everything that was accepted, and nothing that was not offered."""
+        found: set[Key] = set()
+        for topic in topics(self.files):
+            for _ in walk(self.files, topic):
+                pass
+            reader = TopicReader(self.files, topic)
+            for batch in reader.batches():
+                assert batch.num_rows
+                keys = keys_of(batch)
+                found.update(keys)
+                for key, value in zip(keys, batch.column("value").to_pylist(), strict=True):
+                    assert self.book.owner[key[1]][1].value == value
+            reader.close()
+        assert found <= self.book.offered, "a topic has what was never offered"
+        assert self.book.answered <= found, "an accepted row is not in its topic"
+
+
+__all__ = ["CONFIG", "POISON", "START_MS", "PowerCut", "Steps", "World"]

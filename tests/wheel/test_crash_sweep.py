@@ -1,0 +1,119 @@
+"""The crash sweep: a whole life of a wheel, stopped at every step, in every way a disk can survive.
+
+Each point of the sweep is a step of the scenario (``support.crashscript``) at which the power is
+cut or the process killed, times what survives of unsynced bytes. The wheel is opened again, all
+invariants are checked at once (I1, I2, I4, I5, I6, I8), the rest of the scenario is played, and in
+the end everything acknowledged has been delivered, once but for what no mark had covered, none
+early, and every file is gone. Half of the random points are cut a second time, during the recovery
+or what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from support.crashfs import Mode
+from support.crashlife import PowerCut, Steps, World
+from support.crashscript import next_scene, play
+
+
+@dataclass(frozen=True)
+class Point:
+    """``again``: the power fails once more, so many steps after the first cut; 0 for never."""
+
+    stop_at: int
+    mode: Mode
+    seed: int = 0
+    again: int = 0
+
+
+def length(*, embedded: bool) -> int:
+    """Steps of the scenario without a crash."""
+    world = World(Steps(), embedded=embedded)
+    world.open()
+    play(world)
+    steps = world.steps.count
+    world.finish()
+    return steps
+
+
+def sweep_one(point: Point, *, embedded: bool) -> World:
+    """One life, cut at ``point``. Raises ``AssertionError`` (or ``Damaged``) if a rule breaks."""
+    world = World(Steps(point.stop_at), embedded=embedded)
+    rng = Random(point.seed * 1_000_003 + point.stop_at)
+    again = point.again
+    while True:
+        try:
+            world.open()
+            play(world, next_scene(world))
+            world.finish()
+        except PowerCut:
+            world.crash(point.mode, rng, Steps(again or None))
+            again = 0
+        else:
+            return world
+
+
+def points(steps: int, seeds: int) -> Iterator[Point]:
+    """The cross product: every step, every mode, ``seeds`` random survivals of each."""
+    for stop_at in range(1, steps + 1):
+        yield Point(stop_at, "durable")
+        yield Point(stop_at, "live")
+        for seed in range(seeds):
+            again = Random(stop_at * 31 + seed).randint(1, 60) if seed % 2 else 0
+            yield Point(stop_at, "random", seed, again)
+
+
+def sweep(chosen: list[Point], *, embedded: bool) -> int:
+    """Run them all; the number of repeated deliveries."""
+    repeats = 0
+    for point in chosen:
+        try:
+            repeats += sweep_one(point, embedded=embedded).book.repeats
+        except BaseException as error:
+            error.add_note(f"at {point}, embedded={embedded}")
+            raise
+    return repeats
+
+
+def report(capsys: pytest.CaptureFixture[str], what: str, chosen: list[Point], steps: int) -> None:
+    with capsys.disabled():
+        print(f"\ncrash sweep, {what}: {len(chosen)} points over {steps} steps", end=" ")
+
+
+def share(point: Point) -> bool:
+    """Every step in two ways: power cut with nothing unsynced left, and one of the others."""
+    others = ("live", "random", "random")
+    return point.mode == "durable" or (
+        point.mode == others[point.stop_at % 3] and point.seed == max(0, point.stop_at % 3 - 1)
+    )
+
+
+def test_a_crash_at_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = length(embedded=False)
+    chosen = [point for point in points(steps, 2) if share(point)]
+    report(capsys, "recording sink", chosen, steps)
+    assert steps > 200
+    assert sweep(chosen, embedded=False) > 0, "a crash never came between answer and mark"
+
+
+def test_a_crash_at_every_step_with_embedded_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    """A share, evenly spread over steps and modes."""
+    steps = length(embedded=True)
+    chosen = list(points(steps, 3))[::17]
+    report(capsys, "embedded topics", chosen, steps)
+    assert {point.mode for point in chosen} == {"durable", "live", "random"}
+    sweep(chosen, embedded=True)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("embedded", [False, True])
+def test_the_full_cross_product(embedded: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = length(embedded=embedded)
+    chosen = list(points(steps, 4 if embedded else 8))
+    report(capsys, "embedded topics" if embedded else "recording sink", chosen, steps)
+    sweep(chosen, embedded=embedded)
