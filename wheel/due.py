@@ -66,8 +66,12 @@ class _Flight:
     """Positions of the rows handed out."""
     cancels: Mask
     """Which rows are cancel rows."""
-    passed_over: dict[str, Int64s]
-    """Positions of rows of held-back topics, left to their own lines."""
+    gone: Mask
+    """Which rows were cancelled."""
+    topics: pa.Array
+    of_held: dict[str, Int64s]
+    """Positions of the messages of held-back topics, cancelled or answered ones among them. On the
+    main line they are left to lines of their own; on such a line they are that line's."""
 
 
 @dataclass(slots=True)
@@ -75,9 +79,9 @@ class _Line:
     topic: str | None
     mark: Mark
     behind: int = 0
-    """Rows of the topic between this line's mark and the main mark."""
+    """Messages of the topic between this line's mark and the main mark, whatever became of them."""
     ahead: set[int] = field(default_factory=set)
-    """Offsets that were answered but lie beyond the mark."""
+    """Offsets that were answered but lie beyond the mark; of its own topic, for one held back."""
     flight: _Flight | None = None
     cursor: SlotCursor | None = None
 
@@ -105,11 +109,10 @@ class Due:
         }
         self.epoch = marks.epoch
         self.covered = marks.covered
-        self.cancels_covered = marks.cancels
+        self.withdrawn = marks.cancels
+        """Rows passed that are cancel rows, or messages that were cancelled."""
         self.delivered = marks.delivered
         self.dead = marks.dead
-        self._for_themselves: set[int] = set()
-        """Cancel rows before the main mark whose targets lay behind it."""
         self.changes = 0
         """Counts every move that a mark in the journal should tell."""
         self.new_due: int | None = None
@@ -130,7 +133,7 @@ class Due:
             epoch=self.epoch,
             copies={topic: TopicMark(line.mark, line.behind) for topic, line in self._held.items()},
             covered=self.covered,
-            cancels=self.cancels_covered,
+            cancels=self.withdrawn,
             delivered=self.delivered,
             dead=self.dead,
         )
@@ -138,25 +141,17 @@ class Due:
     def pending(self, rows: int, cancel_rows: int) -> int:
         """Messages that have not left, given how many rows and cancel rows were ever committed.
 
-        What the main mark has not passed, less what was answered ahead of it, and what waits
-        behind it for held-back topics. A cancel row counts for itself and for its target; for
-        itself alone, where the target was behind the main mark and is not counted any more.
+        What the main mark has not passed and what waits behind it for held-back topics, less what
+        was answered ahead of a mark. A cancel takes two rows out of the count, itself and its
+        target, until each of them is passed.
         """
-        uncovered = rows - self.covered - len(self._main.ahead)
+        ahead = len(self._main.ahead) + sum(len(line.ahead) for line in self._held.values())
         behind = sum(line.behind for line in self._held.values())
-        cancels = cancel_rows - self.cancels_covered
-        return uncovered + behind - 2 * cancels + len(self._for_themselves)
+        return rows - self.covered + behind - ahead - (2 * cancel_rows - self.withdrawn)
 
     def held_topics(self) -> list[str]:
         with self._lock:
             return list(self._held)
-
-    def cancelled(self, due: int, offset: int, cancel_offset: int, topic: str | None) -> None:
-        """A cancel was committed; ``topic`` is known where a held-back topic was in question."""
-        line = self._held.get(topic) if topic is not None else None
-        if line is not None and self._main.mark.covers(due, offset):
-            line.behind -= 1
-            self._for_themselves.add(cancel_offset)
 
     def committed(self, earliest_due: int) -> None:
         """Rows were committed; the earliest of them is due then."""
@@ -281,8 +276,6 @@ class Due:
             self.delivered += accepted - dead
             self.dead += dead
             self.changes += 1
-            if line.topic is not None:
-                line.behind -= accepted
             if accepted == len(flight.kept):
                 self._pass(line, flight, len(flight.due), chunk.after)
             else:
@@ -429,22 +422,18 @@ class Due:
                     offset[:stop],
                     gone[:stop],
                 )
+            topics = rows.column("topic")
             cancels = np.asarray(rows.column("cancels").is_valid())
-            before_this = _ahead(line, offset)
-            drop = gone | cancels | before_this
-            passed: dict[str, Int64s] = {}
-            if line.topic is not None:
-                drop |= ~np.asarray(pc.equal(rows.column("topic"), line.topic))
-            elif self._held:
-                for topic in self._held:
-                    mine = np.asarray(pc.equal(rows.column("topic"), topic)) & ~drop
-                    if mine.any():
-                        passed[topic] = np.flatnonzero(mine)
-                        drop |= mine
+            drop = gone | cancels | _ahead(line, offset)
+            held: dict[str, Int64s] = {}
+            for topic in self._held if line.topic is None else (line.topic,):
+                mine = np.asarray(pc.equal(topics, topic)) & ~cancels
+                held[topic] = np.flatnonzero(mine)
+                drop |= mine if line.topic is None else ~mine
             kept = np.flatnonzero(~drop)
             handed = rows if len(kept) == len(due) else rows.take(pa.array(kept))
             chunk = Chunk(handed, line.topic, line.mark, after)
-            flight = _Flight(chunk, due, offset, late, kept, cancels, passed)
+            flight = _Flight(chunk, due, offset, late, kept, cancels, gone, topics, held)
             if not len(kept):
                 self.changes += 1
                 self._pass(line, flight, len(due), after)
@@ -467,61 +456,65 @@ class Due:
     def _pass(self, line: _Line, flight: _Flight, count: int, after: Mark) -> None:
         """The first ``count`` rows of a flight are done with: the line's mark is ``after`` now."""
         line.mark = after
-        if line.ahead:
-            line.ahead.difference_update(flight.offset[:count].tolist())
+        passed = flight.offset[:count]
+        done = flight.gone[:count]
         if line.topic is not None:
-            return
-        self._for_themselves.difference_update(flight.offset[:count].tolist())
-        self.covered += count
-        self.cancels_covered += int(np.count_nonzero(flight.cancels[:count]))
-        for topic, positions in flight.passed_over.items():
-            self._held[topic].behind += int(np.count_nonzero(positions < count))
+            mine = flight.of_held[line.topic]
+            mine = mine[mine < count]
+            line.behind -= len(mine)
+            self.withdrawn += int(np.count_nonzero(done[mine]))
+        else:
+            done = done | flight.cancels[:count]
+            for topic, positions in flight.of_held.items():
+                left = positions[positions < count]
+                held = self._held[topic]
+                held.behind += len(left)
+                done[left] = False  # its own line will count them
+                if line.ahead:
+                    held.ahead.update(line.ahead.intersection(passed[left].tolist()))
+            self.covered += count
+            self.withdrawn += int(np.count_nonzero(done))
+        if line.ahead:
+            line.ahead.difference_update(passed.tolist())
 
     def _answer_partly(self, line: _Line, flight: _Flight, answered: Mask, sink_down: bool) -> None:
         """Hold topics back as far as that is possible; the line stops before what is left over."""
-        waiting = flight.kept[~answered]
-        stop = int(waiting[0])
+        line.ahead.update(flight.offset[flight.kept[answered]].tolist())
+        stop = int(flight.kept[~answered][0])
         if line.topic is None and not sink_down:
-            stop = self._hold_back(line, flight, answered)
-        before = flight.chunk.before
-        if stop == len(flight.due):
-            self._pass(line, flight, stop, flight.chunk.after)
-            return
-        after = _mark_before(before, flight.due, flight.offset, stop, flight.late)
-        done = flight.kept[answered]
-        line.ahead.update(flight.offset[done[done > stop]].tolist())
+            stop = self._hold_back(flight, answered)
+        after = flight.chunk.after
+        if stop < len(flight.due):
+            after = _mark_before(flight.chunk.before, flight.due, flight.offset, stop, flight.late)
         self._pass(line, flight, stop, after)
 
-    def _hold_back(self, line: _Line, flight: _Flight, answered: Mask) -> int:
+    def _hold_back(self, flight: _Flight, answered: Mask) -> int:
         """Give each topic with unanswered rows a line of its own, first come first served.
 
         Returns the position before which the main line has to stop: that of the first row of a
         topic for which there was no room, or the end.
         """
-        topics = flight.chunk.rows.column("topic")
-        names = topics.take(pa.array(np.flatnonzero(~answered))).unique().to_pylist()
-        mine = {name: np.asarray(pc.equal(topics, name)) for name in names}
-        first = {name: int(flight.kept[mine[name] & ~answered][0]) for name in names}
-        names.sort(key=first.__getitem__)
+        waiting = flight.kept[~answered]
+        topics = flight.topics.take(pa.array(waiting))
+        names = topics.unique().to_pylist()  # in the order of their first rows
         room = self._config.held_topics_max - len(self._held)
-        stop = first[names[room]] if room < len(names) else len(flight.due)
-        for name in names[:room]:
-            at = first[name]
+        first = [int(waiting[pc.index(topics, name).as_py()]) for name in names]
+        for name, at in zip(names[:room], first, strict=False):
             mark = _mark_before(flight.chunk.before, flight.due, flight.offset, at, flight.late)
-            waiting = flight.kept[mine[name] & ~answered]
-            held = _Line(name, mark, behind=int(np.count_nonzero(waiting < stop)))
-            later = flight.kept[mine[name] & answered]
-            held.ahead.update(flight.offset[later[later > at]].tolist())
-            held.ahead |= line.ahead  # answered in an earlier try of this chunk
-            self._held[name] = held
-        return stop
+            self._held[name] = _Line(name, mark)
+            mine = np.flatnonzero(np.asarray(pc.equal(flight.topics, name)) & ~flight.cancels)
+            flight.of_held[name] = mine[mine >= at]
+        return first[room] if room < len(names) else len(flight.due)
 
     def _empty(self, line: _Line) -> Chunk:
         """A chunk without rows: much was passed without anything to hand out, take a turn."""
         with self._lock:
             chunk = Chunk(EMPTY, line.topic, line.mark, line.mark)
             none = np.empty(0, np.int64)
-            line.flight = _Flight(chunk, none, none, False, none, np.empty(0, np.bool_), {})
+            no = np.empty(0, np.bool_)
+            topics = EMPTY.column("topic")
+            held = {} if line.topic is None else {line.topic: none}
+            line.flight = _Flight(chunk, none, none, False, none, no, no, topics, held)
         return chunk
 
 

@@ -33,9 +33,6 @@ from .tail import Piece
 _GROUP_BYTES_MAX = 8 << 20
 
 
-Target = tuple[int, int, str | None]
-
-
 @dataclass(frozen=True, slots=True)
 class Carried:
     """What a ROWS entry carries on its way: its rows for the tail, and its caller's answer."""
@@ -47,12 +44,12 @@ class Carried:
 
 @dataclass(slots=True)
 class Queued:
-    """An entry on its way. ``cancels``: (due, offset, topic if known) of the rows it cancels."""
+    """An entry on its way. ``cancels``: (due, target) of the cancel rows in it."""
 
     entry: Entry
     carried: Carried | None = None
     marks: Marks | None = None
-    cancels: Sequence[Target] = field(default=())
+    cancels: Sequence[tuple[int, int]] = field(default=())
 
     @property
     def nbytes(self) -> int:

@@ -44,7 +44,7 @@ _HEAD = struct.Struct(
     "q"  # r: offset reached within c
     "q"  # L: offset up to which late rows have left
     "Q"  # covered: rows the main mark has passed, of every kind
-    "Q"  # cancels: of those, cancel rows
+    "Q"  # cancels: rows passed that are cancel rows, or messages that were cancelled
     "Q"  # delivered: rows a sink accepted
     "Q"  # dead: rows that went to the dead-letter topic
 )
@@ -57,7 +57,7 @@ _COPY = struct.Struct(
     "q"  # c of the copy
     "q"  # r of the copy
     "q"  # L of the copy
-    "Q"  # behind: rows of the topic between the copy and the main mark
+    "Q"  # behind: messages of the topic between the copy and the main mark
     "H"  # bytes of the topic name that follows
     "6x"
 )
@@ -89,7 +89,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class TopicMark:
-    """A held-back topic's own copy. ``behind`` rows wait between it and the main mark."""
+    """A held-back topic's own copy; ``behind`` of its messages lie between it and the main mark."""
 
     mark: Mark
     behind: int = 0

@@ -62,6 +62,8 @@ class Producers:
 
     def record(self, producer: int, one: Sent) -> None:
         sent = self._sent.setdefault(producer, [])
+        # Recovery meets entries again that the checkpoint already knows: the same one, not one more.
+        sent[:] = [each for each in sent if each.sequence != one.sequence]
         sent.append(one)
         if len(sent) > IN_FLIGHT_MAX:
             sent.remove(min(sent, key=lambda each: each.sequence))

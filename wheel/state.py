@@ -12,6 +12,7 @@ Source: DESIGN section 3 (I6) and section 5 (State).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 import lmdb
 
-from .errors import Damaged, UnsupportedVersion
+from .errors import Damaged, SyncFailed, UnsupportedVersion
 from .mark import Marks
 
 STATE_VERSION = 1
@@ -240,6 +241,15 @@ class LmdbState:
         return stored
 
     def commit(self, update: Update) -> None:
+        """Errors: ``OSError`` (ENOSPC): nothing was committed. ``SyncFailed``: the process must end."""
+        try:
+            self._write(update)
+        except (lmdb.MapFullError, lmdb.DiskError) as error:
+            raise OSError(errno.ENOSPC, f"no room for the state store: {error}") from error
+        except lmdb.Error as error:
+            raise SyncFailed(f"commit to {self.path} failed: {error}") from error
+
+    def _write(self, update: Update) -> None:
         with self._env.begin(write=True) as txn:
             if update.store_id is not None:
                 txn.put(b"store_id", update.store_id, db=self._meta)

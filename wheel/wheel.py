@@ -29,7 +29,7 @@ from .entry import Kind
 from .errors import InvalidBatch, NotRunning, Overloaded
 from .files import Files
 from .ids import IdMint, MessageId
-from .log import Carried, Log, Queued, Target
+from .log import Carried, Log, Queued
 from .producers import SOURCE_PRODUCER
 from .receipt import CancelAnswer, Receipt
 from .recovery import Recovered, recover
@@ -221,7 +221,9 @@ class Wheel:
                     return self._again(known, stored)
             return self._queue(data, stored, now_ms, producer, sequence).future
 
-    def _queue_rows(self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[Target]) -> Carried:
+    def _queue_rows(
+        self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[tuple[int, int]]
+    ) -> Carried:
         """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in)."""
         created = pa.array(np.full(rows.num_rows, now_ms, np.int64)).cast(TIME)
         payload = rows.set_column(1, PAYLOAD.field("created"), created)
@@ -237,7 +239,7 @@ class Wheel:
         now_ms: int,
         producer: int = 0,
         sequence: int = -1,
-        cancels: Sequence[Target] = (),
+        cancels: Sequence[tuple[int, int]] = (),
     ) -> Carried:
         """Under the lock."""
         self._check_room(now_ms)
@@ -339,9 +341,8 @@ class Wheel:
         for queued in done:
             if queued.marks is not None:
                 self._committed_marks = queued.marks
-            for row, (due, offset, topic) in enumerate(queued.cancels):
-                self._cancels.committed(due, offset)
-                self._due.cancelled(due, offset, queued.entry.base_offset + row, topic)
+            for due, target in queued.cancels:
+                self._cancels.committed(due, target)
             self._cancel_rows += len(queued.cancels)
         if pieces:
             self._rows += sum(piece.rows.num_rows for piece in pieces)
@@ -353,8 +354,8 @@ class Wheel:
     def _give_up(self, failed: Sequence[Queued]) -> None:
         with self._lock:
             for queued in failed:
-                for due, offset, _ in queued.cancels:
-                    self._cancels.revert(due, offset)
+                for due, target in queued.cancels:
+                    self._cancels.revert(due, target)
                 if queued.marks is not None:
                     self._mark_changes = -1  # the mark has to be told again
 
