@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ..wheel.rows import Header
 from .delay_topic import SourceOutOfRange, SourceUnreachable
-from .records import Records
+from .records import NotText, Records
 
 RECORDS_MAX = 5000
 _TIMEOUT_S = 3.0
@@ -69,7 +70,7 @@ class ConfluentReader:
             [record.timestamp()[1] for record in records],
             [record.key() for record in records],
             [record.value() for record in records],
-            [record.headers() or [] for record in records],
+            [_headers(record) for record in records],
         )
 
     def range(self) -> tuple[int, int]:
@@ -89,3 +90,10 @@ class ConfluentReader:
         closing = threading.Thread(target=self._consumer.close, name="reader-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
+
+
+def _headers(record: Any) -> list[Header]:
+    try:
+        return record.headers() or []
+    except (UnicodeDecodeError, SystemError):  # a key is not UTF-8: none of them can be had
+        return [(NotText("unreadable"), None)]

@@ -7,16 +7,53 @@ lag. Every call is bounded in time.
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any, SupportsIndex
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, OffsetOutOfRangeError
+from kafka.record.default_records import DefaultRecordBatch
 from kafka.structs import OffsetAndMetadata
 
 from .delay_topic import SourceOutOfRange, SourceUnreachable
-from .records import Records
+from .records import NotText, Records
 
 RECORDS_MAX = 5000
 _TIMEOUT_S = 3.0
+
+
+class _LenientBytes(bytes):
+    """Bytes whose slices decode to text whatever they hold: ``NotText`` for what is not UTF-8."""
+
+    def __getitem__(self, key: SupportsIndex | slice) -> Any:
+        found = super().__getitem__(key)
+        return _LenientBytes(found) if isinstance(found, bytes) else found
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        try:
+            return super().decode(encoding, errors)
+        except UnicodeDecodeError:
+            return NotText(super().decode(encoding, "replace"))
+
+
+def _read_leniently() -> None:
+    """Let kafka-python hand over records whose header keys are not UTF-8.
+
+    It raises for them, again and again, and the whole partition behind such a record would be
+    stuck. So they are read a second time, leniently; ``records`` makes dead letters of them.
+    """
+    strict = DefaultRecordBatch._read_msg
+
+    def read(batch: Any) -> Any:
+        try:
+            return strict(batch)
+        except UnicodeDecodeError:
+            batch._buffer = _LenientBytes(batch._buffer)
+            return strict(batch)
+
+    DefaultRecordBatch._read_msg = read
+
+
+_read_leniently()
 
 
 class KafkaPythonReader:

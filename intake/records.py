@@ -39,6 +39,10 @@ _NUMBER = re.compile(rb"-?[0-9]{1,18}")
 _REASON_CHARACTERS = 500
 
 
+class NotText(str):
+    """A header key that was not UTF-8, as far as it can be shown."""
+
+
 class Records(NamedTuple):
     """Records of one partition, by column; every list has one entry a record."""
 
@@ -122,7 +126,7 @@ def _row(timestamp_ms: int, key: bytes | None, value: bytes | None, headers: lis
                 raise InvalidMessage(f"header {name} given twice", remedy="Send it once")
             control[name] = pair[1]
         else:
-            if not name.isascii():
+            if type(name) is not str or not name.isascii():
                 _check_text(name)
             kept.append(pair)
     topic = control.get(TOPIC)
@@ -166,8 +170,11 @@ def _number(name: str, text: bytes | None) -> int:
 def _check_text(name: str) -> None:
     try:
         name.encode()
+        sound = not isinstance(name, NotText)
     except UnicodeEncodeError:
-        raise InvalidMessage("a header key that is not UTF-8", got=ascii(name[:80])) from None
+        sound = False
+    if not sound:
+        raise InvalidMessage("a header key that is not UTF-8", got=ascii(str(name)[:80]))
 
 
 def _dead_letter(

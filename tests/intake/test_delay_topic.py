@@ -210,6 +210,30 @@ def test_broker_away_at_start_and_later(own_broker: Broker, name: str) -> None:
     assert "delay-topic-failed" not in events.names
 
 
+class NotUtf8(str):
+    """A header key as a careless client writes it."""
+
+    def encode(self, *_args: Any, **_more: Any) -> bytes:
+        return b"\xff\xfe"
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_header_key_that_is_not_utf8_blocks_nobody(
+    broker: Cluster, topic: TopicFactory, name: str
+) -> None:
+    source = topic("delays")
+    wheel = FakeWheel()
+    with KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=100) as producer:
+        for number in range(10):
+            more: list[Header] = [(NotUtf8("x"), b"h")] if number == 4 else []
+            producer.send(source, b"%d" % number, headers=headers() + more, partition=0)
+        producer.flush()
+    with running(wheel, lambda: READERS[name](broker.bootstrap, source, 0, "w"), source) as intake:
+        eventually(lambda: intake.position == 9, 20)
+    assert wheel.values() == [b"%d" % number for number in range(10)]
+    assert [row["topic"] == DEAD_TOPIC for row in wheel.rows] == [n == 4 for n in range(10)]
+
+
 def test_partition_that_is_not_there(broker: Cluster, topic: TopicFactory) -> None:
     source = topic("delays")
     for make in READERS.values():
