@@ -62,7 +62,7 @@ class Producers:
 
     def record(self, producer: int, one: Sent) -> None:
         sent = self._sent.setdefault(producer, [])
-        # Recovery meets entries again that the checkpoint already knows: the same one, not one more.
+        # Recovery meets entries that the checkpoint knows already: the same one, not one more.
         sent[:] = [each for each in sent if each.sequence != one.sequence]
         sent.append(one)
         if len(sent) > IN_FLIGHT_MAX:

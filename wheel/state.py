@@ -241,7 +241,7 @@ class LmdbState:
         return stored
 
     def commit(self, update: Update) -> None:
-        """Errors: ``OSError`` (ENOSPC): nothing was committed. ``SyncFailed``: the process must end."""
+        """Errors: ``OSError`` (no room): nothing was committed. ``SyncFailed``: end the process."""
         try:
             self._write(update)
         except (lmdb.MapFullError, lmdb.DiskError) as error:
