@@ -70,7 +70,7 @@ def end_process(error: BaseException) -> None:
 
 
 class Node:
-    """``start``, then ``run_until`` an event is set, then ``stop``. Not to be started twice.
+    """``start``, then ``stop``; its threads do the rest. Not to be started twice.
 
     Errors of ``start``: ``DirectoryInUse``, ``AddressInUse``, ``Damaged``, ``UnsupportedVersion``,
     ``InvalidConfiguration``, ``MissingExtra``, ``OSError``; nothing is left running then.
@@ -235,10 +235,6 @@ class Node:
         self._loops["sink-check"].stop.set()
 
     # Running
-
-    def run_until(self, stop: threading.Event) -> None:
-        """Wait until ``stop`` is set."""
-        stop.wait()
 
     def unhealthy(self) -> list[str]:
         """Why the process should be restarted; empty if it should not."""

@@ -2,6 +2,10 @@
 
 SIGTERM and SIGINT stop it cleanly within two seconds; a second one ends it at once, with 130. While
 it is still starting there is nothing to finish, so the first one ends it at once, too.
+
+A handler may run in the midst of anything, also of another handler, so it takes no lock: it only
+counts. The main thread waits for a byte of Python's wake-up descriptor and not for an interruption:
+the kernel may give the signal to any thread, and does after a pause (SIGSTOP, SIGCONT).
 """
 
 from __future__ import annotations
@@ -10,7 +14,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from types import FrameType
 
 from .config import NodeConfig
@@ -20,6 +23,7 @@ from .node import Node
 log = logging.getLogger("slotwheel.node")
 
 EXIT_INTERRUPTED = 130
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(config: NodeConfig) -> None:
@@ -27,30 +31,35 @@ def run(config: NodeConfig) -> None:
 
     Errors: those of ``Node.start``. May end the process itself, when a thread does not stop.
     """
-    node = Node(config)
-    stop = threading.Event()
-    running = threading.Event()
+    woken, wake = os.pipe()
+    seen: list[int] = []
+    running = False
 
     def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if stop.is_set():
+        seen.append(number)
+        if len(seen) > 1:
             os._exit(EXIT_INTERRUPTED)
-        stop.set()
-        if not running.is_set():
+        if not running:
             os._exit(0)
 
-    before = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    os.set_blocking(wake, False)
+    wake_before = signal.set_wakeup_fd(wake)
+    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
+        node = Node(config)
         node.start()
-        running.set()
-        node.run_until(stop)
-        event(log, logging.INFO, "stopping")
+        running = True
+        while not seen:
+            os.read(woken, 1)
+        event(log, logging.INFO, "stopping", signal=signal.Signals(seen[0]).name)
         if node.stop():
             _end(0)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wake_before)
+        os.close(woken)
+        os.close(wake)
 
 
 def _end(code: int) -> None:

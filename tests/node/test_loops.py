@@ -1,0 +1,86 @@
+"""A loop goes on after every error, tells of it, and ends only for what is named fatal."""
+
+from __future__ import annotations
+
+import threading
+
+from slotwheel.node.loops import Loop
+from slotwheel.wheel.errors import SyncFailed
+
+
+class Rig:
+    def __init__(
+        self, *errors: BaseException | None, fatal: tuple[type, ...] = (SyncFailed,)
+    ) -> None:
+        self.errors = list(errors)
+        self.turns = 0
+        self.alarms: list[tuple[str, str]] = []
+        self.fatal: list[BaseException] = []
+        self.over = threading.Event()
+        self.loop = Loop(
+            "work",
+            self.turn,
+            alarm=lambda kind, error: self.alarms.append((kind, str(error))),
+            on_fatal=self.end,
+            fatal=fatal,
+        )
+
+    def turn(self) -> float:
+        self.turns += 1
+        if not self.errors:
+            self.over.set()
+            return 0.01
+        error = self.errors.pop(0)
+        if error is not None:
+            raise error
+        return 0.0
+
+    def end(self, error: BaseException) -> None:
+        self.fatal.append(error)
+        self.over.set()
+
+    def run(self) -> None:
+        self.loop.start()
+        assert self.over.wait(5)
+        self.loop.stop.set()
+        self.loop.thread.join(5)
+        assert not self.loop.thread.is_alive()
+
+
+def test_it_goes_on_after_errors_and_tells_each() -> None:
+    rig = Rig(ValueError("one"), OSError("two"), None)
+    rig.run()
+    assert rig.alarms == [("work-failed", "one"), ("work-failed", "two")]
+    assert rig.fatal == []
+    assert rig.turns >= 4
+
+
+def test_a_failed_sync_ends_it() -> None:
+    rig = Rig(None, SyncFailed("disk"))
+    rig.run()
+    assert [type(error) for error in rig.fatal] == [SyncFailed]
+    assert rig.alarms == []
+
+
+def test_what_else_is_fatal_can_be_named() -> None:
+    rig = Rig(ValueError("half-way"), fatal=(Exception,))
+    rig.run()
+    assert [str(error) for error in rig.fatal] == ["half-way"]
+
+
+def test_an_error_while_telling_is_not_lost() -> None:
+    rig = Rig(ValueError("one"))
+
+    def broken(kind: str, error: Exception) -> None:
+        raise RuntimeError("no alarm")
+
+    rig.loop._alarm = broken
+    rig.run()
+    assert [str(error) for error in rig.fatal] == ["no alarm"]
+
+
+def test_it_says_how_long_it_was_silent() -> None:
+    rig = Rig()
+    rig.run()
+    before = rig.loop.silent_s
+    assert rig.loop.silent_s >= before >= 0

@@ -1,0 +1,145 @@
+"""What fails inside a node costs a retry and an alarm, never the node; but for a failed sync."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwheel import Client, Message
+from slotwheel.node.config import NodeConfig
+from slotwheel.node.node import Node
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.errors import SyncFailed
+from slotwheel.wheel.files import OsHandle
+from support.nodeprocess import topic_rows
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    limits = WheelConfig(tail_age_ms=200, tail_keep_ms=50, disk_reserve_bytes=1)
+    config = NodeConfig(tmp_path / "data", "127.0.0.1:0", "127.0.0.1:0", wheel=limits)
+    fatal: list[BaseException] = []
+    started = Node(config, on_fatal=fatal.append)
+    started.start()
+    yield started
+    assert started.stop() == []
+    assert fatal == []
+
+
+def test_an_exception_while_spilling(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    spill = fails_at_first(node.wheel, "spill", 2, RuntimeError("spill"), monkeypatch)
+    send(node, "later", delay=600)
+    wait_until(lambda: node.wheel.status().slot_rows == 10)
+    assert len(spill) >= 3
+    assert "slot-files-failed" in alarms(node)
+    assert node.unhealthy() == []
+
+
+def test_a_full_disk_while_spilling_does_not_keep_the_cleaner_from_work(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(node, "soon", delay=2.5)
+    wait_until(lambda: node.wheel.status().slot_files > 0)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    spill = fails_at_first(node.wheel, "spill", 1 << 30, full, monkeypatch)
+    send(node, "later", delay=600)
+    wait_until(lambda: len(spill) > 0 and node.wheel.status().slot_files == 0)
+    assert node.wheel.status().delivered == 10
+    monkeypatch.undo()
+    wait_until(lambda: node.wheel.status().slot_rows == 10)
+
+
+def test_an_exception_while_delivering(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    delivered = fails_at_first(node._out.sink, "deliver", 2, RuntimeError("sink"), monkeypatch)
+    send(node, "soon", delay=0.2)
+    wait_until(lambda: node.wheel.status().delivered == 10)
+    assert len(delivered) >= 3
+    assert len(topic_rows(node.config.data, "soon")) == 10
+
+
+def test_an_exception_while_asking_what_is_due(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_at_first(node.wheel, "next_chunk", 3, RuntimeError("due"), monkeypatch)
+    send(node, "soon", delay=0.2)
+    wait_until(lambda: node.wheel.status().delivered == 10)
+    assert "delivery-error" in alarms(node)
+
+
+def test_an_exception_while_opening_ahead(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = fails_at_first(node.wheel, "prepare", 3, RuntimeError("ahead"), monkeypatch)
+    wait_until(lambda: len(prepared) > 3)
+    assert "prefetcher-failed" in alarms(node)
+    send(node, "soon", delay=0.1)
+    wait_until(lambda: node.wheel.status().delivered == 10)
+
+
+def test_a_failed_sync_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    fatal: list[BaseException] = []
+
+    def on_fatal(error: BaseException) -> None:
+        fatal.append(error)
+        ended.set()
+
+    config = NodeConfig(tmp_path / "data", "127.0.0.1:0", None)
+    node = Node(config, on_fatal=on_fatal)
+    node.start()
+
+    def no_sync(handle: OsHandle) -> None:
+        raise SyncFailed("fdatasync failed")
+
+    monkeypatch.setattr(OsHandle, "sync", no_sync)
+    with Client(node.listening, timeout_s=1) as client:
+        receipt = client.send("soon", b"x", delay=1)
+        assert ended.wait(5)
+        assert receipt.error(10) is not None  # and never a receipt
+    assert isinstance(fatal[0], SyncFailed)
+    assert node.unhealthy() == ["thread syncer has ended"]
+    monkeypatch.undo()
+    node.stop()
+
+
+def test_stopping_twice_is_harmless(node: Node) -> None:
+    assert node.stop() == []
+    assert node.unready() == ["the node is shutting down"]
+
+
+def send(node: Node, topic: str, delay: float) -> None:
+    with Client(node.listening) as client:
+        client.send_many([Message(topic, b"x", delay=delay) for _ in range(10)]).result(10)
+
+
+def fails_at_first(
+    where: Any, name: str, times: int, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
+    """Let a method raise ``times`` times; when it was called, for the test to look at."""
+    original = getattr(where, name)
+    calls: list[float] = []
+
+    def replacement(*args: Any, **named: Any) -> Any:
+        calls.append(time.monotonic())
+        if len(calls) <= times:
+            raise error
+        return original(*args, **named)
+
+    monkeypatch.setattr(where, name, replacement)
+    return calls
+
+
+def alarms(node: Node) -> str:
+    text = node.metrics.render().decode()
+    return "\n".join(
+        line for line in text.splitlines() if line.startswith("slotwheel_alarms_total")
+    )
+
+
+def wait_until(true: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,62 @@
+"""Metrics and health of a running node."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from slotwheel import Client, Message
+from support.nodeprocess import NodeProcess
+
+
+def test_metrics_tell_what_happened(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", "--tail-age", "500ms", "--tail-keep", "100ms") as node:
+        with Client(node.address) as client:
+            client.send_many([Message("soon", b"x", delay=0.2) for _ in range(50)]).result(10)
+            client.send_many([Message("later", b"x", delay=600) for _ in range(20)]).result(10)
+            node.wait_for("soon", 50)
+            bad = client.send_many([Message("later", b"x", delay=9e6)]).errors(10)
+            assert len(bad) == 1
+        assert node.metric("slotwheel_accepted_total") == 70
+        assert node.metric("slotwheel_delivered_total") == 50
+        assert node.metric("slotwheel_dead_total") == 0
+        assert node.metric("slotwheel_pending") == 20
+        assert node.metric("slotwheel_early_rows_total") == 0
+        assert node.metric("slotwheel_lateness_seconds_count") == 50
+        assert node.metric('slotwheel_lateness_seconds_bucket{le="60"}') == 50
+        assert node.metric("slotwheel_append_seconds_count") >= 2
+        assert node.metric("slotwheel_sink_up") == 1
+        assert node.metric("slotwheel_journal_bytes") > 0
+        assert node.metric("slotwheel_disk_free_bytes") > 0
+        assert 0 < node.metric("slotwheel_recovery_seconds") < 10
+        assert node.metric("slotwheel_mark_age_seconds") < 5
+        names = node.get("/metrics")[1]
+        for name in ("tail_bytes", "queued_bytes", "open_handles", "held_topics", "slot_files"):
+            assert f"\nslotwheel_{name} " in names
+        _wait_until(lambda: node.metric("slotwheel_spill_seconds_count") >= 1)
+        assert node.metric("slotwheel_slot_rows") == 20
+
+
+def test_health_is_well_on_an_idle_node(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        for page in ("/healthz", "/readyz"):
+            code, body = node.get(page)
+            assert (code, json.loads(body)) == (200, {"ok": True, "reasons": []})
+        code, body = node.get("/other")
+        assert code == 404
+        assert "/metrics" in json.loads(body)["pages"]
+
+
+def test_metrics_can_be_turned_off(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", "--metrics", "off") as node:
+        assert node.metrics == ""
+        assert "metrics=off" in node.log_text()
+
+
+def _wait_until(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,166 @@
+"""A node as a process of its own, on a free port, and the command line run against it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.wheel.files import OsFiles
+
+START_S = 20.0
+_LISTENING = re.compile(r"listening on ([\w.\[\]:]+:\d+)")
+_METRICS = re.compile(r"metrics\W+([\w.\[\]:]+:\d+)")
+
+
+def command_line(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "slotwheel.cli.main", *map(str, arguments)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment without settings of the person who runs the tests."""
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("SLOTWHEEL_")}
+    return {**plain, **more}
+
+
+class NodeProcess:
+    """Runs ``slotwheel node`` on ``data``; ready when the ``with`` block is entered."""
+
+    def __init__(self, data: Path, *options: str, **variables: str) -> None:
+        self.data = data
+        self.log = data.with_name(data.name + ".log")
+        self._options = options
+        self._variables = variables
+        self.address = ""
+        self.metrics = ""
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait: bool = True) -> Self:
+        data = ["--data", str(self.data)]
+        free = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+        with self.log.open("ab") as log:
+            seen = log.tell()
+            self.process = subprocess.Popen(
+                command_line("node", *data, *free, *self._options),
+                stderr=log,
+                stdout=subprocess.DEVNULL,
+                env=environment(**self._variables),
+            )
+        if wait:
+            self._wait_until_it_listens(seen)
+        return self
+
+    def _wait_until_it_listens(self, seen: int) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            text = self.log.read_bytes()[seen:].decode()
+            found = _LISTENING.search(text)
+            if found and text.endswith("\n"):
+                self.address = found[1]
+                metrics = _METRICS.search(text, found.end())
+                self.metrics = "" if metrics is None else metrics[1]
+                return
+            assert self.running.poll() is None, text
+            time.sleep(0.02)
+        raise AssertionError(f"no node after {START_S} s: {text}")
+
+    @property
+    def running(self) -> subprocess.Popen[bytes]:
+        assert self.process is not None
+        return self.process
+
+    def log_text(self) -> str:
+        return self.log.read_text()
+
+    def signal(self, number: int = signal.SIGTERM) -> float:
+        """Send a signal and wait for the end; how long that took, in seconds."""
+        started = time.monotonic()
+        self.running.send_signal(number)
+        self.running.wait(15)
+        return time.monotonic() - started
+
+    def kill(self) -> None:
+        self.running.kill()
+        self.running.wait(15)
+
+    def get(self, page: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{self.metrics}{page}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name: str) -> float:
+        for line in self.get("/metrics")[1].splitlines():
+            if line.startswith(name + " "):
+                return float(line.split()[-1])
+        raise AssertionError(f"no metric {name}")
+
+    def delivered(self, topic: str) -> list[dict[str, Any]]:
+        """What stands in an embedded topic now."""
+        return topic_rows(self.data, topic)
+
+    def wait_for(self, topic: str, count: int, timeout_s: float = 15.0) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + timeout_s
+        while len(rows := self.delivered(topic)) < count:
+            assert time.monotonic() < deadline, f"{len(rows)} of {count} in {topic}"
+            time.sleep(0.05)
+        return rows
+
+    def __enter__(self) -> Self:
+        return self.start() if self.process is None else self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.running.poll() is None:
+            self.kill()
+
+
+def topic_rows(data: Path, topic: str) -> list[dict[str, Any]]:
+    """All committed rows of an embedded topic, in its order."""
+    files = OsFiles(data)
+    reader = TopicReader(files, topic)
+    try:
+        return [row for batch in reader.batches() for row in batch.to_pylist()]
+    finally:
+        reader.close()
+        files.close()
+
+
+def run_cli(
+    *arguments: str | Path,
+    given: str | bytes | None = None,
+    timeout_s: float = 30,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end; ``given`` is its stdin."""
+    stdin = given.encode() if isinstance(given, str) else given
+    done = subprocess.run(
+        command_line(*arguments),
+        input=b"" if stdin is None else stdin,
+        capture_output=True,
+        timeout=timeout_s,
+        env=environment(**variables),
+        check=False,
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
