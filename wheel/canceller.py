@@ -88,7 +88,7 @@ class Canceller:
                         wanted[one] = None
             if wanted:
                 targets = list(wanted)
-                carried = queue(_cancel_rows(targets), [(t.due, t.offset) for t in targets])
+                carried = append(_cancel_rows(targets), [(t.due, t.offset) for t in targets])
                 self._register(targets, carried)
                 decisions = [carried.future if d is _Next.APPEND else d for d in decisions]
         return [self._resolve(decision, timeout_s) for decision in decisions]
@@ -115,7 +115,7 @@ class Canceller:
                 if fresh is None:
                     return CancelAnswer.UNKNOWN, None
                 rows = pa.concat_batches([_cancel_rows([target]), _as_payload(fresh)])
-                carried = queue(rows, [(target.due, target.offset)])
+                carried = append(rows, [(target.due, target.offset)])
                 self._register([target], carried)
                 decision = carried.future
                 new_offset = carried.receipt.base_offset + 1
