@@ -1,0 +1,95 @@
+"""How many durable messages a second does one node take, with slot files being written meanwhile?
+
+Two client processes send Arrow batches of 1000 messages of 100 B, due uniformly over two hours, and
+wait for receipts under acks=all. The raw limit is measured in the same run: write + fdatasync of as
+many bytes, in groups as large as the node's group commits were, on the same disk, nothing else.
+
+    python -m benchmarks.ingest [--seconds 30] [--clients 2] [--rows 1000] [--value-bytes 100]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+
+from ._load import Clients, Load
+from ._node import BenchNode
+from .harness import Report, data_directory, options, raw_write_rate, warm_memory
+
+_ESTIMATE = (
+    "a message of 100 B is 150 B in the journal and 165 B in a slot file. At 1 M messages/s that"
+    " is 150 MB/s through fdatasync and 165 MB/s written behind it. Processor time, in us a"
+    " message: client 0.6; Flight, checks and copy 0.5; journal 0.2; receipts 0.15; spill 0.7:"
+    " 2.2, so 0.9 M/s on two cores that also run the clients. Spilling costs most: 7200 files have"
+    " to be opened for each 128 MiB."
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = options(__doc__ or "")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--clients", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=1000, help="messages in a batch")
+    parser.add_argument("--value-bytes", type=int, default=100)
+    chosen = parser.parse_args(arguments)
+    if chosen.quick:
+        chosen.seconds = min(chosen.seconds, 8.0)
+    warm_gib = chosen.warm_gib
+    if warm_gib is None:
+        warm_gib = min(16.0, 2 + 0.4 * chosen.seconds)
+    with data_directory(chosen.dir) as directory:
+        report = Report("durable ingest", _ESTIMATE, directory)
+        report.begin()
+        warm_memory(warm_gib)
+        with BenchNode(directory / "data") as node:
+            load = Load("", chosen.rows, chosen.value_bytes, seconds=chosen.seconds)
+            measure(report, node, load, chosen.clients)
+        report.end(chosen.json)
+    return 0
+
+
+def measure(report: Report, node: BenchNode, load: Load, count: int) -> None:
+    clients = Clients(replace(load, address=node.address), count)
+    before = node.metrics()
+    # Started processes wait for each other, so this is the node's time alone.
+    clients.go()
+    node_cpu, started = node.cpu_s, time.perf_counter()
+    sent = clients.results(load.seconds + 60)
+    seconds = max(one.ended for one in sent) - min(one.started for one in sent)
+    node_cpu = node.cpu_s - node_cpu
+    after = node.metrics()
+    wall = time.perf_counter() - started
+
+    def grown(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    messages = sum(one.messages - one.refused for one in sent)
+    rate = messages / seconds
+    groups = grown("slotwheel_group_commits_total")
+    journal_bytes = grown("slotwheel_group_commit_bytes_total")
+    report.figure("messages/s", rate, f"{rate:,.0f}", ">= 800,000")
+    report.figure("messages", messages, f"{messages:,} in {seconds:.1f} s")
+    report.figure("refused", sum(one.refused for one in sent), f"{sum(o.refused for o in sent)}")
+    spilled = grown("slotwheel_spilled_rows_total")
+    report.figure("spilled meanwhile", spilled, f"{spilled / max(1, messages):.0%}")
+    if groups:
+        group = int(journal_bytes / groups)
+        raw = raw_write_rate(report.directory, group, 3.0)
+        ours = journal_bytes / wall
+        report.figure("group commit", group, f"{group / 1024:.0f} KiB, {groups / wall:.0f}/s")
+        report.figure("raw write + fdatasync, MB/s", raw / 1e6, f"{raw / 1e6:.0f}")
+        report.figure("journal, MB/s", ours / 1e6, f"{ours / 1e6:.0f}")
+        report.figure("ratio to the raw limit", ours / raw, f"{ours / raw:.0%}")
+    micros = node_cpu / messages * 1e6
+    report.figure("node CPU, us/message", micros, f"{micros:.2f}")
+    micros = sum(one.cpu_s for one in sent) / messages * 1e6
+    report.figure("client CPU, us/message", micros, f"{micros:.2f}")
+    spill_s = grown("slotwheel_spill_seconds_sum") / max(1, grown("slotwheel_spill_seconds_count"))
+    report.figure("a spill, s", spill_s, f"{spill_s:.2f}")
+    report.figure("peak resident, MB", node.rss_max / 1e6, f"{node.rss_max / 1e6:.0f}", "<= 1000")
+    report.figure("most descriptors", node.fds_max, f"{node.fds_max}", "<= 200")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
