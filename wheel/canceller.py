@@ -68,7 +68,7 @@ class Canceller:
         self._epoch_start_ms = epoch_start_ms
 
     def cancel(
-        self, ids: Sequence[MessageId], queue: QueueRows, timeout_s: float
+        self, ids: Sequence[MessageId], append: QueueRows, timeout_s: float
     ) -> list[CancelAnswer]:
         """One answer for each id, in order."""
         decisions: list[Decision] = [_Next.WAIT] * len(ids)
@@ -97,7 +97,7 @@ class Canceller:
         self,
         target: MessageId,
         due_ms: int,
-        queue: QueueRows,
+        append: QueueRows,
         check: CheckRows,
         timeout_s: float,
     ) -> tuple[CancelAnswer, MessageId | None]:
