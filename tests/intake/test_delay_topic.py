@@ -228,8 +228,12 @@ def test_header_key_that_is_not_utf8_blocks_nobody(
             more: list[Header] = [(NotUtf8("x"), b"h")] if number == 4 else []
             producer.send(source, b"%d" % number, headers=headers() + more, partition=0)
         producer.flush()
-    with running(wheel, lambda: READERS[name](broker.bootstrap, source, 0, "w"), source) as intake:
+    events = Events()
+    with running(
+        wheel, lambda: READERS[name](broker.bootstrap, source, 0, "w"), source, events
+    ) as intake:
         eventually(lambda: intake.position == 9, 20)
+    assert "delay-topic-failed" not in events.names, events.fields
     assert wheel.values() == [b"%d" % number for number in range(10)]
     assert [row["topic"] == DEAD_TOPIC for row in wheel.rows] == [n == 4 for n in range(10)]
 

@@ -137,7 +137,9 @@ def test_delay_without_a_timestamp() -> None:
     ],
 )
 def test_too_large(key: bytes, value: bytes, extra: bytes, left_out: dict[str, int]) -> None:
-    headers = [TOPIC, DUE] + ([("extra", extra)] if extra else [])
+    headers: list[Header] = [TOPIC, DUE]
+    if extra:
+        headers.append(("extra", extra))
     row = rows(records(headers, key=key, value=value))[0]
     said = dict(row["headers"])
     assert row["topic"] == DEAD_TOPIC
@@ -149,7 +151,7 @@ def test_too_large(key: bytes, value: bytes, extra: bytes, left_out: dict[str, i
 
 
 def test_one_bad_in_ten_thousand() -> None:
-    many = [[TOPIC, DUE] for _ in range(10_000)]
+    many: list[list[Header]] = [[TOPIC, DUE] for _ in range(10_000)]
     many[5000] = [DUE]
     found = rows(records(*many))
     assert [number for number, row in enumerate(found) if row["topic"] != "orders"] == [5000]
