@@ -268,7 +268,9 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
 
 POINTS_MAX = 900
 
-SCENES_OF_INTEREST = {cancel_answered_before_its_commit: "cancel and its answers"}
+SCENES_OF_INTEREST: dict[Callable[[Patch], None], str] = {
+    cancel_answered_before_its_commit: "cancel and its answers"
+}
 """Where to cut, for a breakage that shows at few points; the full sweep meets them as well."""
 
 

@@ -1,0 +1,247 @@
+"""A node under load that is killed again and again, and the account of what came out.
+
+Boundaries between lives are the moments at which the next process is started: what the last one had
+on its way to a broker may still arrive just after its death, but nothing of the next one can come
+before its birth. After each death the last mark that is on disk is read, which says exactly what
+may be repeated: the rows it does not cover.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from slotwheel.client import Client
+from slotwheel.client.receipts import Receipts
+from slotwheel.wheel.entry import Kind
+from slotwheel.wheel.errors import Damaged
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.mark import Marks
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.scan import walk
+from slotwheel.wheel.state import LmdbState
+from support.nodeprocess import NodeProcess
+
+BATCH_ROWS = 200
+SEND_EVERY_S = 0.02
+DUE_AHEAD_MS = 3_000
+SMALL = ("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms")
+"""So that spilling, cleaning and dropping segments happen all the time."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A row at its target: ``number`` is its value, ``at_ms`` when it was delivered."""
+
+    number: int
+    due: int
+    offset: int
+    at_ms: int
+
+
+@dataclass
+class Death:
+    killed_ms: int
+    born_ms: int
+    """When the next process was started."""
+    marks: Marks
+
+
+@dataclass
+class Load:
+    """Sends numbered messages without a pause until it is stopped."""
+
+    address: str
+    topics: list[str]
+    rng: Random
+    receipts: list[Receipts] = field(default_factory=list)
+    due: list[int] = field(default_factory=list)
+    """Due time of each message, by its number."""
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.client = Client(self.address, timeout_s=60)
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(SEND_EVERY_S):
+                self._send()
+        except BaseException as error:
+            self.failure = error
+
+    def _send(self) -> None:
+        first, now = len(self.due), time.time_ns() // 1_000_000
+        numbers = range(first, first + BATCH_ROWS)
+        due = [now + self.rng.randint(0, DUE_AHEAD_MS) for _ in numbers]
+        nothing = [None] * BATCH_ROWS
+        batch = from_columns(
+            due,
+            [self.topics[number % len(self.topics)] for number in numbers],
+            nothing,
+            nothing,
+            [b"%d" % number for number in numbers],
+            [()] * BATCH_ROWS,
+        )
+        self.receipts.append(self.client.send_table(batch))
+        self.due += due
+
+    def stop(self) -> None:
+        """Stop sending, and wait for all receipts. Errors: those of the sending thread."""
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        if self.failure is not None:
+            raise self.failure
+        self.client.flush(60)
+        self.client.close()
+
+    def errors(self) -> list[str]:
+        found = (receipt.error(1) for batch in self.receipts for receipt in batch)
+        return [str(error) for error in found if error is not None]
+
+
+def last_marks(data: Path) -> Marks:
+    """The last mark on disk: of the journal, or of the checkpoint."""
+    state = LmdbState(data, readonly=True)
+    found = state.load().checkpoint.marks
+    state.close()
+    files = OsFiles(data)
+    try:
+        for name in files.list("journal"):
+            try:
+                for located in walk(files, f"journal/{name}"):
+                    item = located.entry
+                    if item.kind is Kind.MARK:
+                        found = Marks.decode(bytes(item.payload), name)
+            except Damaged:
+                break  # the torn end
+    finally:
+        files.close()
+    return found
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@dataclass
+class Report:
+    sent: int
+    arrivals: int
+    lost: int
+    early: int
+    strangers: int
+    """Arrivals that nobody sent, or with another due time than was asked for."""
+    renamed: int
+    """Messages that arrived under two ids."""
+    repeated: int
+    repeated_marked: int
+    """Repeats of rows that a mark on disk had covered: there must be none."""
+    repeated_in_one_life: int
+    longest_unmarked_ms: int
+    """How long before the kill the oldest repeated row had been delivered."""
+    kills: int
+    seconds: float
+
+    def line(self) -> str:
+        return (
+            f"{self.kills} kills in {self.seconds:.0f} s: {self.sent} with a receipt, "
+            f"{self.lost} lost, {self.early} early, {self.repeated} repeated "
+            f"(at most {self.longest_unmarked_ms} ms before the kill, "
+            f"{self.repeated_marked} of them under a mark)"
+        )
+
+
+class Killing:
+    """Runs a node with ``options`` on ``data`` and kills it ``kills`` times."""
+
+    def __init__(self, data: Path, topics: list[str], seed: int, *options: str) -> None:
+        self.address = free_address()
+        self.node = NodeProcess(data, "--listen", self.address, *SMALL, *options)
+        self.topics = topics
+        self.rng = Random(seed)
+        self.deaths: list[Death] = []
+
+    def run(self, kills: int, arrived: Callable[[], Iterable[Arrival]]) -> Report:
+        """``arrived``: everything at the target so far. It is asked until nothing is missing."""
+        started = time.monotonic()
+        with self.node:
+            load = Load(self.address, self.topics, self.rng)
+            for _ in range(kills):
+                time.sleep(self.rng.uniform(0.05, 1.2))
+                self._kill()
+            time.sleep(0.3)
+            load.stop()
+            errors = load.errors()
+            assert not errors, errors[:3]
+            found = self._wait(load, arrived)
+            self.node.signal()
+        return self._account(load, found, time.monotonic() - started)
+
+    def _kill(self) -> None:
+        killed = time.time_ns() // 1_000_000
+        self.node.kill()
+        marks = last_marks(self.node.data)
+        self.deaths.append(Death(killed, time.time_ns() // 1_000_000, marks))
+        self.node.start()
+
+    @staticmethod
+    def _wait(load: Load, arrived: Callable[[], Iterable[Arrival]]) -> list[Arrival]:
+        deadline = time.monotonic() + DUE_AHEAD_MS / 1000 + 15
+        while True:
+            found = list(arrived())
+            if len({one.number for one in found}) >= len(load.due):
+                time.sleep(0.3)
+                return list(arrived())
+            if time.monotonic() > deadline:
+                return found
+            time.sleep(0.1)
+
+    def _account(self, load: Load, found: list[Arrival], seconds: float) -> Report:
+        births = np.array([death.born_ms for death in self.deaths], np.int64)
+        lives = np.searchsorted(births, [one.at_ms for one in found], side="right").tolist()
+        seen: dict[int, tuple[Arrival, int]] = {}
+        report = Report(
+            sent=len(load.due),
+            arrivals=len(found),
+            lost=0,
+            early=sum(one.at_ms < one.due for one in found),
+            strangers=0,
+            renamed=0,
+            repeated=0,
+            repeated_marked=0,
+            repeated_in_one_life=0,
+            longest_unmarked_ms=0,
+            kills=len(self.deaths),
+            seconds=seconds,
+        )
+        for one, life in sorted(zip(found, lives, strict=True), key=lambda pair: pair[0].at_ms):
+            if one.number >= len(load.due) or load.due[one.number] != one.due:
+                report.strangers += 1
+                continue
+            before = seen.get(one.number)
+            seen[one.number] = one, life
+            if before is None:
+                continue
+            report.repeated += 1
+            report.renamed += before[0].offset != one.offset
+            if before[1] == life:
+                report.repeated_in_one_life += 1
+                continue
+            report.repeated_marked += self.deaths[life - 1].marks.main.covers(one.due, one.offset)
+            unmarked = self.deaths[before[1]].killed_ms - before[0].at_ms
+            report.longest_unmarked_ms = max(report.longest_unmarked_ms, unmarked)
+        report.lost = len(load.due) - len(seen)
+        return report
