@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from slotwheel.client import Client, Receipts
 
+TOPIC = "orders"
 _BUFFER_BYTES = 8 << 20
 _SLACK_MS = 10_000
 """Due times begin so much later than now, so that a slow run does not deliver what it sends."""
@@ -79,7 +80,7 @@ class Clients:
 def _send(load: Load, seed: int, ready: Any, results: Any) -> None:
     generator = np.random.default_rng(seed)
     values = pa.array([generator.bytes(load.value_bytes) for _ in range(load.rows)], pa.binary())
-    topics = pa.array(["orders"] * load.rows, pa.utf8())
+    topics = pa.array([TOPIC] * load.rows, pa.utf8())
     handed: deque[Receipts] = deque()
     refused = 0
     with Client(load.address, batch_rows=load.rows, buffer_bytes=_BUFFER_BYTES) as client:

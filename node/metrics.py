@@ -70,6 +70,9 @@ class Metrics:
         self.early = Counter(
             "slotwheel_early_rows", "Rows delivered before their due time", registry=registry
         )
+        self.group_commits = Counter(
+            "slotwheel_group_commits", "Writes of the journal, each one sync", registry=registry
+        )
         self.spilled = Counter(
             "slotwheel_spilled_rows", "Rows moved into slot files", registry=registry
         )

@@ -197,7 +197,7 @@ class Node:
         wheel, clock = self.wheel, self._clock
         slot_files = work.SlotFileWork(wheel, clock, self.metrics)
         # An error in the midst of a group commit may have left entries half-way.
-        self._loop("syncer", lambda: work.sync(wheel), fatal=(Exception,))
+        self._loop("syncer", lambda: work.sync(wheel, self.metrics), fatal=(Exception,))
         self._loop("slot-files", slot_files.turn)
         self._loop("prefetcher", lambda: work.prepare(wheel, clock))
         hand = Hand(

@@ -16,6 +16,7 @@ import signal
 import sys
 from types import FrameType
 
+from . import memory
 from .config import NodeConfig
 from .logs import event
 from .node import Node
@@ -46,6 +47,7 @@ def run(config: NodeConfig) -> None:
     wake_before = signal.set_wakeup_fd(wake)
     before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
+        memory.set_up()
         node = Node(config)
         node.start()
         running = True

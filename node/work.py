@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from ..delivery.sink import Sink
 from ..wheel.wheel import Wheel
+from . import memory
 from .events import NodeEvents
 from .logs import event
 from .metrics import Metrics
@@ -25,13 +26,15 @@ SPILL_EVERY_S = 0.05
 CLEAN_EVERY_S = 0.25
 PREPARE_EVERY_S = 0.05
 SINK_CHECK_EVERY_S = 1.0
+RELEASE_AFTER_S = 5.0
 
 Clock = Callable[[], int]
 
 
-def sync(wheel: Wheel) -> float:
+def sync(wheel: Wheel, metrics: Metrics) -> float:
     """One group commit, if anything is queued."""
-    wheel.write_pending(SYNC_WAIT_S)
+    if wheel.write_pending(SYNC_WAIT_S):
+        metrics.group_commits.inc()
     return 0.0
 
 
@@ -49,12 +52,14 @@ class SlotFileWork:
         self._clock = clock
         self._metrics = metrics
         self._next_clean_s = 0.0
+        self._release_at_s: float | None = None
 
     def turn(self) -> float:
         try:
             self._spill()
         finally:
             self._clean()
+        self._release()
         return SPILL_EVERY_S
 
     def _spill(self) -> None:
@@ -62,6 +67,7 @@ class SlotFileWork:
         if not self._wheel.spill_needed(now_ms):
             return
         started = time.perf_counter()
+        self._release_at_s = time.monotonic() + RELEASE_AFTER_S
         report = self._wheel.spill(now_ms)
         seconds = time.perf_counter() - started
         self._metrics.spill_seconds.observe_one(seconds)
@@ -76,6 +82,12 @@ class SlotFileWork:
             bytes=report.nbytes,
             seconds=round(seconds, 3),
         )
+
+    def _release(self) -> None:
+        """A while after the last spill, when it is quiet, free memory goes back to the kernel."""
+        if self._release_at_s is not None and time.monotonic() >= self._release_at_s:
+            self._release_at_s = None
+            memory.release()
 
     def _clean(self) -> None:
         if time.monotonic() < self._next_clean_s:
