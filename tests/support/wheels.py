@@ -1,0 +1,151 @@
+"""A real wheel in one thread: opened over real files, driven step by step, crashed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from slotwheel.wheel.config import TICK_MS, WheelConfig
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.runs import sort_rows
+from slotwheel.wheel.schema import ROW, times
+from slotwheel.wheel.slotfile import SLOT_DIRECTORY, path_of
+from slotwheel.wheel.state import LmdbState
+from slotwheel.wheel.wheel import Wheel
+
+T = TypeVar("T")
+
+
+def batch(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
+    """An INPUT batch of (due in ms, topic, value)."""
+    nothing = [None] * len(rows)
+    return from_columns(
+        [row[0] for row in rows],
+        [row[1] for row in rows],
+        nothing,
+        nothing,
+        [row[2] for row in rows],
+        [()] * len(rows),
+    )
+
+
+class Node:
+    """A wheel over a directory, without threads of its own."""
+
+    def __init__(self, path: Path | str, config: WheelConfig, now_ms: int) -> None:
+        self.path = Path(path)
+        self.config = config
+        self.open(now_ms)
+
+    def open(self, now_ms: int) -> None:
+        self.files = OsFiles(self.path)
+        self.state = LmdbState(self.path)
+        self.wheel = Wheel.open(self.files, self.state, self.config, now_ms)
+
+    def sync(self) -> None:
+        """What the syncer thread does, until nothing is queued."""
+        while self.wheel.write_pending(0):
+            pass
+
+    def blocking(self, call: Callable[[], T]) -> T:
+        """Run a call that waits for a commit, with a syncer beside it."""
+        result: list[T] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                result.append(call())
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        for _ in range(20_000):
+            self.wheel.write_pending(0.0005)
+            if not thread.is_alive():
+                break
+        thread.join(0.01)
+        assert not thread.is_alive(), "a blocking call never came back"
+        if failed:
+            raise failed[0]
+        return result[0]
+
+    def close(self) -> None:
+        self.wheel.close()
+        self.files.close()
+
+    def crash(self) -> None:
+        """The process is gone: descriptors are closed by the kernel, nothing else happens."""
+        log: Any = self.wheel._log
+        log.journal.close()
+        self.wheel._storage.close()
+        self.state.close()
+        self.files.close()
+
+    def litter(self, junk: bytes) -> None:
+        """What a crash in the middle of a write leaves: bytes that were never committed."""
+        journal = self.path / "journal"
+        last = max(journal.iterdir())
+        with last.open("ab") as file:
+            file.write(junk)
+        slots = self.path / SLOT_DIRECTORY
+        for one in sorted(slots.iterdir())[:2]:
+            with one.open("ab") as file:
+                file.write(junk)
+        (slots / "1.arrows").write_bytes(junk)
+
+    def stored(self) -> dict[int, int]:
+        """Due times by offset of all rows in tail and slot files, read without the engine's
+        readers; and the catalog held against the files on the way."""
+        found: dict[int, int] = {}
+        storage = self.wheel._storage
+
+        def add(rows: pa.RecordBatch, first: int) -> None:
+            offsets, due = times(rows, "offset").tolist(), times(rows, "due").tolist()
+            for offset, at in zip(offsets, due, strict=True):
+                assert offset not in found, f"row {offset} is stored twice"
+                assert offset >= first, f"row {offset} is in the tail and was spilled"
+                found[offset] = at
+
+        names = sorted(one.name for one in (self.path / SLOT_DIRECTORY).iterdir())
+        catalog = storage.catalog
+        assert names == sorted(path_of(second).split("/")[1] for second in catalog)
+        assert storage.file_rows == sum(info.rows for info in catalog.values())
+        assert storage.file_bytes == sum(info.length for info in catalog.values())
+        assert self.state.load().slots == catalog
+        for second, info in catalog.items():
+            data = (self.path / path_of(second)).read_bytes()
+            assert len(data) >= info.length
+            data = data[: info.length]
+            assert crc32c(data) == info.crc
+            blocks = list(pa.ipc.open_stream(data))
+            assert sum(block.num_rows for block in blocks) == info.rows
+            assert max(int(times(block, "offset").max()) for block in blocks) == info.highest
+            cancels = sum(block.num_rows - block.column("cancels").null_count for block in blocks)
+            assert cancels == info.cancels
+            for block in blocks:
+                assert block.schema.equals(ROW, check_metadata=True)
+                assert block.equals(sort_rows(block)), f"a block of slot {second} is not sorted"
+                assert set((times(block, "due") // TICK_MS).tolist()) == {second}
+                add(block, 0)
+        for piece in storage.tail.pieces:
+            offsets = range(piece.base_offset, piece.next_offset)
+            rows = piece.with_offsets(piece.rows, pa.array(offsets, pa.int64()).to_numpy())
+            add(rows, storage.spilled)
+        return found
+
+
+@contextlib.contextmanager
+def opened(path: Path, config: WheelConfig, now_ms: int) -> Iterator[Node]:
+    node = Node(path, config, now_ms)
+    try:
+        yield node
+    finally:
+        node.close()

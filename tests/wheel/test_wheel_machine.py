@@ -1,0 +1,615 @@
+"""A state machine over real files: anything may happen to a wheel, in any order.
+
+Each rule is something a node, a caller, a sink, a clock or a power switch does. The model is in
+``support.wheelmodel``; after each rule the wheel's own count of what is pending must be the model's
+(the bounded run takes the same histories each time, the soak new ones). Limits are tiny, so that
+every bound is met: chunks of a few rows, windows of a few bytes, one open handle, segments of a few
+entries, one held-back topic.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.due import Chunk
+from slotwheel.wheel.errors import ClockBehind, InvalidMessage, Overloaded, SequenceTooOld
+from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.mark import Marks
+from slotwheel.wheel.producers import IN_FLIGHT_MAX
+from slotwheel.wheel.receipt import CancelAnswer, Receipt
+from support.wheelmodel import Mask, Model, NewRow, Row
+from support.wheels import Node, batch
+
+START_MS = 1_000_000
+TOPICS = ("a", "b", "c")
+NOBODY = 0
+
+configs = st.builds(
+    WheelConfig,
+    slots=st.sampled_from([2, 6, 30]),
+    chunk_rows_max=st.sampled_from([1, 2, 3, 7, 1000]),
+    chunk_bytes_max=st.sampled_from([1, 300, 8 << 20]),
+    window_bytes_max=st.sampled_from([1, 200, 900, 32 << 20]),
+    open_handles_max=st.sampled_from([1, 2]),
+    segment_bytes=st.sampled_from([600, 4000, 64 << 20]),
+    held_topics_max=st.sampled_from([0, 1, 2, 64]),
+    mark_interval_ms=st.sampled_from([0, 100]),
+    tail_keep_ms=st.sampled_from([0, 300]),
+    tail_bytes_refuse=st.sampled_from([60_000, 256 << 20]),
+    cancels_remembered_max=st.sampled_from([2, 500_000]),
+    disk_reserve_bytes=st.just(0),
+)
+# Due times relative to the clock: past, now and its neighbours, the next slots, the horizon's end.
+delays = st.one_of(
+    st.sampled_from([-3000, -1000, -1, 0, 0, 1, 999, 1000, 1001]),
+    st.integers(-500, 500),
+    st.integers(0, 30_000),
+    st.just(1 << 40),
+)
+batches = st.lists(st.tuples(delays, st.sampled_from(TOPICS)), min_size=1, max_size=12)
+salts = st.integers(0, 1 << 16)
+
+
+@dataclass
+class Outbox:
+    """An entry whose receipt is still to come, or has come."""
+
+    producer: int
+    sequence: int
+    rows: list[NewRow]
+    future: Future[Receipt]
+    seen: bool = False
+
+
+@dataclass(frozen=True)
+class Sink:
+    """How the sink answers, by topic, and for ``some`` by row."""
+
+    accepts: frozenset[str] = frozenset(TOPICS)
+    some: frozenset[str] = frozenset()
+    dead_one_in: int = 0
+    down_one_in: int = 0
+    salt: int = 0
+
+    def answer(self, rows: list[Row]) -> tuple[Mask, int, bool]:
+        yes = [
+            row.topic in self.accepts
+            and not (row.topic in self.some and (row.offset * 7919 + self.salt) % 3 == 0)
+            for row in rows
+        ]
+        dead = sum(
+            self.dead_one_in > 0 and ok and row.offset % self.dead_one_in == 0
+            for row, ok in zip(rows, yes, strict=True)
+        )
+        down = self.down_one_in > 0 and (len(rows) * 31 + self.salt) % self.down_one_in == 0
+        return np.array(yes, np.bool_), dead, down
+
+
+sinks = st.builds(
+    Sink,
+    accepts=st.frozensets(st.sampled_from(TOPICS), min_size=1),
+    some=st.frozensets(st.sampled_from(TOPICS), max_size=2),
+    dead_one_in=st.sampled_from([0, 0, 3]),
+    down_one_in=st.sampled_from([0, 0, 0, 2]),
+    salt=salts,
+)
+
+
+class WheelMachine(RuleBasedStateMachine):
+    """See the module's head. ``now`` is the wall clock, ``latest`` the highest it ever showed."""
+
+    node: Node
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = Path(tempfile.mkdtemp(prefix="slotwheel-machine-"))
+        self.model = Model()
+        self.now = self.latest = START_MS
+        self.values = 0
+        self.outbox: list[Outbox] = []
+        self.sequences = {1: 0, 2: 0}
+        self.recorded: dict[int, dict[int, Outbox]] = {1: {}, 2: {}}
+        self.late_cancels: list[tuple[int, int]] = []  # (target, own offset), not committed yet
+        self.delivered = self.dead = 0
+        self.is_open = False
+
+    @initialize(config=configs)
+    def start(self, config: WheelConfig) -> None:
+        self.node = Node(self.path, config, self.now)
+        self._opened()
+
+    def teardown(self) -> None:
+        try:
+            if self.is_open:
+                self._finish()
+                self.node.close()
+        finally:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    # -- intake ----------------------------------------------------------------------------------
+
+    @rule(
+        shape=batches,
+        producer=st.sampled_from([NOBODY, 1, 2]),
+        sync=st.booleans(),
+        same_ms=st.booleans(),
+    )
+    def append(
+        self, shape: list[tuple[int, str]], producer: int, sync: bool, same_ms: bool
+    ) -> None:
+        horizon = self.node.config.horizon_ms
+        rows = []
+        for delay, topic in shape:
+            self.values += 1
+            due = self.now + min(shape[0][0] if same_ms else delay, horizon)
+            rows.append((due, topic, b"%d" % self.values))
+        sequence = -1
+        if producer:
+            self.sequences[producer] += 1
+            sequence = self.sequences[producer]
+        self._send(rows, producer, sequence)
+        if sync:
+            self._sync()
+
+    @rule(count=st.integers(20, 120), delay=st.sampled_from([-1, 0, 1, 700]))
+    def append_many_at_one_millisecond(self, count: int, delay: int) -> None:
+        first, self.values = self.values + 1, self.values + count
+        due = self.now + delay
+        self._send([(due, TOPICS[n % 3], b"%d" % n) for n in range(first, first + count)])
+        self._sync()
+
+    @precondition(lambda self: any(self.recorded.values()))
+    @rule(data=st.data())
+    def append_again(self, data: st.DataObject) -> None:
+        """A producer that got no answer sends the same entry again."""
+        producer = data.draw(st.sampled_from([p for p, sent in self.recorded.items() if sent]))
+        known = self.recorded[producer]
+        sequence = data.draw(st.sampled_from(sorted(known)))
+        first = known[sequence]
+        if sequence not in sorted(known)[-IN_FLIGHT_MAX:]:
+            with pytest.raises(SequenceTooOld):
+                self.node.wheel.append(
+                    batch(first.rows), self.now, producer=producer, sequence=sequence
+                )
+            return
+        again = self.node.wheel.append(
+            batch(first.rows), self.now, producer=producer, sequence=sequence
+        )
+        self._sync()
+        receipt, original = again.result(0), first.future.result(0)
+        assert receipt.base_offset == original.base_offset
+        assert receipt.count == original.count
+        assert receipt.due.tolist() == original.due.tolist()
+
+    @rule(beyond=st.integers(1, 100_000))
+    def append_beyond_the_horizon(self, beyond: int) -> None:
+        due = self.now + self.node.config.horizon_ms + beyond
+        with pytest.raises(InvalidMessage, match="horizon"):
+            self.node.wheel.append(batch([(self.now, "a", b""), (due, "b", b"")]), self.now)
+
+    @rule()
+    def sync(self) -> None:
+        self._sync()
+
+    # -- clock -----------------------------------------------------------------------------------
+
+    @rule(by=st.one_of(st.sampled_from([1, 999, 1000]), st.integers(0, 3000)))
+    def time_passes(self, by: int) -> None:
+        self._set_clock(self.now + by)
+
+    @rule(by=st.sampled_from([-2000, -1, 2000]))
+    def clock_steps(self, by: int) -> None:
+        self._set_clock(self.now + by)
+
+    # -- delivery --------------------------------------------------------------------------------
+
+    @rule(sink=sinks, sync=st.booleans())
+    def deliver(self, sink: Sink, sync: bool) -> None:
+        self._deliver(sink, sync)
+
+    @rule(sync=st.booleans())
+    def deliver_to_a_healthy_sink(self, sync: bool) -> None:
+        self._deliver(Sink(), sync)
+
+    @rule(sink=sinks, shape=batches, spill=st.booleans())
+    def append_while_a_chunk_is_in_flight(
+        self, sink: Sink, shape: list[tuple[int, str]], spill: bool
+    ) -> None:
+        chunk = self._next_chunk()
+        if chunk is None:
+            return
+        rows = self.model.hand_out(chunk, self.now, self.node.wheel.held_topics())
+        horizon = self.node.config.horizon_ms
+        new = []
+        for delay, topic in shape:
+            self.values += 1
+            new.append((self.now + min(delay, horizon), topic, b"%d" % self.values))
+        self._send(new)
+        self._sync()
+        if spill:
+            self.node.wheel.spill(self.now, everything=True)
+        self._answer(chunk, rows, sink)
+
+    # -- slot files ------------------------------------------------------------------------------
+
+    @rule(everything=st.booleans())
+    def spill(self, everything: bool) -> None:
+        self.node.wheel.spill(self.now, everything=everything)
+        self._check_files()
+
+    @rule(tell=st.booleans())
+    def clean(self, tell: bool) -> None:
+        if tell:
+            self.node.wheel.tell_mark(self.now, at_once=True)
+            self._sync()
+        self.node.wheel.clean(self.now)
+        self._check_files()
+
+    @rule(ahead=st.sampled_from([0, 1000, 2000, 10_000]))
+    def prepare(self, ahead: int) -> None:
+        self.node.wheel.prepare(self.now, ahead)
+
+    # -- cancel and reschedule -------------------------------------------------------------------
+
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data(), twice=st.booleans())
+    def cancel(self, data: st.DataObject, twice: bool) -> None:
+        offsets = data.draw(
+            st.lists(st.sampled_from(sorted(self.model.rows)), min_size=1, max_size=4)
+        )
+        self._cancel(offsets)
+        if twice:
+            self._cancel(offsets)
+
+    @precondition(lambda self: self.model.waiting)
+    @rule(data=st.data())
+    def cancel_one_that_waits(self, data: st.DataObject) -> None:
+        self._cancel([data.draw(st.sampled_from(sorted(self.model.waiting)))])
+
+    @precondition(lambda self: self.model.waiting)
+    @rule(data=st.data())
+    def cancel_without_waiting_for_the_answer(self, data: st.DataObject) -> None:
+        """The caller gives up before the commit: *unknown*, whatever becomes of it."""
+        row = self.model.waiting[data.draw(st.sampled_from(sorted(self.model.waiting)))]
+        own = self.node.wheel._log.next_offset
+        try:
+            (answer,) = self.node.wheel.cancel([self._id(row)], self.now, timeout_s=0.0)
+        except Overloaded:
+            return
+        assert answer is CancelAnswer.UNKNOWN
+        if self.node.wheel._log.next_offset > own:
+            self.late_cancels.append((row.offset, own))
+
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data(), sink=sinks)
+    def cancel_a_row_in_flight(self, data: st.DataObject, sink: Sink) -> None:
+        """The question waits for the sink, then gets a true answer."""
+        chunk = self._next_chunk()
+        if chunk is None:
+            return
+        rows = self.model.hand_out(chunk, self.now, self.node.wheel.held_topics())
+        if not rows:
+            self._answer(chunk, rows, sink)
+            return
+        target = data.draw(st.sampled_from(rows))
+        asked = threading.Event()
+        answers: list[CancelAnswer] = []
+
+        def ask() -> None:
+            asked.set()
+            answers.extend(self.node.wheel.cancel([self._id(target)], self.now, 5.0))
+
+        thread = threading.Thread(target=ask, daemon=True)
+        own = self.node.wheel._log.next_offset
+        thread.start()
+        asked.wait(5)
+        certain = self._certain(target)
+        if certain:
+            thread.join(0.001)
+            assert not answers, "answered while the sink still has the row"
+        self._answer(chunk, rows, sink)
+        while thread.is_alive():
+            self.node.wheel.write_pending(0.0005)
+        thread.join()
+        self._sync()
+        if self.node.wheel._log.next_offset > own:
+            self._cancelled([target.offset], own)
+        self.model.check_answer(target.offset, answers[0], certain=certain)
+
+    @rule(data=st.data(), offset=st.integers(0, 10_000), check=st.integers(0, (1 << 32) - 1))
+    def cancel_a_forged_id(self, data: st.DataObject, offset: int, check: int) -> None:
+        wheel = self.node.wheel
+        due = self.now + data.draw(st.integers(-1000, 1000))
+        if data.draw(st.booleans()) and self.model.rows:
+            row = self.model.rows[data.draw(st.sampled_from(sorted(self.model.rows)))]
+            due, offset = row.due, row.offset
+        real = wheel.mint.one(due, offset)
+        forged = replace(real, check=check if check != real.check else check ^ 1)
+        foreign = replace(real, group="other")
+        before = wheel._log.next_offset
+        assert wheel.cancel([forged, foreign], self.now) == [CancelAnswer.UNKNOWN] * 2
+        assert wheel.reschedule(forged, due, self.now) == (CancelAnswer.UNKNOWN, None)
+        assert wheel._log.next_offset == before
+
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data(), delay=st.integers(-1000, 10_000))
+    def reschedule(self, data: st.DataObject, delay: int) -> None:
+        row = self.model.rows[data.draw(st.sampled_from(sorted(self.model.rows)))]
+        due = self.now + min(delay, self.node.config.horizon_ms)
+        certain = self._certain(row)
+        own = self._next_offset()
+        try:
+            answer, fresh = self.node.blocking(
+                lambda: self.node.wheel.reschedule(self._id(row), due, self.now)
+            )
+        except Overloaded:
+            return
+        self._sync()
+        if fresh is not None:
+            self._cancelled([row.offset], own)
+            self.model.commit(fresh.offset, [(due, row.topic, row.value)])
+            assert fresh == self.node.wheel.mint.one(due, own + 1)
+        self.model.check_answer(row.offset, answer, certain=certain)
+
+    # -- stops -----------------------------------------------------------------------------------
+
+    @rule(junk=st.sampled_from([b"", b"\0" * 40, b"SWFR", b"junk" * 30]))
+    def crash_and_reopen(self, junk: bytes) -> None:
+        self._stop(junk=junk)
+        self.node.open(self.now)
+        self._opened()
+
+    @rule(graceful=st.booleans())
+    def close_and_reopen(self, graceful: bool) -> None:
+        if graceful:
+            self.node.wheel.tell_mark(self.now, at_once=True)
+            self._sync()
+        self._stop()
+        self.node.open(self.now)
+        self._opened()
+
+    @rule(revolutions=st.sampled_from([1, 2]), more=st.integers(-1500, 1500))
+    def down_for_revolutions(self, revolutions: int, more: int) -> None:
+        self._stop(junk=b"")
+        self._set_clock(self.now + revolutions * self.node.config.horizon_ms + more)
+        self.node.open(self.now)
+        self._opened()
+
+    # -- what always holds -----------------------------------------------------------------------
+
+    @invariant()
+    def pending_is_exact(self) -> None:
+        if not self.is_open:
+            return
+        status = self.node.wheel.status()
+        assert status.pending == len(self.model.waiting)
+        assert status.delivered + status.dead == self.delivered + self.dead
+        assert status.dead == self.dead
+        assert status.open_handles <= self.node.config.open_handles_max
+        assert len(status.held_topics) <= self.node.config.held_topics_max
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _id(self, row: Row) -> MessageId:
+        return self.node.wheel.mint.one(row.due, row.offset)
+
+    def _set_clock(self, now: int) -> None:
+        self.now = now
+        self.latest = max(self.latest, now)
+
+    def _next_offset(self) -> int:
+        self._sync()
+        return self.node.wheel._log.next_offset
+
+    def _send(self, rows: list[NewRow], producer: int = NOBODY, sequence: int = -1) -> None:
+        before = self.node.wheel._log.next_offset
+        try:
+            future = self.node.wheel.append(
+                batch(rows), self.now, producer=producer, sequence=sequence
+            )
+        except Overloaded:
+            status = self.node.wheel.status()
+            held = status.tail_bytes + status.queued_bytes
+            assert held >= self.node.config.tail_bytes_refuse
+            assert self.node.wheel._log.next_offset == before
+            return
+        sent = Outbox(producer, sequence, rows, future)
+        self.outbox.append(sent)
+        if producer:
+            self.recorded[producer][sequence] = sent
+
+    def _sync(self) -> None:
+        self.node.sync()
+        for sent in self.outbox:
+            receipt = sent.future.result(0)
+            assert receipt.count == len(sent.rows)
+            assert receipt.due.tolist() == [row[0] for row in sent.rows]
+            self.model.commit(receipt.base_offset, sent.rows)
+        self.outbox.clear()
+        for target, own in self.late_cancels:
+            self.model.commit_cancel(target, own)
+        self.late_cancels.clear()
+
+    def _next_chunk(self) -> Chunk | None:
+        mark = self.node.wheel._due.main
+        try:
+            chunk = self.node.wheel.next_chunk(self.now)
+        except ClockBehind:
+            assert self.now < mark.c
+            return None
+        assert chunk is None or mark.c <= self.now
+        return chunk
+
+    def _deliver(self, sink: Sink, sync: bool, chunks_max: int = 200) -> None:
+        for _ in range(chunks_max):
+            chunk = self._next_chunk()
+            if chunk is None or not self._take(chunk, sink):
+                break
+        if sync:
+            self._sync()
+        for topic in self.node.wheel.held_topics():
+            for _ in range(chunks_max):
+                chunk = self.node.wheel.next_topic_chunk(topic, self.now)
+                if chunk is None or not self._take(chunk, sink):
+                    break
+
+    def _take(self, chunk: Chunk, sink: Sink) -> bool:
+        """Whether to go on."""
+        rows = self.model.hand_out(chunk, self.now, self.node.wheel.held_topics())
+        return self._answer(chunk, rows, sink)
+
+    def _answer(self, chunk: Chunk, rows: list[Row], sink: Sink) -> bool:
+        answered, dead, down = sink.answer(rows)
+        wheel = self.node.wheel
+        before = set(wheel.held_topics())
+        wheel.answer(chunk, answered, dead, sink_down=down)
+        self.model.settle(rows, answered)
+        self.delivered += int(answered.sum()) - dead
+        self.dead += dead
+        left = {row.topic for row, ok in zip(rows, answered.tolist(), strict=True) if not ok}
+        if chunk.topic is None and not down:
+            room = self.node.config.held_topics_max - len(before)
+            fresh = set(wheel.held_topics()) - before
+            assert fresh <= left
+            assert len(fresh) == min(len(left), room), "a topic was held back without need, or not"
+        return not left
+
+    def _certain(self, row: Row) -> bool:
+        """Whether the engine has to know about a row (DESIGN section 4, Cancel)."""
+        wheel = self.node.wheel
+        canceller = wheel._canceller
+        old = row.offset < canceller._epoch_offset and row.due <= canceller._epoch_start_ms
+        forgotten = row.due <= wheel._cancels.floor_ms
+        return not old and not forgotten
+
+    def _cancel(self, offsets: list[int]) -> None:
+        own = self._next_offset()
+        rows = [self.model.rows[offset] for offset in offsets]
+        certain = [self._certain(row) for row in rows]
+        try:
+            answers = self.node.blocking(
+                lambda: self.node.wheel.cancel([self._id(row) for row in rows], self.now)
+            )
+        except Overloaded:
+            return
+        self._sync()
+        new = self.node.wheel._log.next_offset - own
+        fresh = dict.fromkeys(
+            offset
+            for offset, answer in zip(offsets, answers, strict=True)
+            if answer is CancelAnswer.CANCELLED and offset not in self.model.cancelled
+        )
+        assert len(fresh) == new
+        self._cancelled(list(fresh), own)
+        for row, answer, sure in zip(rows, answers, certain, strict=True):
+            self.model.check_answer(row.offset, answer, certain=sure)
+
+    def _cancelled(self, offsets: list[int], own: int) -> None:
+        for at, offset in enumerate(offsets):
+            self.model.commit_cancel(offset, own + at)
+
+    def _stop(self, junk: bytes | None = None) -> None:
+        """Crash (``junk``: what is left at the ends of files) or close."""
+        found: Any = self.node.wheel
+        self.last_marks: Marks = found._committed_marks
+        if junk is None:
+            self.node.close()
+            for sent in self.outbox:
+                assert sent.future.exception(0) is not None
+        else:
+            self.node.crash()
+            self.node.litter(junk)
+        self.is_open = False
+        for sent in self.outbox:
+            if sent.producer:
+                del self.recorded[sent.producer][sent.sequence]
+        self.outbox.clear()
+        self.late_cancels.clear()
+
+    def _opened(self) -> None:
+        wheel = self.node.wheel
+        marks = wheel._committed_marks
+        if hasattr(self, "last_marks"):
+            assert replace(marks, epoch=0) == replace(self.last_marks, epoch=0)
+        self.is_open = True
+        self.model.restart(marks)
+        self.delivered, self.dead = marks.delivered, marks.dead
+        self._sync()
+        self._check_files()
+
+    def _check_files(self) -> None:
+        """Catalog and files agree, and each row that some mark does not cover is there once."""
+        self._sync()
+        stored = self.node.stored()
+        for offset in self.model.uncovered(self.node.wheel._committed_marks):
+            assert stored.get(offset) == self.model.rows[offset].due, f"row {offset} is not stored"
+
+    def _finish(self) -> None:
+        """All that was accepted leaves in the end, and nothing is left on the disk."""
+        self._sync()
+        self._set_clock(max(self.now, self.latest))
+        for _ in range(500):
+            due = self.model.next_due()
+            if due is None:
+                break
+            self._deliver(Sink(), sync=True, chunks_max=100_000)
+            self._set_clock(max(self.now + 1, due))
+        assert not self.model.waiting, "rows that never left"
+        self.pending_is_exact()
+        self._set_clock(self.now + self.node.config.horizon_ms + 2000)
+        self._deliver(Sink(), sync=True)
+        wheel = self.node.wheel
+        assert wheel.held_topics() == []
+        wheel.tell_mark(self.now, at_once=True)
+        self._sync()
+        wheel.spill(self.now, everything=True)
+        wheel.clean(self.now)
+        self._check_files()
+        assert not list((self.path / "slots").iterdir())
+        assert self.model.answered | self.model.cancelled == set(self.model.rows)
+
+
+_COMMON = settings(
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+
+
+def test_any_history() -> None:
+    """The same bounded set of histories in every run (`make test`)."""
+    run_state_machine_as_test(
+        WheelMachine,
+        settings=settings(_COMMON, derandomize=True, max_examples=100, stateful_step_count=40),
+    )
+
+
+@pytest.mark.soak
+def test_any_history_for_long() -> None:
+    """New histories in every run; `SLOTWHEEL_SOAK_EXAMPLES` says how many."""
+    examples = int(os.environ.get("SLOTWHEEL_SOAK_EXAMPLES", "2000"))
+    run_state_machine_as_test(
+        WheelMachine, settings=settings(_COMMON, max_examples=examples, stateful_step_count=100)
+    )
