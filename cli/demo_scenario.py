@@ -222,9 +222,10 @@ class Scenario:
                 self._arrivals.close()
 
     def _act(self, client: Client) -> tuple[int, int]:
+        self._send_kept(client)
+        client.flush(60.0)  # connected, and the story's time begins
         start = time.monotonic()
         end_ms = _now_ms() + int(self._seconds * 1000)
-        self._send_kept(client)
 
         def until(share: float) -> None:
             """Send at an even pace, watch what comes in, until that share of the time."""
@@ -232,6 +233,7 @@ class Scenario:
                 self._step(client, time.monotonic() - start, end_ms)
 
         until(0.2)
+        client.flush(60.0)
         self._cancel(client, end_ms)
         until(0.4)
         killed_ms = _now_ms()
