@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from operator import methodcaller
 from typing import Any
 
 from ..wheel.rows import Header
@@ -92,8 +93,13 @@ class ConfluentReader:
         closing.join(_CLOSE_S)
 
 
+# Called from C on purpose: for a key that is not UTF-8 the method returns and leaves an exception,
+# which the interpreter's fast path for methods overlooks, to raise it somewhere else.
+_ask_headers = methodcaller("headers")
+
+
 def _headers(record: Any) -> list[Header]:
     try:
-        return record.headers() or []
+        return _ask_headers(record) or []
     except (UnicodeDecodeError, SystemError):  # a key is not UTF-8: none of them can be had
         return [(NotText("unreadable"), None)]
