@@ -23,6 +23,7 @@ UInt64s = npt.NDArray[np.uint64]
 UInt32s = npt.NDArray[np.uint32]
 
 KEY_BYTES = 16
+_INT64_END = 1 << 63
 _LENGTH_WORD = 16 << 56  # SipHash ends with a word that holds the message's length: two words
 
 
@@ -47,7 +48,8 @@ class MessageId:
                 raise ValueError
             group, due, offset, check = parts
             found = cls(group, int(due), int(offset), int(check, 16))
-            if str(found) != text or found.offset < 0:
+            fits = -_INT64_END <= found.due < _INT64_END and 0 <= found.offset < _INT64_END
+            if str(found) != text or not fits:
                 raise ValueError
             return found
         except ValueError:

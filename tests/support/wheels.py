@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +13,12 @@ from crc32c import crc32c
 
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.rows import from_columns, no_headers
 from slotwheel.wheel.runs import sort_rows
-from slotwheel.wheel.schema import ROW, times
+from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
 from slotwheel.wheel.slotfile import SLOT_DIRECTORY, path_of
 from slotwheel.wheel.state import LmdbState
+from slotwheel.wheel.tail import Piece, piece_of
 from slotwheel.wheel.wheel import Wheel
 
 T = TypeVar("T")
@@ -149,3 +150,51 @@ def opened(path: Path, config: WheelConfig, now_ms: int) -> Iterator[Node]:
         yield node
     finally:
         node.close()
+
+
+def rows_at(
+    keys: Sequence[tuple[int, int]],
+    *,
+    cancels: Mapping[int, int] | None = None,
+    topic: str = "t",
+    pad: int = 0,
+) -> pa.RecordBatch:
+    """ROW schema: one row for each (due in ms, offset). ``cancels``: target by own offset."""
+    targets = cancels or {}
+    count = len(keys)
+    due = pa.array([key[0] for key in keys], pa.int64()).cast(TIME)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([key[1] for key in keys], pa.int64()),
+            due,
+            due,
+            pa.array([targets.get(key[1]) for key in keys], pa.int64()),
+            pa.array([topic] * count, pa.utf8()),
+            pa.nulls(count, pa.int32()),
+            pa.nulls(count, pa.binary()),
+            pa.array([b"%d" % key[1] + b"." * pad for key in keys], pa.binary()),
+            no_headers(count),
+        ],
+        schema=ROW,
+    )
+
+
+def piece_at(
+    base_offset: int,
+    due: Sequence[int],
+    *,
+    index: int = 1,
+    created_ms: int = 0,
+    cancels: Mapping[int, int] | None = None,
+    pad: int = 0,
+) -> Piece:
+    """A piece of the tail with the given due times."""
+    keys = [(at, offset) for offset, at in enumerate(due, base_offset)]
+    rows = rows_at(keys, cancels=cancels, pad=pad)
+    payload = pa.RecordBatch.from_arrays(rows.columns[1:], schema=PAYLOAD)
+    return piece_of(base_offset, payload, index, created_ms)
+
+
+def keys_of(rows: pa.RecordBatch) -> list[tuple[int, int]]:
+    """(due, offset) of each row."""
+    return list(zip(times(rows, "due").tolist(), times(rows, "offset").tolist(), strict=True))
