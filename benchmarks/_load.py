@@ -15,6 +15,7 @@ import pyarrow as pa
 from slotwheel.client import Client, Receipts
 
 TOPIC = "orders"
+VALUE_BYTES = 100
 _BUFFER_BYTES = 8 << 20
 _SLACK_MS = 10_000
 """Due times begin so much later than now, so that a slow run does not deliver what it sends."""
@@ -27,7 +28,7 @@ class Load:
 
     address: str
     rows: int = 1000
-    value_bytes: int = 100
+    value_bytes: int = VALUE_BYTES
     span_ms: int = 7_180_000
     seconds: float = 1e9
     total: int = 1 << 62

@@ -1,0 +1,207 @@
+"""How late do messages leave, at a steady rate in and out?
+
+A paced client sends ``--rate`` messages a second, each due 2 to 12 s ahead at a millisecond of its
+own. Lateness is judged by what the topics hold, not by what the node says: ``delivered`` (embedded
+topics) or the broker's LogAppendTime (Kafka), less the later of due and created. The node's own
+histogram is printed beside it.
+
+    python -m benchmarks.lateness --rate 50000 --seconds 60 [--sink embedded|kafka-python|confluent]
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from slotwheel.client import Client
+from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.schema import Int64s, times
+
+from ._load import TOPIC, VALUE_BYTES
+from ._node import BenchNode
+from .harness import Report, data_directory, options, warm_memory
+
+EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
+_GOALS = {EMBEDDED: 10, KAFKA_PYTHON: 20, CONFLUENT: 20}
+_RATES = {EMBEDDED: 50_000, KAFKA_PYTHON: 20_000, CONFLUENT: 50_000}
+_ESTIMATES = {
+    EMBEDDED: "a chunk is written and synced twice (block, then index): 2 x 0.4 ms, and 0.5 ms to"
+    " take and sort it; what becomes due meanwhile waits for the next one: 1 to 3 ms",
+    KAFKA_PYTHON: "20 us a record: at 20 k/s a chunk of 5 ms is 100 records, 2 ms to send, 1 ms to"
+    " be acknowledged; what becomes due meanwhile waits for the next one: 5 to 10 ms",
+    CONFLUENT: "4 us a record with headers: at 50 k/s a chunk of 5 ms is 250 records, 1 ms to send,"
+    " 1 to 5 ms to be acknowledged (linger): 5 to 10 ms",
+}
+_AHEAD_MS = (2_000, 12_000)
+_BATCH_S = 0.02
+_PARTITIONS = 4
+_DONE_S = 60.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = options(__doc__ or "")
+    parser.add_argument("--sink", choices=SINKS, default=EMBEDDED)
+    parser.add_argument("--rate", type=int, help="messages a second [what the goal names]")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    chosen = parser.parse_args(arguments)
+    rate = chosen.rate or _RATES[chosen.sink]
+    seconds = min(chosen.seconds, 6.0) if chosen.quick else chosen.seconds
+    with data_directory(chosen.dir) as directory, ExitStack() as stack:
+        report = Report(f"lateness, {chosen.sink}", _ESTIMATES[chosen.sink], directory)
+        report.begin()
+        warm_memory(4.0 if chosen.warm_gib is None else chosen.warm_gib)
+        node_options = ["--sink", chosen.sink]
+        broker: Any = None
+        if chosen.sink != EMBEDDED:
+            broker = stack.enter_context(start_broker())
+            config = {"message.timestamp.type": "LogAppendTime"}
+            broker.create_topic(TOPIC, partitions=_PARTITIONS, **config)
+            node_options += ["--bootstrap", broker.bootstrap]
+        with BenchNode(directory / "data", *node_options) as node:
+            sent = send_paced(node, rate, seconds)
+            wait_until_delivered(node, sent)
+            own, cpu_s = own_histogram(node.metrics()), node.cpu_s
+            peak = node.rss_max
+        if broker is None:
+            late = list(embedded_lateness(directory / "data"))
+        else:
+            late = list(kafka_lateness(broker.bootstrap, sent))
+        tell(report, np.concatenate(late), sent, seconds, _GOALS[chosen.sink])
+        report.figure("node's own histogram", own["p99 <="], str(own))
+        micros = cpu_s / sent * 1e6
+        report.figure("node CPU, us/message", micros, f"{micros:.1f}")
+        report.figure("peak resident, MB", peak / 1e6, f"{peak / 1e6:.0f}")
+        report.end(chosen.json)
+    return 0
+
+
+def tell(report: Report, late: Int64s, sent: int, seconds: float, goal_ms: int) -> None:
+    if len(late) != sent:
+        raise RuntimeError(f"{sent} messages were sent, {len(late)} were delivered")
+    rate = sent / seconds
+    report.figure("messages", sent, f"{sent:,}, {rate:,.0f}/s")
+    for name, share in (("p50", 50), ("p99", 99), ("p99.9", 99.9), ("max", 100)):
+        value = float(np.percentile(late, share))
+        goal = f"<= {goal_ms}" if name == "p99" else ""
+        report.figure(f"lateness {name}, ms", value, f"{value:.0f}", goal)
+    early = int(np.count_nonzero(late < 0))
+    report.figure("early", early, f"{early}", "0")
+
+
+def send_paced(node: BenchNode, rate: int, seconds: float) -> int:
+    """Send at a steady rate from a process of its own; the number of messages stored."""
+    context = multiprocessing.get_context("spawn")
+    result: Any = context.Queue()
+    sender = context.Process(target=_pace, args=(node.address, rate, seconds, result), daemon=True)
+    sender.start()
+    sent, refused, behind_s = result.get(timeout=seconds + 120)
+    sender.join(10)
+    if behind_s > 0.5:
+        print(f"the sender fell {behind_s:.1f} s behind its pace: the rate was lower than asked")
+    return int(sent - refused)
+
+
+def _pace(address: str, rate: int, seconds: float, result: Any) -> None:
+    generator = np.random.default_rng(7)
+    most = max(1, int(rate * _BATCH_S) + 1)
+    values = pa.array([generator.bytes(VALUE_BYTES) for _ in range(most)], pa.binary())
+    keys = pa.array([f"k{i % 1000}".encode() for i in range(most)], pa.binary())
+    topics = pa.array([TOPIC] * most, pa.utf8())
+    handed = []
+    sent, behind_s = 0, 0.0
+    with Client(address, batch_rows=most) as client:
+        client.status()
+        start = time.monotonic()
+        while (elapsed := time.monotonic() - start) < seconds:
+            rows = min(most, int(elapsed * rate) - sent)
+            if rows < most - 1:
+                time.sleep((most - 1 - rows) / rate)
+                continue
+            behind_s = max(behind_s, elapsed - sent / rate - _BATCH_S)
+            now_ms = time.time_ns() // 1_000_000
+            due = generator.integers(*_AHEAD_MS, rows) + now_ms
+            columns = [pa.array(due), topics.slice(0, rows), keys.slice(0, rows)]
+            columns.append(values.slice(0, rows))
+            names = ["due", "topic", "key", "value"]
+            handed.append(client.send_table(pa.RecordBatch.from_arrays(columns, names=names)))
+            sent += rows
+        client.flush()
+        result.put((sent, sum(len(one.errors()) for one in handed), behind_s))
+
+
+def wait_until_delivered(node: BenchNode, sent: int) -> None:
+    deadline = time.monotonic() + _AHEAD_MS[1] / 1000 + _DONE_S
+    with Client(node.address) as client:
+        while (status := client.status())["delivered"] < sent:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not delivered in time: {status}")
+            time.sleep(0.2)
+
+
+def embedded_lateness(data: Path) -> Iterator[Int64s]:
+    reader = TopicReader(OsFiles(data), TOPIC)
+    for batch in reader.batches():
+        accepted = np.maximum(times(batch, "due"), times(batch, "created"))
+        yield times(batch, "delivered") - accepted
+    reader.close()
+
+
+def kafka_lateness(bootstrap: str, count: int) -> Iterator[Int64s]:
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        TOPIC,
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        consumer_timeout_ms=20_000,
+        max_poll_records=10_000,
+    )
+    late = np.empty(count, np.int64)
+    found = 0
+    for record in consumer:
+        headers = dict(record.headers)
+        accepted = max(int(headers["slotwheel-due-ms"]), int(headers["slotwheel-created-ms"]))
+        late[found] = record.timestamp - accepted
+        found += 1
+        if found == count:
+            break
+    consumer.close()
+    yield late[:found]
+
+
+def own_histogram(metrics: dict[str, float]) -> dict[str, float]:
+    """Upper bounds in ms of the node's own p50, p99, p99.9, by its buckets."""
+    prefix = 'slotwheel_lateness_seconds_bucket{le="'
+    buckets = [
+        (float(name.removeprefix(prefix).rstrip('"}')) * 1000, count)
+        for name, count in metrics.items()
+        if name.startswith(prefix)
+    ]
+    buckets.sort()
+    total = buckets[-1][1] if buckets else 0.0
+    found = {}
+    for share in (0.5, 0.99, 0.999):
+        bound = next((bound for bound, count in buckets if count >= share * total), 0.0)
+        found[f"p{share * 100:g} <="] = bound
+    return found
+
+
+def start_broker() -> Any:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    from support.broker import Broker
+
+    return Broker()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
