@@ -12,7 +12,7 @@ used, so that ``slotwheel send`` does not load what only ``slotwheel node`` need
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
 import traceback
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import click
 
 from ..wheel.errors import SlotwheelError
-from .shared import Session
+from .shared import Session, note_json
 
 PREFIX = "SLOTWHEEL"
 REPORT = "Please report it with these lines; CONTRIBUTING.md says where"
@@ -45,32 +45,32 @@ class Commands(click.Group):
     """Imports a command when it is asked for, and gives its options their variables."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return [name for name, module in COMMANDS.items() if _is_there(module)]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if not _is_there(COMMANDS.get(cmd_name, "")):
+        if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f".{COMMANDS[cmd_name]}", __package__)
         command: click.Command = module.command
-        name_variables(command)
+        prepare(command)
         return command
 
 
-def _is_there(module: str) -> bool:
-    return bool(module) and importlib.util.find_spec(f".{module}", __package__) is not None
-
-
-def name_variables(command: click.Command) -> None:
-    """Let ``--some-option`` be read from ``SLOTWHEEL_SOME_OPTION``, whatever the command."""
+def prepare(command: click.Command) -> None:
+    """What holds for every command: ``--some-option`` is also read from ``SLOTWHEEL_SOME_OPTION``,
+    and with ``--json`` errors are JSON, too."""
     command.context_settings.setdefault("max_content_width", 100)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             longest = max(parameter.opts, key=len).lstrip("-")
             parameter.envvar = f"{PREFIX}_{longest.replace('-', '_').upper()}"
             parameter.show_envvar = True
+            if "--json" in parameter.opts:
+                parameter.callback = note_json
+                parameter.is_eager = True
     if isinstance(command, click.Group):
         for inner in command.commands.values():
-            name_variables(inner)
+            prepare(inner)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -93,7 +93,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = cli.main(list(arguments), "slotwheel", standalone_mode=False, obj=session)
     except click.UsageError as error:
-        if session.json:
+        # A wrong option stops click before it has looked at the right ones.
+        if session.json or "--json" in arguments:
             _tell({"code": "usage", "message": error.format_message()})
         else:
             error.show()

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from io import BufferedReader
 from typing import BinaryIO
 
 import click
@@ -116,7 +117,7 @@ def read_parts(stream: BinaryIO) -> Iterator[list[bytes]]:
 
     Errors: ``InvalidMessage`` for a line that is absurdly long.
     """
-    read = getattr(stream, "read1", stream.read)
+    read = stream.read1 if isinstance(stream, BufferedReader) else stream.read
     rest = bytearray()
     while data := read(READ_BYTES):
         rest += data

@@ -79,20 +79,19 @@ def pair(value: str | tuple[str, str]) -> tuple[str, str]:
     return name, content
 
 
+def note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    """Callback of every ``--json``: the error handler has to know, whatever fails later."""
+    if value:
+        ctx.ensure_object(Session).json = True
+    return value
+
+
 def json_option(function: F) -> F:
     """``--json``: machine-readable output; errors become JSON objects, too."""
-
-    def note(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
-        if value:
-            ctx.ensure_object(Session).json = True
-        return value
-
     return click.option(
         "--json",
         "as_json",
         is_flag=True,
-        is_eager=True,
-        callback=note,
         help="Print JSON, one object a line; errors as JSON on stderr.",
     )(function)
 

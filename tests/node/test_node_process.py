@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -155,4 +156,5 @@ def _messages(count: int, delay: float) -> list[Message]:
 
 
 def _due(row: dict[str, Any]) -> int:
-    return round(row["due"].timestamp() * 1000)
+    due: datetime = row["due"]
+    return round(due.timestamp() * 1000)

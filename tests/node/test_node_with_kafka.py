@@ -1,0 +1,101 @@
+"""A node that delivers to Kafka: when it is there, when it comes late, and from a delay topic."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from slotwheel import Client, Message
+from support.broker import Broker, Cluster, TopicFactory
+from support.nodeprocess import NodeProcess
+
+SINKS = ["kafka-python"]
+if importlib.util.find_spec("confluent_kafka"):
+    SINKS.append("confluent")
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_messages_and_delay_records_reach_their_topic(
+    tmp_path: Path, broker: Cluster, topic: TopicFactory, sink: str
+) -> None:
+    target, delays = topic("target"), topic("delays")
+    options = ("--sink", sink, "--bootstrap", broker.bootstrap, "--delay-topic", delays)
+    with NodeProcess(tmp_path / "data", *options) as node:
+        with Client(node.address) as client:
+            client.send_many(
+                [Message(target, f"c{number}", delay=0.5) for number in range(50)]
+            ).result(20)
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+        headers = [("slotwheel-topic", target.encode()), ("slotwheel-delay-ms", b"500")]
+        for number in range(50):
+            producer.send(delays, f"d{number}".encode(), headers=headers)
+        producer.close()
+        records = read(broker.bootstrap, target, 100)
+        expected = {f"{way}{number}".encode() for way in "cd" for number in range(50)}
+        assert {record.value for record in records} == expected
+        assert len(records) == 100
+        for record in records:
+            assert record.timestamp >= int(dict(record.headers)["slotwheel-due-ms"])
+        assert node.signal() < 2.0
+        assert node.running.returncode == 0
+
+
+def test_kafka_unreachable_at_start_stores_and_delivers_when_it_comes(
+    tmp_path: Path, own_broker: Broker
+) -> None:
+    own_broker.create_topic("late")
+    own_broker.stop()
+    with NodeProcess(
+        tmp_path / "data", "--sink", "kafka-python", "--bootstrap", own_broker.bootstrap
+    ) as node:
+        with Client(node.address) as client:
+            messages = [Message("late", str(number), delay=0.1) for number in range(20)]
+            client.send_many(messages).result(10)
+        wait_for(lambda: node.get("/readyz")[0] == 503)
+        reasons = json.loads(node.get("/readyz")[1])["reasons"]
+        assert any("sink cannot be reached" in reason for reason in reasons)
+        assert node.get("/healthz")[0] == 200
+        assert node.metric("slotwheel_sink_up") == 0
+        assert "sink unreachable" in node.log_text()
+        assert node.metric("slotwheel_pending") == 20
+        own_broker.start()
+        records = read(own_broker.bootstrap, "late", 20)
+        assert [record.value for record in records] == [b"%d" % number for number in range(20)]
+        wait_for(lambda: node.get("/readyz")[0] == 200)
+        own_broker.stop()
+        with Client(node.address) as client:
+            client.send("late", "more", delay=0.05).result(10)
+        time.sleep(0.5)  # it is being handed over to a broker that does not answer
+        assert node.signal() < 2.0
+        assert node.running.returncode == 0
+
+
+def read(bootstrap: str, topic: str, count: int, timeout_s: float = 30) -> list[Any]:
+    """The first ``count`` records of a topic with one partition, and what comes right behind."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    try:
+        consumer.assign([TopicPartition(topic, 0)])
+        found: list[Any] = []
+        deadline = time.monotonic() + timeout_s
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count}"
+            for records in consumer.poll(timeout_ms=200).values():
+                found += records
+        for records in consumer.poll(timeout_ms=500).values():
+            found += records
+        return found
+    finally:
+        consumer.close()
+
+
+def wait_for(true: Any, timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
