@@ -4,6 +4,9 @@ Theory: slot files and journal segments are only bytes; what they *mean* is deci
 transaction says which slot files exist and how long they are, together with the checkpoint up to
 which the journal is no longer needed. Bytes beyond a recorded length were never written.
 
+Every record but the version ends with a CRC-32C over its key and its value: LMDB has no checksums,
+and a wrong length taken as valid would cut a sound slot file.
+
 ``StateStore`` is the seam; ``LmdbState`` the real store; tests have a double whose commit is one
 atomic step of a crash sweep.
 
@@ -21,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import lmdb
+from crc32c import crc32c
 
 from .errors import Damaged, SyncFailed, UnsupportedVersion
 from .mark import Marks
@@ -30,8 +34,8 @@ STATE_DIRECTORY = "state"
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
 
 # +--------+------+---------+---------+-------+
-# | length | rows | cancels | highest | crc   |
-# | u64    | u64  | u64     | i64     | u32+4 |
+# | length | rows | cancels | highest | crc   | then the record's own CRC
+# | u64    | u64  | u64     | i64     | u32   |
 # +--------+------+---------+---------+-------+
 _SLOT = struct.Struct(
     "<"
@@ -40,7 +44,6 @@ _SLOT = struct.Struct(
     "Q"  # of those, cancel rows
     "q"  # highest offset in it
     "I"  # running CRC-32C over the committed length
-    "4x"
 )
 _SECOND = struct.Struct(">q")  # key of a slot: big-endian, so that LMDB's order is time's order
 # +----------+-------------+---------+-------+-------+
@@ -57,7 +60,8 @@ _SENT = struct.Struct(
     "4x"
 )
 _PRODUCER = struct.Struct(">Q")
-assert _SLOT.size == 40
+_SEAL = struct.Struct("<I")  # CRC-32C of key and value, behind every value
+assert _SLOT.size == 36
 assert _SENT.size == 40
 
 
@@ -174,6 +178,24 @@ def decode_sent(data: bytes) -> list[Sent]:
     return [Sent(*fields) for fields in _SENT.iter_unpack(data)]
 
 
+def seal(key: bytes, value: bytes) -> bytes:
+    """The record as it is stored: the value and its checksum."""
+    return value + _SEAL.pack(crc32c(value, crc32c(key)))
+
+
+def unseal(key: bytes, record: bytes, where: str) -> bytes:
+    """The value of a record. Errors: ``Damaged``."""
+    value = record[: -_SEAL.size]
+    if record != seal(key, value):
+        raise Damaged(
+            where,
+            0,
+            expected=f"a record {key!r} with its own checksum",
+            found=record[:64].hex(),
+        )
+    return value
+
+
 class LmdbState:
     """``StateStore`` in one LMDB environment at ``<root>/state``.
 
@@ -196,6 +218,8 @@ class LmdbState:
         except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError) as error:
             raise Damaged(self.path, 0, expected="an LMDB environment", found=str(error)) from None
         self._readonly = readonly
+        if not readonly:
+            _sync_directory(self.path)  # LMDB syncs its file, and not the file's name
         self._meta = self._database(b"meta")
         self._slots = self._database(b"slots")
         self._producers = self._database(b"producers")
@@ -226,19 +250,26 @@ class LmdbState:
             )
 
     def load(self) -> Stored:
+        """Errors: ``Damaged`` when a record is not what was written."""
         stored = Stored()
         with self._env.begin() as txn:
-            stored.store_id = bytes(txn.get(b"store_id", db=self._meta) or b"")
-            stored.epoch = int(txn.get(b"epoch", b"0", db=self._meta))
-            stored.vote = bytes(txn.get(b"vote", b"", db=self._meta)).decode()
-            raw = txn.get(b"checkpoint", db=self._meta)
-            if raw is not None:
-                stored.checkpoint = decode_checkpoint(bytes(raw), self.path)
-            for key, value in txn.cursor(db=self._slots):
+            stored.store_id = self._get(txn, b"store_id", b"")
+            stored.epoch = int(self._get(txn, b"epoch", b"0"))
+            stored.vote = self._get(txn, b"vote", b"").decode()
+            raw = self._get(txn, b"checkpoint", b"")
+            if raw:
+                stored.checkpoint = decode_checkpoint(raw, self.path)
+            for key, record in txn.cursor(db=self._slots):
+                value = unseal(bytes(key), bytes(record), self.path)
                 stored.slots[_SECOND.unpack(key)[0]] = SlotInfo(*_SLOT.unpack(value))
-            for key, value in txn.cursor(db=self._producers):
-                stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(bytes(value))
+            for key, record in txn.cursor(db=self._producers):
+                value = unseal(bytes(key), bytes(record), self.path)
+                stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(value)
         return stored
+
+    def _get(self, txn: Any, key: bytes, default: bytes) -> bytes:
+        record = txn.get(key, db=self._meta)
+        return default if record is None else unseal(key, bytes(record), self.path)
 
     def commit(self, update: Update) -> None:
         """Errors: ``OSError`` (no room): nothing was committed. ``SyncFailed``: end the process."""
@@ -251,23 +282,35 @@ class LmdbState:
 
     def _write(self, update: Update) -> None:
         with self._env.begin(write=True) as txn:
+
+            def put(key: bytes, value: bytes, database: Any) -> None:
+                txn.put(key, seal(key, value), db=database)
+
             if update.store_id is not None:
-                txn.put(b"store_id", update.store_id, db=self._meta)
+                put(b"store_id", update.store_id, self._meta)
             if update.epoch is not None:
-                txn.put(b"epoch", str(update.epoch).encode(), db=self._meta)
+                put(b"epoch", str(update.epoch).encode(), self._meta)
             if update.vote is not None:
-                txn.put(b"vote", update.vote.encode(), db=self._meta)
+                put(b"vote", update.vote.encode(), self._meta)
             if update.checkpoint is not None:
-                txn.put(b"checkpoint", encode_checkpoint(update.checkpoint), db=self._meta)
+                put(b"checkpoint", encode_checkpoint(update.checkpoint), self._meta)
             for second, info in update.slots.items():
                 value = _SLOT.pack(info.length, info.rows, info.cancels, info.highest, info.crc)
-                txn.put(_SECOND.pack(second), value, db=self._slots)
+                put(_SECOND.pack(second), value, self._slots)
             for second in update.slots_deleted:
                 txn.delete(_SECOND.pack(second), db=self._slots)
             for producer, sent in update.producers.items():
-                txn.put(_PRODUCER.pack(producer), encode_sent(sent), db=self._producers)
+                put(_PRODUCER.pack(producer), encode_sent(sent), self._producers)
             for producer in update.producers_deleted:
                 txn.delete(_PRODUCER.pack(producer), db=self._producers)
 
     def close(self) -> None:
         self._env.close()
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
