@@ -30,7 +30,8 @@ from .due import Due
 from .ids import IdMint, MessageId
 from .log import Carried
 from .receipt import CancelAnswer, Receipt
-from .schema import HEADERS, INPUT, PAYLOAD, TIME
+from .rows import from_numpy, no_headers
+from .schema import INPUT, PAYLOAD, TIME
 from .storage import Storage
 
 QueueRows = Callable[[pa.RecordBatch, Sequence[tuple[int, int]]], Carried]
@@ -191,7 +192,7 @@ class Canceller:
 def _cancel_rows(targets: Sequence[MessageId]) -> pa.RecordBatch:
     """Cancel rows (PAYLOAD schema): due with their targets, so in the targets' slots."""
     count = len(targets)
-    due = pa.array(np.array([t.due for t in targets], np.int64)).cast(TIME)
+    due = from_numpy(np.array([t.due for t in targets], np.int64), TIME)
     names = pa.array([t.offset for t in targets], pa.int64())
     return pa.RecordBatch.from_arrays(
         [
@@ -202,7 +203,7 @@ def _cancel_rows(targets: Sequence[MessageId]) -> pa.RecordBatch:
             pa.nulls(count, pa.int32()),
             pa.nulls(count, pa.binary()),
             pa.nulls(count, pa.binary()),
-            pa.array([[]] * count, HEADERS),
+            no_headers(count),
         ],
         schema=PAYLOAD,
     )

@@ -28,6 +28,7 @@ from .config import TICK_MS, WheelConfig
 from .errors import ClockBehind
 from .mark import Mark, Marks, TopicMark
 from .reader import SlotCursor, late_rows
+from .rows import from_numpy
 from .runs import EMPTY, OFFSET_END, Key
 from .schema import times
 from .storage import Storage
@@ -431,7 +432,7 @@ class Due:
                 held[topic] = np.flatnonzero(mine)
                 drop |= mine if line.topic is None else ~mine
             kept = np.flatnonzero(~drop)
-            handed = rows if len(kept) == len(due) else rows.take(pa.array(kept))
+            handed = rows if len(kept) == len(due) else rows.take(from_numpy(kept, pa.int64()))
             chunk = Chunk(handed, line.topic, line.mark, after)
             flight = _Flight(chunk, due, offset, late, kept, cancels, gone, topics, held)
             if not len(kept):
@@ -495,7 +496,7 @@ class Due:
         topic for which there was no room, or the end.
         """
         waiting = flight.kept[~answered]
-        topics = flight.topics.take(pa.array(waiting))
+        topics = flight.topics.take(from_numpy(waiting, pa.int64()))
         names = topics.unique().to_pylist()  # in the order of their first rows
         room = self._config.held_topics_max - len(self._held)
         first = [int(waiting[pc.index(topics, name).as_py()]) for name in names]

@@ -27,6 +27,11 @@ _INT64_END = 1 << 63
 _LENGTH_WORD = 16 << 56  # SipHash ends with a word that holds the message's length: two words
 
 
+_FEW_ROWS = 8
+"""Up to so many rows plain integers are faster: NumPy's calls cost 0.1 ms whatever they work on."""
+_MASK = (1 << 64) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class MessageId:
     """A parsed id. ``due``: ms since the epoch; ``check``: unsigned 32 bit."""
@@ -72,6 +77,10 @@ class IdMint:
 
     def checks(self, due: Int64s, offset: Int64s) -> UInt32s:
         """Checks of many rows; ``due`` in ms and ``offset``, both shape (rows,)."""
+        if len(due) <= _FEW_ROWS:
+            pairs = zip(due.tolist(), offset.tolist(), strict=True)
+            few = [_check_of_one(self._k0, self._k1, d, o) for d, o in pairs]
+            return np.array(few, np.uint32)
         words = (due.view(np.uint64), offset.view(np.uint64))
         digest = siphash13(self._k0, self._k1, words)
         folded = digest ^ (digest >> np.uint64(32))
@@ -133,3 +142,31 @@ def _rotate(v: UInt64s, by: int, spare: UInt64s) -> None:
     np.right_shift(v, np.uint64(64 - by), out=spare)
     np.left_shift(v, np.uint64(by), out=v)
     np.bitwise_or(v, spare, out=v)
+
+
+def _check_of_one(k0: int, k1: int, due: int, offset: int) -> int:
+    """The same for one row, in plain integers."""
+    v0, v1 = k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D
+    v2, v3 = k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573
+    for word in (due & _MASK, offset & _MASK, _LENGTH_WORD):
+        v0, v1, v2, v3 = _round_of_one(v0, v1, v2, v3 ^ word)
+        v0 ^= word
+    v2 ^= 0xFF
+    for _ in range(3):
+        v0, v1, v2, v3 = _round_of_one(v0, v1, v2, v3)
+    digest = v0 ^ v1 ^ v2 ^ v3
+    return (digest ^ (digest >> 32)) & 0xFFFFFFFF
+
+
+def _round_of_one(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
+    v0 = (v0 + v1) & _MASK
+    v1 = ((v1 << 13) | (v1 >> 51)) & _MASK ^ v0
+    v0 = ((v0 << 32) | (v0 >> 32)) & _MASK
+    v2 = (v2 + v3) & _MASK
+    v3 = ((v3 << 16) | (v3 >> 48)) & _MASK ^ v2
+    v0 = (v0 + v3) & _MASK
+    v3 = ((v3 << 21) | (v3 >> 43)) & _MASK ^ v0
+    v2 = (v2 + v1) & _MASK
+    v1 = ((v1 << 17) | (v1 >> 47)) & _MASK ^ v2
+    v2 = ((v2 << 32) | (v2 >> 32)) & _MASK
+    return v0, v1, v2, v3

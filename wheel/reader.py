@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from .config import TICK_MS
 from .mark import Mark
+from .rows import from_numpy
 from .runs import (
     EMPTY,
     OFFSET_END,
@@ -236,11 +237,11 @@ def _late_in_files(
             mask = (offset >= first) & (offset <= last) & mark.behind(times(block, "due"), offset)
             indices = np.flatnonzero(mask)
             if len(indices):
-                parts.append(block.take(pa.array(indices)))
+                parts.append(block.take(from_numpy(indices, pa.int64())))
     if not parts:
         return EMPTY, cancelled
     rows = pa.concat_batches(parts)
-    return rows.take(pa.array(np.argsort(times(rows, "offset")))), cancelled
+    return rows.take(from_numpy(np.argsort(times(rows, "offset")), pa.int64())), cancelled
 
 
 def _cut(

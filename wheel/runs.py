@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from .rows import from_numpy
 from .schema import ROW, Int64s, times
 from .tail import Piece
 
@@ -53,7 +54,7 @@ class Source:
         return self.rows.take(
             self.indices[start:stop]
             if isinstance(self.rows, Piece)
-            else pa.array(self.indices[start:stop])
+            else from_numpy(self.indices[start:stop], pa.int64())
         )
 
 
@@ -155,7 +156,7 @@ def gather(sources: Sequence[Source], starts: Sequence[int], stops: Sequence[int
 def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows with the ROW schema in ``(due, offset)`` order."""
     due, offset = times(rows, "due"), times(rows, "offset")
-    return rows.take(pa.array(np.lexsort((offset, due))))
+    return rows.take(from_numpy(np.lexsort((offset, due)), pa.int64()))
 
 
 class Window:
@@ -207,7 +208,7 @@ class Window:
         order = np.lexsort((offset, due))
         if bound is not None:
             order = order[: position_after(due[order], offset[order], bound)]
-        return pa.concat_batches(parts).take(pa.array(order[:rows_max]))
+        return pa.concat_batches(parts).take(from_numpy(order[:rows_max], pa.int64()))
 
 
 def _within(run: Run, start: int, stop: int, bytes_max: int) -> int:

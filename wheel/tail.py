@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from .rows import from_numpy
 from .schema import ROW, Int64s, times
 
 _FAN = 16
@@ -52,11 +53,15 @@ class Piece:
 
     def with_offsets(self, rows: pa.RecordBatch, offsets: Int64s) -> pa.RecordBatch:
         """Rows taken from this piece, with the ROW schema."""
-        return pa.RecordBatch.from_arrays([pa.array(offsets), *rows.columns], schema=ROW)
+        return pa.RecordBatch.from_arrays(
+            [from_numpy(offsets, pa.int64()), *rows.columns], schema=ROW
+        )
 
     def take(self, indices: Int64s) -> pa.RecordBatch:
         """Some rows, in the given order, with the ROW schema."""
-        return self.with_offsets(self.rows.take(pa.array(indices)), indices + self.base_offset)
+        return self.with_offsets(
+            self.rows.take(from_numpy(indices, pa.int64())), indices + self.base_offset
+        )
 
 
 def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int) -> Piece:

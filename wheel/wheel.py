@@ -33,6 +33,7 @@ from .log import Carried, Log, Queued
 from .producers import SOURCE_PRODUCER
 from .receipt import CancelAnswer, Receipt
 from .recovery import Recovered, recover
+from .rows import from_numpy
 from .schema import PAYLOAD, TIME, check_input, times
 from .state import Checkpoint, Sent, StateStore
 from .status import Status
@@ -144,6 +145,10 @@ class Wheel:
         Errors: ``InvalidBatch``, ``InvalidMessage``, ``Overloaded``, ``SequenceTooOld``,
         ``NotRunning``; nothing is stored then. The future may fail with ``Overloaded``.
         """
+        known = self._find(producer, sequence) if producer else None
+        if known is not None:
+            # Judged by the clock of its first time: a retry must not fail for being one.
+            return self._again(known, check_input(rows, self.config, known.created))
         return self._append(check_input(rows, self.config, now_ms), now_ms, producer, sequence)
 
     def append_source(
@@ -206,7 +211,7 @@ class Wheel:
         created = np.full(rows.num_rows, now_ms, np.int64)
         columns = [
             rows.column(0),
-            pa.Array.from_buffers(TIME, len(created), [None, pa.py_buffer(created)]),
+            from_numpy(created, TIME),
             pa.nulls(len(created), pa.int64()),
             *rows.columns[1:],
         ]
@@ -221,11 +226,15 @@ class Wheel:
                     return self._again(known, stored)
             return self._queue(data, stored, now_ms, producer, sequence).future
 
+    def _find(self, producer: int, sequence: int) -> Sent | None:
+        with self._lock:
+            return self._log.producers.find(producer, sequence)
+
     def _queue_rows(
         self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[tuple[int, int]]
     ) -> Carried:
         """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in)."""
-        created = pa.array(np.full(rows.num_rows, now_ms, np.int64)).cast(TIME)
+        created = from_numpy(np.full(rows.num_rows, now_ms, np.int64), TIME)
         payload = rows.set_column(1, PAYLOAD.field("created"), created)
         data = payload.serialize()
         with self._lock:
@@ -267,7 +276,8 @@ class Wheel:
                 limit=f"{known.count} rows",
                 remedy="Give every batch a sequence of its own",
             )
-        waiting = self._log.in_queue(known.index)
+        with self._lock:
+            waiting = self._log.in_queue(known.index)
         if waiting is not None and waiting.carried is not None:
             return waiting.carried.future
         future: Future[Receipt] = Future()
