@@ -1,0 +1,120 @@
+"""Stopping with threads that do not end, and what a node says when it cannot do its whole job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwheel import Client
+from slotwheel.node.config import NodeConfig
+from slotwheel.node.node import Node, wall_clock_ms
+from slotwheel.wheel.config import WheelConfig
+from support.nodeprocess import topic_rows
+
+
+class StepClock:
+    def __init__(self) -> None:
+        self.offset_ms = 0
+
+    def __call__(self) -> int:
+        return wall_clock_ms() + self.offset_ms
+
+
+@contextmanager
+def running(
+    data: Path, clock: StepClock | None = None, **limits: Any
+) -> Iterator[tuple[Node, list[str]]]:
+    """A node, and the threads that were left when it was stopped."""
+    config = NodeConfig(data, "127.0.0.1:0", None, wheel=WheelConfig(**limits))
+    node = Node(config, clock=clock or wall_clock_ms)
+    node.start()
+    left: list[str] = []
+    try:
+        yield node, left
+    finally:
+        started = time.monotonic()
+        left += node.stop()
+        assert time.monotonic() - started < 2.0
+
+
+@pytest.mark.parametrize("stuck", ["hand", "slot-files"])
+def test_a_stuck_thread_is_left_behind_and_costs_nothing_that_was_stored(
+    tmp_path: Path, stuck: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, release = threading.Event(), threading.Event()
+
+    def wait(*args: Any, **named: Any) -> Any:
+        reached.set()
+        release.wait(30)
+        raise RuntimeError("was stuck")
+
+    with running(tmp_path / "data", tail_age_ms=100, tail_keep_ms=50) as (node, left):
+        if stuck == "hand":
+            monkeypatch.setattr(node._out.sink, "deliver", wait)
+        else:
+            monkeypatch.setattr(node.wheel, "spill", wait)
+        with Client(node.listening) as client:
+            client.send("kept", b"x", delay=0.05 if stuck == "hand" else 600).result(5)
+        assert reached.wait(10)
+    assert left == [stuck]
+    # A real process ends here. In this one the thread goes on: let it, and close by hand.
+    monkeypatch.undo()
+    release.set()
+    for thread in (*node._threads.values(), *(loop.thread for loop in node._loops.values())):
+        thread.join(10)
+    node._undo.close()
+    with running(tmp_path / "data") as (again, _):
+        assert again.wheel.status().accepted == 1
+        deadline = time.monotonic() + 10
+        while stuck == "hand" and not topic_rows(tmp_path / "data", "kept"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_clock_that_steps_back_is_told_and_nothing_leaves_early(tmp_path: Path) -> None:
+    clock = StepClock()
+    with running(tmp_path / "data", clock) as (node, _), Client(node.listening) as client:
+        client.send("first", b"x", delay=0.05).result(5)
+        _wait_until(lambda: node.wheel.status().delivered == 1)
+        assert node.unready() == []
+        clock.offset_ms = -3_000
+        _wait_until(lambda: any("clock" in reason for reason in node.unready()))
+        assert node.unhealthy() == []
+        due = client.send("second", b"x", due=wall_clock_ms() + 500)
+        due.result(5)
+        _wait_until(lambda: "clock-behind" in node.metrics.render().decode())
+        time.sleep(1.0)
+        assert node.wheel.status().delivered == 1
+        clock.offset_ms = 0
+        _wait_until(lambda: node.wheel.status().delivered == 2)
+        assert node.unready() == []
+
+
+def test_a_disk_that_is_almost_full_is_told(tmp_path: Path) -> None:
+    with running(tmp_path / "data", disk_reserve_bytes=1 << 60) as (node, _):
+        (reason,) = node.unready()
+        assert "kept in reserve" in reason
+
+
+def test_what_must_not_be_survived_ends_with_3() -> None:
+    code = "from slotwheel.node.node import end_process; end_process(OSError('gone'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 3
+    assert "gone" in done.stderr
+
+
+def _wait_until(true: Any, timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
