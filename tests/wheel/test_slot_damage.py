@@ -1,0 +1,301 @@
+"""Slot files, state records and the catalog under damage; and the copies nobody may lose.
+
+Every bit of a slot file and of a state record is flipped, every file cut at every byte. What was
+not written is refused by name or cut off, never delivered, and what is sound is not touched by it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import lmdb
+import pytest
+
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.errors import Damaged
+from slotwheel.wheel.mark import Mark, Marks
+from slotwheel.wheel.receipt import CancelAnswer
+from slotwheel.wheel.slotfile import SlotFiles, path_of
+from slotwheel.wheel.state import Checkpoint, LmdbState, Sent, SlotInfo, Update, seal, unseal
+from slotwheel.wheel.wheel import Wheel
+from support.crashfs import MODES, Mode
+from support.crashlife import START_MS, PowerCut, Steps, World
+from support.journals import flipped
+
+SECOND = START_MS // 1000 + 5
+PATH = path_of(SECOND)
+
+
+def spilled_world() -> World:
+    """A wheel with one slot file of two blocks and some rows in another one."""
+    world = World(Steps(), embedded=False)
+    world.open()
+    world.append("a", [("x", 5100), ("y", 5700), ("x", 9000)])
+    world.commit()
+    world.spill(everything=True)
+    world.append("b", [("x", 5200), ("z", 5999)])
+    world.commit()
+    world.spill(everything=True)
+    return world
+
+
+def reopen(world: World) -> None:
+    world.let_go()
+    world.open()
+
+
+# -- a torn or damaged record taken as valid -----------------------------------------------------
+
+
+def test_every_flipped_bit_of_a_slot_file_is_seen_by_its_reader() -> None:
+    world = spilled_world()
+    info = world.state.durable.slots[SECOND]
+    content = world.files.content(PATH)
+    slot_files = SlotFiles(world.files, 4)
+    assert len(slot_files.read(SECOND, info)) == 2
+    for bit in range(len(content) * 8):
+        world.files.replace(PATH, flipped(content, bit))
+        with pytest.raises(Damaged, match=str(SECOND)):
+            slot_files.read(SECOND, info)
+
+
+def test_a_damaged_slot_is_not_delivered_and_its_repair_brings_every_row() -> None:
+    world = spilled_world()
+    content = world.files.content(PATH)
+    rng = Random(1)
+    for _ in range(40):
+        world.files.replace(PATH, flipped(content, rng.randrange(len(content) * 8)))
+        world.let_go()
+        world.wheel = Wheel.open(world.files, world.state, world.config, world.now_ms)
+        with pytest.raises(Damaged, match=str(SECOND)):
+            world.wheel.next_chunk(START_MS + 20_000)
+        assert not world.wheel.clean(START_MS + 20_000)
+    assert not world.book.offered
+    world.files.replace(PATH, content)
+    reopen(world)
+    world.finish()
+    assert len(world.book.answered) == 5
+
+
+def test_a_slot_file_cut_at_any_byte_is_refused_at_open_and_stays_as_it_is() -> None:
+    world = spilled_world()
+    content = world.files.content(PATH)
+    for length in range(len(content)):
+        world.files.replace(PATH, content[:length])
+        with pytest.raises(Damaged, match=str(SECOND)):
+            Wheel.open(world.files, world.state, world.config, world.now_ms)
+        assert world.files.content(PATH) == content[:length]
+    world.files.replace(PATH, content)
+    reopen(world)
+    world.finish()
+
+
+@pytest.mark.parametrize("junk", [b"\0", b"\xff" * 700, bytes(5000)])
+def test_bytes_behind_the_recorded_length_were_never_written(junk: bytes) -> None:
+    world = spilled_world()
+    content = world.files.content(PATH)
+    world.files.replace(PATH, content + junk)
+    reopen(world)
+    assert world.files.content(PATH) == content
+    assert world.wheel.mended
+    world.finish()
+
+
+RECORDS = Update(
+    store_id=bytes(range(16)),
+    epoch=3,
+    vote="node-1",
+    checkpoint=Checkpoint(7, 3, 40, 41, 1, Marks(Mark(5, 6, 7), 3), {"group": "default"}),
+    slots={SECOND: SlotInfo(4096, 10, 1, 39, 0x12345678)},
+    producers={7: [Sent(0, 0, START_MS, 2, 5), Sent(1, 5, START_MS, 3, 5)]},
+)
+
+
+def records_of(path: Path) -> list[tuple[str, bytes, bytes]]:
+    """Every record of a state store but the version: database, key, bytes."""
+    found = []
+    with lmdb.open(str(path / "state"), max_dbs=3) as env:
+        for name in ("meta", "slots", "producers"):
+            database = env.open_db(name.encode())
+            with env.begin(db=database) as txn:
+                found += [(name, bytes(k), bytes(v)) for k, v in txn.cursor() if k != b"version"]
+    return found
+
+
+def put(path: Path, name: str, key: bytes, record: bytes) -> None:
+    with lmdb.open(str(path / "state"), max_dbs=3) as env:
+        database = env.open_db(name.encode())
+        with env.begin(write=True, db=database) as txn:
+            txn.put(key, record)
+
+
+def test_every_flipped_bit_of_a_state_record_is_refused(tmp_path: Path) -> None:
+    state = LmdbState(tmp_path)
+    state.commit(RECORDS)
+    state.close()
+    records = records_of(tmp_path)
+    assert len(records) == 6
+    rng = Random(2)
+    for name, key, record in records:
+        for bit in range(len(record) * 8):
+            with pytest.raises(Damaged, match="checksum"):
+                unseal(key, flipped(record, bit), "state")
+        for length in range(len(record)):
+            with pytest.raises(Damaged, match="checksum"):
+                unseal(key, record[:length], "state")
+        put(tmp_path, name, key, flipped(record, rng.randrange(len(record) * 8)))
+        state = LmdbState(tmp_path)
+        with pytest.raises(Damaged, match="checksum"):
+            state.load()
+        state.close()
+        put(tmp_path, name, key, record)
+    state = LmdbState(tmp_path)
+    assert state.load().slots == RECORDS.slots
+    state.close()
+
+
+def test_a_record_under_another_key_is_refused() -> None:
+    """The length of one slot must not be taken for another's."""
+    with pytest.raises(Damaged):
+        unseal(b"slot 2", seal(b"slot 1", b"length"), "state")
+
+
+# -- receipt before sync -------------------------------------------------------------------------
+
+
+def test_a_receipt_survives_the_loss_of_every_unsynced_page() -> None:
+    world = World(Steps(), embedded=False)
+    world.open()
+    for number in range(60):
+        world.append(f"batch {number}", [("x", 1000 + number), ("y", 90_000)])
+        world.commit()
+        if number % 20 == 19:
+            world.spill(everything=True)
+        assert len(world.book.receipts) == 2 * (number + 1)
+        after = World(Steps(), embedded=False)
+        after.files = world.files.survivors("durable")
+        after.state.durable = world.state.durable
+        after.book = world.book
+        after.open()  # holds every receipt against what is stored
+        assert set(after.stored()) >= world.book.receipts
+
+
+# -- the cleaner deletes the only copy -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_crash_between_delivery_mark_and_deletion_loses_no_row(mode: Mode) -> None:
+    def play(world: World) -> None:
+        world.wait(7_000)
+        world.deliver()
+        world.wheel.clean(world.now_ms)  # before the mark
+        world.clean()  # behind it
+        world.wait(3_000)
+        world.deliver()
+        world.clean()
+
+    world = spilled_world()
+    first = world.steps.count + 1
+    play(world)
+    last = world.steps.count
+    assert {"state commit", f"unlink {PATH}"} <= set(world.steps.names[first:])
+    for stop_at in range(first, last + 1):
+        for seed in range(5 if mode == "random" else 1):
+            world = spilled_world()
+            world.steps.stop_at = stop_at
+            with pytest.raises(PowerCut):
+                play(world)
+            answered = set(world.book.answered)
+            world.crash(mode, Random(seed))
+            world.open()
+            assert set(world.stored()) | answered >= world.book.receipts
+            world.finish()
+            assert world.book.answered == world.book.receipts
+
+
+# -- index and files disagree --------------------------------------------------------------------
+
+
+def test_a_slot_file_that_is_missing_is_refused_by_name() -> None:
+    world = spilled_world()
+    world.files.remove(PATH)
+    with pytest.raises(Damaged, match=f"{PATH}.*no such file"):
+        Wheel.open(world.files, world.state, world.config, world.now_ms)
+
+
+def test_a_slot_file_without_a_record_is_removed_and_other_files_are_left_alone() -> None:
+    world = spilled_world()
+    world.files.replace(path_of(SECOND + 1), b"never committed")
+    world.files.replace("slots/notes.txt", b"somebody's")
+    names = world.files.list("slots")
+    wheel = Wheel.open(world.files, world.state, world.config, world.now_ms)
+    assert set(names) - set(world.files.list("slots")) == {f"{SECOND + 1}.arrows"}
+    assert len(wheel.mended) == 1
+
+
+def test_a_file_that_a_reader_opens_while_it_is_deleted_is_not_written_again() -> None:
+    """The doomed file's handle came back into the cache, and the next spill to that second went
+    into a file without a name."""
+    world = spilled_world()
+    slot_files = world.wheel._storage.slot_files
+    unlink = world.files.unlink
+
+    def unlink_while_somebody_reads(path: str) -> None:
+        with slot_files.handles.use(path):
+            pass
+        unlink(path)
+
+    world.files.unlink = unlink_while_somebody_reads  # type: ignore[method-assign]
+    world.wait(12_000)
+    world.deliver()
+    world.clean()
+    assert world.files.list("slots") == []
+    world.append("late", [("x", 5300), ("y", 5301)])
+    world.commit()
+    world.spill(everything=True)
+    world.check_disk()
+    world.crash("durable", Random(0))
+    world.open()
+    world.finish()
+
+
+def test_one_handle_serves_appends_to_a_slot_that_is_being_read() -> None:
+    config = WheelConfig(open_handles_max=1)
+    world = World(Steps(), embedded=False, config=config)
+    world.open()
+    world.append("a", [("x", 5100), ("x", 6100)])
+    world.commit()
+    world.spill(everything=True)
+    handles = world.wheel._storage.slot_files.handles
+    with handles.use(PATH) as reader:
+        before = reader.size()
+        world.append("b", [("x", 5200), ("x", 6200)])
+        world.commit()
+        world.spill(everything=True)  # opens both files, so the reader's handle is evicted
+        assert reader.size() > before
+        assert len(handles) == 1
+    world.check_disk()
+    world.finish()
+    assert world.files.list("slots") == []
+
+
+# -- a cancel that says yes without knowing ------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cancel_that_was_answered_survives_and_one_that_was_not_is_unknown(mode: Mode) -> None:
+    world = spilled_world()
+    assert world.cancel("a", 0) is CancelAnswer.CANCELLED
+    first = world.steps.count + 1
+    world.cancel("b", 0)
+    for stop_at in range(first, world.steps.count + 1):
+        again = spilled_world()
+        again.cancel("a", 0)
+        again.steps.stop_at = stop_at
+        with pytest.raises(PowerCut):
+            again.cancel("b", 0)
+        again.crash(mode, Random(stop_at))
+        again.open()
+        again.finish()
+        assert (SECOND * 1000 + 100, 0) not in again.book.answered
