@@ -1,0 +1,112 @@
+"""The mark: what it covers, and its bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwheel.wheel.errors import Damaged, UnsupportedVersion
+from slotwheel.wheel.mark import Mark, Marks, TopicMark
+
+GOLDEN = Path(__file__).parent / "golden" / "mark-v1.bin"
+
+small = st.integers(-1, 6)
+some_marks = st.builds(Mark, small, small, small)
+int64s = st.integers(-(1 << 63), (1 << 63) - 1)
+uint64s = st.integers(0, (1 << 64) - 1)
+wide_marks = st.builds(Mark, int64s, int64s, int64s)
+all_marks = st.builds(
+    Marks,
+    main=wide_marks,
+    epoch=uint64s,
+    copies=st.dictionaries(
+        st.text(min_size=1, max_size=30), st.builds(TopicMark, wide_marks, uint64s), max_size=4
+    ),
+    covered=uint64s,
+    cancels=uint64s,
+    delivered=uint64s,
+    dead=uint64s,
+)
+keys = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
+
+
+def columns(rows: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    due = np.array([row[0] for row in rows], np.int64)
+    return due, np.array([row[1] for row in rows], np.int64)
+
+
+@given(some_marks, keys)
+def test_covered_is_the_definition(mark: Mark, rows: list[tuple[int, int]]) -> None:
+    due, offset = columns(rows)
+    expected = [o <= mark.L and (d, o) <= (mark.c, mark.r) for d, o in rows]
+    assert mark.covered(due, offset).tolist() == expected
+    assert [mark.covers(d, o) for d, o in rows] == expected
+    assert mark.behind(due, offset).tolist() == [(d, o) <= (mark.c, mark.r) for d, o in rows]
+
+
+@given(some_marks, st.lists(some_marks, max_size=3), keys)
+def test_every_copy_has_a_say(main: Mark, copies: list[Mark], rows: list[tuple[int, int]]) -> None:
+    marks = Marks(main, copies={str(n): TopicMark(copy) for n, copy in enumerate(copies)})
+    due, offset = columns(rows)
+    expected = [all(mark.covers(d, o) for mark in (main, *copies)) for d, o in rows]
+    assert marks.all_covered(due, offset).tolist() == expected
+
+
+@given(some_marks, st.lists(some_marks, max_size=2), keys, st.integers(0, 6))
+def test_a_slot_said_to_be_covered_has_no_uncovered_row(
+    main: Mark, copies: list[Mark], rows: list[tuple[int, int]], end: int
+) -> None:
+    """What is deleted because of ``all_cover`` may be nobody's only copy (Pulsar #26239)."""
+    marks = Marks(main, copies={str(n): TopicMark(copy) for n, copy in enumerate(copies)})
+    slot = [row for row in rows if row[0] < end]
+    highest = max((offset for _, offset in slot), default=-1)
+    if marks.all_cover(end, highest):
+        due, offset = columns(slot)
+        assert marks.all_covered(due, offset).all()
+
+
+@given(all_marks)
+def test_round_trip(marks: Marks) -> None:
+    assert Marks.decode(marks.encode()) == marks
+
+
+@given(all_marks, st.data())
+def test_cut_anywhere_or_longer_is_damage(marks: Marks, data: st.DataObject) -> None:
+    encoded = marks.encode()
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    with pytest.raises(Damaged, match="somewhere"):
+        Marks.decode(encoded[:cut], "somewhere")
+    with pytest.raises(Damaged, match="end of the mark"):
+        Marks.decode(encoded + b"\0")
+
+
+def test_bad_fields_are_named() -> None:
+    encoded = bytearray(Marks(copies={"topic": TopicMark(Mark())}).encode())
+    with pytest.raises(UnsupportedVersion, match="got 2"):
+        Marks.decode(b"\2" + bytes(encoded[1:]))
+    with pytest.raises(Damaged, match="reserved"):
+        Marks.decode(bytes(encoded[:4]) + b"\1" + bytes(encoded[5:]))
+    with pytest.raises(Damaged, match="UTF-8"):
+        Marks.decode(bytes(encoded[:-1]) + b"\xff")
+
+
+def test_golden() -> None:
+    """A journal written by version 1 stays readable; the file is never rewritten."""
+    marks = Marks(
+        main=Mark(1_900_000_000_123, 77, 99),
+        epoch=5,
+        copies={
+            "orders": TopicMark(Mark(1_900_000_000_100, 60, 99), 3),
+            "zahlungen-ü": TopicMark(Mark(1_899_999_999_000, (1 << 63) - 1, 42), 1),
+        },
+        covered=90,
+        cancels=4,
+        delivered=80,
+        dead=2,
+    )
+    assert Marks.decode(GOLDEN.read_bytes()) == marks
+    assert marks.encode() == GOLDEN.read_bytes()

@@ -1,0 +1,154 @@
+"""Sorted runs and windows, held against sorted lists of keys."""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from slotwheel.wheel.runs import (
+    OFFSET_END,
+    Key,
+    Run,
+    Source,
+    Window,
+    choose_end,
+    gather,
+    position_after,
+    sort_rows,
+    source_of_block,
+    source_of_piece,
+)
+from support.wheels import keys_of, piece_at, rows_at
+
+NONE: Key = (-1, -1)
+keys = st.tuples(st.integers(0, 8), st.integers(0, 40))
+many = st.lists(keys, unique_by=lambda key: key[1], max_size=40)
+limits = st.sampled_from([1, 100, 400, 1 << 30])
+
+
+def split(rows: list[Key], parts: int) -> list[Source]:
+    """Blocks of a slot file, each sorted."""
+    groups = [sorted(rows[at::parts]) for at in range(parts)]
+    return [source_of_block(rows_at(group)) for group in groups if group]
+
+
+@given(many, keys)
+def test_position_after_is_bisection_over_keys(rows: list[Key], key: Key) -> None:
+    rows.sort()
+    due = np.array([row[0] for row in rows], np.int64)
+    offset = np.array([row[1] for row in rows], np.int64)
+    assert position_after(due, offset, key) == bisect.bisect_right(rows, key)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=30), st.integers(0, 40))
+def test_a_piece_gives_its_rows_of_the_slot(due: list[int], first: int) -> None:
+    piece = piece_at(5, due)
+    source = source_of_piece(piece, 2, 6, first)
+    expected = sorted(
+        (at, offset) for offset, at in enumerate(due, 5) if 2 <= at < 6 and offset >= first
+    )
+    if source is None:
+        assert not expected
+    else:
+        assert list(zip(source.due.tolist(), source.offset.tolist(), strict=True)) == expected
+        assert keys_of(source.slice(0, len(expected))) == expected
+
+
+@settings(deadline=None)
+@given(many, st.integers(1, 4), limits)
+@example([(5, n) for n in range(40)], 3, 100)
+def test_windows_cut_anywhere_give_every_row_once_in_order(
+    rows: list[Key], parts: int, limit: int
+) -> None:
+    """Also when they are all due at one millisecond (I9)."""
+    sources = split(rows, parts)
+    after, found, windows = NONE, [], 0
+    while len(found) < len(rows):
+        starts = [position_after(s.due, s.offset, after) for s in sources]
+        end = choose_end(sources, starts, limit)
+        last = end if end is not None else (1 << 40, OFFSET_END)
+        stops = [position_after(s.due, s.offset, last) for s in sources]
+        run = gather(sources, starts, stops)
+        assert run is not None, "a window without a row: no progress"
+        found += keys_of(run.rows)
+        after, windows = last, windows + 1
+        assert windows <= len(rows)
+    assert found == sorted(rows)
+
+
+def test_a_window_keeps_to_its_bytes() -> None:
+    rows = [(n // 10, n) for n in range(1000)]
+    (source,) = split(rows, 1)
+    limit = source.nbytes // 7
+    end = choose_end([source], [0], limit)
+    assert end is not None
+    stop = position_after(source.due, source.offset, end)
+    assert 1000 // 14 <= stop <= 1000 // 7 + 10
+    assert end[1] == OFFSET_END, "cut between milliseconds where that is possible"
+    one_ms = split([(5, n) for n in range(1000)], 1)
+    inside = choose_end(one_ms, [0], one_ms[0].nbytes // 10)
+    assert inside is not None
+    assert inside[0] == 5
+    assert 90 <= inside[1] <= 100
+
+
+def test_everything_fits_is_no_end() -> None:
+    sources = split([(1, 1), (2, 2)], 1)
+    assert choose_end(sources, [0], 1 << 30) is None
+    assert choose_end(sources, [1], 1) is None, "one row is a window of its own"
+    assert choose_end([], [], 1) is None
+
+
+@settings(deadline=None)
+@given(
+    st.lists(many, min_size=1, max_size=20),
+    st.integers(1, 50),
+    st.sampled_from([1, 300, 1 << 30]),
+    st.lists(keys, max_size=4),
+)
+def test_peek_is_the_head_of_the_sorted_rest(
+    groups: list[list[Key]], rows_max: int, bytes_max: int, untils: list[Key]
+) -> None:
+    """More runs than are kept apart, cut by rows, bytes and ``until``."""
+    window, every = Window(None, (100, OFFSET_END)), []
+    offset = 0
+    for group in groups:
+        fresh = sorted((due, offset + at) for at, (due, _) in enumerate(group))
+        offset += len(group)
+        if fresh:
+            window.join(Run.of(rows_at(fresh)), NONE)
+            every += fresh
+    assert len(window.runs) <= 12
+    every.sort()
+    after = NONE
+    for until in [*sorted(untils), (100, OFFSET_END)]:
+        while True:
+            rest = [key for key in every if after < key <= until]
+            following = [key for key in every if key > after]
+            assert window.next_due(after) == (following[0][0] if following else None)
+            got = keys_of(window.peek(after, until, rows_max, bytes_max))
+            assert got == rest[: len(got)]
+            assert len(got) <= rows_max
+            assert bool(got) == bool(rest), "rows are due, and none was given"
+            if not got:
+                break
+            after = got[-1]
+    assert after == (every[-1] if every else NONE)
+
+
+def test_merging_drops_what_has_left() -> None:
+    window = Window(Run.of(rows_at([(1, 0)])), (100, OFFSET_END))
+    for offset in range(1, 40):
+        window.join(Run.of(rows_at([(1, offset)])), (1, offset - 1))
+    assert len(window.runs) <= 12
+    assert sum(run.rows.num_rows for run in window.runs) <= 13
+
+
+def test_sorting_keeps_contents_with_their_keys() -> None:
+    rows = sort_rows(rows_at([(5, 2), (4, 9), (5, 1)]))
+    assert keys_of(rows) == [(4, 9), (5, 1), (5, 2)]
+    assert rows.column("value").to_pylist() == [b"9", b"1", b"2"]

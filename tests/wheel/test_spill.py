@@ -1,0 +1,67 @@
+"""Gathering the tail: every uncovered row once, in slot order, whatever the ranges."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from slotwheel.wheel import spill
+from slotwheel.wheel.mark import Mark, Marks
+from slotwheel.wheel.schema import ROW
+from slotwheel.wheel.spill import blocks
+from slotwheel.wheel.tail import Piece
+from support.wheels import keys_of, piece_at
+
+FAR = 1 << 33  # further apart than 31 bits of milliseconds
+dues = st.one_of(st.integers(0, 6000), st.sampled_from([0, 999, 1000, 1001, FAR, FAR + 1]))
+shapes = st.lists(st.lists(dues, min_size=1, max_size=20), min_size=1, max_size=6)
+marks = st.builds(Mark, st.integers(-1, 4000), st.integers(-1, 60), st.integers(-1, 60))
+
+
+def pieces_of(shape: list[list[int]]) -> list[Piece]:
+    pieces, offset = [], 0
+    for due in shape:
+        pieces.append(piece_at(offset, due))
+        offset += len(due) + 3  # a gap, where entries without rows were
+    return pieces
+
+
+@settings(deadline=None, max_examples=200)
+@given(shapes, marks, st.sampled_from([1, 200, 2000, 1 << 30]))
+@example([[5, 3, FAR], [FAR, 0]], Mark(), 1)
+@example([[7] * 20, [7]], Mark(7, 10, 60), 1)
+def test_every_uncovered_row_once_in_slot_order(
+    shape: list[list[int]], mark: Mark, range_bytes: int
+) -> None:
+    pieces = pieces_of(shape)
+    with patch.object(spill, "_RANGE_BYTES", range_bytes):
+        found = list(blocks(pieces, Marks(mark).all_covered))
+    expected = [
+        (due, offset)
+        for piece in pieces
+        for offset, due in enumerate(piece.due.tolist(), piece.base_offset)
+        if not mark.covers(due, offset)
+    ]
+    seconds = [block.second for block in found]
+    assert seconds == sorted(set(seconds)), "a slot twice, or out of order"
+    for block in found:
+        assert block.rows.schema == ROW
+        keys = keys_of(block.rows)
+        assert keys == sorted(keys), "a block that is not sorted"
+        assert {due // 1000 for due, _ in keys} == {block.second}
+    assert sorted(expected) == [key for block in found for key in keys_of(block.rows)]
+
+
+def test_contents_stay_with_their_rows() -> None:
+    pieces = [piece_at(0, [2500, 100], cancels={1: 77}), piece_at(2, [2100, 100, 50])]
+    found = list(blocks(pieces, Marks().all_covered))
+    values = [block.rows.column("value").to_pylist() for block in found]
+    assert values == [[b"4", b"1", b"3"], [b"2", b"0"]]
+    assert found[0].rows.column("cancels").to_pylist() == [None, 77, None]
+
+
+def test_nothing_left_is_no_block() -> None:
+    assert list(blocks([piece_at(0, [5, 6])], Marks(Mark(6, 1, 1)).all_covered)) == []
+    assert list(blocks([], Marks().all_covered)) == []

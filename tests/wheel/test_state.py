@@ -1,0 +1,170 @@
+"""The state store: every field comes back, and what is not ours is refused by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from slotwheel.wheel.errors import Damaged, UnsupportedVersion
+from slotwheel.wheel.mark import Mark, Marks, TopicMark
+from slotwheel.wheel.state import (
+    STATE_VERSION,
+    Checkpoint,
+    LmdbState,
+    Sent,
+    SlotInfo,
+    Stored,
+    Update,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+
+MARKS = Marks(Mark(5_000, 7, 9), 3, {"a.b": TopicMark(Mark(4_000, 1 << 60, 8), 2)}, 11, 1, 9, 1)
+CHECKPOINT = Checkpoint(17, 3, 42, 40, 2, MARKS, {"group": "g", "slots": 7200, "key": "00" * 16})
+
+
+def reload(root: Path) -> Stored:
+    state = LmdbState(root)
+    try:
+        return state.load()
+    finally:
+        state.close()
+
+
+def test_a_new_directory_is_empty(tmp_path: Path) -> None:
+    assert reload(tmp_path) == Stored()
+
+
+def test_every_field_comes_back(tmp_path: Path) -> None:
+    state = LmdbState(tmp_path)
+    slots = {
+        -1: SlotInfo(1, 2, 0, -1, 0xFFFFFFFF),
+        1_900_000_000: SlotInfo((1 << 63) + 5, 1 << 40, 3, (1 << 62), 0),
+    }
+    producers = {
+        1: [Sent(1, 10, 1000, 5, 3), Sent(-2, 13, 1001, 6, 1)],
+        (1 << 63) | 2: [Sent(1 << 60, 0, -5, 1 << 62, (1 << 32) - 1)],
+        3: [],
+    }
+    state.commit(
+        Update(
+            epoch=3,
+            vote="node-ü",
+            store_id=b"0123456789abcdef",
+            checkpoint=CHECKPOINT,
+            slots=slots,
+            producers=producers,
+        )
+    )
+    state.close()
+    assert reload(tmp_path) == Stored(
+        b"0123456789abcdef", 3, "node-ü", CHECKPOINT, slots, producers
+    )
+
+
+def test_an_update_leaves_the_rest_as_it_is(tmp_path: Path) -> None:
+    state = LmdbState(tmp_path)
+    state.commit(
+        Update(
+            epoch=1,
+            slots={1: SlotInfo(1, 1, 0, 1, 1), 2: SlotInfo(2, 2, 0, 2, 2)},
+            producers={1: [Sent(1, 1, 1, 1, 1)], 2: [Sent(2, 2, 2, 2, 2)]},
+        )
+    )
+    state.commit(Update(vote="v", slots_deleted=[1, 99], producers_deleted=[2, 99]))
+    stored = state.load()
+    state.close()
+    assert (stored.epoch, stored.vote, stored.store_id) == (1, "v", b"")
+    assert list(stored.slots) == [2]
+    assert list(stored.producers) == [1]
+
+
+def test_a_commit_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    state = LmdbState(tmp_path)
+    state.commit(Update(epoch=1))
+    bad = SlotInfo(-1, 1, 0, 1, 1)  # no unsigned number: fails in the middle of the transaction
+    with pytest.raises(Exception, match="argument|format"):
+        state.commit(Update(epoch=2, slots={1: bad}))
+    assert state.load().epoch == 1
+    assert state.load().slots == {}
+    state.close()
+
+
+def test_a_full_map_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotwheel.wheel.state._MAP_BYTES", 128 << 10)
+    state = LmdbState(tmp_path)
+    state.commit(Update(epoch=1))
+    many = {second: SlotInfo(1, 1, 0, 1, 1) for second in range(20_000)}
+    with pytest.raises(OSError, match="no room"):
+        state.commit(Update(epoch=2, slots=many))
+    state.commit(Update(vote="still works"))
+    assert (state.load().epoch, state.load().slots) == (1, {})
+    state.close()
+
+
+def test_reading_beside_a_writer_changes_nothing(tmp_path: Path) -> None:
+    LmdbState(tmp_path).close()
+    before = sorted(os.listdir(tmp_path / "state"))  # noqa: PTH208
+    state = LmdbState(tmp_path, readonly=True)
+    assert state.load() == Stored()
+    state.close()
+    assert sorted(os.listdir(tmp_path / "state")) == before  # noqa: PTH208
+
+
+def put_meta(root: Path, key: bytes, value: bytes) -> None:
+    env = lmdb.open(str(root / "state"), max_dbs=3)
+    with env.begin(write=True, db=env.open_db(b"meta")) as txn:
+        txn.put(key, value)
+    env.close()
+
+
+def test_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
+    LmdbState(tmp_path).close()
+    put_meta(tmp_path, b"version", str(STATE_VERSION + 1).encode())
+    with pytest.raises(UnsupportedVersion, match=f"got {STATE_VERSION + 1}; limit {STATE_VERSION}"):
+        LmdbState(tmp_path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def noise(path: Path) -> None:
+    path.write_bytes(b"\xa5" * 8192)
+
+
+@pytest.mark.parametrize("damage", [cut, noise])
+def test_a_file_that_is_no_lmdb_is_damage(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    LmdbState(tmp_path).close()
+    damage(tmp_path / "state" / "data.mdb")
+    with pytest.raises(Damaged, match="state"):
+        LmdbState(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"{}", encode_checkpoint(CHECKPOINT)[:-1], b"\xff"]
+)
+def test_a_checkpoint_that_is_none_is_damage(tmp_path: Path, raw: bytes) -> None:
+    with pytest.raises(Damaged, match="somewhere"):
+        decode_checkpoint(raw, "somewhere")
+    LmdbState(tmp_path).close()
+    put_meta(tmp_path, b"checkpoint", raw)
+    with pytest.raises(Damaged, match="checkpoint"):
+        reload(tmp_path)
+
+
+def test_a_checkpoint_without_a_field_is_damage() -> None:
+    text = encode_checkpoint(CHECKPOINT).decode()
+    for name in ("index", "epoch", "next_offset", "rows", "cancels", "marks", "config"):
+        with pytest.raises(Damaged):
+            decode_checkpoint(text.replace(f'"{name}"', '"other"').encode(), "somewhere")
+
+
+def test_a_missing_store_is_damage_for_a_reader(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    with pytest.raises((Damaged, lmdb.Error, OSError)):
+        LmdbState(tmp_path, readonly=True)

@@ -1,0 +1,105 @@
+"""The tail: whatever comes in stays in order, in few pieces, and old snapshots stay what they were."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slotwheel.wheel import tail as module
+from slotwheel.wheel.schema import ROW
+from slotwheel.wheel.tail import Piece, Tail, offsets_of
+from support.wheels import keys_of, piece_at
+
+entries = st.lists(
+    st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=5), st.integers(0, 900)),
+    max_size=60,
+)
+
+
+def pieces_of(shape: list[tuple[list[int], int]], gap_at: int = -1) -> list[Piece]:
+    """Entries one after the other; ``created`` grows. ``gap_at``: offsets jump before that one."""
+    made: list[Piece] = []
+    offset, now = 0, 0
+    for index, (due, later) in enumerate(shape):
+        now += later
+        offset += 100 if index == gap_at else 0
+        made.append(piece_at(offset, due, index=index, created_ms=now))
+        offset += len(due)
+    return made
+
+
+def rows_of(pieces: list[Piece] | tuple[Piece, ...]) -> list[tuple[int, int]]:
+    return [
+        key
+        for piece in pieces
+        for key in keys_of(piece.with_offsets(piece.rows, offsets_of(piece)))
+    ]
+
+
+@settings(deadline=None)
+@given(entries, st.integers(-1, 60), st.integers(1, 10))
+def test_coalescing_loses_and_moves_nothing(
+    shape: list[tuple[list[int], int]], gap_at: int, group: int
+) -> None:
+    made = pieces_of(shape, gap_at)
+    tail = Tail()
+    for at in range(0, len(made), group):
+        tail.publish(Tail.grown(tail.pieces, made[at : at + group]))
+    assert rows_of(tail.pieces) == rows_of(made)
+    assert tail.nbytes == sum(piece.nbytes for piece in tail.pieces)
+    for piece in tail.pieces:
+        parts = [p for p in made if piece.base_offset <= p.base_offset < piece.next_offset]
+        assert piece.index == parts[-1].index
+        assert (piece.oldest_ms, piece.newest_ms) == (parts[0].oldest_ms, parts[-1].newest_ms)
+        assert piece.newest_ms - piece.oldest_ms <= 2_000, "an old row would hold new ones down"
+
+
+def test_many_small_entries_become_few_pieces() -> None:
+    """A batch of one row costs 6 KiB of bookkeeping, so 4096 of them may not stay 4096."""
+    pieces: tuple[Piece, ...] = ()
+    for offset in range(4096):
+        pieces = tuple(Tail.grown(pieces, [piece_at(offset, [offset])]))
+        assert len(pieces) <= 15 * 4
+    assert [len(piece.due) for piece in pieces] == [4096]
+
+
+def test_a_piece_stops_growing_at_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PIECE_BYTES", 4000)
+    pieces: list[Piece] = []
+    for offset in range(1000):
+        pieces = Tail.grown(tuple(pieces), [piece_at(offset, [offset], pad=100)])
+    assert max(piece.nbytes for piece in pieces) < 16 * 4000
+    assert len(pieces) > 10
+    assert rows_of(pieces) == [(offset, offset) for offset in range(1000)]
+
+
+def test_a_snapshot_stays_what_it_was() -> None:
+    tail = Tail()
+    tail.publish(Tail.grown((), [piece_at(0, [5, 3]), piece_at(2, [9])]))
+    before = tail.pieces
+    rows = rows_of(before)
+    tail.publish(Tail.grown(before, [piece_at(n, [n]) for n in range(3, 40)]))
+    tail.drop_below(40)
+    assert tail.pieces == ()
+    assert tail.nbytes == 0
+    assert rows_of(before) == rows
+
+
+def test_a_piece_that_reaches_beyond_is_not_dropped() -> None:
+    tail = Tail()
+    tail.publish([piece_at(0, [1, 2, 3]), piece_at(3, [4])])
+    tail.drop_below(2)
+    assert [piece.base_offset for piece in tail.pieces] == [0, 3]
+    tail.drop_below(3)
+    assert [piece.base_offset for piece in tail.pieces] == [3]
+
+
+def test_taken_rows_carry_their_offsets_and_cancels_are_counted() -> None:
+    piece = piece_at(10, [5, 3, 9], cancels={11: 4})
+    assert piece.cancels == 1
+    assert offsets_of(piece).tolist() == [10, 11, 12]
+    assert offsets_of(piece, 2).tolist() == [12]
+    taken = piece.take(offsets_of(piece)[[2, 0]] - 10)
+    assert taken.schema == ROW
+    assert keys_of(taken) == [(9, 12), (5, 10)]
