@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,11 +14,29 @@ from support.broker import Broker, Cluster, TopicFactory
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
 KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
 
+_figures = pytest.StashKey[list[str]]()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if KAFKA_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("kafka")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    lines = config.stash.get(_figures, [])
+    if lines:
+        terminalreporter.section("figures")
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Takes a line with what a test measured; all of them stand at the end of the run's report."""
+    return request.config.stash.setdefault(_figures, []).append
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,181 @@
+"""What slotwheel brought to Kafka, read back, and the rules all of it has to keep.
+
+The topics must stamp records with the time of their arrival (``LogAppendTime``, the default of
+``Cluster.create_topic``): against that clock lateness is measured, and nothing may be early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, TopicPartition
+from kafka.partitioner.default import murmur2
+
+from slotwheel.wheel.schema import Int64s
+from support.deliveries import Header, Sent
+from support.kafkaload import NAMED
+
+OURS = ("slotwheel-id", "slotwheel-due-ms", "slotwheel-created-ms")
+_WITHIN_S = 60.0
+
+
+class Arrived(NamedTuple):
+    """One record of a target topic; the offset of its id is its place in the wheel's log."""
+
+    topic: str
+    partition: int
+    appended_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    id: str
+    due_ms: int
+    created_ms: int
+    offset: int
+
+    @property
+    def late_ms(self) -> int:
+        return self.appended_ms - max(self.due_ms, self.created_ms)
+
+    def content(self, partition: int | None = None) -> Sent:
+        return Sent(self.topic, self.value, self.key, self.headers, partition, self.due_ms)
+
+
+class Reader:
+    """Follows topics from their beginning."""
+
+    def __init__(self, bootstrap: str, topics: Iterable[str]) -> None:
+        config = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
+        self._consumer = Consumer(config | {"auto.offset.reset": "error", "log_level": 0})
+        self._parts = []
+        for topic in topics:
+            known = self._consumer.list_topics(topic, 10).topics[topic]
+            assert known.error is None, known.error
+            self._parts += [TopicPartition(topic, p, 0) for p in sorted(known.partitions)]
+        self._consumer.assign(self._parts)
+        self.records: list[Any] = []
+
+    def ends(self) -> int:
+        """Records the topics hold now, in all."""
+        marks = [self._consumer.get_watermark_offsets(part, 10) for part in self._parts]
+        return sum(high for _, high in marks)
+
+    def read(self, count: int, within_s: float = _WITHIN_S) -> list[Arrived]:
+        """Wait until there are ``count`` records, and read all that there are."""
+        deadline = time.monotonic() + within_s
+        while (held := self.ends()) < count or len(self.records) < held:
+            assert time.monotonic() < deadline, f"{len(self.records)} read, {held} of {count} there"
+            for record in self._consumer.consume(10_000, 0.2):
+                error = record.error()
+                if error is None:
+                    self.records.append(record)
+                elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+                    raise AssertionError(error)
+        return [_arrived(record) for record in self.records]
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def read_all(bootstrap: str, topics: Iterable[str], count: int) -> list[Arrived]:
+    """All records of ``topics``, each partition in its order; waits for ``count`` of them."""
+    reader = Reader(bootstrap, topics)
+    try:
+        return reader.read(count)
+    finally:
+        reader.close()
+
+
+def held(bootstrap: str, topics: Iterable[str]) -> int:
+    """Records that ``topics`` hold now, in all."""
+    reader = Reader(bootstrap, topics)
+    try:
+        return reader.ends()
+    finally:
+        reader.close()
+
+
+def _arrived(record: Any) -> Arrived:
+    headers = record.headers() or []
+    own, ours = headers[:-3], headers[-3:]
+    assert tuple(name for name, _ in ours) == OURS, headers
+    id_ = ours[0][1].decode("ascii")
+    kind, appended_ms = record.timestamp()
+    assert kind == TIMESTAMP_LOG_APPEND_TIME
+    _, due, offset, _ = id_.split(".")
+    assert due == ours[1][1].decode()
+    return Arrived(
+        record.topic(),
+        record.partition(),
+        appended_ms,
+        record.key(),
+        record.value(),
+        tuple(own),
+        id_,
+        int(due),
+        int(ours[2][1]),
+        int(offset),
+    )
+
+
+def assert_none_early(arrived: Iterable[Arrived]) -> None:
+    early = [one for one in arrived if one.appended_ms < one.due_ms]
+    assert not early, (len(early), early[0])
+
+
+def assert_partitions(arrived: Iterable[Arrived], partitions: int) -> None:
+    """As named; else as Kafka's own partitioner says. Without a key it may be any."""
+    for one in arrived:
+        named = dict(one.headers).get(NAMED)
+        if named is not None:
+            assert one.partition == int(named), one
+        elif one.key is not None:
+            assert one.partition == (murmur2(one.key) & 0x7FFFFFFF) % partitions, one
+
+
+@dataclass(frozen=True)
+class Order:
+    """``late``: rows behind others of their partition that were due after them."""
+
+    late: int
+
+
+def assert_order(arrived: Iterable[Arrived], grace_ms: int = 3000) -> Order:
+    """To one partition by (due, offset), but for rows that came in after their due time: those by
+    offset. ``grace_ms``: how long a row may have taken from its creation to its commit.
+
+    A row behind one with a higher (due, offset) must be one that came late: the mark had passed
+    it. What the mark passed leaves in offset order.
+    """
+    partitions: dict[tuple[str, int], list[Arrived]] = defaultdict(list)
+    for one in arrived:
+        partitions[one.topic, one.partition].append(one)
+    late = 0
+    for rows in partitions.values():
+        highest, last_late = (-1, -1), -1
+        for one in rows:
+            place = one.due_ms, one.offset
+            if place > highest:
+                highest = place
+                continue
+            assert one.due_ms <= one.created_ms + grace_ms, ("not in due order", one, highest)
+            assert one.offset > last_late, ("late ones not in offset order", one, last_late)
+            last_late, late = one.offset, late + 1
+    return Order(late)
+
+
+def lateness(arrived: Sequence[Arrived]) -> Int64s:
+    """``arrival - max(due, created)`` in ms, shape (len(arrived),)."""
+    return np.array([one.late_ms for one in arrived], np.int64)
+
+
+def percentiles(arrived: Sequence[Arrived]) -> str:
+    """For people: how late they were."""
+    late = lateness(arrived)
+    p50, p99 = np.percentile(late, [50, 99])
+    return f"lateness p50 {p50:.0f} ms, p99 {p99:.0f} ms, max {late.max()} ms"
