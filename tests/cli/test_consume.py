@@ -15,7 +15,7 @@ import pytest
 
 from slotwheel.cli.main import run
 from slotwheel.wheel.rows import from_columns
-from support.datadirs import START_MS, SinkNode, messages
+from support.datadirs import START_MS, SinkNode, assert_sound, messages
 
 ODD = [b"plain", None, b"", b"\xff\x00", "späte".encode()]
 
@@ -25,6 +25,7 @@ def node(tmp_path: Path) -> Iterator[SinkNode]:
     node = SinkNode(tmp_path)
     yield node
     node.close()
+    assert_sound(tmp_path)
 
 
 def consume(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict[str, Any]]:

@@ -46,9 +46,9 @@ def test_the_demo_proves_itself_in_text_and_in_json(tmp_path: Path) -> None:
     text = start(folders[0], *SMALL)
     machine = start(folders[1], *SMALL, "--json", "--data", "wheel")
     try:
-        output, error = text.communicate(timeout=60)
+        output, error = text.communicate(timeout=120)
         assert (text.returncode, error) == (0, "")
-        report, error = machine.communicate(timeout=60)
+        report, error = machine.communicate(timeout=120)
         assert (machine.returncode, error) == (0, "")
     finally:
         text.kill()

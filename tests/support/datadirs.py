@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from slotwheel.cli.directory import reading
+from slotwheel.cli.verify import check_all
 from slotwheel.delivery.embedded import EmbeddedSink
 from slotwheel.delivery.sink import Answer
 from slotwheel.wheel.config import WheelConfig
@@ -75,6 +77,16 @@ class SinkNode(Node):
     def close(self) -> None:
         self.sink.close()
         super().close()
+
+
+def assert_sound(root: Path) -> None:
+    """The verifier finds nothing wrong in a data directory; for the teardown of fixtures.
+
+    The directory's state must not be open in this process.
+    """
+    with reading(root) as files:
+        faults = [fault for item in check_all(root, files, running=False) for fault in item.faults]
+    assert not faults, "\n".join(map(str, faults))
 
 
 def filled(root: Path, *, segment_bytes: int = 2_000) -> None:
