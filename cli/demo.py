@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,8 @@ from .demo_scenario import TOPICS, Outcome, Scenario
 from .directory import reading
 from .shared import json_option, print_json
 from .verify import Summary, check_all
+
+_LINE_EVERY_S = 2.5
 
 
 @click.command("demo")
@@ -113,13 +116,14 @@ def _new_directory(data: Path | None) -> Path:
 
 
 class _Screen:
-    """Two bars on a terminal; lines of events where the output is a file or a pipe."""
+    """Two bars on a terminal; in a file or a pipe the same as a line every few seconds."""
 
     def __init__(self, total: int, wanted: int, *, quiet: bool) -> None:
         self._console = Console(stderr=quiet, highlight=False, soft_wrap=True)
         self._quiet = quiet
         self._bars: Progress | None = None
         self._wanted = wanted
+        self._next_line = 0.0
         self._tasks: dict[str, TaskID] = {}
         self._stack = ExitStack()
         if self._console.is_terminal and not quiet:
@@ -143,7 +147,11 @@ class _Screen:
             self._console.print(text, markup=False)
 
     def counts(self, sent: int, arrived: int, cancelled: int) -> None:
-        if self._bars is not None:
+        if self._bars is None:
+            if time.monotonic() >= self._next_line:
+                self._next_line = time.monotonic() + _LINE_EVERY_S
+                self.event(f"scheduled {sent:,}, arrived {arrived:,}")
+        else:
             note = f"{cancelled:,} cancelled" if cancelled else ""
             self._bars.update(self._tasks["sent"], completed=sent)
             self._bars.update(

@@ -422,3 +422,16 @@ class LmdbStateOnce:
     def slots(self) -> dict[int, SlotInfo]:
         found: dict[int, SlotInfo] = self.load().slots
         return found
+
+
+def test_large_slot_files_are_mapped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answers where a file is too large to be read into memory."""
+    monkeypatch.setattr("slotwheel.wheel.verify._MAP_FROM_BYTES", 100)
+    assert verify(root)["invalid"] == 0
+    whole = (root / SLOT).read_bytes()
+    (root / SLOT).write_bytes(flipped(whole, 1000 * 8))
+    assert "CRC-32C" in only_fault(root, SLOT)["expected"]
+    (root / SLOT).write_bytes(whole[:-10])
+    assert only_fault(root, SLOT)["found"] == f"{len(whole) - 10} bytes"
+    (root / SLOT).write_bytes(b"")
+    assert only_fault(root, SLOT)["found"] == "0 bytes"
