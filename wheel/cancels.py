@@ -117,12 +117,15 @@ class Cancels:
             second.sorted = np.sort(np.fromiter(second.committed, np.int64, len(second.committed)))
         return second.sorted
 
-    def evict(self, covered_before_second: int, now_second: int, spilled: int) -> None:
+    def evict(
+        self, covered_before_second: int, covered_offset: int, now_second: int, spilled: int
+    ) -> None:
         """Forget the oldest until the bound holds.
 
-        Seconds before ``covered_before_second`` have left whole; forgetting one raises the floor.
-        A second far ahead can be forgotten when all its cancels are committed and spilled (below
-        offset ``spilled``): its file will be read again when needed.
+        A second before ``covered_before_second`` whose cancels have offsets up to
+        ``covered_offset`` has left whole, late rows too; forgetting it raises the floor. A second
+        far ahead can be forgotten when all its cancels are committed and spilled (below offset
+        ``spilled``): its file will be read again when needed.
         """
         if self._count <= self._max:
             return
@@ -132,7 +135,7 @@ class Cancels:
             second = self._seconds[at]
             if second.pending:
                 continue
-            if at < covered_before_second:
+            if at < covered_before_second and second.newest <= covered_offset:
                 self.floor_ms = max(self.floor_ms, (at + 1) * TICK_MS - 1)
             elif at <= now_second + _NEAR_SECONDS or second.newest >= spilled:
                 continue

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .canceller import Canceller
-from .config import WheelConfig
+from .config import TICK_MS, WheelConfig
 from .due import Chunk, Due
 from .entry import Kind
 from .errors import InvalidBatch, NotRunning, Overloaded
@@ -149,7 +149,9 @@ class Wheel:
         if known is not None:
             # Judged by the clock of its first time: a retry must not fail for being one.
             return self._again(known, check_input(rows, self.config, known.created))
-        return self._append(check_input(rows, self.config, now_ms), now_ms, producer, sequence)
+        # What was accepted once is not refused when it is repeated after the clock was set back.
+        judged_ms = self._created(producer, sequence, now_ms)
+        return self._append(check_input(rows, self.config, judged_ms), now_ms, producer, sequence)
 
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
@@ -204,6 +206,14 @@ class Wheel:
             lambda rows: check_input(rows, self.config, now_ms),
             timeout_s,
         )
+
+    def _created(self, producer: int, sequence: int, now_ms: int) -> int:
+        """When that entry of a producer came in first; ``now_ms`` if it is new."""
+        if not producer:
+            return now_ms
+        with self._lock:
+            known = self._log.producers.find(producer, sequence)
+        return now_ms if known is None else known.created
 
     def _append(
         self, rows: pa.RecordBatch, now_ms: int, producer: int, sequence: int
@@ -507,10 +517,13 @@ class Wheel:
             marks = self._committed_marks
         deleted = self._storage.clean(marks)
         with self._lock:
-            covered = min(
-                mark.c for mark in (marks.main, *(copy.mark for copy in marks.copies.values()))
+            every = (marks.main, *(copy.mark for copy in marks.copies.values()))
+            self._cancels.evict(
+                min(mark.c for mark in every) // TICK_MS,
+                min(mark.L for mark in every),
+                now_ms // TICK_MS,
+                self._storage.spilled,
             )
-            self._cancels.evict(covered // 1000, now_ms // 1000, self._storage.spilled)
         return deleted
 
     # -- seen from outside -----------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_evicting_what_has_left_raises_the_floor() -> None:
     cancels = Cancels(1)
     for second in (1, 2, 3):
         cancels.add(second * 1000, second, 10 + second, None)
-    cancels.evict(covered_before_second=3, now_second=3, spilled=100)
+    cancels.evict(covered_before_second=3, covered_offset=99, now_second=3, spilled=100)
     assert cancels.get(1000, 1) == cancels.get(2000, 2) == (False, None)
     assert cancels.get(3000, 3) == (True, None)
     assert cancels.floor_ms == 2999
@@ -83,7 +83,7 @@ def test_what_is_pending_unspilled_or_near_is_never_evicted() -> None:
     cancels.add(10_000, 2, 51, None)  # near: its slot may be open
     cancels.add(900_000, 3, 99, None)  # far ahead, not in its file yet
     cancels.add(901_000, 4, 52, None)  # far ahead, in its file
-    cancels.evict(covered_before_second=2, now_second=5, spilled=99)
+    cancels.evict(covered_before_second=2, covered_offset=40, now_second=5, spilled=99)
     assert cancels.get(1_000, 1)[0]
     assert cancels.get(10_000, 2)[0]
     assert cancels.get(900_000, 3)[0]
@@ -96,6 +96,16 @@ def test_below_the_bound_nothing_is_evicted() -> None:
     cancels = Cancels(2)
     cancels.add(1000, 1, 10, None)
     cancels.add(2000, 2, 11, None)
-    cancels.evict(covered_before_second=100, now_second=100, spilled=100)
+    cancels.evict(covered_before_second=100, covered_offset=99, now_second=100, spilled=100)
     assert len(cancels) == 2
     assert cancels.floor_ms == -1
+
+
+def test_a_late_rows_cancel_is_kept_until_the_row_was_passed() -> None:
+    """Found by the state machine: its second had left, the late row in it had not."""
+    cancels = Cancels(0)
+    cancels.add(1_000, 30, 31, None)
+    cancels.evict(covered_before_second=50, covered_offset=30, now_second=50, spilled=10)
+    assert cancels.get(1_000, 30)[0]
+    cancels.evict(covered_before_second=50, covered_offset=31, now_second=50, spilled=10)
+    assert not cancels.get(1_000, 30)[0]

@@ -133,6 +133,7 @@ class WheelMachine(RuleBasedStateMachine):
         self.late_cancels: list[tuple[int, int]] = []  # (target, own offset), not committed yet
         self.delivered = self.dead = 0
         self.is_open = False
+        self.in_flight = False
 
     @initialize(config=configs)
     def start(self, config: WheelConfig) -> None:
@@ -141,7 +142,7 @@ class WheelMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if self.is_open:
+            if self.is_open and not self.in_flight:  # in flight still: a rule has failed
                 self._finish()
                 self.node.close()
         finally:
@@ -459,6 +460,7 @@ class WheelMachine(RuleBasedStateMachine):
             assert self.now < mark.c
             return None
         assert chunk is None or mark.c <= self.now
+        self.in_flight = chunk is not None
         return chunk
 
     def _deliver(self, sink: Sink, sync: bool, chunks_max: int = 200) -> None:
@@ -484,6 +486,7 @@ class WheelMachine(RuleBasedStateMachine):
         wheel = self.node.wheel
         before = set(wheel.held_topics())
         wheel.answer(chunk, answered, dead, sink_down=down)
+        self.in_flight = False
         self.model.settle(rows, answered)
         self.delivered += int(answered.sum()) - dead
         self.dead += dead
