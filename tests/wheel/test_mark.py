@@ -34,7 +34,7 @@ all_marks = st.builds(
 keys = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
 
 
-def columns(rows: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def columns(rows: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     due = np.array([row[0] for row in rows], np.int64)
     return due, np.array([row[1] for row in rows], np.int64)
 

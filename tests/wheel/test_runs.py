@@ -66,7 +66,8 @@ def test_windows_cut_anywhere_give_every_row_once_in_order(
 ) -> None:
     """Also when they are all due at one millisecond (I9)."""
     sources = split(rows, parts)
-    after, found, windows = NONE, [], 0
+    found: list[Key] = []
+    after, windows = NONE, 0
     while len(found) < len(rows):
         starts = [position_after(s.due, s.offset, after) for s in sources]
         end = choose_end(sources, starts, limit)

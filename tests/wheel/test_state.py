@@ -87,7 +87,7 @@ def test_a_commit_is_whole_or_not_at_all(tmp_path: Path) -> None:
     state = LmdbState(tmp_path)
     state.commit(Update(epoch=1))
     bad = SlotInfo(-1, 1, 0, 1, 1)  # no unsigned number: fails in the middle of the transaction
-    with pytest.raises(Exception, match="argument|format"):
+    with pytest.raises(Exception, match=r"argument|format"):
         state.commit(Update(epoch=2, slots={1: bad}))
     assert state.load().epoch == 1
     assert state.load().slots == {}

@@ -1,4 +1,4 @@
-"""The tail: whatever comes in stays in order, in few pieces, and old snapshots stay what they were."""
+"""The tail: what comes in stays in order, in few pieces; old snapshots stay what they were."""
 
 from __future__ import annotations
 
