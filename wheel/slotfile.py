@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import contextlib
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -53,6 +55,8 @@ class SlotFiles:
     def __init__(self, files: Files, open_handles_max: int) -> None:
         self._files = files
         self.handles = HandleCache(files, open_handles_max)
+        self._uncommitted: set[int] = set()
+        """Slots appended to since the last commit: if that fails, junk lies behind their ends."""
         files.make_directory(SLOT_DIRECTORY)
         files.sync_dir(".")  # or a power cut takes the directory with all that a spill synced
 
@@ -76,10 +80,17 @@ class SlotFiles:
         crc = info.crc
         for part in parts:
             crc = crc32c(part, crc)
-        with self.handles.use(path_of(second), create=info.length == 0) as handle:
-            if handle.size() > info.length:
+        created = info.length == 0
+        # Not through the cache: a spill opens each of thousands of files once, and would only throw
+        # out those that are being read. Few calls, as each may have to wait for the interpreter.
+        handle = self._files.open(path_of(second), create=created)
+        try:
+            if (created or second in self._uncommitted) and handle.size() > info.length:
                 handle.truncate(info.length)
+            self._uncommitted.add(second)
             written = handle.pwrite(parts, info.length)
+        finally:
+            handle.close()
         return SlotInfo(
             info.length + written,
             info.rows + rows,
@@ -87,6 +98,10 @@ class SlotFiles:
             max(info.highest, highest),
             crc,
         )
+
+    def committed(self, seconds: Iterable[int]) -> None:
+        """The catalog knows the appends to these slots: nothing lies behind what it says."""
+        self._uncommitted.difference_update(seconds)
 
     def sync(self, second: int) -> None:
         with self.handles.use(path_of(second)) as handle:

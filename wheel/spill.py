@@ -19,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .config import TICK_MS
-from .runs import sort_rows
 from .schema import Int64s, times
 from .tail import Piece, offsets_of
 
@@ -50,15 +49,21 @@ def _sorted_rows(piece: Piece, covered: Covered) -> _Sorted:
     due = piece.due[keep]
     if not len(keep):
         return _Sorted(piece, due, keep)
-    relative = due - int(due.min())
-    if int(relative.max()) >> 31 or piece.rows.num_rows >> 32:
-        order = np.argsort(due, kind="stable")
-        return _Sorted(piece, due[order], keep[order])
-    # One sort of (due, row) packed into 64 bits is several times faster than an argsort.
-    packed = (relative << 32) | keep
-    packed.sort()
-    indices = packed & 0xFFFFFFFF
+    indices = keep[_order(due)]
     return _Sorted(piece, piece.due[indices], indices)
+
+
+def _order(due: Int64s) -> Int64s:
+    """The stable order of due times (at least one), shape (rows,)."""
+    relative = due - int(due.min())
+    if int(relative.max()) >> 31:
+        return np.argsort(due, kind="stable")
+    # One sort of (due, place) packed into 64 bits is several times faster than an argsort.
+    relative <<= 32
+    relative |= np.arange(len(due))
+    relative.sort()
+    relative &= 0xFFFFFFFF
+    return relative
 
 
 def blocks(pieces: Sequence[Piece], covered: Covered) -> Iterator[Block]:
@@ -98,10 +103,14 @@ def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:
 
 def _gather(parts: Sequence[_Sorted], low: int, high: int) -> pa.RecordBatch | None:
     taken = []
+    due = []
     for part in parts:
         start, stop = np.searchsorted(part.due, [low, high])
         if stop > start:
             taken.append(part.piece.take(part.indices[start:stop]))
-    if not taken:
-        return None
-    return sort_rows(pa.concat_batches(taken)) if len(taken) > 1 else taken[0]
+            due.append(part.due[start:stop])
+    if len(taken) <= 1:
+        return taken[0] if taken else None
+    # Parts are in offset order, and so are rows of one due time within a part.
+    order = _order(np.concatenate(due))
+    return pa.concat_batches(taken).take(pa.array(order))

@@ -102,7 +102,15 @@ class Storage:
     def read_blocks(
         self, second: int, info: SlotInfo, known: SlotInfo | None = None
     ) -> list[pa.RecordBatch]:
-        return self.slot_files.read(second, info, known)
+        """The blocks of a slot as of a read point; none when the cleaner has deleted it since, as
+        then every row in it was covered. Errors: ``Damaged``."""
+        try:
+            return self.slot_files.read(second, info, known)
+        except FileNotFoundError:
+            with self._lock:
+                if second in self.catalog:
+                    raise
+            return []
 
     def late_seconds(self, last_second: int, offset: int) -> list[int]:
         with self._lock:
@@ -188,6 +196,7 @@ class Storage:
                 producers_deleted=plan.producers_gone,
             )
         )
+        self.slot_files.committed(changed)
         with self._lock:
             nbytes = sum(
                 info.length - (self.catalog[second].length if second in self.catalog else 0)
