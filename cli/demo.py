@@ -9,8 +9,6 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-import time
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -19,18 +17,17 @@ from typing import NoReturn
 import click
 import pyarrow as pa
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.slotfile import path_of
+from .demo_arrivals import TOPICS
 from .demo_proof import Lateness, Proof, prove
-from .demo_scenario import TOPICS, Outcome, Scenario
+from .demo_scenario import Outcome, Scenario
+from .demo_screen import Screen
 from .directory import reading
 from .shared import json_option, print_json
 from .verify import Summary, check_all
-
-_LINE_EVERY_S = 2.5
 
 
 @click.command("demo")
@@ -72,7 +69,7 @@ def command(data: Path | None, messages: int, kept: int, seconds: float, as_json
     """
     signal.signal(signal.SIGTERM, _interrupt)
     directory = _new_directory(data)
-    with _Screen(messages + kept, messages, quiet=as_json) as screen:
+    with Screen(messages + kept, messages, quiet=as_json) as screen:
         outcome = Scenario(directory, messages, kept, seconds, screen).run()
     proof = prove(outcome.sent, outcome.arrived, outcome.killed_ms, outcome.ready_ms)
     in_files = _rows_in_slots(directory, outcome.slot_seconds)
@@ -113,53 +110,6 @@ def _new_directory(data: Path | None) -> Path:
         )
     data.mkdir(parents=True, exist_ok=True)
     return data.resolve()
-
-
-class _Screen:
-    """Two bars on a terminal; in a file or a pipe the same as a line every few seconds."""
-
-    def __init__(self, total: int, wanted: int, *, quiet: bool) -> None:
-        self._console = Console(stderr=quiet, highlight=False, soft_wrap=True)
-        self._quiet = quiet
-        self._bars: Progress | None = None
-        self._wanted = wanted
-        self._next_line = 0.0
-        self._tasks: dict[str, TaskID] = {}
-        self._stack = ExitStack()
-        if self._console.is_terminal and not quiet:
-            columns = (TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn())
-            self._bars = Progress(
-                *columns, TextColumn("{task.fields[note]}"), console=self._console
-            )
-            self._tasks["sent"] = self._bars.add_task("scheduled", total=total, note="")
-            self._tasks["arrived"] = self._bars.add_task("arrived", total=wanted, note="")
-
-    def __enter__(self) -> _Screen:
-        if self._bars is not None:
-            self._stack.enter_context(self._bars)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def event(self, text: str) -> None:
-        if not self._quiet:
-            self._console.print(text, markup=False)
-
-    def counts(self, sent: int, arrived: int, cancelled: int) -> None:
-        if self._bars is None:
-            if time.monotonic() >= self._next_line:
-                self._next_line = time.monotonic() + _LINE_EVERY_S
-                self.event(f"scheduled {sent:,}, arrived {arrived:,}")
-        else:
-            note = f"{cancelled:,} cancelled" if cancelled else ""
-            self._bars.update(self._tasks["sent"], completed=sent)
-            self._bars.update(
-                self._tasks["arrived"],
-                completed=arrived,
-                total=self._wanted - cancelled,
-                note=note,
-            )
 
 
 def _rows_in_slots(directory: Path, seconds: list[int]) -> int:

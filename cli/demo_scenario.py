@@ -12,9 +12,6 @@ in is read from the topics' files, beside the running node.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,17 +23,13 @@ import pyarrow as pa
 
 from ..client import Client
 from ..client.receipts import Receipts
-from ..delivery.topicreader import TopicReader
 from ..wheel.errors import NodeUnreachable, SlotwheelError
-from ..wheel.schema import Int64s, times
+from ..wheel.schema import Int64s
+from .demo_arrivals import TOPICS, VALUE, Arrivals
+from .demo_node import START_MAX_S, STEP_S, NodeProcess
 from .demo_proof import Arrived, Sent
-from .directory import ReadOnlyFiles
 
-TOPICS = ("demo-orders", "demo-mails", "demo-alarms")
-VALUE = "message {:08d}"
 BATCH_ROWS = 1_000
-STEP_S = 0.05
-START_MAX_S = 30.0
 KEPT_DUE_S = 3_600
 """When the messages are due that stay in their slot files."""
 KEPT_SLOTS = 20
@@ -48,116 +41,6 @@ class Show(Protocol):
     def event(self, text: str) -> None: ...
 
     def counts(self, sent: int, arrived: int, cancelled: int) -> None: ...
-
-
-class NodeProcess:
-    """The node, as a child that is ended by its own process id and by no other means."""
-
-    def __init__(self, data: Path) -> None:
-        self.data = data
-        self.address = ""
-        self._log = data / "node.log"
-        self._child: subprocess.Popen[bytes] | None = None
-        self._seen = 0
-
-    def start(self) -> None:
-        """Start it; on the same port as before, if it ran before. Does not wait."""
-        listen = self.address or "127.0.0.1:0"
-        command = [sys.executable, "-m", "slotwheel.cli.main", "node", "--data", str(self.data)]
-        command += ["--listen", listen, "--metrics", "off"]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWHEEL_")}
-        with self._log.open("ab") as log:
-            self._seen = log.tell()
-            self._child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean
-            )
-
-    def ready(self) -> bool:
-        """Whether it takes messages. Errors: ``NodeUnreachable`` when it has ended."""
-        assert self._child is not None
-        text = self._log.read_bytes()[self._seen :].decode("utf-8", "replace")
-        _, found, rest = text.partition("listening on ")
-        if found and "\n" in rest:
-            self.address = rest.split()[0]
-            return True
-        if self._child.poll() is not None:
-            raise NodeUnreachable(
-                f"the node ended with code {self._child.returncode}",
-                remedy=f"Its log is {self._log}; the last line: {text.strip()[-300:]}",
-            )
-        return False
-
-    def wait_ready(self) -> None:
-        end = time.monotonic() + START_MAX_S
-        while not self.ready():
-            if time.monotonic() > end:
-                raise NodeUnreachable(
-                    f"the node did not start within {START_MAX_S:.0f} s",
-                    remedy=f"Its log is {self._log}",
-                )
-            time.sleep(STEP_S)
-
-    def kill(self) -> int:
-        """SIGKILL; its process id."""
-        assert self._child is not None
-        self._child.kill()
-        self._child.wait()
-        return self._child.pid
-
-    def stop(self) -> int:
-        """SIGTERM, and SIGKILL if that does not help; the exit code."""
-        if self._child is None:
-            return 0
-        if self._child.poll() is None:
-            self._child.terminate()
-            try:
-                self._child.wait(10)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
-        return self._child.returncode
-
-
-class Arrivals:
-    """Reads the topics as they grow; keeps what the proof needs."""
-
-    def __init__(self, data: Path) -> None:
-        self._files = ReadOnlyFiles(data)
-        self._readers = [TopicReader(self._files, topic) for topic in TOPICS]
-        self._parts: list[tuple[list[int], Int64s, Int64s, Int64s, Int64s]] = []
-        self._seen: set[int] = set()
-
-    @property
-    def messages(self) -> int:
-        """Different messages so far."""
-        return len(self._seen)
-
-    def look(self) -> None:
-        for reader in self._readers:
-            for batch in reader.batches():
-                names = ("offset", "due", "created", "delivered")
-                offset, due, created, delivered = (times(batch, name).copy() for name in names)
-                numbers = [_number(value) for value in batch.column("value").to_pylist()]
-                self._seen.update(numbers)
-                self._parts.append((numbers, offset, due, created, delivered))
-
-    def result(self) -> Arrived:
-        """In the order of arrival, topic by topic (a message never changes its topic)."""
-        empty = np.zeros(0, np.int64)
-        columns = ([np.asarray(part[at], np.int64) for part in self._parts] for at in range(5))
-        return Arrived(*(np.concatenate([empty, *column]) for column in columns))
-
-    def close(self) -> None:
-        for reader in self._readers:
-            reader.close()
-        self._files.close()
-
-
-def _number(value: bytes | None) -> int:
-    """The number a value carries; -1 when it is none of ours."""
-    text = (value or b"").decode("ascii", "replace")
-    digits = text.removeprefix("message ")
-    return int(digits) if digits.isdigit() and VALUE.format(int(digits)) == text else -1
 
 
 @dataclass(slots=True)

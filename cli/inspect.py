@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 from crc32c import crc32c
@@ -18,18 +17,16 @@ from ..delivery.topicreader import TopicReader, check_exists, topics
 from ..delivery.topicreader import walk as walk_topic
 from ..wheel.entry import Entry, Kind
 from ..wheel.errors import Damaged, InvalidConfiguration
-from ..wheel.mark import Marks
-from ..wheel.scan import Located
 from ..wheel.scan import walk as walk_journal
 from ..wheel.schema import check_topic, times
 from ..wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.segment import is_segment_name
 from ..wheel.slotfile import SLOT_DIRECTORY, path_of, second_of
-from ..wheel.state import SlotInfo
 from ..wheel.verify import read_slot, slot_blocks
-from ..wheel.verify_journal import decode_config, decode_rows
+from ..wheel.verify_journal import decode_rows
 from .directory import ReadOnlyFiles, load_state, reading
 from .printing import Fields, Printer, message_fields, quiet_pipe, row_fields
+from .records import entry_fields, marks_fields, public, slot_fields
 from .shared import json_option
 
 
@@ -64,21 +61,9 @@ def slots(directory: Path, path: str | None, limit: int, as_json: bool) -> None:
             _slot(files, directory, path, printer)
             return
         for second, info in sorted(load_state(directory).slots.items()):
-            if not printer.record(_slot_fields(second, info)):
+            if not printer.record(slot_fields(second, info)):
                 printer.left_out("slot files")
                 return
-
-
-def _slot_fields(second: int, info: SlotInfo) -> Fields:
-    return {
-        "path": path_of(second),
-        "second_ms": second * 1000,
-        "length": info.length,
-        "rows": info.rows,
-        "cancels": info.cancels,
-        "highest": info.highest,
-        "crc": f"{info.crc:08x}",
-    }
 
 
 def _slot(files: ReadOnlyFiles, directory: Path, path: str, printer: Printer) -> None:
@@ -95,7 +80,7 @@ def _slot(files: ReadOnlyFiles, directory: Path, path: str, printer: Printer) ->
             got=second,
             remedy="'slotwheel inspect slots DIR' lists those there are",
         )
-    printer.line(_slot_fields(second, info))
+    printer.line(slot_fields(second, info))
     data = read_slot(files, second, info)
     for position, batch in slot_blocks(data, path_of(second)):
         printer.line({"block": position, "rows": batch.num_rows})
@@ -125,7 +110,7 @@ def journal(directory: Path, path: str | None, limit: int, as_json: bool, with_r
     with reading(directory) as files, quiet_pipe():
         for segment in _segments(files, path):
             for located in walk_journal(files, segment):
-                if not printer.record(_entry_fields(segment, located)):
+                if not printer.record(entry_fields(segment, located)):
                     printer.left_out("entries")
                     return
                 if with_rows and located.entry.kind is Kind.ROWS:
@@ -143,57 +128,9 @@ def _segments(files: ReadOnlyFiles, path: str | None) -> list[str]:
     return [f"{JOURNAL_DIRECTORY}/{name}" for name in names]
 
 
-def _entry_fields(path: str, located: Located) -> Fields:
-    entry = located.entry
-    fields: Fields = {
-        "path": path,
-        "position": located.position,
-        "index": entry.index,
-        "epoch": entry.epoch,
-        "kind": entry.kind.name.lower(),
-        "durable": located.durable,
-        "base_offset": entry.base_offset,
-        "bytes": len(entry.payload),
-    }
-    if entry.kind is Kind.ROWS:
-        due = times(decode_rows(entry, path), "due")
-        fields |= {"count": entry.count}
-        if entry.producer:
-            fields |= {"producer": entry.producer, "sequence": entry.sequence}
-        if len(due):
-            fields |= {"due_from_ms": int(due.min()), "due_to_ms": int(due.max())}
-    elif entry.kind is Kind.MARK:
-        fields |= marks_fields(Marks.decode(bytes(entry.payload), path))
-    else:
-        fields |= {"config": public(decode_config(entry, path))}
-    return fields
-
-
 def _print_rows(entry: Entry, path: str, printer: Printer) -> None:
     for fields in row_fields(decode_rows(entry, path), entry.base_offset):
         printer.line(fields, "  ")
-
-
-def marks_fields(marks: Marks) -> Fields:
-    fields: Fields = {
-        "c_ms": marks.main.c,
-        "r": marks.main.r,
-        "L": marks.main.L,
-        "covered": marks.covered,
-        "delivered": marks.delivered,
-        "dead": marks.dead,
-    }
-    if marks.copies:
-        fields["held_topics"] = {
-            topic: {"c_ms": copy.mark.c, "r": copy.mark.r, "L": copy.mark.L, "behind": copy.behind}
-            for topic, copy in marks.copies.items()
-        }
-    return fields
-
-
-def public(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without the key that makes ids hard to guess."""
-    return {name: "(hidden)" if name == "key" else value for name, value in config.items()}
 
 
 @command.command("state")
