@@ -103,7 +103,8 @@ def kill_with_embedded_topics(
     finally:
         arrived.close()
     check(report, lambda text: say(f"embedded topics, {text}"))
-    assert report.repeated_in_one_life == 0
+    lives = [(death.killed_ms, death.born_ms) for death in killing.deaths]
+    assert report.repeated_in_one_life == 0, (report.examples, lives, killing.node.log_text())
     verified = run_cli("verify", data)
     assert verified.returncode == 0, verified.stdout + verified.stderr
 

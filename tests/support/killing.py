@@ -154,6 +154,8 @@ class Report:
     """How long before the kill the oldest repeated row had been delivered."""
     kills: int
     seconds: float
+    examples: list[tuple[Arrival, Arrival]] = field(default_factory=list)
+    """Repeats in one life, the first few."""
 
     def line(self) -> str:
         return (
@@ -239,6 +241,8 @@ class Killing:
             report.renamed += before[0].offset != one.offset
             if before[1] == life:
                 report.repeated_in_one_life += 1
+                if len(report.examples) < 5:
+                    report.examples.append((before[0], one))
                 continue
             report.repeated_marked += self.deaths[life - 1].marks.main.covers(one.due, one.offset)
             unmarked = self.deaths[before[1]].killed_ms - before[0].at_ms

@@ -260,6 +260,27 @@ def test_a_file_that_a_reader_opens_while_it_is_deleted_is_not_written_again() -
     world.finish()
 
 
+def test_a_slot_that_is_deleted_under_its_reader_has_nothing_left_to_read() -> None:
+    """A question about a message comes while the cleaner deletes its slot."""
+    world = spilled_world()
+    storage = world.wheel._storage
+    point = storage.read_point(SECOND)
+    world.wait(12_000)
+    world.deliver()
+    world.clean()
+    assert storage.read_blocks(SECOND, point.info) == []
+    assert storage.find(START_MS + 5100, 0) is None
+
+
+def test_a_slot_file_that_somebody_else_deleted_is_an_error() -> None:
+    world = spilled_world()
+    storage = world.wheel._storage
+    storage.slot_files.close()
+    world.files.unlink(PATH)
+    with pytest.raises(FileNotFoundError):
+        storage.read_blocks(SECOND, storage.read_point(SECOND).info)
+
+
 def test_one_handle_serves_appends_to_a_slot_that_is_being_read() -> None:
     config = WheelConfig(open_handles_max=1)
     world = World(Steps(), embedded=False, config=config)
