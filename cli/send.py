@@ -8,14 +8,10 @@ and the client's buffer are bounded, so that a file of any size needs the same m
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import queue
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from io import BufferedReader
 from typing import BinaryIO
@@ -30,9 +26,10 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from ..client import Client, Message, Receipts
-from ..wheel.errors import InvalidMessage, SlotwheelError
+from ..client import Client, Message
+from ..wheel.errors import InvalidMessage
 from ..wheel.schema import check_topic
+from .receipts import Printer
 from .shared import (
     check_due,
     due_options,
@@ -44,10 +41,7 @@ from .shared import (
 
 READ_BYTES = 256 << 10
 PART_LINES_MAX = 5_000
-PARTS_WAITING_MAX = 16
 LINE_BYTES_MAX = 64 << 20
-BAD_LINES_MAX = 100
-"""After so many lines that cannot be sent it is not the lines that are wrong."""
 
 
 @click.command("send")
@@ -136,82 +130,6 @@ def read_parts(stream: BinaryIO) -> Iterator[list[bytes]]:
             yield [line.removesuffix(b"\r") for line in lines[start : start + PART_LINES_MAX]]
     if rest:
         yield [bytes(rest)]
-
-
-@dataclass(slots=True)
-class Printer:
-    """Prints ids as they come, in a thread of its own. ``bad``: messages that were not stored."""
-
-    as_json: bool
-    bad: int = 0
-    _printed: int = 0
-    _waiting: queue.Queue[Receipts | None] = field(init=False)
-    _failure: BaseException | None = None
-    _thread: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._waiting = queue.Queue(PARTS_WAITING_MAX)
-        self._thread = threading.Thread(target=self._run, name="printer", daemon=True)
-        self._thread.start()
-
-    def put(self, receipts: Receipts | None) -> None:
-        """Waits while too many receipts are open. Errors: what ended the printing."""
-        while True:
-            if self._failure is not None:
-                raise self._failure
-            with contextlib.suppress(queue.Full):
-                self._waiting.put(receipts, timeout=0.1)
-                return
-
-    def finish(self) -> None:
-        """Wait until everything is printed. Errors: what ended the printing."""
-        self.put(None)
-        while self._thread.is_alive():
-            self._thread.join(0.1)  # in pieces, so that Ctrl-C is heard
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while (receipts := self._waiting.get()) is not None:
-                self._print(receipts)
-                sys.stdout.flush()
-        except BaseException as error:
-            self._failure = error
-
-    def _print(self, receipts: Receipts) -> None:
-        errors = receipts.errors()
-        if not errors:
-            self._print_stored(receipts.result(), receipts.due_ms.tolist())
-        else:
-            for number, receipt in enumerate(receipts):
-                if number in errors:
-                    self._tell_bad(self._printed + number + 1, errors[number])
-                else:
-                    self._print_stored([receipt.id], [receipt.due_ms])
-        self._printed += len(receipts)
-
-    def _print_stored(self, ids: list[str], due_ms: list[int]) -> None:
-        if self.as_json:
-            both = zip(ids, due_ms, strict=True)
-            ids = [json.dumps({"id": one, "due_ms": due}) for one, due in both]
-        sys.stdout.write("\n".join(ids) + "\n")
-
-    def _tell_bad(self, number: int, error: SlotwheelError) -> None:
-        if not isinstance(error, InvalidMessage):
-            raise error
-        self.bad += 1
-        if self.as_json:
-            click.echo(json.dumps({"message": number, "error": error.to_wire()}), err=True)
-        else:
-            click.echo(f"error: message {number}: {error}", err=True)
-        if self.bad >= BAD_LINES_MAX:
-            raise SlotwheelError(
-                "too many messages that cannot be sent",
-                got=self.bad,
-                limit=BAD_LINES_MAX,
-                remedy="Mend what the messages above name, and send the rest again",
-            )
 
 
 Step = Callable[[int], None]

@@ -24,29 +24,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ..delivery.hand import Hand
 from ..intake.flight import FlightIntake, check_free
-from ..wheel.errors import SyncFailed
 from ..wheel.files import DirectoryLock, OsFiles
-from ..wheel.state import LmdbState
-from ..wheel.wheel import Wheel
 from . import work
 from .config import EMBEDDED, NodeConfig, check_address
 from .events import NodeEvents
 from .health import HealthServer
 from .logs import event
-from .loops import Loop
 from .metrics import Metrics
+from .opening import open_wheel
 from .sinks import WaysOut, delay_topic
+from .threads import Threads
 
 log = logging.getLogger("slotwheel.node")
 
 STOP_WITHIN_S = 1.6
 _LAST_MARK_S = 0.4
 """Kept of that time for the last mark and for closing."""
-SILENT_MAX_S = 60.0
-"""A loop that has not turned for so long is reported as unhealthy."""
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread keeps the interpreter; short, so that the hand is punctual."""
 EXIT_FATAL = 3
@@ -91,10 +88,7 @@ class Node:
         self.metrics_at = ""
         self._clock = clock
         self._on_fatal = on_fatal
-        self._hand_stop = threading.Event()
-        self._source_stop = threading.Event()
-        self._loops: dict[str, Loop] = {}
-        self._threads: dict[str, threading.Thread] = {}
+        self._threads = Threads(self.events.failed, on_fatal)
         self._started = False
         self._stopping = False
         self._undo = contextlib.ExitStack()
@@ -114,7 +108,10 @@ class Node:
                 undo.callback(self._health.close)
                 host = check_address(self.config.metrics, "--metrics")[0]
                 self.metrics_at = f"{_in_url(host)}:{self._health.port}"
-            self._open_wheel(undo)
+            self._files = OsFiles(self.config.data)
+            undo.callback(self._files.close)
+            self.wheel = open_wheel(self.config, self._files, self._clock, self.metrics)
+            undo.callback(self.wheel.close)
             self._out = WaysOut(self.config, self._files, self.wheel.mint, self._clock)
             undo.callback(self._close_sinks)
             self._source = delay_topic(self.config, self.wheel, self._clock, self.events.intake)
@@ -125,7 +122,7 @@ class Node:
                 lambda: self.events.sink_problem is None,
                 lambda: None if self._source is None else self._source.lag,
             )
-            undo.callback(self._stop_threads, lambda: time.monotonic() + 1.0)
+            undo.callback(self._stop_threads)
             self._start_threads()
             self._flight = FlightIntake(
                 self.wheel, self.config.listen, self._clock, events=self.events.intake
@@ -145,61 +142,14 @@ class Node:
             pid=os.getpid(),
         )
 
-    def _open_wheel(self, undo: contextlib.ExitStack) -> None:
-        started = time.perf_counter()
-        self._files = OsFiles(self.config.data)
-        undo.callback(self._files.close)
-        state = LmdbState(self.config.data)
-        try:
-            self.wheel = Wheel.open(
-                self._files, state, self.config.wheel, self._clock(), node_id=self.config.node_id
-            )
-        except BaseException:
-            state.close()
-            raise
-        undo.callback(self.wheel.close)
-        seconds = time.perf_counter() - started
-        self.metrics.recovery.set(seconds)
-        report, status = self.wheel.recovery, self.wheel.status()
-        event(
-            log,
-            logging.INFO,
-            "recovered",
-            seconds=round(seconds, 3),
-            epoch=self.wheel.epoch,
-            pending=status.pending,
-            journal_entries=report.entries,
-            torn_bytes=report.torn_bytes,
-            mended=len(self.wheel.mended),
-        )
-        for line in self.wheel.mended:
-            event(log, logging.DEBUG, "mended", file=line)
-        if report.torn_path is not None:
-            event(
-                log,
-                logging.WARNING,
-                "cut a torn end of the journal: it was never acknowledged",
-                path=report.torn_path,
-                position=report.torn_position,
-                bytes=report.torn_bytes,
-            )
-        away_ms = self._clock() - status.mark_c
-        if status.pending and status.mark_c > 0 and away_ms > status.horizon_ms:
-            event(
-                log,
-                logging.WARNING,
-                "down for longer than the horizon: what was due meanwhile leaves now",
-                seconds=away_ms // 1000,
-                horizon_s=status.horizon_ms // 1000,
-            )
-
     def _start_threads(self) -> None:
         wheel, clock = self.wheel, self._clock
         slot_files = work.SlotFileWork(wheel, clock, self.metrics)
         # An error in the midst of a group commit may have left entries half-way.
-        self._loop("syncer", lambda: work.sync(wheel, self.metrics), fatal=(Exception,))
-        self._loop("slot-files", slot_files.turn)
-        self._loop("prefetcher", lambda: work.prepare(wheel, clock))
+        threads = self._threads
+        threads.loop("syncer", lambda: work.sync(wheel, self.metrics), fatal=(Exception,))
+        threads.loop("slot-files", slot_files.turn)
+        threads.loop("prefetcher", lambda: work.prepare(wheel, clock))
         hand = Hand(
             wheel,
             self._out.sink,
@@ -208,49 +158,20 @@ class Node:
             events=self.events,
             on_fatal=self._on_fatal,
         )
-        self._thread("hand", lambda: hand.run(self._hand_stop))
+        threads.run("hand", hand.run)
         if self._source is not None:
-            source = self._source
-            self._thread("delay-topic", lambda: source.run(self._source_stop))
+            threads.run("delay-topic", self._source.run)
         if self.config.sink != EMBEDDED:
             where = f"Kafka at {self.config.bootstrap}"
-            check = work.SinkCheck(self._out.sink, self.events, where, self._sink_checked)
-            self._loop("sink-check", check.turn)
-
-    def _loop(
-        self,
-        name: str,
-        turn: Callable[[], float],
-        fatal: tuple[type[BaseException], ...] = (SyncFailed,),
-    ) -> None:
-        loop = Loop(name, turn, alarm=self.events.failed, on_fatal=self._on_fatal, fatal=fatal)
-        self._loops[name] = loop
-        loop.start()
-
-    def _thread(self, name: str, target: Callable[[], None]) -> None:
-        self._threads[name] = threading.Thread(target=target, name=name, daemon=True)
-        self._threads[name].start()
-
-    def _sink_checked(self) -> None:
-        self._loops["sink-check"].stop.set()
+            reached = partial(threads.tell, "sink-check")
+            check = work.SinkCheck(self._out.sink, self.events, where, reached)
+            threads.loop("sink-check", check.turn)
 
     # Running
 
     def unhealthy(self) -> list[str]:
         """Why the process should be restarted; empty if it should not."""
-        reasons = [
-            f"thread {name} has ended"
-            for name, thread in self._threads.items()
-            if not thread.is_alive() and not self._stopping
-        ]
-        for name, loop in self._loops.items():
-            if loop.stop.is_set():
-                continue
-            if not loop.thread.is_alive():
-                reasons.append(f"thread {name} has ended")
-            elif loop.silent_s > SILENT_MAX_S:
-                reasons.append(f"thread {name} has not turned for {loop.silent_s:.0f} s")
-        return reasons
+        return self._threads.unhealthy()
 
     def unready(self) -> list[str]:
         """Why the node does not do its whole job now; empty if it does."""
@@ -280,10 +201,10 @@ class Node:
             return []
         self._stopping = True
         deadline = time.monotonic() + within_s
-        self._source_stop.set()
-        self._hand_stop.set()
+        self._threads.tell("delay-topic", "hand")
         self._flight.close(grace_s=within_s / 4)
-        left = self._stop_threads(lambda: deadline - _LAST_MARK_S)
+        # The syncer goes last: others may wait for a commit.
+        left = self._threads.stop(deadline - _LAST_MARK_S, last="syncer")
         if "syncer" not in left:
             self._write_the_last_mark(deadline)
         if left:
@@ -297,22 +218,6 @@ class Node:
         event(log, logging.INFO, "stopped")
         return []
 
-    def _stop_threads(self, until: Callable[[], float]) -> list[str]:
-        """Stop all threads, the syncer last: others may wait for a commit. Those that are left."""
-        self._source_stop.set()
-        self._hand_stop.set()
-        others = [loop for name, loop in self._loops.items() if name != "syncer"]
-        for loop in others:
-            loop.stop.set()
-        for thread in (*self._threads.values(), *(loop.thread for loop in others)):
-            thread.join(max(0.05, until() - time.monotonic()))
-        syncer = self._loops.get("syncer")
-        if syncer is not None:
-            syncer.stop.set()
-            syncer.thread.join(work.SYNC_WAIT_S * 2)
-        threads = {**self._threads, **{name: loop.thread for name, loop in self._loops.items()}}
-        return [name for name, thread in threads.items() if thread.is_alive()]
-
     def _write_the_last_mark(self, deadline: float) -> None:
         """So that nothing is delivered again after the start."""
         try:
@@ -321,6 +226,10 @@ class Node:
                 pass
         except Exception as error:
             self._on_fatal(error)
+
+    def _stop_threads(self) -> None:
+        """When starting failed half-way; after ``stop`` there are none left."""
+        self._threads.stop(time.monotonic() + 1.0, last="syncer")
 
     def _close_sinks(self) -> None:
         with contextlib.suppress(Exception):  # whatever it is, the process is ending

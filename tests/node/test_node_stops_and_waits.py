@@ -68,8 +68,7 @@ def test_a_stuck_thread_is_left_behind_and_costs_nothing_that_was_stored(
     # A real process ends here. In this one the thread goes on: let it, and close by hand.
     monkeypatch.undo()
     release.set()
-    for thread in (*node._threads.values(), *(loop.thread for loop in node._loops.values())):
-        thread.join(10)
+    assert node._threads.stop(time.monotonic() + 10, last="syncer") == []
     node._undo.close()
     with running(tmp_path / "data") as (again, _):
         assert again.wheel.status().accepted == 1

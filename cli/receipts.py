@@ -1,0 +1,95 @@
+"""Prints the ids of messages as their receipts come, in order, while others are still sent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import sys
+import threading
+from dataclasses import dataclass, field
+
+import click
+
+from ..client import Receipts
+from ..wheel.errors import InvalidMessage, SlotwheelError
+
+PARTS_WAITING_MAX = 16
+BAD_MESSAGES_MAX = 100
+"""After so many that cannot be sent it is not the single message that is wrong."""
+
+
+@dataclass(slots=True)
+class Printer:
+    """Prints ids as they come, in a thread of its own. ``bad``: messages that were not stored."""
+
+    as_json: bool
+    bad: int = 0
+    _printed: int = 0
+    _waiting: queue.Queue[Receipts | None] = field(init=False)
+    _failure: BaseException | None = None
+    _thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._waiting = queue.Queue(PARTS_WAITING_MAX)
+        self._thread = threading.Thread(target=self._run, name="printer", daemon=True)
+        self._thread.start()
+
+    def put(self, receipts: Receipts | None) -> None:
+        """Waits while too many receipts are open. Errors: what ended the printing."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            with contextlib.suppress(queue.Full):
+                self._waiting.put(receipts, timeout=0.1)
+                return
+
+    def finish(self) -> None:
+        """Wait until everything is printed. Errors: what ended the printing."""
+        self.put(None)
+        while self._thread.is_alive():
+            self._thread.join(0.1)  # in pieces, so that Ctrl-C is heard
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while (receipts := self._waiting.get()) is not None:
+                self._print(receipts)
+                sys.stdout.flush()
+        except BaseException as error:
+            self._failure = error
+
+    def _print(self, receipts: Receipts) -> None:
+        errors = receipts.errors()
+        if not errors:
+            self._print_stored(receipts.result(), receipts.due_ms.tolist())
+        else:
+            for number, receipt in enumerate(receipts):
+                if number in errors:
+                    self._tell_bad(self._printed + number + 1, errors[number])
+                else:
+                    self._print_stored([receipt.id], [receipt.due_ms])
+        self._printed += len(receipts)
+
+    def _print_stored(self, ids: list[str], due_ms: list[int]) -> None:
+        if self.as_json:
+            both = zip(ids, due_ms, strict=True)
+            ids = [json.dumps({"id": one, "due_ms": due}) for one, due in both]
+        sys.stdout.write("\n".join(ids) + "\n")
+
+    def _tell_bad(self, number: int, error: SlotwheelError) -> None:
+        if not isinstance(error, InvalidMessage):
+            raise error
+        self.bad += 1
+        if self.as_json:
+            click.echo(json.dumps({"message": number, "error": error.to_wire()}), err=True)
+        else:
+            click.echo(f"error: message {number}: {error}", err=True)
+        if self.bad >= BAD_MESSAGES_MAX:
+            raise SlotwheelError(
+                "too many messages that cannot be sent",
+                got=self.bad,
+                limit=BAD_MESSAGES_MAX,
+                remedy="Mend what the messages above name, and send the rest again",
+            )

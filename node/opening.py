@@ -1,0 +1,68 @@
+"""Opening the data directory of a node, and telling what was found there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from ..wheel.files import Files
+from ..wheel.state import LmdbState
+from ..wheel.wheel import Wheel
+from .config import NodeConfig
+from .logs import event
+from .metrics import Metrics
+
+log = logging.getLogger("slotwheel.node")
+
+
+def open_wheel(
+    config: NodeConfig, files: Files, clock: Callable[[], int], metrics: Metrics
+) -> Wheel:
+    """Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``, ``OSError``."""
+    started = time.perf_counter()
+    state = LmdbState(config.data)
+    try:
+        wheel = Wheel.open(files, state, config.wheel, clock(), node_id=config.node_id)
+    except BaseException:
+        state.close()
+        raise
+    seconds = time.perf_counter() - started
+    metrics.recovery.set(seconds)
+    _tell(wheel, seconds, clock())
+    return wheel
+
+
+def _tell(wheel: Wheel, seconds: float, now_ms: int) -> None:
+    report, status = wheel.recovery, wheel.status()
+    event(
+        log,
+        logging.INFO,
+        "recovered",
+        seconds=round(seconds, 3),
+        epoch=wheel.epoch,
+        pending=status.pending,
+        journal_entries=report.entries,
+        torn_bytes=report.torn_bytes,
+        mended=len(wheel.mended),
+    )
+    for line in wheel.mended:
+        event(log, logging.DEBUG, "mended", file=line)
+    if report.torn_path is not None:
+        event(
+            log,
+            logging.WARNING,
+            "cut a torn end of the journal: it was never acknowledged",
+            path=report.torn_path,
+            position=report.torn_position,
+            bytes=report.torn_bytes,
+        )
+    away_ms = now_ms - status.mark_c
+    if status.pending and status.mark_c > 0 and away_ms > status.horizon_ms:
+        event(
+            log,
+            logging.WARNING,
+            "down for longer than the horizon: what was due meanwhile leaves now",
+            seconds=away_ms // 1000,
+            horizon_s=status.horizon_ms // 1000,
+        )

@@ -1,0 +1,90 @@
+"""All threads of a node under one roof: started by name, watched, and stopped in order.
+
+Two kinds: a ``Loop`` is turned here; other threads bring their own loop, as the hand and the delay
+topic do, and end when the event that they were started with is set.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from ..wheel.errors import SyncFailed
+from .loops import Loop
+
+SILENT_MAX_S = 60.0
+"""A loop that has not turned for so long is reported as unhealthy."""
+JOIN_MIN_S = 0.2
+"""Each thread gets so long to end, also when the time is up."""
+
+
+class Threads:
+    """``alarm`` and ``on_fatal``: as for ``Loop``."""
+
+    def __init__(
+        self,
+        alarm: Callable[[str, Exception], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._alarm = alarm
+        self._on_fatal = on_fatal
+        self._threads: dict[str, threading.Thread] = {}
+        self._stops: dict[str, threading.Event] = {}
+        self._loops: dict[str, Loop] = {}
+
+    def loop(
+        self,
+        name: str,
+        turn: Callable[[], float],
+        fatal: tuple[type[BaseException], ...] = (SyncFailed,),
+    ) -> None:
+        """Start a loop."""
+        loop = Loop(name, turn, alarm=self._alarm, on_fatal=self._on_fatal, fatal=fatal)
+        self._loops[name] = loop
+        self._add(name, loop.thread, loop.stop)
+
+    def run(self, name: str, target: Callable[[threading.Event], None]) -> None:
+        """Start a thread that ends when the event it is given is set."""
+        stop = threading.Event()
+        thread = threading.Thread(target=target, args=(stop,), name=name, daemon=True)
+        self._add(name, thread, stop)
+
+    def _add(self, name: str, thread: threading.Thread, stop: threading.Event) -> None:
+        self._stops[name] = stop
+        self._threads[name] = thread
+        thread.start()
+
+    def unhealthy(self) -> list[str]:
+        """Threads that ended without being told to, and loops that do not turn."""
+        reasons = []
+        for name, thread in list(self._threads.items()):
+            loop = self._loops.get(name)
+            if self._stops[name].is_set():
+                continue
+            if not thread.is_alive():
+                reasons.append(f"thread {name} has ended")
+            elif loop is not None and loop.silent_s > SILENT_MAX_S:
+                reasons.append(f"thread {name} has not turned for {loop.silent_s:.0f} s")
+        return reasons
+
+    def tell(self, *names: str) -> None:
+        """Tell threads to stop, and do not wait for them."""
+        for name in names:
+            if name in self._stops:
+                self._stops[name].set()
+
+    def stop(self, deadline: float, last: str) -> list[str]:
+        """Stop all, ``last`` after the others, until ``deadline`` on the monotonic clock. The names
+        of those that did not end."""
+        others = [name for name in self._threads if name != last]
+        self.tell(*others)
+        for name in others:
+            self._join(name, deadline)
+        if last in self._threads:
+            self.tell(last)
+            self._join(last, deadline)
+        return [name for name, thread in self._threads.items() if thread.is_alive()]
+
+    def _join(self, name: str, deadline: float) -> None:
+        self._threads[name].join(max(JOIN_MIN_S, deadline - time.monotonic()))
