@@ -35,7 +35,8 @@ lint: $(DEV) ## Check style, format and types
 	@$(BIN)/ruff format --check .
 	@echo "==> mypy: the package, then tests, then benchmarks"
 	@$(BIN)/mypy
-	@$(BIN)/mypy tests
+	@# From inside, or tests/client would be taken for client/.
+	@cd tests && ../$(BIN)/mypy --config-file ../pyproject.toml .
 	@if compgen -G 'benchmarks/*.py' >/dev/null; then $(BIN)/mypy benchmarks; fi
 
 .PHONY: format

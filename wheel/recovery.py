@@ -27,6 +27,7 @@ from .journal import Journal, RecoveryReport
 from .mark import Marks
 from .producers import Producers
 from .schema import PAYLOAD, times
+from .segment import DIRECTORY, is_segment_name
 from .state import Sent, StateStore, Stored, Update
 from .tail import Piece, piece_of
 
@@ -108,6 +109,11 @@ def recover(files: Files, state: StateStore, config: WheelConfig, node_id: str) 
         stored.store_id = secrets.token_bytes(STORE_ID_BYTES)
         state.commit(Update(store_id=stored.store_id))
     checkpoint = stored.checkpoint
+    # An epoch is promised only after the first segment is on disk, and one segment always stays.
+    if stored.epoch and not any(is_segment_name(name) for name in files.list(DIRECTORY)):
+        raise Damaged(
+            DIRECTORY, 0, expected="the journal's segments", found="none: its entries would be lost"
+        )
     producers = Producers(config.producers_max)
     producers.load(stored.producers)
     replay = _Replay(
