@@ -47,7 +47,7 @@ PAYLOAD = pa.schema([_DUE, _CREATED, _CANCELS, *_CONTENT])
 ROW = pa.schema([_OFFSET, _DUE, _CREATED, _CANCELS, *_CONTENT], metadata=_METADATA)
 
 TOPIC_LENGTH_MAX = 249
-_TOPIC = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 DUE_MIN_MS = 0
 """Due times before 1970 are a caller's mistake in the unit or the sign, not a delay."""
@@ -55,7 +55,7 @@ DUE_MIN_MS = 0
 
 def check_topic(topic: str) -> None:
     """Raise ``InvalidMessage`` unless ``topic`` is a legal Kafka topic name."""
-    if not _TOPIC.match(topic) or topic in (".", ".."):
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise InvalidMessage(
             "no topic" if topic == "" else "illegal topic name",
             got=repr(topic[:300]),

@@ -234,14 +234,14 @@ def test_late_rows_leave_once_each_in_offset_order(
     for _ in range(100):
         rows, _, reached = late_rows(storage, mark, upto, rows_max, bytes_max)
         assert rows.num_rows <= rows_max
-        assert reached > mark.L or mark.L >= upto, "no progress"
+        assert reached > mark.L or upto <= mark.L, "no progress"
         offsets = [offset for _, offset in keys_of(rows)]
         assert all(mark.L < offset <= reached for offset in offsets)
         found += offsets
         mark = Mark(mark.c, mark.r, max(reached, mark.L))
-        if mark.L >= upto:
+        if upto <= mark.L:
             break
-    assert mark.L == max(upto, first.L)
+    assert max(upto, first.L) == mark.L
     assert found == sorted(
         offset
         for due, offset in storage.every()
