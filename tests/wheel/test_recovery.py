@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration
 from support.wheels import Node, batch
