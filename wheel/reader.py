@@ -216,7 +216,7 @@ def _late_in_piece(piece: Piece, mark: Mark, first: int, upto: int) -> Int64s:
     start = max(0, first - piece.base_offset)
     stop = min(piece.rows.num_rows, upto + 1 - piece.base_offset)
     due = piece.due[start:stop]
-    if not len(due) or int(due.min()) > mark.c:
+    if piece.earliest > mark.c or not len(due):
         return np.empty(0, np.int64)
     offset = np.arange(piece.base_offset + start, piece.base_offset + stop, dtype=np.int64)
     return np.flatnonzero(mark.behind(due, offset)) + start

@@ -18,7 +18,6 @@ append cuts it off first. The catalog also holds a running CRC-32C, which reader
 from __future__ import annotations
 
 import contextlib
-
 from collections.abc import Iterable
 
 import pyarrow as pa

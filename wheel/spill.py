@@ -22,7 +22,7 @@ from .config import TICK_MS
 from .schema import Int64s, times
 from .tail import Piece, offsets_of
 
-_RANGE_BYTES = 12 << 20
+_RANGE_BYTES = 24 << 20
 """About how much is gathered at a time."""
 
 Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]

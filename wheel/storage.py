@@ -132,10 +132,12 @@ class Storage:
             best = self._seconds[at] if at < len(self._seconds) else None
             pieces = self.tail.pieces
         for piece in pieces:
-            later = piece.due[piece.due > after_ms]
-            if len(later):
-                second = int(later.min()) // TICK_MS
-                best = second if best is None else min(best, second)
+            if piece.latest <= after_ms:
+                continue
+            due = piece.earliest
+            if due <= after_ms:
+                due = int(piece.due[piece.due > after_ms].min())
+            best = due // TICK_MS if best is None else min(best, due // TICK_MS)
         return best
 
     def cancelled_in_file(self, second: int) -> set[int]:

@@ -22,8 +22,9 @@ import pyarrow as pa
 from .rows import from_numpy
 from .schema import ROW, Int64s, times
 
-_FAN = 16
+_FAN = 32
 _PIECE_BYTES = 4 << 20
+_FAR_MS = 1 << 62
 _SPAN_MS = 2_000
 """Pieces are not merged across more time than this, so that a spill can leave the newest rows."""
 
@@ -40,6 +41,9 @@ class Piece:
     oldest_ms: int
     newest_ms: int
     nbytes: int
+    earliest: int
+    """The lowest due time in it, in ms; ``latest`` the highest."""
+    latest: int
     level: int = 0
 
     @property
@@ -65,14 +69,17 @@ class Piece:
 
 
 def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int) -> Piece:
+    due = times(rows, "due")
     return Piece(
         base_offset=base_offset,
         rows=rows,
-        due=times(rows, "due"),
+        due=due,
         index=index,
         oldest_ms=created_ms,
         newest_ms=created_ms,
         nbytes=rows.get_total_buffer_size(),
+        earliest=int(due.min(initial=_FAR_MS)),
+        latest=int(due.max(initial=-_FAR_MS)),
     )
 
 
@@ -86,6 +93,8 @@ def _merge(pieces: list[Piece]) -> Piece:
         oldest_ms=pieces[0].oldest_ms,
         newest_ms=pieces[-1].newest_ms,
         nbytes=rows.get_total_buffer_size(),
+        earliest=min(piece.earliest for piece in pieces),
+        latest=max(piece.latest for piece in pieces),
         level=max(piece.level for piece in pieces) + 1,
     )
 

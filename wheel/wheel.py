@@ -366,7 +366,7 @@ class Wheel:
             self._cancel_rows += len(queued.cancels)
         if pieces:
             self._rows += sum(piece.rows.num_rows for piece in pieces)
-            earliest = min(int(piece.due.min()) for piece in pieces)
+            earliest = min(piece.earliest for piece in pieces)
             self._due.committed(earliest)
             if self._wake_before_ms is not None and earliest < self._wake_before_ms:
                 self._due_changed.notify_all()

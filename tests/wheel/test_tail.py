@@ -60,8 +60,8 @@ def test_many_small_entries_become_few_pieces() -> None:
     pieces: tuple[Piece, ...] = ()
     for offset in range(4096):
         pieces = tuple(Tail.grown(pieces, [piece_at(offset, [offset])]))
-        assert len(pieces) <= 15 * 4
-    assert [len(piece.due) for piece in pieces] == [4096]
+        assert len(pieces) <= 31 * 3
+    assert [len(piece.due) for piece in pieces] == [1024] * 4
 
 
 def test_a_piece_stops_growing_at_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
