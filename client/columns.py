@@ -32,9 +32,12 @@ CLOCK_SLACK_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the node said in its hello; the defaults stand in until it has been reached."""
+    """What the node said in its hello; the defaults stand in until it has been reached.
 
-    message_bytes: int = _DEFAULTS.message_bytes_max
+    They refuse nothing that a node may be configured to take: one message may fill a batch.
+    """
+
+    message_bytes: int = _DEFAULTS.batch_bytes_max
     batch_rows: int = _DEFAULTS.batch_rows_max
     batch_bytes: int = _DEFAULTS.batch_bytes_max
     horizon_ms: int | None = None
