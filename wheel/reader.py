@@ -125,7 +125,8 @@ class SlotCursor:
         stops = [position_after(s.due, s.offset, end) for s in sources]
         self._window = Window(gather(sources, starts, stops), end)
         self.seen = upto
-        self._known = point.info
+        # The file may hold rows beyond ``upto`` that were left out: then it has to be read again.
+        self._known = point.info if point.spilled <= upto + 1 else None
 
     def refresh(self, after: Key, upto: int) -> None:
         """Take in what was committed to this slot since, up to ``upto``."""
@@ -138,7 +139,8 @@ class SlotCursor:
             for block in self._storage.read_blocks(self.second, point.info, self._known):
                 self.cancelled.update(cancelled_in(block))
                 sources.append(source_of_block(block))
-            self._known = point.info
+            if point.spilled <= upto + 1:
+                self._known = point.info
         sources += self._from_tail(point, first)
         sources = [s for s in (_restrict(s, first, upto) for s in sources) if s is not None]
         starts = [position_after(s.due, s.offset, after) for s in sources]

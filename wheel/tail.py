@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,21 @@ class Piece:
     def cancels(self) -> int:
         """How many of the rows are cancel rows."""
         return len(self.due) - int(self.rows.column("cancels").null_count)
+
+    def behind(self, offset: int) -> Piece:
+        """The rows from ``offset`` on, of which there is at least one."""
+        skip = offset - self.base_offset
+        if skip <= 0:
+            return self
+        due = self.due[skip:]
+        return replace(
+            self,
+            base_offset=offset,
+            rows=self.rows.slice(skip),
+            due=due,
+            earliest=int(due.min()),
+            latest=int(due.max()),
+        )
 
     def with_offsets(self, rows: pa.RecordBatch, offsets: Int64s) -> pa.RecordBatch:
         """Rows taken from this piece, with the ROW schema."""
@@ -137,8 +152,13 @@ class Tail:
             pieces[start:] = [_merge(pieces[start:])]
 
     def drop_below(self, offset: int) -> None:
-        """Forget the pieces that end at or below ``offset`` (they are in slot files now)."""
-        self.publish([piece for piece in self.pieces if piece.next_offset > offset])
+        """Forget the rows below ``offset`` (they are in slot files now).
+
+        Rows committed during the spill may have been joined with spilled ones: such a piece is cut,
+        or the next spill would write its first rows once more.
+        """
+        kept = [piece for piece in self.pieces if piece.next_offset > offset]
+        self.publish([piece.behind(offset) for piece in kept])
 
     def publish(self, pieces: list[Piece]) -> None:
         """Make ``pieces`` the tail (owner's lock)."""

@@ -1,0 +1,91 @@
+"""What is committed while a spill runs, and what is spilled while a reader looks.
+
+Found by killing nodes under load: rows that came twice in one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from slotwheel.wheel.reader import SlotCursor
+from slotwheel.wheel.runs import OFFSET_END
+from slotwheel.wheel.schema import times
+from slotwheel.wheel.storage import Storage
+from support.crashlife import START_MS, Steps, World
+
+SECOND = START_MS // 1000 + 5
+ALL = SECOND * 1000 + 999, OFFSET_END
+
+
+def opened() -> World:
+    world = World(Steps(), embedded=False)
+    world.open()
+    return world
+
+
+def send(world: World, name: str) -> None:
+    world.append(name, [("x", 5100), ("y", 5200)])
+    world.commit()
+
+
+def during_the_spill(world: World, act: Callable[[], None]) -> None:
+    """``act`` happens when the slot files are written and the catalog does not know it yet."""
+    storage: Any = world.wheel._storage
+    make_durable = storage._make_durable
+
+    def and_act(*arguments: Any) -> None:
+        make_durable(*arguments)
+        act()
+
+    storage._make_durable = and_act
+    world.spill(everything=True)
+    storage._make_durable = make_durable
+
+
+def test_rows_joined_with_spilled_ones_are_not_spilled_twice() -> None:
+    for before in range(1, 40):  # some of these numbers make the tail join its pieces
+        world = opened()
+        for number in range(before):
+            send(world, f"before {number}")
+
+        def more(world: World = world) -> None:
+            for number in range(17):
+                send(world, f"during {number}")
+
+        during_the_spill(world, more)
+        spilled = world.wheel._storage.spilled
+        assert all(piece.base_offset >= spilled for piece in world.wheel._storage.tail.pieces)
+        assert len(world.stored()) == 2 * (before + 17)
+        world.spill(everything=True)
+        assert len(world.stored()) == 2 * (before + 17)
+        world.check_disk()
+        world.restart()
+        world.finish()
+        assert len(world.book.answered) == 2 * (before + 17)
+
+
+def keys(cursor: SlotCursor) -> list[int]:
+    rows = cursor.peek((SECOND * 1000 - 1, OFFSET_END), ALL, 1000, 1 << 20)
+    offsets: list[int] = times(rows, "offset").tolist()
+    return sorted(offsets)
+
+
+def test_rows_spilled_between_the_look_at_the_mark_and_at_the_file_are_not_overlooked() -> None:
+    world = opened()
+    storage: Storage = world.wheel._storage
+    send(world, "first")
+    send(world, "second")
+    world.spill(everything=True)
+    cursor = SlotCursor(storage, SECOND, 1 << 20)
+    cursor.load((SECOND * 1000 - 1, OFFSET_END), 1)  # asked before "second" was committed
+    assert keys(cursor) == [0, 1]
+    cursor.refresh((SECOND * 1000 - 1, OFFSET_END), 2)
+    assert keys(cursor) == [0, 1, 2]
+    send(world, "third")
+    world.spill(everything=True)
+    cursor.refresh((SECOND * 1000 - 1, OFFSET_END), 4)
+    assert keys(cursor) == [0, 1, 2, 3, 4]
+    cursor.refresh((SECOND * 1000 - 1, OFFSET_END), 5)
+    assert keys(cursor) == [0, 1, 2, 3, 4, 5]
+    world.finish()
