@@ -1,9 +1,8 @@
 """A node under load that is killed again and again, and the account of what came out.
 
-Boundaries between lives are the moments at which the next process is started: what the last one had
-on its way to a broker may still arrive just after its death, but nothing of the next one can come
-before its birth. After each death the last mark that is on disk is read, which says exactly what
-may be repeated: the rows it does not cover.
+What arrived in which life is told by looking after each death, before the next process is started,
+and not by clocks. At the same moment the last mark on disk is read, which says exactly what may be
+repeated: the rows it does not cover.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -49,8 +48,8 @@ class Arrival:
 @dataclass
 class Death:
     killed_ms: int
-    born_ms: int
-    """When the next process was started."""
+    arrivals: int
+    """How much had arrived by then, in all lives so far."""
     marks: Marks
 
 
@@ -154,6 +153,8 @@ class Report:
     """How long before the kill the oldest repeated row had been delivered."""
     kills: int
     seconds: float
+    clock_step_ms: int
+    """How far the wall clock has moved against the monotonic one meanwhile."""
     examples: list[tuple[Arrival, Arrival]] = field(default_factory=list)
     """Repeats in one life, the first few."""
 
@@ -176,44 +177,46 @@ class Killing:
         self.rng = Random(seed)
         self.deaths: list[Death] = []
 
-    def run(self, kills: int, arrived: Callable[[], Iterable[Arrival]]) -> Report:
-        """``arrived``: everything at the target so far. It is asked until nothing is missing."""
-        started = time.monotonic()
+    def run(self, kills: int, arrived: Callable[[], list[Arrival]]) -> Report:
+        """``arrived``: everything at the target so far, what is new at the end. It is asked after
+        each death, and in the end until nothing is missing."""
+        started, clock = time.monotonic(), time.time()
         with self.node:
             load = Load(self.address, self.topics, self.rng)
             for _ in range(kills):
                 time.sleep(self.rng.uniform(0.05, 1.2))
-                self._kill()
+                self._kill(arrived)
             time.sleep(0.3)
             load.stop()
             errors = load.errors()
             assert not errors, errors[:3]
             found = self._wait(load, arrived)
             self.node.signal()
-        return self._account(load, found, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        step_ms = round((time.time() - clock - seconds) * 1000)
+        return self._account(load, found, seconds, step_ms)
 
-    def _kill(self) -> None:
+    def _kill(self, arrived: Callable[[], list[Arrival]]) -> None:
         killed = time.time_ns() // 1_000_000
         self.node.kill()
-        marks = last_marks(self.node.data)
-        self.deaths.append(Death(killed, time.time_ns() // 1_000_000, marks))
+        self.deaths.append(Death(killed, len(arrived()), last_marks(self.node.data)))
         self.node.start()
 
     @staticmethod
-    def _wait(load: Load, arrived: Callable[[], Iterable[Arrival]]) -> list[Arrival]:
+    def _wait(load: Load, arrived: Callable[[], list[Arrival]]) -> list[Arrival]:
         deadline = time.monotonic() + DUE_AHEAD_MS / 1000 + 15
         while True:
-            found = list(arrived())
+            found = arrived()
             if len({one.number for one in found}) >= len(load.due):
                 time.sleep(0.3)
-                return list(arrived())
+                return arrived()
             if time.monotonic() > deadline:
                 return found
             time.sleep(0.1)
 
-    def _account(self, load: Load, found: list[Arrival], seconds: float) -> Report:
-        births = np.array([death.born_ms for death in self.deaths], np.int64)
-        lives = np.searchsorted(births, [one.at_ms for one in found], side="right").tolist()
+    def _account(self, load: Load, found: list[Arrival], seconds: float, step_ms: int) -> Report:
+        ends = [death.arrivals for death in self.deaths]
+        lives = np.searchsorted(ends, np.arange(len(found)), side="right").tolist()
         seen: dict[int, tuple[Arrival, int]] = {}
         report = Report(
             sent=len(load.due),
@@ -228,8 +231,9 @@ class Killing:
             longest_unmarked_ms=0,
             kills=len(self.deaths),
             seconds=seconds,
+            clock_step_ms=step_ms,
         )
-        for one, life in sorted(zip(found, lives, strict=True), key=lambda pair: pair[0].at_ms):
+        for one, life in zip(found, lives, strict=True):
             if one.number >= len(load.due) or load.due[one.number] != one.due:
                 report.strangers += 1
                 continue
