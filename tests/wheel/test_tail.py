@@ -86,11 +86,13 @@ def test_a_snapshot_stays_what_it_was() -> None:
     assert rows_of(before) == rows
 
 
-def test_a_piece_that_reaches_beyond_is_not_dropped() -> None:
+def test_a_piece_that_reaches_beyond_keeps_only_what_is_beyond() -> None:
     tail = Tail()
     tail.publish([piece_at(0, [1, 2, 3]), piece_at(3, [4])])
     tail.drop_below(2)
-    assert [piece.base_offset for piece in tail.pieces] == [0, 3]
+    assert [piece.base_offset for piece in tail.pieces] == [2, 3]
+    assert (tail.pieces[0].due.tolist(), tail.pieces[0].next_offset) == ([3], 3)
+    assert (tail.pieces[0].earliest, tail.pieces[0].latest) == (3, 3)
     tail.drop_below(3)
     assert [piece.base_offset for piece in tail.pieces] == [3]
 
