@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from ..delivery.sink import Sink
 from ..wheel.wheel import Wheel
@@ -51,6 +52,7 @@ class SlotFileWork:
         self._wheel = wheel
         self._clock = clock
         self._metrics = metrics
+        self._helper = ThreadPoolExecutor(1, thread_name_prefix="spill-helper")
         self._next_clean_s = 0.0
         self._release_at_s: float | None = None
 
@@ -68,7 +70,7 @@ class SlotFileWork:
             return
         started = time.perf_counter()
         self._release_at_s = time.monotonic() + RELEASE_AFTER_S
-        report = self._wheel.spill(now_ms)
+        report = self._wheel.spill(now_ms, helper=self._helper)
         seconds = time.perf_counter() - started
         self._metrics.spill_seconds.observe_one(seconds)
         self._metrics.spilled.inc(report.rows)

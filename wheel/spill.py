@@ -11,6 +11,7 @@ All heavy work here runs in NumPy and Arrow, outside the interpreter lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,9 +21,10 @@ import pyarrow as pa
 
 from .config import TICK_MS
 from .schema import Int64s, times
+from .slotfile import encode_block
 from .tail import Piece, offsets_of
 
-_RANGE_BYTES = 24 << 20
+_RANGE_BYTES = 16 << 20
 """About how much is gathered at a time."""
 
 Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
@@ -34,6 +36,11 @@ class Block:
 
     second: int
     rows: pa.RecordBatch
+    data: pa.Buffer
+    """The rows as they stand in a slot file."""
+    cancels: int
+    highest: int
+    """The highest offset."""
 
 
 @dataclass(slots=True)
@@ -66,22 +73,44 @@ def _order(due: Int64s) -> Int64s:
     return relative
 
 
-def blocks(pieces: Sequence[Piece], covered: Covered) -> Iterator[Block]:
-    """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once."""
+def blocks(
+    pieces: Sequence[Piece], covered: Covered, helper: Executor | None = None
+) -> Iterator[Block]:
+    """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once.
+
+    ``helper``: makes the next range's blocks while the caller writes those of the last one.
+    """
     parts = [_sorted_rows(piece, covered) for piece in pieces]
     parts = [part for part in parts if len(part.indices)]
     if not parts:
         return
-    for low, high in _ranges(parts):
-        rows = _gather(parts, low * TICK_MS, high * TICK_MS)
-        if rows is None:
-            continue
-        second = times(rows, "due") // TICK_MS
-        edges = np.flatnonzero(np.diff(second)) + 1
-        starts = [0, *edges.tolist()]
-        stops = [*edges.tolist(), rows.num_rows]
-        for start, stop in zip(starts, stops, strict=True):
-            yield Block(int(second[start]), rows.slice(start, stop - start))
+    ranges = _ranges(parts)
+    if helper is None:
+        for low, high in ranges:
+            yield from _blocks_of(parts, low, high)
+        return
+    ahead = helper.submit(_blocks_of, parts, *ranges[0])
+    for low, high in ranges[1:]:
+        ready = ahead.result()
+        ahead = helper.submit(_blocks_of, parts, low, high)
+        yield from ready
+    yield from ahead.result()
+
+
+def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:
+    """The blocks of the seconds ``low`` to ``high``."""
+    rows = _gather(parts, low * TICK_MS, high * TICK_MS)
+    if rows is None:
+        return []
+    second = times(rows, "due") // TICK_MS
+    starts = [0, *(np.flatnonzero(np.diff(second)) + 1).tolist()]
+    highest = np.maximum.reduceat(times(rows, "offset"), starts).tolist()
+    found = []
+    for start, stop, last in zip(starts, [*starts[1:], rows.num_rows], highest, strict=True):
+        block = rows.slice(start, stop - start)
+        cancels = block.num_rows - block.column("cancels").null_count
+        found.append(Block(int(second[start]), block, encode_block(block), cancels, last))
+    return found
 
 
 def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ from .files import Files
 from .mark import Marks
 from .reader import ReadPoint, cancelled_in
 from .schema import times
-from .slotfile import SLOT_DIRECTORY, SlotFiles, encode_block
+from .slotfile import SLOT_DIRECTORY, SlotFiles
 from .spill import blocks
 from .state import Checkpoint, Sent, SlotInfo, StateStore, Update
 from .tail import Piece, Tail
@@ -169,8 +170,15 @@ class Storage:
 
     # -- writing: one thread ---------------------------------------------------------------------
 
-    def spill(self, plan: SpillPlan, dropped: Callable[[Checkpoint], None]) -> SpillReport:
+    def spill(
+        self,
+        plan: SpillPlan,
+        dropped: Callable[[Checkpoint], None],
+        helper: Executor | None = None,
+    ) -> SpillReport:
         """Move the rows of ``plan.pieces`` that are not covered into slot files.
+
+        ``helper`` only computes; all writing happens here, in one order.
 
         ``dropped`` is called under the lock, in the same instant in which the rows change from the
         tail to the files. An ``OSError`` (a full disk) leaves everything as it was.
@@ -179,14 +187,11 @@ class Storage:
         changed: dict[int, SlotInfo] = {}
         fresh = False
         rows = 0
-        for block in blocks(plan.pieces, marks.all_covered):
+        for block in blocks(plan.pieces, marks.all_covered, helper):
             info = self.catalog.get(block.second)
             fresh = fresh or info is None
-            cancels = block.rows.num_rows - block.rows.column("cancels").null_count
-            highest = int(times(block.rows, "offset").max())
-            data = encode_block(block.rows)
             changed[block.second] = self.slot_files.append(
-                block.second, info, data, block.rows.num_rows, cancels, highest
+                block.second, info, block.data, block.rows.num_rows, block.cancels, block.highest
             )
             rows += block.rows.num_rows
         self._make_durable(changed, fresh)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 
 import numpy as np
 import numpy.typing as npt
@@ -470,15 +470,19 @@ class Wheel:
             age = now_ms - tail.pieces[0].oldest_ms
             return tail.nbytes >= self.config.tail_bytes_max or age >= self.config.tail_age_ms
 
-    def spill(self, now_ms: int, *, everything: bool = False) -> SpillReport:
+    def spill(
+        self, now_ms: int, *, everything: bool = False, helper: Executor | None = None
+    ) -> SpillReport:
         """Move the tail into slot files and let go of the journal behind it.
+
+        ``helper``: a thread to sort and encode ahead of the writing, if there is one.
 
         By age, the newest rows stay; when the tail is over its budget, or ``everything``, none do.
         An ``OSError`` (a full disk) leaves all as it was; try again later.
         """
         with self._lock:
             plan = self._plan(now_ms, everything)
-        report = self._storage.spill(plan, self._spilled)
+        report = self._storage.spill(plan, self._spilled, helper)
         with self._lock:
             self._log.producers.saved(plan.producers, plan.producers_gone)
         self._log.journal.drop_below(plan.checkpoint.index + 1)
