@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer
+from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
 from .kafka_sink import KafkaSettings, Plan
@@ -50,6 +51,11 @@ class Lane:
             "metrics_enabled": False,
         }
         self._producer = KafkaProducer(**config | settings.extra)
+        # A refused batch makes kafka-python give up all others as well, also those that the broker
+        # may hold by then, which would be sent twice. Only what was not sent yet is given up; the
+        # rest is answered by the broker.
+        sender = self._producer._sender
+        sender._maybe_abort_batches = self._producer._accumulator.abort_undrained_batches
 
     def learn(self, topic: str) -> None:
         """Make sure that the producer knows a topic's leaders. Errors: kafka-python's."""
@@ -81,11 +87,14 @@ class Lane:
 
     @staticmethod
     def aborted(future: Any) -> bool:
-        """Whether the producer gave a record up because another one had failed.
+        """Whether the producer gave a record up, unsent, because another one had failed.
 
         A refused batch is a fatal error for kafka-python's idempotent producer: it ends all others
         with the very same exception. Those have base offset -1; a batch that failed itself, None.
+        Of a producer that was ended by ``abandon`` nothing is known.
         """
+        if isinstance(future.exception, IllegalStateError):
+            return False
         outcome = future._produce_future.value
         return outcome is not None and outcome[0] == -1
 

@@ -199,7 +199,7 @@ def classify(error: Exception, *, aborted: bool = False) -> Failure:
     reason = str(error) or type(error).__name__
     refusal = isinstance(error, _REFUSED)
     # A bare KafkaError: the broker found a record of the batch invalid, but not this one.
-    if type(error) is kafka_errors.KafkaError or (aborted and refusal):
+    if type(error) is kafka_errors.KafkaError or aborted:
         return Failure(Answer.NOT_NOW, reason, unknown=True, bystander=True)
     if refusal:
         return Failure(Answer.REFUSED, reason)

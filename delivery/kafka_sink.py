@@ -210,7 +210,11 @@ class KafkaSink(Sink):
             again = sorted(row for row, failure in failures.items() if failure.bystander)
             if not again:
                 break
+            try:
+                found = self._send(replace(plan, rows=again), limit_s, trial=trial)
+            except Unreachable:  # only now: the others have their answers
+                break
             for row in again:
                 del failures[row]
-            failures |= self._send(replace(plan, rows=again), limit_s, trial=trial)
+            failures |= found
         return failures
