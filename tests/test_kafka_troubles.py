@@ -1,0 +1,305 @@
+"""A whole node and a Kafka that is away, refuses, or is sent what it cannot take.
+
+What was accepted is delivered, none early, and nobody waits for another one's trouble.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ResourcePattern,
+    ResourceType,
+)
+from kafka.errors import KafkaError
+
+from slotwheel import Client, Message
+from slotwheel.delivery.confluent import ConfluentSink
+from slotwheel.delivery.kafka_python import KafkaPythonSink
+from slotwheel.delivery.kafka_sink import KafkaSettings, KafkaSink
+from slotwheel.delivery.sink import Answer
+from support import kafkaload
+from support.broker import Broker, Cluster, TopicFactory
+from support.deliveries import MINT, Sent, rows_of
+from support.kafkaread import Arrived, assert_none_early, assert_order, held, lateness, read_all
+from support.nodeprocess import NodeProcess
+
+pytestmark = pytest.mark.kafka
+ACLS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+SINKS = ["confluent", "kafka-python"]
+OUTAGES = [
+    ("confluent", "paused", 10),
+    ("kafka-python", "killed", 10),
+    *(
+        pytest.param(sink, how, 60, marks=pytest.mark.soak)
+        for sink in SINKS
+        for how in ("paused", "killed")
+    ),
+]
+REFUSALS = [
+    *((sink, 8) for sink in SINKS),
+    *(pytest.param(sink, 60, marks=pytest.mark.soak) for sink in SINKS),
+]
+Figure = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def one_broker() -> Iterator[Broker]:
+    with Broker(settings=ACLS) as started:
+        yield started
+
+
+@pytest.fixture
+def weak_broker(one_broker: Broker) -> Iterator[Broker]:
+    """One for all tests of this module that stop or pause it; it runs again for the next one."""
+    yield one_broker
+    try:
+        KafkaAdminClient(bootstrap_servers=one_broker.bootstrap, bootstrap_timeout_ms=3000).close()
+    except (KafkaError, OSError):
+        one_broker.restart()
+
+
+def node_for(broker: Cluster, data: Path, sink: str, *options: str) -> NodeProcess:
+    return NodeProcess(data, "--sink", sink, "--bootstrap", broker.bootstrap, *options)
+
+
+def messages(topic: str, count: int, first_ms: int, last_ms: int) -> list[Message]:
+    """Due evenly over that time, each with its number as the value."""
+    return [
+        Message(
+            topic, b"%d" % n, b"key-%d" % (n % 50), due=first_ms + (last_ms - first_ms) * n // count
+        )
+        for n in range(count)
+    ]
+
+
+def numbers(arrived: list[Arrived]) -> Counter[int]:
+    return Counter(int(one.value or b"-1") for one in arrived)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def wait_until(true: Callable[[], bool], within_s: float = 40) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("sink", "how", "seconds"), OUTAGES)
+def test_a_broker_that_is_away_across_the_due_time(
+    weak_broker: Broker, tmp_path: Path, figure: Figure, sink: str, how: str, seconds: int
+) -> None:
+    """Due before, while and after the broker is away: delivered = accepted."""
+    broker, count = weak_broker, 3000
+    topic = broker.create_topic(f"away-{sink}-{how}-{seconds}", 3)
+    stop, start = (broker.pause, broker.resume) if how == "paused" else (broker.kill, broker.start)
+    with node_for(broker, tmp_path / "data", sink) as node:
+        with Client(node.address) as client:
+            begin = now_ms() + 1000
+            load = messages(topic, count, begin, begin + 1000 * (seconds + 4))
+            client.send_many(load[: count // 2]).result(20)
+            time.sleep((begin + 2000 - now_ms()) / 1000)
+            stop()
+            away_ms = now_ms()
+            client.send_many(load[count // 2 :]).result(20)  # stored all the same
+            wait_until(lambda: node.get("/readyz")[0] == 503, 20)
+            assert node.get("/healthz")[0] == 200, "a restart would not help"
+            time.sleep(max(0.0, (away_ms + 1000 * seconds - now_ms()) / 1000))
+        start()
+        back_ms = now_ms()
+        wait_until(lambda: node.metric("slotwheel_pending") == 0)
+        assert node.metric("slotwheel_delivered_total") == count
+        assert node.metric("slotwheel_dead_total") == 0
+        assert node.get("/readyz")[0] == 200
+        assert node.signal() < 2.0
+    arrived = read_all(broker.bootstrap, [topic], count)
+    found = numbers(arrived)
+    assert set(found) == set(range(count))
+    assert_none_early(arrived)
+    # A repeat of what may have arrived before the answer was lost; the rest keeps its order.
+    repeated = len(arrived) - count
+    first_seen = list({one.id: one for one in arrived}.values())
+    assert_order(first_seen)
+    drained_ms = max(one.appended_ms for one in arrived if one.due_ms < back_ms) - back_ms
+    figure(
+        f"broker {how} for {seconds} s, {sink}: {count} accepted, {len(found)} delivered,"
+        f" {repeated} of them again, the backlog gone {drained_ms / 1000:.1f} s after its return"
+    )
+
+
+@pytest.mark.parametrize(("sink", "seconds"), REFUSALS)
+def test_a_topic_that_refuses_everything_across_the_due_time(
+    weak_broker: Broker, tmp_path: Path, figure: Figure, sink: str, seconds: int
+) -> None:
+    """It says *not now* to every record; all others go on in time, and it gets its own later."""
+    broker, count = weak_broker, 2000
+    refusing = broker.create_topic(f"refusing-{sink}-{seconds}", 3)
+    other = broker.create_topic(f"other-{sink}-{seconds}", 3)
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_acls(rules(refusing))
+        with node_for(broker, tmp_path / "data", sink) as node:
+            with Client(node.address) as client:
+                begin = now_ms() + 2000
+                for name in (refusing, other):
+                    load = messages(name, count, begin, begin + 1000 * seconds)
+                    client.send_many(load).result(20)
+            wait_until(lambda: node.metric("slotwheel_held_topics") == 1, seconds + 2)
+            time.sleep(max(0.0, (begin - now_ms()) / 1000 + seconds - 1))
+            assert held(broker.bootstrap, [refusing]) == 0
+            admin.delete_acls([all_rules(refusing)])
+            wait_until(lambda: node.metric("slotwheel_pending") == 0)
+            wait_until(lambda: node.metric("slotwheel_held_topics") == 0, 5)
+            assert node.metric("slotwheel_delivered_total") == 2 * count
+            assert node.metric("slotwheel_dead_total") == 0
+            assert "topic held back" in node.log_text()
+            assert "topic released" in node.log_text()
+    for name in (refusing, other):
+        arrived = read_all(broker.bootstrap, [name], count)
+        assert numbers(arrived) == Counter(range(count))
+        assert_none_early(arrived)
+        assert_order(arrived)
+    latest = lateness(arrived).max()
+    assert latest < 3000, "the other topic had to wait for the one that refused"
+    figure(f"a topic refused for {seconds} s, {sink}: the other one late by at most {latest} ms")
+
+
+def rules(topic: str) -> list[ACL]:
+    """Everybody may read and see the topic, nobody may write to it."""
+    pattern = ResourcePattern(ResourceType.TOPIC, topic)
+    allow, deny = ACLPermissionType.ALLOW, ACLPermissionType.DENY
+    wanted = {ACLOperation.READ: allow, ACLOperation.DESCRIBE: allow, ACLOperation.WRITE: deny}
+    return [ACL("User:*", "*", operation, may, pattern) for operation, may in wanted.items()]
+
+
+def all_rules(topic: str) -> ACLFilter:
+    pattern = ResourcePattern(ResourceType.TOPIC, topic)
+    return ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_two_bad_ones_among_ten_thousand(
+    broker: Cluster, topic: TopicFactory, tmp_path: Path, figure: Figure, sink: str
+) -> None:
+    """One oversized, one for a topic that does not exist; only they become dead letters."""
+    count, seconds = 10_000, 5
+    target, dead = topic("target", 3), topic("dead")
+    options = ("--dead-letter-topic", dead, "--message-bytes", "4M")
+    with node_for(broker, tmp_path / "data", sink, *options) as node:
+        with Client(node.address, batch_bytes=8 << 20) as client:
+            begin = now_ms() + 2000
+            load = messages(target, count, begin, begin + 1000 * seconds)
+            load[2000].value = b"x" * 2_000_000
+            load[3000].topic = "nobody-made-this"
+            ids = client.send_many(load).result(20)
+        wait_until(lambda: node.metric("slotwheel_pending") == 0)
+        assert node.metric("slotwheel_delivered_total") == count - 2
+        assert node.metric("slotwheel_dead_total") == 2
+    arrived = read_all(broker.bootstrap, [target], count - 2)
+    assert numbers(arrived) == Counter(set(range(count)) - {2000, 3000})
+    assert_none_early(arrived)
+    assert_order(arrived)
+    late = lateness(arrived)
+    assert late.max() < 3000, "the others had to wait"
+    # No topic of Kafka takes the oversized one, so its letter lies in the data directory.
+    (unknown,) = read_all(broker.bootstrap, [dead], 1)
+    said = dict(unknown.headers)
+    assert (unknown.id, unknown.value) == (ids[3000], b"3000")
+    assert said["slotwheel-dead-topic"] == b"nobody-made-this"
+    assert b"does not exist" in (said["slotwheel-dead-reason"] or b""), said
+    (oversized,) = node.delivered(dead)
+    assert len(oversized["value"]) == 2_000_000
+    local = {one["key"]: one["value"] for one in oversized["headers"]}
+    assert local["slotwheel-dead-topic"] == target.encode()
+    assert b"arge" in local["slotwheel-dead-reason"], local
+    figure(f"2 bad ones among {count}, {sink}: the others late by at most {late.max()} ms")
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_one_bad_row_of_a_hundred_does_not_repeat_its_neighbours(
+    broker: Cluster, topic: TopicFactory, tmp_path: Path, sink: str
+) -> None:
+    """All due in the same millisecond, so they travel together; the broker alone sees it."""
+    target, dead = topic("target", 1, max_message_bytes=1000), topic("dead")
+    with node_for(broker, tmp_path / "data", sink, "--dead-letter-topic", dead) as node:
+        with Client(node.address) as client:
+            due = now_ms() + 1500
+            load = messages(target, 100, due, due)
+            load[57].value = b"x" * 2000
+            ids = client.send_many(load).result(20)
+        wait_until(lambda: node.metric("slotwheel_pending") == 0)
+    arrived = read_all(broker.bootstrap, [target], 99)
+    assert [one.id for one in arrived] == ids[:57] + ids[58:]
+    (letter,) = read_all(broker.bootstrap, [dead], 1)
+    assert letter.id == ids[57]
+
+
+@pytest.mark.parametrize("kind", [ConfluentSink, KafkaPythonSink])
+def test_a_refusal_does_not_repeat_the_neighbours_under_way(
+    weak_broker: Broker, kind: type[KafkaSink]
+) -> None:
+    """A client may give everything up when one batch is refused, also what the broker has."""
+    broker, rounds, count = weak_broker, 10, 600
+    refusing = broker.create_topic(f"denied-{kind.__name__}", 3)
+    other = broker.create_topic(f"open-{kind.__name__}", 6)
+    sink = kind(MINT, KafkaSettings(broker.bootstrap))
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_acls(rules(refusing))
+    for number in range(rounds):
+        values = range(number * count, (number + 1) * count)
+        topics = [(refusing, other)[n % 2] for n in values]
+        sent = [Sent(topic, b"%d" % n, b"k%d" % n) for topic, n in zip(topics, values, strict=True)]
+        answers = sink.deliver(rows_of(sent))
+        wanted = [Answer.NOT_NOW if topic == refusing else Answer.ACCEPTED for topic in topics]
+        assert answers.codes.tolist() == wanted, number
+        assert not answers.down
+    sink.close()
+    assert held(broker.bootstrap, [other]) == rounds * count // 2
+    assert held(broker.bootstrap, [refusing]) == 0
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_kafka_cannot_be_reached_at_start(
+    weak_broker: Broker, tmp_path: Path, figure: Figure, sink: str
+) -> None:
+    """The node stores, says so, and delivers when Kafka comes; the delay topic is read then."""
+    broker = weak_broker
+    target = broker.create_topic(f"target-{sink}")
+    delays = broker.create_topic(f"delays-{sink}", message_timestamp_type="CreateTime")
+    waiting = [Sent(target, b"%d" % n, due=now_ms()) for n in range(100, 200)]
+    kafkaload.send_by_kafka_python(broker.bootstrap, delays, waiting)
+    broker.stop()
+    with node_for(broker, tmp_path / "data", sink, "--delay-topic", delays) as node:
+        with Client(node.address) as client:
+            client.send_many(messages(target, 100, now_ms(), now_ms() + 1000)).result(20)
+        wait_until(lambda: "sink unreachable: messages are stored" in node.log_text(), 20)
+        assert broker.bootstrap in node.log_text()
+        code, body = node.get("/readyz")
+        assert code == 503
+        assert "the sink cannot be reached" in json.loads(body)["reasons"][0]
+        assert node.get("/healthz")[0] == 200
+        broker.start()
+        back_s = time.monotonic()
+        wait_until(lambda: node.metric("slotwheel_delivered_total") == 200)
+        took_s = time.monotonic() - back_s
+        wait_until(lambda: node.get("/readyz")[0] == 200, 10)
+        assert "sink reachable again" in node.log_text()
+    arrived = read_all(broker.bootstrap, [target], 200)
+    assert numbers(arrived) == Counter(range(200))
+    assert_none_early(arrived)
+    figure(f"no Kafka at start, {sink}: all delivered {took_s:.1f} s after it came")
