@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,12 @@ Int64s = npt.NDArray[np.int64]
 _STEPS_MAX = 32
 """Steps without a row to hand out before the caller gets a turn to do something else."""
 _PREPARED_MAX = 3
+
+
+class _Then(Enum):
+    AGAIN = "the line has moved: look again"
+    WAIT = "the next row's cancel is on its way to the journal"
+    NOTHING = "no row is left up to the given key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +219,10 @@ class Due:
             if line.cursor.seen > mark.L:
                 continue  # it was prepared a moment later than the mark looked: look again
             until = (now_ms, OFFSET_END)
-            chunk, more = self._due(line, until)
+            chunk, then = self._due(line, until)
             if chunk is not None:
                 return chunk
-            if not more:
+            if then is not _Then.AGAIN:
                 return None
         return self._empty(line)
 
@@ -248,11 +255,13 @@ class Due:
             until = min((main.c, main.r), (now_ms, OFFSET_END))
             self._choose_cursor(line, until[0])
             if line.cursor is not None:
-                chunk, more = self._due(line, until)
+                chunk, then = self._due(line, until)
                 if chunk is not None:
                     return chunk
-                if more:
+                if then is _Then.AGAIN:
                     continue
+                if then is _Then.WAIT:
+                    return None
             if until == (main.c, main.r):
                 with self._lock:
                     line.mark = Mark(main.c, main.r, line.mark.L)
@@ -338,8 +347,8 @@ class Due:
             return None
         return self._hand_out(line, rows, cancelled, after, late=True)
 
-    def _due(self, line: _Line, until: Key) -> tuple[Chunk | None, bool]:
-        """Step two: rows in due order up to ``until``. Also whether trying again makes sense."""
+    def _due(self, line: _Line, until: Key) -> tuple[Chunk | None, _Then]:
+        """Step two: rows in due order up to ``until``. Also what to do where there is no chunk."""
         cursor, mark = line.cursor, line.mark
         assert cursor is not None
         after = (mark.c, mark.r)
@@ -350,17 +359,17 @@ class Due:
             key = int(times(rows, "due")[last]), int(times(rows, "offset")[last])
             before = line.mark
             chunk = self._hand_out(line, rows, cursor.cancelled, Mark(*key, mark.L), late=False)
-            return chunk, line.mark != before
+            return chunk, _Then.AGAIN if line.mark != before else _Then.WAIT
         end = (cursor.start + TICK_MS - 1, OFFSET_END)
         if until < end:
             if line.topic is None:
                 self._move(line, mark, until[0])
-            return None, False
+            return None, _Then.NOTHING
         with self._lock:  # the slot is done: go on to the next one with rows
             if line.mark == mark:
                 line.mark = Mark(*max(after, end), mark.L)
             line.cursor = None
-        return None, True
+        return None, _Then.AGAIN
 
     def _move(self, line: _Line, mark: Mark, now_ms: int) -> None:
         """Nothing is due: the mark follows the clock, so that what comes in now counts as late."""

@@ -159,12 +159,7 @@ class WheelMachine(RuleBasedStateMachine):
     def append(
         self, shape: list[tuple[int, str]], producer: int, sync: bool, same_ms: bool
     ) -> None:
-        horizon = self.node.config.horizon_ms
-        rows = []
-        for delay, topic in shape:
-            self.values += 1
-            due = self.now + min(shape[0][0] if same_ms else delay, horizon)
-            rows.append((due, topic, b"%d" % self.values))
+        rows = self._rows([(shape[0][0], topic) for _, topic in shape] if same_ms else shape)
         sequence = -1
         if producer:
             self.sequences[producer] += 1
@@ -233,6 +228,37 @@ class WheelMachine(RuleBasedStateMachine):
     def deliver_to_a_healthy_sink(self, sync: bool) -> None:
         self._deliver(Sink(), sync)
 
+    @rule(
+        sink=sinks,
+        tick_ms=st.sampled_from([300, 1000, 1700]),
+        shape=batches,
+        spill_first=st.booleans(),
+    )
+    def node_runs(
+        self, sink: Sink, tick_ms: int, shape: list[tuple[int, str]], spill_first: bool
+    ) -> None:
+        """What all the threads of a node do in some seconds, with a sink that stays as it is."""
+        for _ in range(4):
+            self._send(self._rows(shape))
+            self._sync()
+            if spill_first:
+                self.node.wheel.spill(self.now, everything=True)
+            self._set_clock(self.now + tick_ms)
+            self.node.wheel.prepare(self.now)
+            self._deliver(sink, sync=True)
+            if not spill_first:
+                self.node.wheel.spill(self.now, everything=False)
+            self.node.wheel.tell_mark(self.now, at_once=True)
+            self._sync()
+            self.node.wheel.clean(self.now)
+        self._check_files()
+
+    @rule(salt=salts, refused=st.sampled_from(TOPICS))
+    def sink_goes_down_then_refuses_a_topic(self, salt: int, refused: str) -> None:
+        """Rows answered behind the one that stopped delivery belong to a topic held back later."""
+        self._deliver(Sink(some=frozenset(TOPICS), down_one_in=1, salt=salt), sync=False)
+        self._deliver(Sink(accepts=frozenset(TOPICS) - {refused}), sync=True)
+
     @rule(sink=sinks, shape=batches, spill=st.booleans())
     def append_while_a_chunk_is_in_flight(
         self, sink: Sink, shape: list[tuple[int, str]], spill: bool
@@ -241,12 +267,7 @@ class WheelMachine(RuleBasedStateMachine):
         if chunk is None:
             return
         rows = self.model.hand_out(chunk, self.now, self.node.wheel.held_topics())
-        horizon = self.node.config.horizon_ms
-        new = []
-        for delay, topic in shape:
-            self.values += 1
-            new.append((self.now + min(delay, horizon), topic, b"%d" % self.values))
-        self._send(new)
+        self._send(self._rows(shape))
         self._sync()
         if spill:
             self.node.wheel.spill(self.now, everything=True)
@@ -303,8 +324,8 @@ class WheelMachine(RuleBasedStateMachine):
             self.late_cancels.append((row.offset, own))
 
     @precondition(lambda self: self.model.rows)
-    @rule(data=st.data(), sink=sinks)
-    def cancel_a_row_in_flight(self, data: st.DataObject, sink: Sink) -> None:
+    @rule(data=st.data(), sink=sinks, refuse_it=st.booleans())
+    def cancel_a_row_in_flight(self, data: st.DataObject, sink: Sink, refuse_it: bool) -> None:
         """The question waits for the sink, then gets a true answer."""
         chunk = self._next_chunk()
         if chunk is None:
@@ -314,6 +335,8 @@ class WheelMachine(RuleBasedStateMachine):
             self._answer(chunk, rows, sink)
             return
         target = data.draw(st.sampled_from(rows))
+        if refuse_it:
+            sink = replace(sink, accepts=frozenset(TOPICS) - {target.topic}, down_one_in=0)
         asked = threading.Event()
         answers: list[CancelAnswer] = []
 
@@ -411,6 +434,14 @@ class WheelMachine(RuleBasedStateMachine):
         assert len(status.held_topics) <= self.node.config.held_topics_max
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _rows(self, shape: list[tuple[int, str]]) -> list[NewRow]:
+        """New messages from (delay in ms, at most the horizon; topic)."""
+        first, self.values = self.values, self.values + len(shape)
+        return [
+            (self.now + min(delay, self.node.config.horizon_ms), topic, b"%d" % (first + at))
+            for at, (delay, topic) in enumerate(shape)
+        ]
 
     def _id(self, row: Row) -> MessageId:
         return self.node.wheel.mint.one(row.due, row.offset)
