@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from slotwheel.wheel import tail
 from support.crashlife import POISON, World
 
 Act = Callable[[World], None]
@@ -85,6 +87,27 @@ def _spill_old(w: World) -> None:
     w.wait(400)
     if w.wheel.spill_needed(w.now_ms):
         w.spill()
+
+
+def _spill_while_rows_come_in(w: World) -> None:
+    """Rows are committed while the slot files are written, and the tail joins its pieces."""
+    storage: Any = w.wheel._storage
+    make_durable = storage._make_durable
+
+    def then_more_come(*arguments: Any) -> None:
+        make_durable(*arguments)
+        for number in range(5, 6 + tail._FAN):
+            w.append(f"small {number}", [("z", 4200 + number)])
+        w.commit()
+
+    for number in range(5):
+        w.append(f"small {number}", [("z", 4200 + number)])
+    w.commit()
+    storage._make_durable = then_more_come
+    try:
+        w.spill(everything=True)
+    finally:
+        storage._make_durable = make_durable
 
 
 def _more_for_the_same_slots(w: World) -> None:
@@ -182,7 +205,7 @@ SCENES = [
     Scene("held and others", _tick(700)),
     Scene("the sink goes down", _sink_down),
     Scene("and comes back", _sink_up),
-    Scene("spill with a topic held", _spill_all),
+    Scene("spill with a topic held", _spill_while_rows_come_in),
     Scene("y is released", _release),
     Scene("clean", lambda w: w.clean()),
     Scene("late rows in files", _late_into_files),

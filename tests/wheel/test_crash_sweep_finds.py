@@ -26,6 +26,7 @@ from slotwheel.wheel.segment_writer import SegmentWriter
 from slotwheel.wheel.slotfile import SlotFiles
 from slotwheel.wheel.state import SlotInfo, Update
 from slotwheel.wheel.storage import Storage
+from slotwheel.wheel.tail import Piece
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES
 from support.crashlife import PowerCut, Steps, World
@@ -229,6 +230,10 @@ def recovered_entries_not_made_durable(patch: Patch) -> None:
     patch.setattr(journal_recovery._Scan, "_make_durable", lambda self, handle: None)
 
 
+def rows_joined_with_spilled_ones_spilled_again(patch: Patch) -> None:
+    patch.setattr(Piece, "behind", lambda self, offset: self)
+
+
 def new_segment_without_its_directory(patch: Patch) -> None:
     create = SegmentWriter.create.__func__  # type: ignore[attr-defined]
 
@@ -263,6 +268,7 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
     uncommitted_rows_delivered,
     offsets_given_out_again,
     recovered_entries_not_made_durable,
+    rows_joined_with_spilled_ones_spilled_again,
     new_segment_without_its_directory,
 )
 

@@ -12,6 +12,7 @@ from slotwheel.wheel.reader import SlotCursor
 from slotwheel.wheel.runs import OFFSET_END
 from slotwheel.wheel.schema import times
 from slotwheel.wheel.storage import Storage
+from slotwheel.wheel.tail import _FAN
 from support.crashlife import START_MS, Steps, World
 
 SECOND = START_MS // 1000 + 5
@@ -44,25 +45,25 @@ def during_the_spill(world: World, act: Callable[[], None]) -> None:
 
 
 def test_rows_joined_with_spilled_ones_are_not_spilled_twice() -> None:
-    for before in range(1, 40):  # some of these numbers make the tail join its pieces
+    for before in range(1, 8):
         world = opened()
         for number in range(before):
             send(world, f"before {number}")
 
         def more(world: World = world) -> None:
-            for number in range(17):
+            for number in range(_FAN):  # so many make the tail join its pieces
                 send(world, f"during {number}")
 
         during_the_spill(world, more)
         spilled = world.wheel._storage.spilled
         assert all(piece.base_offset >= spilled for piece in world.wheel._storage.tail.pieces)
-        assert len(world.stored()) == 2 * (before + 17)
+        assert len(world.stored()) == 2 * (before + _FAN)
         world.spill(everything=True)
-        assert len(world.stored()) == 2 * (before + 17)
+        assert len(world.stored()) == 2 * (before + _FAN)
         world.check_disk()
         world.restart()
         world.finish()
-        assert len(world.book.answered) == 2 * (before + 17)
+        assert len(world.book.answered) == 2 * (before + _FAN)
 
 
 def keys(cursor: SlotCursor) -> list[int]:
