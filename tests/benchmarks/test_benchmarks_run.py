@@ -1,0 +1,41 @@
+"""Each benchmark runs with the smallest sizes and prints its figures. No figure is judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "figures"),
+    [
+        ("ingest", ["--seconds", "1"], ["messages/s", "ratio to the raw limit"]),
+        ("pending", ["--rows", "20000", "--rest", "0.2"], ["resident at 0.02 M, MB"]),
+        ("lateness", ["--seconds", "1", "--rate", "2000"], ["lateness p99, ms", "early"]),
+    ],
+)
+def test_it_runs_and_tells_its_figures(
+    tmp_path: Path, name: str, options: list[str], figures: list[str]
+) -> None:
+    out = tmp_path / "figures.json"
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(out), "--dir"]
+    command += [str(tmp_path / "data"), "--warm-gib", "0", *options]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    for figure in figures:
+        assert figure in found
+        assert f"| {figure} " in done.stdout
+    assert "Estimate on paper" in done.stdout
+    assert found["machine"]["durability"] in done.stdout
+    if name == "lateness":
+        assert found["early"] == 0
+    assert list((tmp_path / "data").iterdir()) == [], "it cleans up behind itself"
