@@ -1,0 +1,366 @@
+"""What bad input gets: an error that names the value, the limit and what to do, and a typed one.
+
+One table for the command line, one for the client; and the node is as well afterwards as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import lmdb
+import psutil
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from slotwheel import Client, Message
+from slotwheel.client.errors import (
+    InvalidBatch,
+    InvalidMessage,
+    NodeUnreachable,
+    Overloaded,
+    SlotwheelError,
+    UnknownId,
+    UnsupportedVersion,
+)
+from slotwheel.wheel.protocol import (
+    AppendCommand,
+    Refused,
+    decode_answer,
+    encode_json,
+    encode_sequence,
+)
+from slotwheel.wheel.rows import from_columns
+from support.nodeprocess import NodeProcess, json_lines, run_cli
+
+MIB = 1 << 20
+LIMITS = ("--slots", "60", "--message-bytes", "10K", "--batch-bytes", "1M", "--batch-rows", "6000")
+FOREIGN_ID = f"another.{2_000_000_000_000}.1.00000000"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("bad") / "data", *LIMITS) as started:
+        yield started
+        # After all of it, it serves an honest client, and nothing was an alarm.
+        with Client(started.address) as client:
+            client.send("honest", b"1", delay=0).result(10)
+        started.wait_for("honest", 1)
+        assert "alarm" not in started.log_text()
+        assert "Traceback" not in started.log_text()
+
+
+class Case(NamedTuple):
+    """A command line and what its error has to hold; each text is looked for in its field."""
+
+    arguments: tuple[str, ...]
+    code: str
+    message: str
+    got: str = ""
+    limit: str = ""
+    remedy: str = ""
+    given: str = ""
+
+
+SOON = ("--delay", "10s")
+AT_THE_NODE = {
+    "due beyond the horizon": Case(
+        ("send", "t", "x", "--delay", "2h"),
+        *("invalid-message", "due beyond the horizon", " ms", "60 s", "--slots"),
+    ),
+    "no topic": Case(("send", "", "x", *SOON), "invalid-message", "no topic", "''", "249", "Name"),
+    "illegal topic": Case(
+        ("send", "no/topic", "x", *SOON),
+        *("invalid-message", "illegal topic name", "'no/topic'", "a-z A-Z 0-9 . _ -", "Name"),
+    ),
+    "topic too long": Case(
+        ("send", "t" * 250, "x", *SOON), "invalid-message", "illegal topic name", "tt", "249"
+    ),
+    "message over the limit": Case(
+        ("send", "t", *SOON),
+        *("invalid-message", "message too large", "10241 bytes", "10240 bytes", "reference"),
+        "x" * 10_241,
+    ),
+    "reschedule: not an id": Case(
+        ("reschedule", "nonsense", *SOON), "unknown-id", "id", "nonsense", "", "id"
+    ),
+    "reschedule: beyond the horizon": Case(
+        ("reschedule", "ID", "--delay", "2h"),
+        "invalid-message",
+        "horizon",
+        " ms",
+        "60 s",
+        "--slots",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_NODE)
+def test_at_the_node(node: NodeProcess, name: str) -> None:
+    case = AT_THE_NODE[name]
+    arguments = case.arguments
+    if "ID" in arguments:
+        with Client(node.address) as client:
+            id_ = client.send("t", b"x", delay=30).result(10)
+        arguments = tuple(id_ if part == "ID" else part for part in arguments)
+    check(case, *arguments, "--node", node.address)
+
+
+def check(case: Case, *arguments: str) -> None:
+    done = run_cli(*arguments, "--json", given=case.given)
+    assert done.returncode == 1, done
+    error = json_lines(done.stderr)[-1]["error"]
+    assert error["code"] == case.code
+    for field in ("message", "got", "limit", "remedy"):
+        assert getattr(case, field) in (error[field] or ""), (field, error)
+
+
+def test_for_people_it_is_one_line(node: NodeProcess) -> None:
+    done = run_cli("send", "no/topic", "x", *SOON, "--node", node.address)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: illegal topic name; got 'no/topic'; limit 1 to 249 of")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("id_", ["nonsense", "", FOREIGN_ID, "default.1.1.00000000"])
+def test_cancelling_what_is_no_id_is_unknown(node: NodeProcess, id_: str) -> None:
+    done = run_cli("cancel", "--node", node.address, id_ or "-", FOREIGN_ID)
+    assert done.returncode == 1, done
+    assert done.stdout.splitlines()[-1] == f"{FOREIGN_ID}\tunknown"
+    assert all(line.endswith("\tunknown") for line in done.stdout.splitlines())
+
+
+def test_due_in_the_past_leaves_at_once(node: NodeProcess) -> None:
+    done = run_cli("send", "past", "x", "--at", "2020-01-01T00:00:00Z", "--node", node.address)
+    assert done.returncode == 0, done
+    (row,) = node.wait_for("past", 1, 5)
+    assert row["due"] == datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def test_no_node() -> None:
+    case = Case(("send", "t", "x"), "node-unreachable", "127.0.0.1:9", "", "", "address")
+    check(case, "send", "t", "x", *SOON, "--node", "127.0.0.1:9", "--timeout", "500ms")
+
+
+def test_an_overloaded_node(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", "--disk-reserve", "1000000G") as node:
+        options = ("--node", node.address, "--timeout", "4s", "--json")
+        done = run_cli("send", "t", "x", *SOON, *options)
+        assert done.returncode == 1, done
+        (told,) = json_lines(done.stderr)
+        assert told["error"]["code"] == "overloaded", told
+        assert "disk" in told["error"]["message"]
+        assert f"{10**6 * 1024**3} bytes" in told["error"]["limit"]
+        assert told["error"]["remedy"]
+        with Client(node.address, timeout_s=4) as client:
+            error = client.send("t", b"x", delay=1).error(10)
+        assert isinstance(error, Overloaded)
+        assert error.retryable
+
+
+# Starting a node
+
+
+def start_fails(case: Case, *arguments: str | Path) -> None:
+    off = ("--listen", "127.0.0.1:0", "--metrics", "off")
+    done = run_cli("node", *off, *arguments)
+    assert done.returncode == 1, done
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("error: ")
+    for part in (case.message, case.got, case.limit, case.remedy):
+        assert part in said
+    assert "Traceback" not in done.stderr
+
+
+def used(data: Path) -> Path:
+    """A data directory with some hundred messages in its journal."""
+    with NodeProcess(data) as node:
+        with Client(node.address) as client:
+            for _ in range(3):
+                client.send_many(Message("t", b"x", delay=60) for _ in range(100)).result(10)
+        node.kill()
+    return data
+
+
+def test_a_directory_in_use(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        case = Case((), "", "in use by another node", str(node.running.pid), "", "--data")
+        start_fails(case, "--data", node.data)
+
+
+def test_a_directory_of_a_newer_version(tmp_path: Path) -> None:
+    data = used(tmp_path / "data")
+    (state,) = [path.parent for path in data.rglob("data.mdb")]
+    with lmdb.open(str(state), max_dbs=16) as env:
+        meta = env.open_db(b"meta")
+        with env.begin(write=True, db=meta) as txn:
+            assert txn.put(b"version", b"99")
+    start_fails(Case((), "", "does not know", "99", "limit 1", "newer"), "--data", data)
+
+
+def test_a_damaged_directory(tmp_path: Path) -> None:
+    data = used(tmp_path / "data")
+    journal = sorted((data / "journal").iterdir())[0]
+    content = bytearray(journal.read_bytes())
+    content[400] ^= 1
+    journal.write_bytes(content)
+    case = Case((), "", "is damaged at byte", journal.name, "expected", "slotwheel verify")
+    start_fails(case, "--data", data)
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics"])
+def test_a_port_that_is_taken(tmp_path: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        case = Case((), "", "taken", address, "", option)
+        start_fails(case, "--data", tmp_path / "data", option, address)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "remedy"),
+    [
+        (("--sink", "confluent"), "needs a Kafka", "--bootstrap"),
+        (("--delay-topic", "t"), "needs a Kafka", "--bootstrap"),
+        (("--delay-topic", "no/topic", "--bootstrap", "a:1"), "illegal topic name", "Name"),
+        (("--dead-letter-topic", "no/topic"), "illegal topic name", "Name"),
+        (("--group", "no group"), "not usable", "--group"),
+        (("--listen", "nowhere"), "not an address", "--listen"),
+    ],
+)
+def test_settings(tmp_path: Path, options: tuple[str, ...], message: str, remedy: str) -> None:
+    start_fails(Case((), "", message, "", "", remedy), "--data", tmp_path / "data", *options)
+
+
+# The client's side
+
+
+def table(**columns: Any) -> pa.Table:
+    due = pa.array([0], pa.timestamp("ms", "UTC"))
+    return pa.table({"due": due, "topic": ["t"], "value": [b"v"]} | columns)
+
+
+CLIENT: dict[str, tuple[Callable[[Client], Any], type[SlotwheelError], str]] = {
+    "horizon": (lambda c: c.send("t", b"", delay=3600).result(), InvalidMessage, "horizon"),
+    "no topic": (lambda c: c.send("", b"", delay=1).result(), InvalidMessage, "no topic"),
+    "topic": (lambda c: c.send("a b", b"", delay=1).result(), InvalidMessage, "illegal topic"),
+    "size": (lambda c: c.send("t", b"x" * 10_241, delay=1).result(), InvalidMessage, "10240"),
+    "no due time": (lambda c: c.send("t", b"").result(), InvalidMessage, "exactly one"),
+    "column missing": (lambda c: c.send_table(table().drop(["value"])), InvalidBatch, "schema"),
+    "column unknown": (lambda c: c.send_table(table(z=[1])), InvalidBatch, "nothing else"),
+    "column type": (lambda c: c.send_table(table(topic=[[1]])), InvalidBatch, "wrong type"),
+    "no time zone": (
+        lambda c: c.send_table(table(due=[datetime(2030, 1, 1)])),
+        *(InvalidBatch, "time zone"),
+    ),
+    "not an id": (lambda c: c.cancel("nonsense"), UnknownId, "nonsense"),
+}
+
+
+@pytest.mark.parametrize("name", CLIENT)
+def test_the_client_raises_a_typed_error(node: NodeProcess, name: str) -> None:
+    call, kind, text = CLIENT[name]
+    with Client(node.address, timeout_s=10) as client:
+        with pytest.raises(kind, match=text) as raised:
+            call(client)
+        assert raised.value.remedy, "an error says what to do"
+
+
+def test_an_id_of_another_group_is_unknown(node: NodeProcess) -> None:
+    with Client(node.address, timeout_s=10) as client:
+        assert client.cancel([FOREIGN_ID]) == ["unknown"]
+        assert client.reschedule(FOREIGN_ID, delay=1) == ("unknown", None)
+
+
+def test_nobody_there() -> None:
+    with Client("127.0.0.1:9", timeout_s=0.5) as client:
+        with pytest.raises(NodeUnreachable, match=r"127\.0\.0\.1:9"):
+            client.send("t", b"", delay=1).result(10)
+        with pytest.raises(NodeUnreachable):
+            client.status()
+
+
+# Hostile clients
+
+
+def answer_to(address: str, batch: pa.RecordBatch, command: bytes) -> SlotwheelError | None:
+    """The error a raw client gets for one batch; None if it was stored."""
+    with flight.FlightClient(f"grpc://{address}") as client:
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(command))
+        try:
+            writer.begin(batch.schema)
+            writer.write_with_metadata(batch, pa.py_buffer(encode_sequence(0)))
+            writer.done_writing()
+            answer = decode_answer(reader.read_chunk().app_metadata.to_pybytes())
+            return answer.error if isinstance(answer, Refused) else None
+        except flight.FlightError as failure:
+            fields = json.loads(failure.extra_info)
+            kinds = {kind.code: kind for kind in (InvalidBatch, UnsupportedVersion)}
+            return kinds[fields["code"]](
+                fields["message"], got=fields["got"], limit=fields["limit"]
+            )
+        finally:
+            with contextlib.suppress(pa.ArrowException):
+                writer.close()
+
+
+def rows(count: int, value: bytes = b"v") -> pa.RecordBatch:
+    absent, due = [None] * count, [int(time.time() * 1000) + 30_000] * count
+    return from_columns(due, ["raw"] * count, absent, absent, [value] * count, [()] * count)
+
+
+def lying() -> pa.RecordBatch:
+    """A batch whose offsets point far outside of its data."""
+    good = rows(3)
+    column = good.column("value")
+    offsets = pa.py_buffer(struct.pack("<4i", 0, 1 << 30, -5, 3))
+    bad = pa.Array.from_buffers(column.type, 3, [None, offsets, column.buffers()[2]])
+    columns = [bad if name == "value" else good.column(name) for name in good.schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=good.schema)
+
+
+def test_hostile_clients_cost_neither_the_node_nor_its_memory(node: NodeProcess) -> None:
+    append = AppendCommand(0).encode()
+    process, rng = psutil.Process(node.running.pid), Random(5)
+
+    def attack() -> None:
+        too_many = answer_to(node.address, rows(6001), append)
+        assert isinstance(too_many, InvalidBatch)
+        assert (too_many.got, too_many.limit) == ("6001", "6000")
+        too_large = answer_to(node.address, rows(64, b"x" * MIB), append)
+        assert isinstance(too_large, InvalidBatch)
+        assert "bytes" in str(too_large.limit)
+        assert isinstance(answer_to(node.address, lying(), append), InvalidBatch)
+        other = encode_json({"do": "append", "producer": "0"})
+        other = other.replace(b'"slotwheel": 1', b'"slotwheel": 99')
+        other = other.replace(b'"slotwheel":1', b'"slotwheel":99')
+        version = answer_to(node.address, rows(1), other)
+        assert isinstance(version, UnsupportedVersion), version
+        assert "99" in str(version)
+        assert "1" in str(version.limit)
+        host, _, port = node.address.rpartition(":")
+        for size in (1, 100, 100_000):
+            with (
+                socket.create_connection((host, int(port)), 5) as connection,
+                contextlib.suppress(OSError),  # it may be shown the door before it is done
+            ):
+                connection.sendall(rng.randbytes(size))
+
+    for _ in range(2):  # what the allocators keep for themselves, they have after this
+        attack()
+    before = process.memory_info().rss
+    for _ in range(10):
+        attack()
+    deadline = time.monotonic() + 10
+    while process.memory_info().rss > before + 48 * MIB:
+        assert time.monotonic() < deadline, "memory of refused batches is kept"
+        time.sleep(0.1)
+    assert answer_to(node.address, rows(3), append) is None
