@@ -83,7 +83,7 @@ def measure(report: Report, node: BenchNode, load: Load, count: int) -> None:
     report.figure("spilled meanwhile", spilled, f"{spilled / max(1, messages):.0%}")
     if groups:
         group = int(journal_bytes / groups)
-        raw = raw_write_rate(report.directory, group, 3.0)
+        raw = raw_write_rate(report.directory, group, min(3.0, load.seconds))
         ours = journal_bytes / wall
         report.figure("group commit", group, f"{group / 1024:.0f} KiB, {groups / wall:.0f}/s")
         report.figure("raw write + fdatasync, MB/s", raw / 1e6, f"{raw / 1e6:.0f}")
