@@ -105,7 +105,7 @@ class Entry:
             self.producer,
             self.sequence,
         )
-        # A usual batch takes 10 us: less than it takes to get the interpreter back from a busy node.
+        # A usual batch takes 10 us: less than winning the interpreter back in a busy node.
         release = int(len(payload) > _RELEASE_FROM_BYTES)
         crc = crc32c(payload, crc32c(checked), gil_release_mode=release)
         return [_LEAD.pack(MAGIC, ENTRY_VERSION, 0, crc) + checked, payload]
