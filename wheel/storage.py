@@ -148,9 +148,19 @@ class Storage:
         if info is None or info.cancels == 0:
             return set()
         found: set[int] = set()
-        for block in self.read_blocks(second, info):
+        for block in self._blocks_if_kept(second, info):
             found.update(cancelled_in(block))
         return found
+
+    def _blocks_if_kept(self, second: int, info: SlotInfo) -> list[pa.RecordBatch]:
+        """The blocks of a slot that the cleaner may be deleting; none if it has."""
+        try:
+            return self.read_blocks(second, info)
+        except FileNotFoundError:
+            with self._lock:
+                if second in self.catalog:
+                    raise
+            return []
 
     def find(self, due: int, offset: int) -> pa.RecordBatch | None:
         """One row by its key (ROW schema, one row), or None if it is nowhere any more."""
@@ -161,7 +171,7 @@ class Storage:
                 return row if int(times(row, "due")[0]) == due else None
         if point.info is None or offset > point.info.highest:
             return None
-        for block in self.read_blocks(due // TICK_MS, point.info):
+        for block in self._blocks_if_kept(due // TICK_MS, point.info):
             at = np.flatnonzero(times(block, "offset") == offset)
             if len(at):
                 row = block.slice(int(at[0]), 1)

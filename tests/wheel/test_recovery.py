@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,4 +52,26 @@ def test_the_horizon_may_change_between_runs(tmp_path: Path) -> None:
     assert node.wheel.status().horizon_ms == 100_000
     assert node.wheel.status().pending == 2
     assert node.wheel.mint.one(NOW, 1) == key
+    node.wheel.close()
+
+
+def test_a_slot_that_is_cleaned_while_a_question_is_asked(tmp_path: Path) -> None:
+    """The cleaner may delete a file between the look into the catalog and the reading."""
+    node = a_node_with_rows(tmp_path)
+    storage = node.wheel._storage
+    second = (NOW + 60_000) // 1000
+    info = storage.catalog[second]
+    read = storage.read_blocks
+
+    def cleaned_first(*args: Any) -> Any:
+        storage.catalog.pop(second, None)
+        storage.slot_files.remove(second)
+        return read(*args)
+
+    storage.read_blocks = cleaned_first  # type: ignore[method-assign]
+    assert storage.find(NOW + 60_000, 0) is None
+    storage.catalog[second] = info
+    storage.read_blocks = read  # type: ignore[method-assign]
+    with pytest.raises(FileNotFoundError):
+        storage.find(NOW + 60_000, 0)
     node.wheel.close()
