@@ -41,6 +41,7 @@ class ConfluentReader:
                 "error_cb": lambda error: None,  # noqa: ARG005
             }
         )
+        self._out_of_range = ""  # told by librdkafka once; not raised yet
         try:
             self.range()
         except SourceUnreachable:
@@ -49,9 +50,12 @@ class ConfluentReader:
 
     def seek(self, offset: int) -> None:
         name, number = self._source.topic, self._source.partition
+        self._out_of_range = ""
         self._consumer.assign([self._kafka.TopicPartition(name, number, offset)])
 
     def poll(self, timeout_s: float) -> Records:
+        if self._out_of_range:
+            raise SourceOutOfRange(self._out_of_range)
         records: list[Any] = []
         for record in self._consumer.consume(RECORDS_MAX, timeout_s):
             error = record.error()
@@ -63,6 +67,8 @@ class ConfluentReader:
             ):
                 if not records:
                     raise SourceOutOfRange(error.str())
+                # What was read before comes first. It is not told again, and nothing would come.
+                self._out_of_range = error.str()
                 break
             elif not error.retriable() and error.code() != self._kafka.KafkaError._ALL_BROKERS_DOWN:
                 raise SourceUnreachable(error.str())

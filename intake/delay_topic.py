@@ -17,7 +17,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 from ..wheel.errors import Overloaded
 from .ports import Clock, IntakeEvents, SilentEvents, WheelPort
@@ -26,7 +27,8 @@ from .records import DEAD_TOPIC, Records, take
 POLL_S = 0.25
 COMMIT_INTERVAL_S = 5.0
 CHECK_INTERVAL_S = 2.0
-COMMITTED_WITHIN_S = 60.0
+SLOW_COMMIT_S = 60.0
+"""An append that is not committed after this time is an alarm, once."""
 _BACKOFF_S = (0.1, 5.0)
 _ROOM_WAIT_S = 0.5
 
@@ -163,7 +165,8 @@ class DelayTopicIntake:
                     first=part.offsets[0],
                     last=part.offsets[-1],
                 )
-                future.result(COMMITTED_WITHIN_S)
+                if not self._committed(future, stop):
+                    return  # what was not stored is read again after the start
             except Overloaded as error:
                 self._events.refused(error.code, count)
                 # A stop between two tries: what was not appended is read again after the start.
@@ -175,6 +178,22 @@ class DelayTopicIntake:
             self._events.appended(count, rows.nbytes, time.perf_counter() - started)
             if dead:
                 self._events.event("delay-topic-dead-letters", source=self._source, count=dead)
+
+    def _committed(self, future: Future[Any], stop: threading.Event) -> bool:
+        """Wait until an append is committed, however long; False when told to stop. To read on in
+        doubt could leave a gap: if it failed later, nobody would know that it was missing."""
+        slow_at = time.monotonic() + SLOW_COMMIT_S
+        while not stop.is_set():
+            try:
+                future.result(POLL_S)
+                return True
+            except TimeoutError:
+                if future.done():
+                    raise
+                if time.monotonic() >= slow_at:
+                    slow_at = float("inf")
+                    self._events.alarm("delay-topic-commit-slow", source=self._source)
+        return False
 
     def _trimmed(self, records: Records) -> Records:
         position, start = self.position, 0

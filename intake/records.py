@@ -37,6 +37,8 @@ DEAD_BYTES = "slotwheel-dead-{}-bytes"
 
 _NUMBER = re.compile(rb"-?[0-9]{1,18}")
 _REASON_CHARACTERS = 500
+_HEADER_OVERHEAD = 16
+"""About what a header takes in a batch besides its key and value."""
 
 
 class NotText(str):
@@ -85,6 +87,7 @@ def take(
     records: Records, source: str, config: WheelConfig, now_ms: int, dead_topic: str = DEAD_TOPIC
 ) -> Taken:
     """Rows for all of ``records`` (at least one). ``source``: ``topic/partition``."""
+    bytes_max = min(config.message_bytes_max, config.batch_bytes_max // 2)
     rows: list[Row] = []
     reasons: dict[int, InvalidMessage] = {}
     columns = zip(records.timestamps, records.keys, records.values, records.headers, strict=True)
@@ -101,7 +104,7 @@ def take(
             key, value = records.keys[number], records.values[number]
             original = records.headers[number]
             rows[number] = _dead_letter(
-                error, where, key, value, original, now_ms, dead_topic, config.message_bytes_max
+                error, where, key, value, original, now_ms, dead_topic, bytes_max
             )
 
     bury()
@@ -110,6 +113,15 @@ def take(
     bad = bad_rows(batch, latest_due_ms=latest, message_bytes_max=config.message_bytes_max)
     if bad:
         reasons |= bad
+        bury()
+        batch = from_columns(*zip(*rows, strict=True))
+    if batch.num_rows == 1 and batch.nbytes > config.batch_bytes_max and not reasons:
+        # Nothing but a great many headers; refused by the wheel, it would block all behind it.
+        reasons[0] = InvalidMessage(
+            "message too large",
+            got=f"{batch.nbytes} bytes with {len(records.headers[0])} headers",
+            limit=f"{config.batch_bytes_max} bytes",
+        )
         bury()
         batch = from_columns(*zip(*rows, strict=True))
     return Taken(batch, len(reasons))
@@ -200,9 +212,11 @@ def _dead_letter(
     # The value is the first to be left out; a record can be too large without it, too.
     room = bytes_max - _size(said) - 3 * 48
     parts = {"value": len(value or b""), "key": len(key or b""), "headers": _size(headers)}
+    extra = {"headers": len(headers) * _HEADER_OVERHEAD}
     for part in ("value", "headers", "key"):
-        if sum(parts.values()) > room:
+        if sum(parts.values()) + sum(extra.values()) > room:
             said.append((DEAD_BYTES.format(part), str(parts.pop(part)).encode()))
+            extra.pop(part, None)
     return Row(
         now_ms,
         dead_topic,

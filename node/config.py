@@ -74,6 +74,12 @@ class NodeConfig:
         check_topic(self.dead_letter_topic)
         if self.delay_topic is not None:
             check_topic(self.delay_topic)
+            if self.delay_topic == self.dead_letter_topic:
+                raise InvalidConfiguration(
+                    "the delay topic is the dead-letter topic, so bad records come back for ever",
+                    got=self.delay_topic,
+                    remedy="Choose another --dead-letter-topic",
+                )
         if self.delay_partition < 0:
             raise InvalidConfiguration(
                 "a partition's number is negative",

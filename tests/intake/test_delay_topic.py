@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from slotwheel.intake import delay_topic
 from slotwheel.intake.confluent_reader import ConfluentReader
 from slotwheel.intake.delay_topic import (
     DelayTopicIntake,
@@ -22,6 +26,7 @@ from slotwheel.intake.delay_topic import (
 from slotwheel.intake.kafka_reader import KafkaPythonReader
 from slotwheel.intake.records import DEAD_TOPIC, Records
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.rows import Header
 from support.broker import Broker, Cluster, TopicFactory
 from support.fakewheel import FakeWheel, eventually, now_ms
@@ -319,6 +324,85 @@ def test_overloaded_waits_and_goes_on() -> None:
         wheel.has_room.set()
         eventually(lambda: intake.position == 499)
     assert wheel.values() == [b"%d" % number for number in range(500)]
+
+
+class SlowWheel(FakeWheel):
+    """Its first commit takes long, and then fails."""
+
+    failing: Future[Any] | None = None
+
+    def append_source(self, rows: Any, now_ms: int, **place: Any) -> Future[Any]:
+        if self.failing is None:
+            self.failing = Future()
+            self._positions[place["partition"]] = place["last"]
+            return self.failing
+        return super().append_source(rows, now_ms, **place)
+
+
+def test_a_commit_that_takes_long_and_fails_leaves_no_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delay_topic, "SLOW_COMMIT_S", 0.0)
+    wheel = SlowWheel()
+    events = Events()
+    with running(wheel, lambda: ListReader(500, []), events=events) as intake:
+        eventually(lambda: "delay-topic-commit-slow" in events.names)
+        assert wheel.values() == []
+        assert wheel.failing is not None
+        wheel._positions.clear()
+        wheel.failing.set_exception(Overloaded("the journal could not be written"))
+        eventually(lambda: intake.position == 499)
+    assert wheel.values() == [b"%d" % number for number in range(500)]
+
+
+def test_a_stop_does_not_wait_for_a_commit() -> None:
+    wheel = SlowWheel()
+    with running(wheel, lambda: ListReader(500, [])):
+        eventually(lambda: wheel.failing is not None)
+    assert wheel.values() == []
+
+
+class OneCall:
+    """librdkafka's consumer, which tells once that a position is out of range."""
+
+    def __init__(self) -> None:
+        self.results: list[list[Any]] = [[Told(None), Told(KafkaError._AUTO_OFFSET_RESET)]]
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Any]:
+        return self.results.pop(0) if self.results else []
+
+    def assign(self, _partitions: object) -> None: ...
+
+
+class Told:
+    def __init__(self, code: int | None) -> None:
+        self._code = code
+
+    def error(self) -> KafkaError | None:
+        return None if self._code is None else KafkaError(self._code)
+
+    def offset(self) -> int:
+        return 7
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 5
+
+    def key(self) -> None: ...
+    def value(self) -> None: ...
+    def headers(self) -> None: ...
+
+
+def test_out_of_range_behind_records_is_not_forgotten() -> None:
+    reader = ConfluentReader.__new__(ConfluentReader)
+    consumer: Any = OneCall()
+    reader._kafka, reader._consumer, reader._out_of_range = confluent_kafka, consumer, ""
+    reader._source = confluent_kafka.TopicPartition("delays", 0)
+    assert reader.poll(0.1).offsets == [7]
+    for _ in range(2):
+        with pytest.raises(SourceOutOfRange):
+            reader.poll(0.1)
+    reader.seek(0)
+    assert reader.poll(0.1).offsets == []
 
 
 def test_records_that_do_not_fit_one_batch_are_split() -> None:

@@ -150,6 +150,18 @@ def test_too_large(key: bytes, value: bytes, extra: bytes, left_out: dict[str, i
     assert row["key"] == (None if "key" in left_out else key)
 
 
+def test_a_great_many_headers_block_nobody() -> None:
+    """They take little room in Kafka and much in a batch: alone, too large for any."""
+    config = WheelConfig(batch_bytes_max=100_000, message_bytes_max=50_000)
+    empty: list[Header] = [("", None)] * 20_000
+    for headers in ([TOPIC, DUE, *empty], empty):
+        found = take(records(headers), "delays/3", config, NOW)
+        batch = check_input(found.rows, config, NOW)
+        assert (batch.num_rows, found.dead) == (1, 1)
+        said = {one["key"] for one in batch.column("headers")[0].as_py()}
+        assert {"slotwheel-dead-reason", "slotwheel-dead-headers-bytes"} <= said
+
+
 def test_one_bad_in_ten_thousand() -> None:
     many: list[list[Header]] = [[TOPIC, DUE] for _ in range(10_000)]
     many[5000] = [DUE]

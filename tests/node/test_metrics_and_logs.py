@@ -101,6 +101,8 @@ def test_settings_that_contradict_each_other() -> None:
         NodeConfig(data, sink="kafka-python")
     with pytest.raises(InvalidConfiguration, match="--bootstrap"):
         NodeConfig(data, delay_topic="delays")
+    with pytest.raises(InvalidConfiguration, match="the delay topic is the dead-letter topic"):
+        NodeConfig(data, bootstrap="b:1", delay_topic="dead", dead_letter_topic="dead")
     with pytest.raises(InvalidConfiguration, match="--sink"):
         NodeConfig(data, sink="rabbits")
     with pytest.raises(InvalidConfiguration, match="--sink"):
