@@ -70,7 +70,9 @@ class AppendStream:
         closing: threading.Event,
         ending: threading.Event,
         room_timeout_s: float,
+        peer: str = "",
     ) -> None:
+        self.peer = peer
         self._wheel = wheel
         self._clock = clock
         self._events = events
@@ -85,11 +87,17 @@ class AppendStream:
         self._read = 0  # batches; counted by the handler's thread alone
         self._answered = 0  # by the receipts' thread alone
         self._client_gone = False
+        self._active_s = time.monotonic()
 
     @property
     def idle(self) -> bool:
         """Whether nothing that was read waits for its answer."""
         return self._read == self._answered
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long it has been idle, in seconds; -1 while it is not."""
+        return time.monotonic() - self._active_s if self.idle else -1.0
 
     def run(self) -> None:
         """Errors: ``SlotwheelError`` for what ends the stream, after all answers were written."""
@@ -130,6 +138,7 @@ class AppendStream:
         del chunk
         rows = 0 if batch is None else batch.num_rows
         nbytes = 0 if batch is None else batch.get_total_buffer_size()
+        self._active_s = time.monotonic()
         self._read += 1
         outcome = self._append(batch, nbytes, sequence)
         self._pending.put(_Pending(sequence, rows, nbytes, received, outcome))
@@ -186,6 +195,7 @@ class AppendStream:
                     self._writer.write_metadata(pa.py_buffer(answer))
             except Exception:  # the client left; its batches are stored all the same
                 self._client_gone = True
+            self._active_s = time.monotonic()
             self._answered += 1
             self._window.release()
 

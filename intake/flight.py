@@ -5,8 +5,10 @@ actions below are one small JSON body each way. What is said on the wire is in
 ``wheel/protocol.py``, so this module has only the sockets.
 
 Rules: errors cross the wire as JSON in the status's extra info (actions, ends of streams) or in
-an answer (one batch). The number of streams is bounded. Flight knows no limit for a message: size
-is checked after receipt, so the port belongs on a trusted network, and is loopback by default.
+an answer (one batch). The number of streams is bounded; one more than that ends the connection that
+has been quiet longest, and its client connects again when it has something to send. Flight knows
+no limit for a message: size is checked after receipt (and after decompression, which no interface
+of Flight lets us refuse), so the port belongs on a trusted network, and is loopback by default.
 
 Ending: Flight's shutdown waits for every call, and a client may hold a stream open for days. So
 ``close`` answers what was read, then shuts the connections' sockets, which ends every read.
@@ -24,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import flight
@@ -53,6 +56,8 @@ from .append_stream import AppendStream
 from .ports import Clock, IntakeEvents, SilentEvents, WheelPort
 
 STREAMS_MAX = 64
+QUIET_S = 5.0
+"""A connection that has been quiet for so long may have to make room for another one."""
 ROOM_TIMEOUT_S = 2.0
 CANCELS_MAX = 10_000
 CANCEL_TIMEOUT_S = 10.0
@@ -74,12 +79,14 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         *,
         events: IntakeEvents | None = None,
         streams_max: int = STREAMS_MAX,
+        quiet_s: float = QUIET_S,
         room_timeout_s: float = ROOM_TIMEOUT_S,
     ) -> None:
         self._wheel = wheel
         self._clock = clock
         self._events: IntakeEvents = events or SilentEvents()
         self._streams_max = streams_max
+        self._quiet_s = quiet_s
         self._room_timeout_s = room_timeout_s
         self._closing = threading.Event()
         self._ending = threading.Event()
@@ -100,7 +107,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
 
     # Flight's methods: each runs in a thread of its own
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with _as_flight_errors():
             command = AppendCommand.decode(descriptor.command or b"")
             stream = AppendStream(
@@ -113,6 +120,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 closing=self._closing,
                 ending=self._ending,
                 room_timeout_s=self._room_timeout_s,
+                peer=context.peer(),
             )
             self._admit(stream)
             try:
@@ -181,6 +189,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             if self._closing.is_set():
                 raise NotRunning("the node is shutting down", remedy="Try again in a moment")
             if len(self._streams) >= self._streams_max:
+                self._make_room()
+            if len(self._streams) >= self._streams_max:
                 raise Overloaded(
                     "too many open streams",
                     got=len(self._streams),
@@ -188,6 +198,16 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                     remedy="Share one client between threads, or close some",
                 )
             self._streams.add(stream)
+
+    def _make_room(self) -> None:
+        """Under the lock: cut the connection that has been quiet longest, if long enough. A client
+        may hold one for days, and one whose machine died never ends its own."""
+        quiet: dict[str, float] = {}
+        for stream in self._streams:
+            quiet[stream.peer] = min(stream.quiet_s, quiet.get(stream.peer, stream.quiet_s))
+        peer = max(quiet, key=lambda one: quiet[one])
+        if quiet[peer] >= self._quiet_s and cut_connections(self.port, peer):
+            self._streams = {stream for stream in self._streams if stream.peer != peer}
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take nothing more, answer what was read (for ``grace_s`` at most), and end."""
@@ -242,11 +262,14 @@ def check_free(address: str) -> None:
             ) from None
 
 
-def cut_connections(port: int) -> None:
-    """Shut every accepted TCP connection of this process on its local ``port``.
+def cut_connections(port: int, peer: str | None = None) -> int:
+    """Shut accepted TCP connections of this process on its local ``port``: all of them, or those
+    from ``peer``, as a call's context names it. Returns how many.
 
     Flight offers no way to end a call that waits for its client; a closed socket does.
     """
+    wanted = None if peer is None else _address_of(peer)
+    count = 0
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             if not str(path.readlink()).startswith("socket:"):
@@ -254,5 +277,18 @@ def cut_connections(port: int) -> None:
             with socket.socket(fileno=os.dup(int(path.name))) as found:
                 internet = found.family in (socket.AF_INET, socket.AF_INET6)
                 if internet and found.getsockname()[1] == port:
-                    found.getpeername()  # raises for the socket that listens
-                    found.shutdown(socket.SHUT_RDWR)
+                    host, remote = found.getpeername()[:2]  # raises for the one that listens
+                    if wanted in (None, (_plain(host), remote)):
+                        found.shutdown(socket.SHUT_RDWR)
+                        count += 1
+    return count
+
+
+def _address_of(peer: str) -> tuple[str, int]:
+    """Host and port of ``ipv4:127.0.0.1:5000`` or ``ipv6:%5B::1%5D:5000``."""
+    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+    return _plain(host.strip("[]")), int(port) if port.isdigit() else -1
+
+
+def _plain(host: str) -> str:
+    return host.removeprefix("::ffff:").partition("%")[0]

@@ -63,7 +63,9 @@ def events() -> Events:
 
 @pytest.fixture
 def server(wheel: FakeWheel, events: Events) -> Iterator[FlightIntake]:
-    made = FlightIntake(wheel, "127.0.0.1:0", events=events, room_timeout_s=0.3, streams_max=4)
+    made = FlightIntake(
+        wheel, "127.0.0.1:0", events=events, room_timeout_s=0.3, streams_max=4, quiet_s=3600
+    )
     yield made
     made.close()
 
@@ -71,10 +73,19 @@ def server(wheel: FakeWheel, events: Events) -> Iterator[FlightIntake]:
 class Exchange:
     """A client of the bare protocol."""
 
-    def __init__(self, server: FlightIntake, command: AppendCommand | bytes | None = None) -> None:
+    def __init__(
+        self,
+        server: FlightIntake,
+        command: AppendCommand | bytes | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
         command = AppendCommand(7) if command is None else command
         encoded = command if isinstance(command, bytes) else command.encode()
-        self.client = flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
+        # A connection of its own, as ours make one, too.
+        self.client = flight.FlightClient(
+            f"grpc://{host}:{server.port}",
+            generic_options=[("grpc.use_local_subchannel_pool", 1)],
+        )
         descriptor = flight.FlightDescriptor.for_command(encoded)
         self.writer, self.reader = self.client.do_exchange(descriptor)
 
@@ -210,9 +221,9 @@ def test_streams_are_bounded_and_come_free(server: FlightIntake) -> None:
     for sequence, exchange in enumerate(open_ones):
         exchange.send(rows(b"x"), sequence)
         exchange.answer()
-    one_more = Exchange(server).begin()
+    one_more = Exchange(server)
     with pytest.raises(flight.FlightError) as caught:
-        one_more.answer()
+        one_more.begin().answer()
     assert json.loads(caught.value.extra_info)["code"] == "overloaded"
     for exchange in open_ones:
         exchange.close()
@@ -220,6 +231,53 @@ def test_streams_are_bounded_and_come_free(server: FlightIntake) -> None:
     again.send(rows(b"x"), 9)
     assert isinstance(again.answer(), Stored)
     again.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_quiet_connection_makes_room(wheel: FakeWheel, host: str) -> None:
+    server = FlightIntake(wheel, f"{host}:0", streams_max=2, quiet_s=0.0)
+    try:
+        silent = Exchange(server, host=host).begin()
+        eventually(lambda: len(server._streams) == 1)
+        second = Exchange(server, host=host).begin()
+        second.send(rows(b"2"), 0)
+        assert isinstance(second.answer(), Stored)
+        third = Exchange(server, host=host).begin()
+        third.send(rows(b"3"), 1)
+        assert isinstance(third.answer(), Stored)
+        with pytest.raises(flight.FlightError):
+            silent.answer()
+        second.send(rows(b"4"), 2)  # it was less quiet
+        assert isinstance(second.answer(), Stored)
+        second.close()
+        third.close()
+    finally:
+        server.close()
+    assert wheel.values() == [b"2", b"3", b"4"]
+
+
+def test_a_busy_connection_is_not_cut(wheel: FakeWheel) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def take_long(_rows: pa.RecordBatch) -> None:
+        begun.set()
+        go_on.wait(60)
+
+    wheel.before_append = take_long
+    server = FlightIntake(wheel, "127.0.0.1:0", streams_max=1, quiet_s=0.0)
+    try:
+        busy = Exchange(server).begin()
+        busy.send(rows(b"1"), 0)
+        assert begun.wait(60)
+        refused = Exchange(server)
+        with pytest.raises(flight.FlightError, match="too many open streams"):
+            refused.begin().answer()
+        go_on.set()
+        assert isinstance(busy.answer(), Stored)
+        busy.close()
+    finally:
+        go_on.set()
+        server.close()
 
 
 def test_defect_in_the_wheel_is_an_answer_and_an_alarm(
