@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from ..delivery.sink import Sink
 from ..wheel.wheel import Wheel
@@ -30,6 +31,7 @@ SINK_CHECK_EVERY_S = 1.0
 RELEASE_AFTER_S = 5.0
 
 Clock = Callable[[], int]
+T = TypeVar("T")
 
 
 def sync(wheel: Wheel, metrics: Metrics) -> float:
@@ -70,7 +72,7 @@ class SlotFileWork:
             return
         started = time.perf_counter()
         self._release_at_s = time.monotonic() + RELEASE_AFTER_S
-        report = self._wheel.spill(now_ms, helper=self._helper)
+        report = self._wheel.spill(now_ms, ahead=self._ahead)
         seconds = time.perf_counter() - started
         self._metrics.spill_seconds.observe_one(seconds)
         self._metrics.spilled.inc(report.rows)
@@ -84,6 +86,13 @@ class SlotFileWork:
             bytes=report.nbytes,
             seconds=round(seconds, 3),
         )
+
+    def _ahead(self, made: Iterator[T]) -> Iterator[T]:
+        """Makes the next item on the helper's thread while the last one is used."""
+        coming = self._helper.submit(next, made, None)
+        while (item := coming.result()) is not None:
+            coming = self._helper.submit(next, made, None)
+            yield item
 
     def _release(self) -> None:
         """A while after the last spill, when it is quiet, free memory goes back to the kernel."""

@@ -11,7 +11,6 @@ All heavy work here runs in NumPy and Arrow, outside the interpreter lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -73,28 +72,23 @@ def _order(due: Int64s) -> Int64s:
     return relative
 
 
-def blocks(
-    pieces: Sequence[Piece], covered: Covered, helper: Executor | None = None
-) -> Iterator[Block]:
-    """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once.
+Ahead = Callable[[Iterator[list[Block]]], Iterator[list[Block]]]
+"""Gives back what it is given, and may work on the next item while the caller uses the last one:
+how, and on which thread, is the caller's business."""
 
-    ``helper``: makes the next range's blocks while the caller writes those of the last one.
-    """
+
+def in_turn(made: Iterator[list[Block]]) -> Iterator[list[Block]]:
+    return made
+
+
+def blocks(pieces: Sequence[Piece], covered: Covered, ahead: Ahead = in_turn) -> Iterator[Block]:
+    """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once."""
     parts = [_sorted_rows(piece, covered) for piece in pieces]
     parts = [part for part in parts if len(part.indices)]
     if not parts:
         return
-    ranges = _ranges(parts)
-    if helper is None:
-        for low, high in ranges:
-            yield from _blocks_of(parts, low, high)
-        return
-    ahead = helper.submit(_blocks_of, parts, *ranges[0])
-    for low, high in ranges[1:]:
-        ready = ahead.result()
-        ahead = helper.submit(_blocks_of, parts, low, high)
-        yield from ready
-    yield from ahead.result()
+    for found in ahead(_blocks_of(parts, low, high) for low, high in _ranges(parts)):
+        yield from found
 
 
 def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +27,7 @@ from .mark import Marks
 from .reader import ReadPoint, cancelled_in
 from .schema import times
 from .slotfile import SLOT_DIRECTORY, SlotFiles
-from .spill import blocks
+from .spill import Ahead, blocks, in_turn
 from .state import Checkpoint, Sent, SlotInfo, StateStore, Update
 from .tail import Piece, Tail
 
@@ -184,11 +183,11 @@ class Storage:
         self,
         plan: SpillPlan,
         dropped: Callable[[Checkpoint], None],
-        helper: Executor | None = None,
+        ahead: Ahead = in_turn,
     ) -> SpillReport:
         """Move the rows of ``plan.pieces`` that are not covered into slot files.
 
-        ``helper`` only computes; all writing happens here, in one order.
+        ``ahead`` may sort and encode before it is needed; all writing happens here, in one order.
 
         ``dropped`` is called under the lock, in the same instant in which the rows change from the
         tail to the files. An ``OSError`` (a full disk) leaves everything as it was.
@@ -197,7 +196,7 @@ class Storage:
         changed: dict[int, SlotInfo] = {}
         fresh = False
         rows = 0
-        for block in blocks(plan.pieces, marks.all_covered, helper):
+        for block in blocks(plan.pieces, marks.all_covered, ahead):
             info = self.catalog.get(block.second)
             fresh = fresh or info is None
             changed[block.second] = self.slot_files.append(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from .receipt import CancelAnswer, Receipt
 from .recovery import Recovered, recover
 from .rows import from_numpy
 from .schema import PAYLOAD, TIME, check_input, times
+from .spill import Ahead, in_turn
 from .state import Checkpoint, Sent, StateStore
 from .status import Status
 from .storage import SpillPlan, SpillReport, Storage
@@ -471,18 +472,18 @@ class Wheel:
             return tail.nbytes >= self.config.tail_bytes_max or age >= self.config.tail_age_ms
 
     def spill(
-        self, now_ms: int, *, everything: bool = False, helper: Executor | None = None
+        self, now_ms: int, *, everything: bool = False, ahead: Ahead = in_turn
     ) -> SpillReport:
         """Move the tail into slot files and let go of the journal behind it.
 
-        ``helper``: a thread to sort and encode ahead of the writing, if there is one.
+        ``ahead``: see ``spill.Ahead``; sorting and encoding can go on beside the writing.
 
         By age, the newest rows stay; when the tail is over its budget, or ``everything``, none do.
         An ``OSError`` (a full disk) leaves all as it was; try again later.
         """
         with self._lock:
             plan = self._plan(now_ms, everything)
-        report = self._storage.spill(plan, self._spilled, helper)
+        report = self._storage.spill(plan, self._spilled, ahead)
         with self._lock:
             self._log.producers.saved(plan.producers, plan.producers_gone)
         self._log.journal.drop_below(plan.checkpoint.index + 1)
