@@ -146,10 +146,6 @@ class Wheel:
         Errors: ``InvalidBatch``, ``InvalidMessage``, ``Overloaded``, ``SequenceTooOld``,
         ``NotRunning``; nothing is stored then. The future may fail with ``Overloaded``.
         """
-        known = self._find(producer, sequence) if producer else None
-        if known is not None:
-            # Judged by the clock of its first time: a retry must not fail for being one.
-            return self._again(known, check_input(rows, self.config, known.created))
         # What was accepted once is not refused when it is repeated after the clock was set back.
         judged_ms = self._created(producer, sequence, now_ms)
         return self._append(check_input(rows, self.config, judged_ms), now_ms, producer, sequence)
@@ -236,10 +232,6 @@ class Wheel:
                 if known is not None:
                     return self._again(known, stored)
             return self._queue(data, stored, now_ms, producer, sequence).future
-
-    def _find(self, producer: int, sequence: int) -> Sent | None:
-        with self._lock:
-            return self._log.producers.find(producer, sequence)
 
     def _queue_rows(
         self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[tuple[int, int]]
