@@ -164,7 +164,7 @@ class Rig:
         batch = from_columns(due, topics, nothing, nothing, values, [()] * len(rows))
         self.wheel.append(batch, now).result(10)
 
-    def wait(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "it did not happen in time"
