@@ -70,6 +70,10 @@ class ConfluentSink(KafkaSink):
         super().__init__(mint, settings)
         self._lock = threading.Lock()
         self._producers: dict[str, Any] = {}
+        # Trials run side by side. One that fails throws its producer away, with all that this has
+        # under way, so each has one for itself.
+        self._trials: list[Any] = []
+        self._idle_trials: list[Any] = []
         self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
         self._closed = False
         self._careful_alone = threading.Lock()  # one call at a time uses the careful producer
@@ -77,8 +81,11 @@ class ConfluentSink(KafkaSink):
     def close(self) -> None:
         with self._lock:
             self._closed = True
-        for name in (_MAIN, _TRIAL, _CAREFUL):
+            trials, self._trials, self._idle_trials = self._trials, [], []
+        for name in (_MAIN, _CAREFUL):
             self._abandon(name)
+        for producer in trials:
+            _end(producer)
 
     def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
         topics = plan.records.topics
@@ -87,7 +94,10 @@ class ConfluentSink(KafkaSink):
         usual = plan.rows
         if careful:
             usual = [row for row in plan.rows if topics[row] not in careful]
-        failures = self._run(plan, usual, timeout_s, _TRIAL if trial else _MAIN)
+        if trial:
+            failures = self._try(plan, usual, timeout_s)
+        else:
+            failures = self._run(plan, usual, timeout_s, _MAIN)
         again = [row for row, failure in failures.items() if failure.answer is Answer.REFUSED]
         with self._lock:
             for row in again:
@@ -101,10 +111,46 @@ class ConfluentSink(KafkaSink):
         return failures
 
     def _run(self, plan: Plan, rows: list[int], timeout_s: float, name: str) -> dict[int, Failure]:
-        """Send ``rows`` through one producer and wait until each is reported."""
+        """Send ``rows`` through the producer of that name; it is abandoned after a doubt."""
         if not rows:
             return {}
-        producer = self._producer(name)
+        failures = self._send_by(self._producer(name), plan, rows, timeout_s)
+        if _doubtful(failures):
+            self._abandon(name)
+        return failures
+
+    def _try(self, plan: Plan, rows: list[int], timeout_s: float) -> dict[int, Failure]:
+        """Send ``rows`` through a trial producer that nobody else uses meanwhile."""
+        if not rows:
+            return {}
+        with self._lock:
+            if self._idle_trials:
+                producer = self._idle_trials.pop()
+            else:
+                producer = self._make(_TRIAL)
+                self._trials.append(producer)
+        sound = False
+        try:
+            failures = self._send_by(producer, plan, rows, timeout_s)
+            sound = not _doubtful(failures)
+        finally:
+            self._give_back(producer, sound=sound)
+        return failures
+
+    def _give_back(self, producer: Any, *, sound: bool) -> None:
+        with self._lock:
+            if producer not in self._trials:  # the sink was closed meanwhile
+                return
+            if sound:
+                self._idle_trials.append(producer)
+                return
+            self._trials.remove(producer)
+        _end(producer)
+
+    def _send_by(
+        self, producer: Any, plan: Plan, rows: list[int], timeout_s: float
+    ) -> dict[int, Failure]:
+        """Send ``rows`` through one producer and wait until each is reported."""
         failures: dict[int, Failure] = {}
 
         def note(row: int, error: Any, _message: Any) -> None:
@@ -144,8 +190,6 @@ class ConfluentSink(KafkaSink):
             if producer.flush(_LATE_S) > 0:  # not even that: nothing is known of any row
                 late = Failure(Answer.NOT_NOW, "no acknowledgement in time", unknown=True)
                 failures = dict.fromkeys(rows, late) | failures
-        if any(failure.unknown for failure in failures.values()):
-            self._abandon(name)
         return failures
 
     def _fetch(self, topic: str) -> TopicInfo | None:
@@ -167,11 +211,13 @@ class ConfluentSink(KafkaSink):
         with self._lock:
             producer = self._producers.get(name)
             if producer is None:
-                if self._closed:
-                    raise Unreachable("the sink is closed")
-                producer = ck.Producer(self._config(name), logger=_client_log)
-                self._producers[name] = producer
+                producer = self._producers[name] = self._make(name)
             return producer
+
+    def _make(self, name: str) -> Any:
+        if self._closed:
+            raise Unreachable("the sink is closed")
+        return ck.Producer(self._config(name), logger=_client_log)
 
     def _config(self, name: str) -> dict[str, Any]:
         settings = self.settings
@@ -204,10 +250,19 @@ class ConfluentSink(KafkaSink):
         with self._lock:
             producer = self._producers.pop(name, None)
         if producer is not None:
-            producer.purge()
-            producer.flush(0)
-            # Destroying it waits for its threads; nobody has to wait for that.
-            threading.Thread(target=producer.close, name="confluent-close", daemon=True).start()
+            _end(producer)
+
+
+def _end(producer: Any) -> None:
+    """End a producer without sending what it still holds."""
+    producer.purge()
+    producer.flush(0)
+    # Destroying it waits for its threads; nobody has to wait for that.
+    threading.Thread(target=producer.close, name="confluent-close", daemon=True).start()
+
+
+def _doubtful(failures: dict[int, Failure]) -> bool:
+    return any(failure.unknown for failure in failures.values())
 
 
 def classify(error: Any) -> Failure:

@@ -1,7 +1,8 @@
 """The default sink to a real Kafka, with kafka-python: no compiled parts needed.
 
 Partitions are chosen here, for a chunk at once; sending is ``Lane``'s. Each ``deliver`` waits for
-all of its records, so one producer serves all main chunks, and another one the trials.
+all of its records and has a producer for itself meanwhile: one serves all main chunks, and there
+are as many others as trials at a time.
 
 kafka-python has no bound on memory of its own; the bounds are those of ``KafkaSink``.
 """
@@ -50,7 +51,8 @@ class KafkaPythonSink(KafkaSink):
 
     def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
         super().__init__(mint, settings)
-        self._lanes: dict[bool, Lane] = {}
+        self._idle: dict[bool, list[Lane]] = {False: [], True: []}
+        self._lanes: set[Lane] = set()
         self._lanes_lock = threading.Lock()
         self._closed = False
         self._admin: Any = None
@@ -58,18 +60,27 @@ class KafkaPythonSink(KafkaSink):
 
     def close(self) -> None:
         with self._lanes_lock:
-            lanes, self._lanes = self._lanes, {}
+            lanes, self._lanes = self._lanes, set()
             self._closed = True
-        for lane in lanes.values():
+        for lane in lanes:
             lane.abandon()
         with self._admin_lock:
             self._drop_admin()
 
     def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
         try:
-            lane = self._lane(timeout_s, trial=trial)
+            lane = self._take_lane(timeout_s, trial=trial)
         except (kafka_errors.KafkaError, OSError) as error:
             raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+        sound = False
+        try:
+            failures = self._send_by(lane, plan, timeout_s)
+            sound = not failures  # a refusal has ended the producer as well
+        finally:
+            self._give_back(lane, trial=trial, sound=sound)
+        return failures
+
+    def _send_by(self, lane: Lane, plan: Plan, timeout_s: float) -> dict[int, Failure]:
         failures = self._learn(lane, plan)
         rows = [row for row in plan.rows if row not in failures] if failures else plan.rows
         deadline = time.monotonic() + timeout_s + _LATE_S
@@ -85,8 +96,6 @@ class KafkaPythonSink(KafkaSink):
                 failures[row] = Failure(Answer.NOT_NOW, "no acknowledgement in time", unknown=True)
             elif future.exception is not None:
                 failures[row] = classify(future.exception, aborted=lane.aborted(future))
-        if failures:  # a refusal has ended the producer as well
-            self._abandon(trial=trial)
         return failures
 
     def _learn(self, lane: Lane, plan: Plan) -> dict[int, Failure]:
@@ -102,23 +111,26 @@ class KafkaPythonSink(KafkaSink):
         topics = plan.records.topics
         return {row: failed[topics[row]] for row in plan.rows if topics[row] in failed}
 
-    def _lane(self, timeout_s: float, *, trial: bool) -> Lane:
+    def _take_lane(self, timeout_s: float, *, trial: bool) -> Lane:
+        """One for this call alone: a producer that fails takes down all that it has under way."""
         with self._lanes_lock:
-            lane = self._lanes.get(trial)
-        if lane is None:
-            lane = Lane(self.settings, timeout_s)
-            with self._lanes_lock:
-                if not self._closed:
-                    return self._lanes.setdefault(trial, lane)
-            lane.abandon()
-            raise Unreachable("the sink is closed")
-        return lane
+            if self._idle[trial] and not self._closed:
+                return self._idle[trial].pop()
+        lane = Lane(self.settings, timeout_s)
+        with self._lanes_lock:
+            if not self._closed:
+                self._lanes.add(lane)
+                return lane
+        lane.abandon()
+        raise Unreachable("the sink is closed")
 
-    def _abandon(self, *, trial: bool) -> None:
+    def _give_back(self, lane: Lane, *, trial: bool, sound: bool) -> None:
         with self._lanes_lock:
-            lane = self._lanes.pop(trial, None)
-        if lane is not None:
-            lane.abandon()
+            if sound and not self._closed:
+                self._idle[trial].append(lane)
+                return
+            self._lanes.discard(lane)
+        lane.abandon()
 
     def _fetch(self, topic: str) -> TopicInfo | None:
         with self._admin_lock:

@@ -9,6 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,32 @@ def test_a_refusal_does_not_repeat_the_neighbours_under_way(
     sink.close()
     assert held(broker.bootstrap, [other]) == rounds * count // 2
     assert held(broker.bootstrap, [refusing]) == 0
+
+
+@pytest.mark.parametrize("kind", [ConfluentSink, KafkaPythonSink])
+def test_held_topics_do_not_disturb_each_other(weak_broker: Broker, kind: type[KafkaSink]) -> None:
+    """One goes on refusing while another one drains on the side, at the same time."""
+    broker, rounds, count = weak_broker, 30, 300
+    refusing = broker.create_topic(f"side-denied-{kind.__name__}", 3)
+    other = broker.create_topic(f"side-open-{kind.__name__}", 3)
+    sink = kind(MINT, KafkaSettings(broker.bootstrap))
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_acls(rules(refusing))
+
+    def drain(topic: str, answer: Answer) -> None:
+        for _ in range(rounds):
+            rows = rows_of([Sent(topic, b"v", b"k%d" % n) for n in range(count)])
+            assert (sink.deliver(rows, trial=True).codes == answer).all(), topic
+
+    with ThreadPoolExecutor(2) as threads:
+        jobs = [
+            threads.submit(drain, refusing, Answer.NOT_NOW),
+            threads.submit(drain, other, Answer.ACCEPTED),
+        ]
+        for job in jobs:
+            job.result(60)
+    sink.close()
+    assert held(broker.bootstrap, [other]) == rounds * count
 
 
 @pytest.mark.parametrize("sink", SINKS)
