@@ -141,7 +141,8 @@ class Client:
         self._check_usable()
         shipments: list[Shipment] = []
         remaining = iter(messages)
-        while chunk := list(itertools.islice(remaining, self._batch_rows)):
+        rows_max = min(self._batch_rows, self._sender.limits.batch_rows)
+        while chunk := list(itertools.islice(remaining, rows_max)):
             self._ship_messages(chunk, shipments)
         return Receipts(shipments)
 
@@ -163,7 +164,8 @@ class Client:
     def _ship_messages(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
         limits = self._sender.limits
         found = sort_messages(messages, _now_ms(), limits)
-        too_big = found.rows is not None and found.rows.nbytes > self._batch_bytes
+        bytes_max = min(self._batch_bytes, limits.batch_bytes)
+        too_big = found.rows is not None and found.rows.nbytes > bytes_max
         if too_big and len(messages) > 1:
             half = len(messages) // 2
             self._ship_messages(messages[:half], shipments)

@@ -145,8 +145,10 @@ class Sender:
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
             self._take_room(nbytes)
+            rows_max = min(self._batch_rows, self.limits.batch_rows)
+            bytes_max = min(self._batch_bytes, self.limits.batch_bytes)
             shipment = self._lingering
-            if shipment is not None and shipment.nbytes + nbytes > self._batch_bytes:
+            if shipment is not None and shipment.nbytes + nbytes > bytes_max:
                 self._seal()
                 shipment = None
             if shipment is None:
@@ -161,7 +163,7 @@ class Sender:
                 column.append(value)
             shipment.nbytes += nbytes
             # Company is worth waiting for only while something is under way already.
-            if row + 1 >= self._batch_rows or len(self._open) == 1:
+            if row + 1 >= rows_max or len(self._open) == 1:
                 self._seal()
                 self._changed.notify_all()
             elif row == 0:

@@ -261,6 +261,17 @@ def test_messages_too_large_for_one_batch_are_split(address: str, wheel: FakeWhe
     assert len(wheel.values()) == 300
 
 
+def test_a_node_with_small_limits_gets_small_batches(address: str, wheel: FakeWheel) -> None:
+    wheel.config = WheelConfig(batch_rows_max=10, batch_bytes_max=50_000, message_bytes_max=20_000)
+    with Client(address, linger_ms=1000) as client:
+        client.send("t", b"the limits are known now", delay=60).result(20)
+        receipts = [client.send("t", b"x" * 9000, delay=60) for _ in range(50)]
+        many = client.send_many(Message("t", b"x", delay=60) for _ in range(50))
+        assert many.errors(20) == {}
+        assert [receipt.error(20) for receipt in receipts] == [None] * 50
+    assert len(wheel.values()) == 101
+
+
 def test_in_a_forked_child_it_says_so(client: Client) -> None:
     client._pid -= 1  # what a fork changes
     with pytest.raises(NotRunning, match="forked"):
