@@ -189,4 +189,11 @@ def wheel_config(group: str, slots: int, limits: dict[str, int | timedelta]) -> 
             limit=f"--tail-bytes {plain['tail_bytes_max']}",
             remedy="Raise --tail-bytes-refuse; twice --tail-bytes is a good value",
         )
+    if plain["message_bytes_max"] >= plain["batch_bytes_max"]:
+        raise InvalidConfiguration(
+            "the largest message would not fit into any batch",
+            got=f"--message-bytes {plain['message_bytes_max']}",
+            limit=f"--batch-bytes {plain['batch_bytes_max']}",
+            remedy="Raise --batch-bytes",
+        )
     return WheelConfig(group=group, slots=slots, **plain)

@@ -178,6 +178,8 @@ def test_limits_that_contradict_each_other() -> None:
         limits["disk_reserve_bytes"] = made.params["disk_reserve_bytes"]
     with pytest.raises(InvalidConfiguration, match="tail-bytes-refuse"):
         wheel_config("group", 7200, limits)
+    with pytest.raises(InvalidConfiguration, match="--batch-bytes"):
+        wheel_config("group", 7200, {**limits, "tail_bytes_refuse": 2 << 30, "batch_bytes_max": 1})
     found = wheel_config("group", 60, {**limits, "tail_bytes_refuse": 2 << 30})
     assert (found.slots, found.tail_age_ms, found.tail_bytes_max) == (60, 10_000, 1 << 30)
 
