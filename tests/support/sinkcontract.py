@@ -326,12 +326,12 @@ class KafkaContract(SinkContract):
         assert (answers.codes == Answer.NOT_NOW).all()
         assert answers.down
         assert not sink.healthy()
-        assert time.monotonic() - began < 8, "an answer must come within the limits"
+        assert time.monotonic() - began < 20, "an answer must come within the limits"
         start()
         deliver_until_accepted(sink, sent[50:])
 
 
-def deliver_until_accepted(sink: Sink, sent: list[Sent], seconds: float = 20) -> None:
+def deliver_until_accepted(sink: Sink, sent: list[Sent], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if sink.healthy() and (sink.deliver(rows_of(sent)).codes == Answer.ACCEPTED).all():
