@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ..delivery.sink import Sink
+from ..wheel.errors import SyncFailed
 from ..wheel.wheel import Wheel
 from . import memory
 from .events import NodeEvents
@@ -61,8 +62,12 @@ class SlotFileWork:
     def turn(self) -> float:
         try:
             self._spill()
-        finally:
+        except SyncFailed:  # nothing more is written, and no later error may hide this one
+            raise
+        except BaseException:
             self._clean()
+            raise
+        self._clean()
         self._release()
         return SPILL_EVERY_S
 

@@ -16,9 +16,8 @@ Source: DESIGN section 4 (Cancel and reschedule).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from enum import Enum
 
 import numpy as np
@@ -72,27 +71,16 @@ class Canceller:
         self, ids: Sequence[MessageId], append: QueueRows, timeout_s: float
     ) -> list[CancelAnswer]:
         """One answer for each id, in order."""
-        decisions: list[Decision] = [_Next.WAIT] * len(ids)
         topics = {one: self._look_up(one) for one in ids if self._mint.genuine(one)}
         with self._lock:
-            wanted: dict[MessageId, None] = {}
-            for at, one in enumerate(ids):
-                if one not in topics:
-                    decisions[at] = CancelAnswer.UNKNOWN
-                    continue
-                decisions[at] = self._decide_in_time(one, topics[one], timeout_s)
-            # A wait lets go of the lock, so what was to be appended is decided once more.
-            for at, one in enumerate(ids):
-                if decisions[at] is _Next.APPEND:
-                    decisions[at] = self._decide(one, topics[one])
-                    if decisions[at] is _Next.APPEND:
-                        wanted[one] = None
-            if wanted:
-                targets = list(wanted)
+            decisions = self._decide_in_time(topics, timeout_s)
+            targets = [one for one, decision in decisions.items() if decision is _Next.APPEND]
+            if targets:
                 carried = append(_cancel_rows(targets), [(t.due, t.offset) for t in targets])
                 self._register(targets, carried)
-                decisions = [carried.future if d is _Next.APPEND else d for d in decisions]
-        return [self._resolve(decision, timeout_s) for decision in decisions]
+                decisions.update(dict.fromkeys(targets, carried.future))
+        answers = self._resolve(decisions, timeout_s)
+        return [answers.get(one, CancelAnswer.UNKNOWN) for one in ids]
 
     def reschedule(
         self,
@@ -111,7 +99,7 @@ class Canceller:
         if row is not None:
             fresh = check(_with_due(row, due_ms))
         with self._lock:
-            decision = self._decide_in_time(target, topic, timeout_s)
+            decision = self._decide_in_time({target: topic}, timeout_s)[target]
             if decision is _Next.APPEND:
                 if fresh is None:
                     return CancelAnswer.UNKNOWN, None
@@ -121,8 +109,8 @@ class Canceller:
                 decision = carried.future
                 new_offset = carried.receipt.base_offset + 1
             else:
-                return self._resolve(decision, timeout_s), None
-        answer = self._resolve(decision, timeout_s)
+                return self._resolve({target: decision}, timeout_s)[target], None
+        answer = self._resolve({target: decision}, timeout_s)[target]
         if answer is not CancelAnswer.CANCELLED:
             return answer, None
         return answer, self._mint.one(due_ms, new_offset)
@@ -142,15 +130,31 @@ class Canceller:
             return None
         return self._topic(one)
 
-    def _topic(self, one: MessageId) -> str | None:
-        """The topic of a row, None if it is nowhere any more."""
+    def _topic(self, one: MessageId) -> str:
+        """The topic of a row; empty if it is nowhere any more, so that nobody looks again."""
         row = self._storage.find(one.due, one.offset)
-        return None if row is None else str(row.column("topic")[0].as_py())
+        return "" if row is None else str(row.column("topic")[0].as_py())
 
-    def _decide_in_time(self, one: MessageId, topic: str | None, timeout_s: float) -> Decision:
-        self._due.answered.wait_for(lambda: self._decide(one, topic) is not _Next.WAIT, timeout_s)
-        decision = self._decide(one, topic)
-        return CancelAnswer.UNKNOWN if decision is _Next.WAIT else decision
+    def _decide_in_time(
+        self, topics: Mapping[MessageId, str | None], timeout_s: float
+    ) -> dict[MessageId, Decision]:
+        """Under the lock, which a wait lets go of: all are decided at the instant this returns.
+
+        One wait for all of them: those in flight, whose rows a sink may keep for long.
+        """
+        decisions: dict[MessageId, Decision] = dict.fromkeys(topics, _Next.WAIT)
+
+        def decided() -> bool:
+            for one, decision in decisions.items():
+                if isinstance(decision, _Next):  # the others stay what they are
+                    decisions[one] = self._decide(one, topics[one])
+            return _Next.WAIT not in decisions.values()
+
+        if not self._due.answered.wait_for(decided, timeout_s):
+            for one, decision in decisions.items():
+                if decision is _Next.WAIT:
+                    decisions[one] = CancelAnswer.UNKNOWN
+        return decisions
 
     def _decide(self, one: MessageId, topic: str | None) -> Decision:
         """Under the lock."""
@@ -178,15 +182,25 @@ class Canceller:
             self._cancels.add(target.due, target.offset, own, carried.future)
 
     @staticmethod
-    def _resolve(decision: Decision | None, timeout_s: float) -> CancelAnswer:
-        if isinstance(decision, CancelAnswer):
-            return decision
-        assert isinstance(decision, Future)
-        try:
-            decision.result(timeout_s)
-        except FutureTimeout:
-            return CancelAnswer.UNKNOWN
-        return CancelAnswer.CANCELLED
+    def _resolve(
+        decisions: Mapping[MessageId, Decision], timeout_s: float
+    ) -> dict[MessageId, CancelAnswer]:
+        """The answers, once the cancels are committed; *unknown* for those that are not in time.
+
+        Errors: those of the entry that a cancel was in: it was not written.
+        """
+        wait({d for d in decisions.values() if isinstance(d, Future)}, timeout_s)
+        answers: dict[MessageId, CancelAnswer] = {}
+        for one, decision in decisions.items():
+            if isinstance(decision, CancelAnswer):
+                answers[one] = decision
+                continue
+            assert isinstance(decision, Future)
+            answers[one] = CancelAnswer.UNKNOWN
+            if decision.done():
+                decision.result()
+                answers[one] = CancelAnswer.CANCELLED
+        return answers
 
 
 def _cancel_rows(targets: Sequence[MessageId]) -> pa.RecordBatch:

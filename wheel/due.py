@@ -124,7 +124,9 @@ class Due:
         self.changes = 0
         """Counts every move that a mark in the journal should tell."""
         self.new_due: int | None = None
-        """The earliest due time among rows committed since the deliverer last looked."""
+        """The earliest due time among rows committed since a slot was last chosen."""
+        self.unseen: int | None = None
+        """The same since ``next_chunk`` last looked how far rows are committed."""
         self._prepared: dict[int, SlotCursor] = {}
         self.answered = threading.Condition(lock)
 
@@ -165,6 +167,8 @@ class Due:
         """Rows were committed; the earliest of them is due then."""
         if self.new_due is None or earliest_due < self.new_due:
             self.new_due = earliest_due
+        if self.unseen is None or earliest_due < self.unseen:
+            self.unseen = earliest_due
 
     @property
     def any_held(self) -> bool:
@@ -206,6 +210,7 @@ class Due:
         for _ in range(_STEPS_MAX):
             with self._lock:
                 high = self._high()
+                self.unseen = None
                 mark = line.mark
             if high > mark.L:
                 chunk = self._late(line, high)
@@ -262,10 +267,11 @@ class Due:
                     continue
                 if then is _Then.WAIT:
                     return None
-            if until == (main.c, main.r):
-                with self._lock:
-                    line.mark = Mark(main.c, main.r, line.mark.L)
-                    line.cursor = None
+            if until != (main.c, main.r):
+                return None  # the clock stands behind the main mark
+            with self._lock:
+                line.mark = Mark(main.c, main.r, line.mark.L)
+                line.cursor = None
         return self._empty(line)
 
     def answer(
@@ -457,10 +463,10 @@ class Due:
         gone = members(np.sort(np.fromiter(cancelled, np.int64, len(cancelled))), offset)
         for second in np.unique(due // TICK_MS).tolist():
             gone |= members(self._cancels.targets(second), offset)
-            for target in self._cancels.pending(second):
-                at = np.flatnonzero(offset == target)
-                if len(at):
-                    stop = min(stop, int(at[0]))
+            pending = np.sort(np.fromiter(self._cancels.pending(second), np.int64))
+            if len(pending):
+                at = np.flatnonzero(members(pending, offset))
+                stop = min(stop, int(at[0])) if len(at) else stop
         return gone, stop
 
     def _pass(self, line: _Line, flight: _Flight, count: int, after: Mark) -> None:

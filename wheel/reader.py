@@ -143,6 +143,10 @@ class SlotCursor:
                 self._known = point.info
         sources += self._from_tail(point, first)
         sources = [s for s in (_restrict(s, first, upto) for s in sources) if s is not None]
+        incoming = sum(source.nbytes for source in sources)
+        if sources and self._window.nbytes + incoming > 2 * self._window_bytes:
+            self.load(after, upto)  # what joins a window must not outgrow it: choose a new end
+            return
         starts = [position_after(s.due, s.offset, after) for s in sources]
         stops = [
             max(start, position_after(s.due, s.offset, self._window.end))
@@ -197,8 +201,10 @@ def late_rows(
         seconds = storage.late_seconds(last_second, first)
         if not seconds:
             return EMPTY, set(), min(upto, point.spilled - 1)
-        rows, cancelled = _late_in_files(storage, seconds, mark, first, span_end)
-        return _cut(rows, cancelled, span_end, rows_max, bytes_max)
+        rows, cancelled, reached = _late_in_files(
+            storage, seconds, mark, first, span_end, rows_max, bytes_max
+        )
+        return _cut(rows, cancelled, reached, rows_max, bytes_max)
     parts: list[pa.RecordBatch] = []
     taken = 0
     for piece in point.pieces:
@@ -225,9 +231,16 @@ def _late_in_piece(piece: Piece, mark: Mark, first: int, upto: int) -> Int64s:
 
 
 def _late_in_files(
-    storage: Rows, seconds: Sequence[int], mark: Mark, first: int, last: int
-) -> tuple[pa.RecordBatch, set[int]]:
-    parts: list[pa.RecordBatch] = []
+    storage: Rows,
+    seconds: Sequence[int],
+    mark: Mark,
+    first: int,
+    last: int,
+    rows_max: int,
+    bytes_max: int,
+) -> tuple[pa.RecordBatch, set[int], int]:
+    """The first late rows from ``first`` on, cancelled offsets, and how far the search got."""
+    found: list[tuple[pa.RecordBatch, Int64s, Int64s]] = []
     cancelled: set[int] = set()
     for second in seconds:
         info = storage.read_point(second).info
@@ -239,11 +252,23 @@ def _late_in_files(
             mask = (offset >= first) & (offset <= last) & mark.behind(times(block, "due"), offset)
             indices = np.flatnonzero(mask)
             if len(indices):
-                parts.append(block.take(from_numpy(indices, pa.int64())))
-    if not parts:
-        return EMPTY, cancelled
+                found.append((block, indices, offset[indices]))
+    if not found:
+        return EMPTY, cancelled, last
+    # Only a chunk's share is taken, however many there are: the first of them by offset.
+    offsets = np.concatenate([offset for _, _, offset in found])
+    nbytes = sum(block.nbytes * len(at) // block.num_rows for block, at, _ in found)
+    count = min(rows_max, max(1, len(offsets) * 2 * bytes_max // max(1, nbytes)))
+    if count < len(offsets):
+        last = int(np.partition(offsets, count - 1)[count - 1])
+    parts = [
+        block.take(from_numpy(at[offset <= last], pa.int64()))
+        for block, at, offset in found
+        if int(offset.min()) <= last
+    ]
     rows = pa.concat_batches(parts)
-    return rows.take(from_numpy(np.argsort(times(rows, "offset")), pa.int64())), cancelled
+    order = from_numpy(np.argsort(times(rows, "offset")), pa.int64())
+    return rows.take(order), cancelled, last
 
 
 def _cut(

@@ -170,6 +170,11 @@ class Window:
         self.runs: list[Run] = [run] if run is not None else []
         self.end = end
 
+    @property
+    def nbytes(self) -> int:
+        """What its rows take, those that have left among them."""
+        return sum(run.rows.nbytes for run in self.runs)
+
     def join(self, run: Run | None, after: Key) -> None:
         """Add rows committed after the window was made; drop what lies behind ``after``."""
         if run is None:

@@ -124,10 +124,14 @@ class Wheel:
         """An epoch begins with an entry of its own: the configuration where new, and the mark."""
         with self._lock:
             known = found.stored.checkpoint.config
-            if found.fresh or dict(known) != found.config:
-                payload = json.dumps(found.config, sort_keys=True).encode()
-                self._log.queue(Kind.CONFIG, payload)
+            self._config_told = not found.fresh and dict(known) == found.config
             self._queue_mark(self._mark_ms)
+
+    def _tell_config(self) -> None:
+        """Queue the configuration unless the journal has it: without its key no id is genuine."""
+        if not self._config_told:
+            self._config_told = True
+            self._log.queue(Kind.CONFIG, json.dumps(self._configuration, sort_keys=True).encode())
 
     # -- intake ----------------------------------------------------------------------------------
 
@@ -255,6 +259,7 @@ class Wheel:
     ) -> Carried:
         """Under the lock."""
         self._check_room(now_ms)
+        self._tell_config()
         queued = self._log.queue(
             Kind.ROWS,
             memoryview(data),
@@ -371,6 +376,8 @@ class Wheel:
                     self._cancels.revert(due, target)
                 if queued.marks is not None:
                     self._mark_changes = -1  # the mark has to be told again
+                if queued.entry.kind is Kind.CONFIG:
+                    self._config_told = False
 
     # -- delivery --------------------------------------------------------------------------------
 
@@ -423,7 +430,7 @@ class Wheel:
             return
         with self._lock:
             before = until_ms if until_ms is not None else 1 << 62
-            fresh = self._due.new_due
+            fresh = self._due.unseen
             if fresh is not None and fresh < before:
                 return  # it was committed after the caller had asked
             self._wake_before_ms = before
@@ -445,6 +452,7 @@ class Wheel:
         return self._storage.any_ends_within(self._told_c, self._due.main.c)
 
     def _queue_mark(self, now_ms: int) -> None:
+        self._tell_config()
         marks = self._due.marks()
         queued = self._log.queue(Kind.MARK, marks.encode())
         queued.marks = marks
