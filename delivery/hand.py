@@ -80,11 +80,18 @@ class Hand:
         self._errors = Backoff(0.01, _ERROR_WAIT_MAX_S)
         self._pause_until_s = 0.0
         self._clock_alarm = False
+        self._turned_s = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since its last turn began."""
+        return time.monotonic() - self._turned_s
 
     def run(self, stop: threading.Event) -> None:
         """Deliver until ``stop`` is set. Never raises."""
         try:
             while not stop.is_set():
+                self._turned_s = time.monotonic()
                 try:
                     self._turn(stop)
                     self._errors.worked()
@@ -100,11 +107,22 @@ class Hand:
             self._on_fatal(error)
 
     def _turn(self, stop: threading.Event) -> None:
-        moved = self._held.turn(sink_is_up=not self._down)
+        moved = self._held_topics()
         if self._monotonic() >= self._pause_until_s and (not self._down or self._is_back()):
             moved |= self._main()
         if not moved and not stop.is_set():
             self._sleep(stop)
+
+    def _held_topics(self) -> bool:
+        """Their turn; what goes wrong with them must not stop the topics that are not held back."""
+        try:
+            return self._held.turn(sink_is_up=not self._down)
+        except SyncFailed:
+            raise
+        except Exception as error:
+            log.exception("a held-back topic failed; delivery goes on")
+            self._events.alarm("held-topic-error", f"{type(error).__name__}: {error}")
+            return False
 
     def _main(self) -> bool:
         """One chunk of the main mark; whether there may be more at once."""

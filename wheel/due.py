@@ -399,7 +399,8 @@ class Due:
             )
             if cursor is not None and earlier:
                 with self._lock:
-                    self._prepared[cursor.second] = cursor
+                    if len(self._prepared) < _PREPARED_MAX:  # else it is read again
+                        self._prepared[cursor.second] = cursor
                 line.cursor = None
         if line.cursor is not None:
             return
@@ -513,7 +514,7 @@ class Due:
         waiting = flight.kept[~answered]
         topics = flight.topics.take(from_numpy(waiting, pa.int64()))
         names = topics.unique().to_pylist()  # in the order of their first rows
-        room = self._config.held_topics_max - len(self._held)
+        room = max(0, self._config.held_topics_max - len(self._held))
         first = [int(waiting[pc.index(topics, name).as_py()]) for name in names]
         for name, at in zip(names[:room], first, strict=False):
             mark = _mark_before(flight.chunk.before, flight.due, flight.offset, at, flight.late)

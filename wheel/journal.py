@@ -5,7 +5,7 @@ durable is named in the frames that follow, which is how a later recovery tells 
 damage (``journal_recovery.py``).
 
 Rules
-- One thread appends and drops; one other may ``sync`` meanwhile; any may read. The lock below is
+- One thread appends, one may ``sync`` and one may drop meanwhile; any may read. The lock below is
   held for a sync or for the change from one segment to the next, never for an append.
 - After an ``OSError`` the journal is as it was before the call, and usable: a disk that has room
   again needs no restart.

@@ -272,6 +272,7 @@ class Wheel:
         piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
         receipt = Receipt(entry.base_offset, entry.count, now_ms, piece.due)
         queued.carried = Carried(piece, receipt, Future())
+        queued.carried.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
         queued.cancels = cancels
         return queued.carried
 
