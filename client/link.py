@@ -3,6 +3,10 @@
 Theory: a link lives until its first error and is never mended; the sender makes a new one and
 sends again what was not answered. So nothing here retries. Flight's errors become ours in one
 place, ``translated``.
+
+When a stream ends, Flight finishes it in the reading thread, and says there that writing is done.
+To say the same in another thread at that moment ends the whole process, so ``close`` does not say
+it after ``cut``.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ _OPTIONS = [
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 ]
+_GOODBYE_S = 0.2
 
 
 def connect(address: str) -> Any:
@@ -107,6 +112,8 @@ class Link:
         self._on_lost = on_lost
         self._closed = False
         self._writing = threading.Lock()
+        self._ending = threading.Lock()
+        self._cut = False
         self._read_to_the_end = threading.Event()
         self._reads_in: threading.Thread | None = None
         self.error: SlotwheelError | None = None
@@ -135,13 +142,18 @@ class Link:
 
     def cut(self) -> None:
         """End it at once; a blocked ``write`` returns with an error."""
+        locked = self._ending.acquire(timeout=_GOODBYE_S)
+        self._cut = True
+        if locked:
+            self._ending.release()
         self._reader.cancel()
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Say goodbye, wait a moment for the node to do the same, and free everything."""
         self._closed = True
-        with contextlib.suppress(pa.ArrowException, OSError), self._writing:
-            self._writer.done_writing()
+        with contextlib.suppress(pa.ArrowException, OSError), self._writing, self._ending:
+            if not self._cut and not self._read_to_the_end.is_set():
+                self._writer.done_writing()
         we_read = threading.current_thread() is self._reads_in
         if not we_read and not self._read_to_the_end.wait(timeout_s):
             self.cut()
