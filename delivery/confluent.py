@@ -38,6 +38,9 @@ _client_log = logging.getLogger("slotwheel.librdkafka")
 BATCH_BYTES = 256 * 1024
 _LATE_S = 0.5
 """librdkafka gives a record up by itself; this much later we stop waiting for it to do so."""
+_SILENT_MAX = 5
+"""After so many questions in a row without an answer the client is made anew: it may be what is
+stuck, and the broker long back."""
 _MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
 
 _REFUSED = {
@@ -75,6 +78,7 @@ class ConfluentSink(KafkaSink):
         self._trials: list[Any] = []
         self._idle_trials: list[Any] = []
         self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
+        self._silent = 0  # questions for metadata without an answer, in a row
         self._closed = False
         self._careful_alone = threading.Lock()  # one call at a time uses the careful producer
 
@@ -196,7 +200,11 @@ class ConfluentSink(KafkaSink):
         try:
             known = self._producer(_MAIN).list_topics(topic, self.settings.metadata_timeout_s)
         except ck.KafkaException as error:
+            self._silent += 1
+            if self._silent % _SILENT_MAX == 0:
+                self._abandon(_MAIN)
             raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+        self._silent = 0
         found = known.topics[topic]
         if found.error is not None:
             name = found.error.name()
