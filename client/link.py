@@ -5,8 +5,9 @@ sends again what was not answered. So nothing here retries. Flight's errors beco
 place, ``translated``.
 
 When a stream ends, Flight finishes it in the reading thread, and says there that writing is done.
-To say the same in another thread at that moment ends the whole process, so ``close`` does not say
-it after ``cut``.
+To say the same in another thread at that moment aborts the whole process. So a link whose batches
+are answered, or given up, ends by ``cut``, which may be called at any time; only one without
+answers (``acks="0"``) says that it is done, for its last batches may still be under way.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class Link:
         self._writing = threading.Lock()
         self._ending = threading.Lock()
         self._cut = False
+        self._answers = command.acks != "0"
         self._read_to_the_end = threading.Event()
         self._reads_in: threading.Thread | None = None
         self.error: SlotwheelError | None = None
@@ -149,11 +151,12 @@ class Link:
         self._reader.cancel()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Say goodbye, wait a moment for the node to do the same, and free everything."""
+        """End it, wait a moment until the reading thread has seen that, and free everything."""
         self._closed = True
-        with contextlib.suppress(pa.ArrowException, OSError), self._writing, self._ending:
-            if not self._cut and not self._read_to_the_end.is_set():
-                self._writer.done_writing()
+        if self._answers:
+            self.cut()
+        else:
+            self._say_done()
         we_read = threading.current_thread() is self._reads_in
         if not we_read and not self._read_to_the_end.wait(timeout_s):
             self.cut()
@@ -162,6 +165,11 @@ class Link:
         for end in (self._writer, self._client):
             with contextlib.suppress(pa.ArrowException, OSError):
                 end.close()
+
+    def _say_done(self) -> None:
+        with contextlib.suppress(pa.ArrowException, OSError), self._writing, self._ending:
+            if not self._cut and not self._read_to_the_end.is_set():
+                self._writer.done_writing()
 
     def _read(self) -> None:
         error: SlotwheelError

@@ -23,6 +23,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -71,8 +72,10 @@ class AppendStream:
         ending: threading.Event,
         room_timeout_s: float,
         peer: str = "",
+        gone: Callable[[], bool] = lambda: False,
     ) -> None:
         self.peer = peer
+        self._gone = gone  # the client ended the call, or its connection is lost
         self._wheel = wheel
         self._clock = clock
         self._events = events
@@ -127,6 +130,8 @@ class AppendStream:
         except StopIteration:
             return False
         except (pa.ArrowException, OSError) as error:
+            if self._gone():
+                return False
             raise InvalidBatch(
                 f"the stream is not valid Arrow data: {str(error)[:300]}",
                 remedy="Build it with an Arrow library",

@@ -121,6 +121,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 ending=self._ending,
                 room_timeout_s=self._room_timeout_s,
                 peer=context.peer(),
+                gone=context.is_cancelled,
             )
             self._admit(stream)
             try:

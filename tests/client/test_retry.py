@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from pyarrow import flight
 
 from slotwheel import Client, Message, NodeUnreachable, Overloaded, UnsupportedVersion
-from slotwheel.intake.flight import FlightIntake
-from slotwheel.wheel.protocol import IN_FLIGHT_MAX
+from slotwheel.client.link import Link
+from slotwheel.intake.flight import FlightIntake, cut_connections
+from slotwheel.wheel.protocol import IN_FLIGHT_MAX, AppendCommand
 from support.fakewheel import FakeWheel, eventually
 from support.proxy import Proxy
 
@@ -162,3 +164,26 @@ def test_something_else_on_the_port_fails_at_once() -> None:
         error = client.send("t", b"", delay=1).error(10)
         client.close()
     assert "no slotwheel node answers there" in str(error)
+
+
+def test_links_that_are_lost_while_they_are_closed() -> None:
+    """Flight aborts the process when both say at once that writing is done."""
+    server = FlightIntake(FakeWheel(), "127.0.0.1:0", streams_max=10_000)
+
+    def in_thread(read: Callable[[], None]) -> None:
+        threading.Thread(target=read, daemon=True).start()
+
+    def ignore(*_args: object) -> None: ...
+
+    address, command = f"127.0.0.1:{server.port}", AppendCommand(5)
+    for number in range(300):
+        link = Link(address, command, 10.0, ignore, ignore, in_thread)
+        if number % 2:
+            link.cut()
+        else:
+            cut_connections(server.port)
+        busy_until = time.perf_counter() + random.uniform(0, 0.0006)
+        while time.perf_counter() < busy_until:
+            pass
+        link.close()
+    server.close()
