@@ -158,7 +158,7 @@ class Node:
             events=self.events,
             on_fatal=self._on_fatal,
         )
-        threads.run("hand", hand.run)
+        threads.run("hand", hand.run, lambda: hand.silent_s)
         if self._source is not None:
             threads.run("delay-topic", self._source.run)
         if self.config.sink != EMBEDDED:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from ..wheel.errors import SyncFailed
 from .loops import Loop
 
-SILENT_MAX_S = 60.0
-"""A loop that has not turned for so long is reported as unhealthy."""
+SILENT_MAX_S = 300.0
+"""What has not turned for so long is reported as unhealthy. A spill into thousands of files on a
+slow disk takes a minute, and so does a chunk for a sink that lets every limit pass."""
 JOIN_MIN_S = 0.2
 """Each thread gets so long to end, also when the time is up."""
 
@@ -31,7 +32,7 @@ class Threads:
         self._on_fatal = on_fatal
         self._threads: dict[str, threading.Thread] = {}
         self._stops: dict[str, threading.Event] = {}
-        self._loops: dict[str, Loop] = {}
+        self._silent_s: dict[str, Callable[[], float]] = {}
 
     def loop(
         self,
@@ -41,11 +42,19 @@ class Threads:
     ) -> None:
         """Start a loop."""
         loop = Loop(name, turn, alarm=self._alarm, on_fatal=self._on_fatal, fatal=fatal)
-        self._loops[name] = loop
+        self._silent_s[name] = lambda: loop.silent_s
         self._add(name, loop.thread, loop.stop)
 
-    def run(self, name: str, target: Callable[[threading.Event], None]) -> None:
-        """Start a thread that ends when the event it is given is set."""
+    def run(
+        self,
+        name: str,
+        target: Callable[[threading.Event], None],
+        silent_s: Callable[[], float] | None = None,
+    ) -> None:
+        """Start a thread that ends when the event it is given is set. ``silent_s`` tells how long
+        it has not turned."""
+        if silent_s is not None:
+            self._silent_s[name] = silent_s
         stop = threading.Event()
         thread = threading.Thread(target=target, args=(stop,), name=name, daemon=True)
         self._add(name, thread, stop)
@@ -59,13 +68,13 @@ class Threads:
         """Threads that ended without being told to, and loops that do not turn."""
         reasons = []
         for name, thread in list(self._threads.items()):
-            loop = self._loops.get(name)
+            silent_s = self._silent_s.get(name, float)()
             if self._stops[name].is_set():
                 continue
             if not thread.is_alive():
                 reasons.append(f"thread {name} has ended")
-            elif loop is not None and loop.silent_s > SILENT_MAX_S:
-                reasons.append(f"thread {name} has not turned for {loop.silent_s:.0f} s")
+            elif silent_s > SILENT_MAX_S:
+                reasons.append(f"thread {name} has not turned for {silent_s:.0f} s")
         return reasons
 
     def tell(self, *names: str) -> None:

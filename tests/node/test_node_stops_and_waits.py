@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from slotwheel import Client
+from slotwheel.node import threads
 from slotwheel.node.config import NodeConfig
 from slotwheel.node.node import Node, wall_clock_ms
 from slotwheel.wheel.config import WheelConfig
@@ -64,6 +65,8 @@ def test_a_stuck_thread_is_left_behind_and_costs_nothing_that_was_stored(
         with Client(node.listening) as client:
             client.send("kept", b"x", delay=0.05 if stuck == "hand" else 600).result(5)
         assert reached.wait(10)
+        monkeypatch.setattr(threads, "SILENT_MAX_S", 0.5)
+        _wait_until(lambda: any(stuck in reason for reason in node.unhealthy()))
     assert left == [stuck]
     # A real process ends here. In this one the thread goes on: let it, and close by hand.
     monkeypatch.undo()
