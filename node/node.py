@@ -41,7 +41,7 @@ from .threads import Threads
 
 log = logging.getLogger("slotwheel.node")
 
-STOP_WITHIN_S = 1.6
+STOP_WITHIN_S = 1.3
 _LAST_MARK_S = 0.4
 """Kept of that time for the last mark and for closing."""
 SWITCH_INTERVAL_S = 0.0005

@@ -55,7 +55,9 @@ def test_the_horizon_may_change_between_runs(tmp_path: Path) -> None:
     node.wheel.close()
 
 
-def test_a_slot_that_is_cleaned_while_a_question_is_asked(tmp_path: Path) -> None:
+def test_a_slot_that_is_cleaned_while_a_question_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cleaner may delete a file between the look into the catalog and the reading."""
     node = a_node_with_rows(tmp_path)
     storage = node.wheel._storage
@@ -68,10 +70,10 @@ def test_a_slot_that_is_cleaned_while_a_question_is_asked(tmp_path: Path) -> Non
         storage.slot_files.remove(second)
         return read(*args)
 
-    storage.read_blocks = cleaned_first  # type: ignore[method-assign]
+    monkeypatch.setattr(storage, "read_blocks", cleaned_first)
     assert storage.find(NOW + 60_000, 0) is None
     storage.catalog[second] = info
-    storage.read_blocks = read  # type: ignore[method-assign]
+    monkeypatch.undo()
     with pytest.raises(FileNotFoundError):
         storage.find(NOW + 60_000, 0)
     node.wheel.close()
