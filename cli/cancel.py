@@ -19,7 +19,7 @@ AT_ONCE = 1000
 UNKNOWN = "unknown"
 
 
-@click.command("cancel")
+@click.command("cancel", short_help="Take messages back by their ids.")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @node_options
 @json_option

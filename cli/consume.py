@@ -28,7 +28,7 @@ from .shared import json_option
 LOOK_AGAIN_S = 0.02
 
 
-@click.command("consume")
+@click.command("consume", short_help="Print the messages of an embedded topic.")
 @click.argument("topic")
 @click.option(
     "--data",

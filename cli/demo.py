@@ -30,7 +30,7 @@ from .shared import json_option, print_json
 from .verify import Summary, check_all
 
 
-@click.command("demo")
+@click.command("demo", short_help="Show a node at work, killed in the middle.")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),

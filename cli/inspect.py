@@ -30,7 +30,7 @@ from .records import entry_fields, marks_fields, public, slot_fields
 from .shared import json_option
 
 
-@click.group("inspect")
+@click.group("inspect", short_help="Print what stands in a data directory's files.")
 def command() -> None:
     """Print what stands in the files of a data directory, up to the first fault."""
 
@@ -50,7 +50,7 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
     return directory(limit(json_option(function)))
 
 
-@command.command("slots")
+@command.command("slots", short_help="List the slot files, or print the rows of one.")
 @_common
 @click.argument("path", required=False)
 def slots(directory: Path, path: str | None, limit: int, as_json: bool) -> None:
@@ -96,7 +96,7 @@ def _slot(files: ReadOnlyFiles, directory: Path, path: str, printer: Printer) ->
         raise Damaged(path, 0, expected=f"CRC-32C {info.crc:08x}", found=f"{crc:08x}")
 
 
-@command.command("journal")
+@command.command("journal", short_help="Print the journal's entries.")
 @_common
 @click.argument("path", required=False)
 @click.option("--rows", "with_rows", is_flag=True, help="Print the rows of each entry, too.")
@@ -133,7 +133,7 @@ def _print_rows(entry: Entry, path: str, printer: Printer) -> None:
         printer.line(fields, "  ")
 
 
-@command.command("state")
+@command.command("state", short_help="Print the state: epoch, checkpoint, totals.")
 @_common
 def state(directory: Path, limit: int, as_json: bool) -> None:
     """Print the state of DIR: epoch, vote, checkpoint, and the producers it remembers."""
@@ -170,7 +170,7 @@ def state(directory: Path, limit: int, as_json: bool) -> None:
                 return
 
 
-@command.command("topic")
+@command.command("topic", short_help="List the embedded topics, or print one.")
 @_common
 @click.argument("topic", required=False)
 @click.option("--rows", "with_rows", is_flag=True, help="Print the rows of each block, too.")

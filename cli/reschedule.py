@@ -10,7 +10,7 @@ from ..client import Client
 from .shared import check_due, due_options, json_option, node_options, print_json
 
 
-@click.command("reschedule")
+@click.command("reschedule", short_help="Give a message another due time.")
 @click.argument("message_id", metavar="ID")
 @due_options
 @node_options

@@ -11,7 +11,7 @@ from ..client import Client
 from .shared import json_option, node_options, print_json, time_text
 
 
-@click.command("status")
+@click.command("status", short_help="Show what a node holds.")
 @node_options
 @json_option
 def command(address: str, timeout: timedelta, as_json: bool) -> None:

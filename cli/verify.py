@@ -113,7 +113,7 @@ def file_count(files: ReadOnlyFiles) -> int:
     return 1 + len(files.list("journal")) + len(files.list("slots")) + segments
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check a data directory; change nothing.")
 @click.argument(
     "directory",
     type=click.Path(path_type=Path),
