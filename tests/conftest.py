@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -15,6 +16,13 @@ from support.broker import Broker, Cluster, TopicFactory
 KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
 
 _figures = pytest.StashKey[list[str]]()
+
+
+def pytest_configure() -> None:
+    # A job in a shell's background ignores SIGINT, and so would every process that a test starts
+    # to interrupt it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

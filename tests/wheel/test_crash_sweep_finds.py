@@ -159,10 +159,10 @@ def unknown_slot_files_kept(patch: Patch) -> None:
 def journal_dropped_before_the_commit(patch: Patch) -> None:
     spill = Storage.spill
 
-    def drop_first(self: Storage, plan: Any, dropped: Any) -> Any:
+    def drop_first(self: Storage, plan: Any, dropped: Any, *more: Any) -> Any:
         wheel = dropped.__self__
         wheel._log.journal.drop_below(plan.checkpoint.index + 1)
-        return spill(self, plan, dropped)
+        return spill(self, plan, dropped, *more)
 
     patch.setattr(Storage, "spill", drop_first)
 
@@ -187,8 +187,9 @@ def cancel_answered_before_its_commit(patch: Patch) -> None:
     patch.setattr(Canceller, "_resolve", staticmethod(_certain))
 
 
-def _certain(decision: Any, timeout_s: float) -> CancelAnswer:
-    return decision if isinstance(decision, CancelAnswer) else CancelAnswer.CANCELLED
+def _certain(decisions: Mapping[Any, Any], timeout_s: float) -> dict[Any, CancelAnswer]:
+    yes = CancelAnswer.CANCELLED
+    return {one: d if isinstance(d, CancelAnswer) else yes for one, d in decisions.items()}
 
 
 def early_by_a_second(patch: Patch) -> None:
