@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
-from ..wheel.rows import bad_rows, from_columns, from_numpy, no_headers
-from ..wheel.schema import INPUT, Int64s, times
+from ..wheel.rows import bad_rows, from_columns, from_numpy
+from ..wheel.schema import INPUT, Int64s, absent, check_names, times
 from .message import Message, due_ms_of, flatten, header_pairs
 
 Errors = dict[int, SlotwheelError]
@@ -151,22 +151,11 @@ def conform(table: pa.Table | pa.RecordBatch) -> pa.Table:
     """A caller's table with exactly the schema ``INPUT``. Errors: ``InvalidBatch``."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
-    unknown = sorted(set(table.schema.names) - set(INPUT.names))
-    missing = sorted({"due", "topic", "value"} - set(table.schema.names))
-    if unknown or missing or len(set(table.schema.names)) != len(table.schema.names):
-        raise InvalidBatch(
-            "wrong schema",
-            got=", ".join(table.schema.names)[:300],
-            limit=", ".join(INPUT.names),
-            remedy="'due', 'topic', 'value' are needed; 'partition', 'key', 'headers' may be left"
-            " out; nothing else is allowed",
-        )
+    check_names(table.schema.names)
     columns = []
     for field in INPUT:
         if field.name not in table.schema.names:
-            rows = table.num_rows
-            absent = pa.nulls(rows, field.type) if field.nullable else no_headers(rows)
-            columns.append(absent)
+            columns.append(absent(field, table.num_rows))
             continue
         column = table.column(field.name)
         if not field.nullable and column.null_count:

@@ -74,8 +74,3 @@ class WheelConfig:
     def horizon_ms(self) -> int:
         """How far ahead of now a message may be due, in milliseconds."""
         return self.slots * TICK_MS
-
-
-def slot_of(due_ms: int) -> int:
-    """The slot of a due time: its absolute second (floor, also before the epoch)."""
-    return due_ms // TICK_MS

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .errors import InvalidMessage
-from .schema import HEADER, HEADERS, INPUT, TIME, Int64s, check_topic, sizes, times
+from .schema import HEADER, HEADERS, INPUT, TIME, Int64s, absent, check_topic, sizes, times
 
 Header = tuple[str, bytes | None]
 Content = bytes | bytearray | memoryview | str | None
@@ -69,8 +69,7 @@ def header_column(headers: Sequence[Sequence[tuple[str, Content]]]) -> pa.Array:
 
 def no_headers(rows: int) -> pa.Array:
     """The headers column of rows that have none."""
-    ends = from_numpy(np.zeros(rows + 1, np.int32), pa.int32())
-    return pa.ListArray.from_arrays(ends, pa.array([], HEADER), type=HEADERS)
+    return absent(INPUT.field("headers"), rows)
 
 
 def bad_rows(

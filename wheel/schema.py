@@ -11,6 +11,7 @@ Python objects again.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -147,20 +148,11 @@ def _conform(batch: pa.RecordBatch) -> pa.RecordBatch:
     if batch.schema.equals(INPUT, check_metadata=False):
         result = batch
     else:
-        unknown = set(batch.schema.names) - set(INPUT.names)
-        missing = {"due", "topic", "value"} - set(batch.schema.names)
-        if unknown or missing or len(batch.schema.names) != len(set(batch.schema.names)):
-            raise InvalidBatch(
-                "wrong schema",
-                got=", ".join(batch.schema.names)[:300],
-                limit=", ".join(INPUT.names),
-                remedy="'due', 'topic', 'value' are needed; 'partition', 'key', 'headers' may be"
-                " left out; nothing else is allowed",
-            )
+        check_names(batch.schema.names)
         columns = []
         for field in INPUT:
             if field.name not in batch.schema.names:
-                columns.append(_absent(field, batch.num_rows))
+                columns.append(absent(field, batch.num_rows))
                 continue
             column = batch.column(field.name)
             if column.type != field.type:
@@ -181,11 +173,27 @@ def _conform(batch: pa.RecordBatch) -> pa.RecordBatch:
     return result
 
 
-def _absent(field: pa.Field, rows: int) -> pa.Array:
+def check_names(names: Sequence[str]) -> None:
+    """Raise ``InvalidBatch`` unless columns of these names can become ``INPUT``."""
+    unknown = set(names) - set(INPUT.names)
+    missing = {"due", "topic", "value"} - set(names)
+    if unknown or missing or len(names) != len(set(names)):
+        raise InvalidBatch(
+            "wrong schema",
+            got=", ".join(names)[:300],
+            limit=", ".join(INPUT.names),
+            remedy="'due', 'topic', 'value' are needed; 'partition', 'key', 'headers' may be"
+            " left out; nothing else is allowed",
+        )
+
+
+def absent(field: pa.Field, rows: int) -> pa.Array:
+    """A column that was left out: nulls, or no headers."""
     if field.nullable:
         return pa.nulls(rows, field.type)
-    empty = pa.array([], type=HEADER)
-    return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), empty, type=HEADERS)
+    ends = pa.py_buffer(np.zeros(rows + 1, np.int32))
+    offsets = pa.Array.from_buffers(pa.int32(), rows + 1, [None, ends])
+    return pa.ListArray.from_arrays(offsets, pa.array([], type=HEADER), type=HEADERS)
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
