@@ -113,6 +113,24 @@ class NotRunning(SlotwheelError):
     retryable = True
 
 
+class NotMaster(NotRunning):
+    """This peer is a standby, or has just been deposed. ``master``: where the master is, if known.
+
+    What was on its way may be stored all the same: send it again, with the same sequence.
+    """
+
+    code = "not-master"
+    retryable = True
+
+    def __init__(
+        self, message: str = "this peer is not the master", *, master: str = "", **more: Any
+    ):
+        self.master = master or str(more.get("limit") or "")
+        more["limit"] = self.master or None
+        more.setdefault("remedy", "Ask the master, or give all peers' addresses and wait")
+        super().__init__(message, **more)
+
+
 class SequenceTooOld(SlotwheelError):
     """A producer repeated a sequence so old that the wheel cannot tell whether it was stored."""
 
@@ -181,6 +199,7 @@ _BY_CODE: dict[str, type[SlotwheelError]] = {
         Overloaded,
         NodeUnreachable,
         NotRunning,
+        NotMaster,
         SequenceTooOld,
         DirectoryInUse,
         AddressInUse,

@@ -1,0 +1,1 @@
+"""Replicated wheels: one master, standbys that hold the same log, failover without loss."""
