@@ -1,0 +1,305 @@
+"""Peers' messages as bytes: what goes in comes out, and nothing else is taken for a message."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwheel.replication import messages, wire
+from slotwheel.replication.messages import (
+    Ack,
+    Append,
+    AskVote,
+    Heartbeat,
+    Message,
+    Meta,
+    SnapshotOffer,
+    TakeOver,
+    Vote,
+)
+from slotwheel.wheel.entry import Entry, Kind
+from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, UnsupportedVersion
+
+STORE = bytes(range(16))
+OTHER_STORE = bytes(range(16, 32))
+
+
+def entry(index: int, epoch: int = 3, payload: Any = b"payload", kind: Kind = Kind.ROWS) -> Entry:
+    return Entry(kind, epoch, index, index * 10, 1, 0, -1, payload)
+
+
+def config_entry(index: int, epoch: int, stores: dict[str, bytes] | None) -> Entry:
+    fields: dict[str, Any] = {"version": 1, "group": "g"}
+    if stores is not None:
+        fields["stores"] = {node_id: store.hex() for node_id, store in stores.items()}
+    return entry(index, epoch, json.dumps(fields).encode(), Kind.CONFIG)
+
+
+indexes = st.integers(0, wire.INDEX_LIMIT - 1)
+times = st.floats(allow_nan=False, allow_infinity=False)
+names = st.text("abcdefgh-_.0", min_size=1, max_size=64)
+base = {
+    "sender": names,
+    "to": names,
+    "store": st.binary(min_size=16, max_size=16),
+    "epoch": indexes,
+}
+any_message: st.SearchStrategy[Message] = st.one_of(
+    st.builds(
+        AskVote,
+        **base,
+        last_index=indexes,
+        last_epoch=indexes,
+        pre=st.booleans(),
+        founding=st.booleans(),
+        transfer=st.booleans(),
+    ),
+    st.builds(
+        Vote,
+        **base,
+        granted=st.booleans(),
+        pre=st.booleans(),
+        founding=st.booleans(),
+        reason=st.text(max_size=200),
+    ),
+    st.builds(Heartbeat, **base, commit=indexes, sent_at=times),
+    st.builds(
+        Ack,
+        **base,
+        durable=indexes,
+        verified=indexes,
+        sent_at=times,
+        rejected=st.booleans(),
+        hint=indexes,
+    ),
+    st.builds(SnapshotOffer, **base, sent_at=times),
+    st.builds(TakeOver, **base),
+    st.builds(
+        Append,
+        **base,
+        prev_index=indexes,
+        prev_epoch=indexes,
+        entries=st.just(()),
+        commit=indexes,
+        sent_at=times,
+    ),
+)
+
+
+@given(any_message)
+def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
+    assert wire.decode(wire.encode(message)) == message
+
+
+@pytest.mark.parametrize("layout", wire._KINDS.values(), ids=lambda layout: layout.cls.__name__)
+def test_every_field_of_every_kind_crosses(layout: Any) -> None:
+    crossing = {name for name, _ in layout.numbers} | set(layout.flags)
+    crossing |= {"sender", "to", "store", "epoch"}
+    crossing |= {"reason"} if layout.reason else set()
+    crossing |= {"entries"} if layout.entries else set()
+    assert crossing == {field.name for field in dataclasses.fields(layout.cls)}
+
+
+def test_every_kind_has_a_layout() -> None:
+    kinds = {cls for cls in vars(messages).values() if isinstance(cls, type)}
+    kinds = {cls for cls in kinds if issubclass(cls, Message) and cls is not Message}
+    assert {layout.cls for layout in wire._KINDS.values()} == kinds
+
+
+def shipped(*entries: Entry, prev_epoch: int = 1, epoch: int = 9) -> Append:
+    return Append(
+        sender="a",
+        to="b",
+        store=STORE,
+        epoch=epoch,
+        prev_index=entries[0].index - 1,
+        prev_epoch=prev_epoch,
+        entries=tuple(Meta(one.epoch, wire.stores_of(one)) for one in entries),
+        commit=2,
+        sent_at=1.5,
+    )
+
+
+def across(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch as it comes out of Arrow's own format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch()
+
+
+def test_entries_arrive_as_the_same_bytes_and_uncopied() -> None:
+    stores = {"a": STORE, "b": OTHER_STORE}
+    entries = [
+        entry(7, 3, np.arange(5, dtype=np.int64)),
+        config_entry(8, 4, stores),
+        config_entry(9, 4, None),
+        entry(10, 4, b""),
+        entry(11, 9, b"x" * 3_000_000),
+    ]
+    batch = across(wire.pack_entries(entries))
+    found = wire.unpack_entries(batch, "peer a")
+    expected = [b"".join(map(bytes, one.encode())) for one in entries]
+    assert [b"".join(map(bytes, one.encode())) for one in found] == expected
+    message = shipped(*entries)
+    assert wire.decode(wire.encode(message), found) == message
+    assert message.entries[1].stores == stores
+    values = batch.column(0).buffers()[2]
+    address = np.frombuffer(found[-1].payload, np.uint8).__array_interface__["data"][0]
+    assert values.address <= address < values.address + values.size
+
+
+def test_a_long_reason_is_cut_between_characters() -> None:
+    message = Vote("a", "b", STORE, 1, granted=False, reason="x" + "ä" * 1000)
+    found = wire.decode(wire.encode(message))
+    assert isinstance(found, Vote)
+    assert found.reason == "x" + "ä" * 499
+
+
+SAMPLES = [
+    AskVote("a", "b", STORE, 4, last_index=9, last_epoch=3, pre=True),
+    Vote("a", "b", STORE, 4, granted=False, reason="my lease runs"),
+    shipped(entry(5), entry(6)),
+    Heartbeat("a", "b", STORE, 4, commit=7, sent_at=2.0),
+    Ack("a", "b", STORE, 4, durable=5, verified=6, sent_at=2.0),
+    SnapshotOffer("a", "b", STORE, 4, sent_at=2.0),
+    TakeOver("a", "b", STORE, 4),
+]
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda one: type(one).__name__)
+def test_every_cut_and_every_flipped_bit_of_a_header_is_refused(message: Message) -> None:
+    entries = [entry(5), entry(6)] if isinstance(message, Append) else []
+    whole = wire.encode(message)
+    assert wire.decode(whole, entries) == message
+    for length in range(len(whole)):
+        with pytest.raises((InvalidBatch, UnsupportedVersion)):
+            wire.decode(whole[:length], entries)
+    for longer in (whole + b"\0", whole + whole):
+        with pytest.raises(InvalidBatch):
+            wire.decode(longer, entries)
+    for bit in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((InvalidBatch, UnsupportedVersion)):
+            wire.decode(bytes(changed), entries)
+
+
+def resealed(header: bytearray) -> bytes:
+    """With the right CRC: what a buggy or hostile sender makes, and no accident."""
+    header[8:12] = crc32c(bytes(header[12:])).to_bytes(4, "little")
+    return bytes(header)
+
+
+@given(st.sampled_from(SAMPLES), st.data())
+def test_a_header_with_the_right_crc_and_wrong_content_breaks_nothing(
+    message: Message, data: st.DataObject
+) -> None:
+    entries = [entry(5), entry(6)] if isinstance(message, Append) else []
+    header = bytearray(wire.encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        header[data.draw(st.integers(4, len(header) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = wire.decode(resealed(header), entries)
+    except SlotwheelError:
+        return
+    assert wire.decode(wire.encode(found), entries) == found
+
+
+def test_another_version_is_refused_by_name() -> None:
+    header = bytearray(wire.encode(SAMPLES[0]))
+    header[4] = 2
+    with pytest.raises(UnsupportedVersion, match="got 2; limit 1"):
+        wire.decode(resealed(header))
+
+
+@pytest.mark.parametrize(
+    "number", [b"\0\0\0\0\0\0\xf0\x7f", b"\0\0\0\0\0\0\xf8\x7f", b"\0\0\0\0\0\0\xf0\xff"]
+)
+def test_a_time_that_is_no_number_is_refused(number: bytes) -> None:
+    header = bytearray(wire.encode(SnapshotOffer("a", "b", STORE, 4, sent_at=2.0)))
+    header[48:56] = number
+    with pytest.raises(InvalidBatch, match="usable sent_at"):
+        wire.decode(resealed(header))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        [entry(5)],
+        [entry(5), entry(6), entry(7)],
+        [entry(5), entry(7)],
+        [entry(6), entry(5)],
+        [entry(5), entry(6, epoch=2)],
+        [entry(5, epoch=0), entry(6)],
+        [entry(5), entry(6, epoch=10)],
+    ],
+)
+def test_entries_that_do_not_fit_their_header_are_refused(entries: list[Entry]) -> None:
+    header = wire.encode(shipped(entry(5), entry(6)))
+    with pytest.raises(InvalidBatch, match="not a peer's message"):
+        wire.decode(header, entries)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"{", b"[]", b'{"stores": 3}', b'{"stores": {"a": "00"}}', b"[" * 100_000]
+)
+def test_a_configuration_that_is_none_is_refused(payload: bytes) -> None:
+    broken = entry(5, 3, payload, Kind.CONFIG)
+    header = wire.encode(Append("a", "b", STORE, 9, 4, 1, (Meta(3),), 0, 0.0))
+    with pytest.raises(InvalidBatch, match="not a readable configuration"):
+        wire.decode(header, [broken])
+
+
+def test_every_cut_and_every_flipped_byte_of_the_entries_is_refused() -> None:
+    whole = b"".join(map(bytes, entry(5, payload=b"twelve bytes").encode()))
+
+    def column(*values: bytes) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array(values, pa.large_binary())], ["entry"])
+
+    assert wire.unpack_entries(column(whole), "peer a")[0] == entry(5, payload=b"twelve bytes")
+    for length in range(len(whole)):
+        with pytest.raises(Damaged, match="peer a"):
+            wire.unpack_entries(column(whole[:length]), "peer a")
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 0x40
+        with pytest.raises((Damaged, UnsupportedVersion), match="peer a"):
+            wire.unpack_entries(column(bytes(changed)), "peer a")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pa.RecordBatch.from_arrays([pa.array([1])], ["entry"]),
+        pa.RecordBatch.from_arrays([pa.array([b"x"])], ["entry"]),
+        pa.RecordBatch.from_arrays([pa.array([b"x"], pa.large_binary())] * 2, ["a", "b"]),
+        pa.RecordBatch.from_arrays([pa.array([], pa.large_binary())], ["entry"]),
+        pa.RecordBatch.from_arrays([pa.array([None], pa.large_binary())], ["entry"]),
+        pa.RecordBatch.from_arrays([pa.array([b""] * 4097, pa.large_binary())], ["entry"]),
+        pa.RecordBatch.from_arrays([], []),
+    ],
+)
+def test_a_batch_that_holds_no_entries_is_refused(batch: pa.RecordBatch) -> None:
+    with pytest.raises(InvalidBatch, match="peer a"):
+        wire.unpack_entries(batch, "peer a")
+
+
+@pytest.mark.parametrize("offsets", [[0, 1 << 40], [-8, 4], [76, 0], [1 << 62, 1 << 63 - 1]])
+def test_offsets_outside_the_data_crash_nothing(offsets: list[int]) -> None:
+    ends = np.array([0, 76], np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"x" * 76)]
+    column = pa.Array.from_buffers(pa.large_binary(), 1, buffers)
+    batch = pa.RecordBatch.from_arrays([column], ["entry"])
+    ends[:] = offsets
+    with pytest.raises((InvalidBatch, Damaged)):
+        wire.unpack_entries(batch, "peer a")
