@@ -1,0 +1,183 @@
+"""The lab for those who may not make network namespaces: loopback addresses, and proxies between.
+
+Theory: each peer listens behind a proxy, and the others only know the proxy's address. A connection
+carries two links, one a direction: what its caller sends, and what it is answered. Who the caller
+is, the kernel tells: the process that owns the other end of the connection. A cut link forwards
+nothing, and tells nobody; when it heals, what was held flows on, as TCP would send it again.
+
+Limits: connections are taken by the kernel also over a cut link, and nothing follows then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .namespaces import HOST
+
+_PIECE = 32 << 10
+Link = tuple[str, str]
+
+
+class Proxies:
+    """A lab on 127.0.0.2, 127.0.0.3, … with a proxy in front of each peer."""
+
+    kind = "loopback addresses and proxies"
+    host = "127.0.0.1"
+
+    def __init__(self, peers: Sequence[str]) -> None:
+        self.peers = tuple(peers)
+        self._pids: dict[int, str] = {}
+        self._cut: set[Link] = set()
+        self._rates: dict[Link, int] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._ips = {peer: f"127.0.0.{number}" for number, peer in enumerate(self.peers, 2)}
+        self._doors = {peer: socket.create_server((self._ips[peer], 0)) for peer in self.peers}
+        self._listen = {peer: _free(self._ips[peer]) for peer in self.peers}
+        self._metrics = {peer: _free(self._ips[peer]) for peer in self.peers}
+        self._ends: set[socket.socket] = set()
+        for peer in self.peers:
+            threading.Thread(target=self._accept, args=(peer,), daemon=True).start()
+
+    def address(self, peer: str) -> str:
+        return f"{self._ips[peer]}:{self._doors[peer].getsockname()[1]}"
+
+    def listen(self, peer: str) -> str:
+        return "{}:{}".format(*self._listen[peer])
+
+    def metrics(self, peer: str) -> str:
+        return "{}:{}".format(*self._metrics[peer])
+
+    def command(self, peer: str, command: Sequence[str]) -> list[str]:
+        return list(command)
+
+    def started(self, peer: str, pid: int) -> None:
+        self._pids[pid] = peer
+
+    def cut(self, source: str, target: str) -> None:
+        with self._changed:
+            self._cut.add((source, target))
+
+    def slow(self, source: str, target: str, bytes_s: int) -> None:
+        with self._changed:
+            self._rates[source, target] = bytes_s
+
+    def heal(self) -> None:
+        with self._changed:
+            self._cut.clear()
+            self._rates.clear()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self._closed = True
+        self.heal()
+        for door in self._doors.values():
+            with contextlib.suppress(OSError):
+                door.shutdown(socket.SHUT_RDWR)
+            door.close()
+        for end in list(self._ends):
+            _shut(end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # How
+
+    def _accept(self, peer: str) -> None:
+        while True:
+            try:
+                near, _ = self._doors[peer].accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(peer, near), daemon=True).start()
+
+    def _connect(self, peer: str, near: socket.socket) -> None:
+        caller = self._caller(near)
+        try:
+            far = socket.create_connection(self._listen[peer], 5)
+        except OSError:
+            near.close()
+            return
+        far.settimeout(None)
+        with self._changed:
+            self._ends |= {near, far}
+        answers = threading.Thread(target=self._pump, args=(far, near, (peer, caller)), daemon=True)
+        answers.start()
+        self._pump(near, far, (caller, peer))
+        answers.join()
+        with self._changed:
+            self._ends -= {near, far}
+        near.close()
+        far.close()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(_PIECE):
+                with self._changed:
+                    self._changed.wait_for(lambda: link not in self._cut or self._closed)
+                    rate = self._rates.get(link)
+                if rate is not None:
+                    time.sleep(len(data) / rate)
+                sink.sendall(data)
+        _shut(source)
+        _shut(sink)
+
+    def _caller(self, near: socket.socket) -> str:
+        inode = _inode_of(near.getpeername(), near.getsockname())
+        for pid, peer in list(self._pids.items()):
+            if inode is not None and _holds(pid, inode):
+                return peer
+        return HOST
+
+
+def _inode_of(local: tuple[str, int], remote: tuple[str, int]) -> str | None:
+    """The socket at ``local`` that is connected to ``remote``."""
+    wanted = _hex(local), _hex(remote)
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if (fields[1], fields[2]) == wanted:
+            return fields[9]
+    return None
+
+
+def _hex(address: tuple[str, int]) -> str:
+    # The kernel prints the four bytes as one number of the machine's own order.
+    (number,) = struct.unpack("=I", socket.inet_aton(address[0]))
+    return f"{number:08X}:{address[1]:04X}"
+
+
+def _holds(pid: int, inode: str) -> bool:
+    wanted = f"socket:[{inode}]"
+    with contextlib.suppress(OSError):
+        for handle in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(handle.readlink()) == wanted:
+                    return True
+    return False
+
+
+def _free(ip: str) -> tuple[str, int]:
+    with socket.socket() as probe:
+        probe.bind((ip, 0))
+        return ip, probe.getsockname()[1]
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
