@@ -16,6 +16,8 @@ Rules:
 - One batch that cannot be taken is answered and costs only itself. Only what leaves nothing to
   answer to (no sequence, broken framing, a wrong schema) ends the stream.
 - Nothing keeps a refused batch alive: errors are stripped of their traceback, whose frames hold it.
+- On a deposed master a stream ends: what waits is answered ``NotMaster``, a client that is quiet is
+  told by an answer to no batch (``NO_BATCH``), so that it goes on to the new master by itself.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..wheel.errors import InvalidBatch, NotRunning, Overloaded, SlotwheelError
+from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, SlotwheelError
 from ..wheel.protocol import (
     IN_FLIGHT_MAX,
+    NO_BATCH,
     AppendCommand,
     decode_sequence,
     encode_refused,
@@ -73,6 +76,7 @@ class AppendStream:
         room_timeout_s: float,
         peer: str = "",
         gone: Callable[[], bool] = lambda: False,
+        has_peers: bool = False,
     ) -> None:
         self.peer = peer
         self._gone = gone  # the client ended the call, or its connection is lost
@@ -80,13 +84,15 @@ class AppendStream:
         self._clock = clock
         self._events = events
         self._command = command
+        # Without peers, durable here is all there is.
+        self._early = {"early": True} if has_peers and command.acks == "1" else {}
         self._reader = reader
         self._writer = writer
         self._closing = closing  # nothing more is taken
         self._ending = ending  # nothing more is waited for
         self._room_timeout_s = room_timeout_s
         self._window = threading.Semaphore(IN_FLIGHT_MAX)
-        self._pending: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[_Pending | NotMaster | None] = queue.SimpleQueue()
         self._read = 0  # batches; counted by the handler's thread alone
         self._answered = 0  # by the receipts' thread alone
         self._client_gone = False
@@ -101,6 +107,10 @@ class AppendStream:
     def quiet_s(self) -> float:
         """For how long it has been idle, in seconds; -1 while it is not."""
         return time.monotonic() - self._active_s if self.idle else -1.0
+
+    def depose(self, error: NotMaster) -> None:
+        """Tell the client that this is not the master any more. From any thread."""
+        self._pending.put(error)
 
     def run(self) -> None:
         """Errors: ``SlotwheelError`` for what ends the stream, after all answers were written."""
@@ -147,6 +157,8 @@ class AppendStream:
         self._read += 1
         outcome = self._append(batch, nbytes, sequence)
         self._pending.put(_Pending(sequence, rows, nbytes, received, outcome))
+        if isinstance(outcome, NotMaster):
+            raise outcome
         return True
 
     def _append(
@@ -173,6 +185,7 @@ class AppendStream:
                     self._clock(),
                     producer=self._command.producer,
                     sequence=sequence if self._command.producer else -1,
+                    **self._early,
                 )
             except Overloaded:
                 left = deadline - time.monotonic()
@@ -194,6 +207,9 @@ class AppendStream:
 
     def _write_answers(self) -> None:
         while (item := self._pending.get()) is not None:
+            if isinstance(item, NotMaster):
+                self._say_deposed(item)
+                continue
             try:
                 answer = self._answer(item)
                 if answer is not None and not self._client_gone:
@@ -203,6 +219,12 @@ class AppendStream:
             self._active_s = time.monotonic()
             self._answered += 1
             self._window.release()
+
+    def _say_deposed(self, error: NotMaster) -> None:
+        try:
+            self._writer.write_metadata(pa.py_buffer(encode_refused(NO_BATCH, error)))
+        except Exception:
+            self._client_gone = True
 
     def _answer(self, item: _Pending) -> bytes | None:
         try:

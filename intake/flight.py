@@ -1,4 +1,4 @@
-"""The Arrow Flight server: append, cancel, reschedule, status.
+"""The Arrow Flight server: append, cancel, reschedule, status, step-down.
 
 Theory: Flight gives every call a thread of its own; ``AppendStream`` serves an exchange, the
 actions below are one small JSON body each way. What is said on the wire is in
@@ -9,6 +9,10 @@ an answer (one batch). The number of streams is bounded; one more than that ends
 has been quiet longest, and its client connects again when it has something to send. Flight knows
 no limit for a message: size is checked after receipt (and after decompression, which no interface
 of Flight lets us refuse), so the port belongs on a trusted network, and is loopback by default.
+
+With peers only the master appends, cancels and reschedules. A standby says so before it has looked
+at a request, with the master's address, so that the client may ask there without any doubt; what
+was on its way when the master was deposed is of unknown outcome, and said to be.
 
 Ending: Flight's shutdown waits for every call, and a client may hold a stream open for days. So
 ``close`` answers what was read, then shuts the connections' sockets, which ends every read.
@@ -35,6 +39,7 @@ from ..wheel.errors import (
     AddressInUse,
     InvalidBatch,
     InvalidMessage,
+    NotMaster,
     NotRunning,
     Overloaded,
     SlotwheelError,
@@ -48,12 +53,13 @@ from ..wheel.protocol import (
     IN_FLIGHT_MAX,
     RESCHEDULE,
     STATUS,
+    STEP_DOWN,
     AppendCommand,
     decode_json,
     encode_json,
 )
 from .append_stream import AppendStream
-from .ports import Clock, IntakeEvents, SilentEvents, WheelPort
+from .ports import Clock, GroupPort, IntakeEvents, SilentEvents, StepDown, WheelPort
 
 STREAMS_MAX = 64
 QUIET_S = 5.0
@@ -61,12 +67,16 @@ QUIET_S = 5.0
 ROOM_TIMEOUT_S = 2.0
 CANCELS_MAX = 10_000
 CANCEL_TIMEOUT_S = 10.0
+STEP_DOWN_MAX_S = 60.0
 _LAST_WORDS_S = 0.02
 """For the last answers to leave the transport before its sockets are shut."""
 
 
 class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     """Listens from construction on, until ``close``. ``port`` tells the port when 0 was asked for.
+
+    ``group`` and ``step_down`` are there on a node with peers; such a node calls ``depose`` when it
+    is not the master any more.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -81,6 +91,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         streams_max: int = STREAMS_MAX,
         quiet_s: float = QUIET_S,
         room_timeout_s: float = ROOM_TIMEOUT_S,
+        group: GroupPort | None = None,
+        step_down: StepDown | None = None,
     ) -> None:
         self._wheel = wheel
         self._clock = clock
@@ -88,6 +100,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._streams_max = streams_max
         self._quiet_s = quiet_s
         self._room_timeout_s = room_timeout_s
+        self._group = group
+        self._hand_over = step_down
         self._closing = threading.Event()
         self._ending = threading.Event()
         self._lock = threading.Lock()
@@ -97,6 +111,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             CANCEL: self._cancel,
             RESCHEDULE: self._reschedule,
             STATUS: self._status,
+            STEP_DOWN: self._step_down,
         }
         check_free(address)
         try:
@@ -110,6 +125,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with _as_flight_errors():
             command = AppendCommand.decode(descriptor.command or b"")
+            self._check_master()
             stream = AppendStream(
                 self._wheel,
                 self._clock,
@@ -122,6 +138,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 room_timeout_s=self._room_timeout_s,
                 peer=context.peer(),
                 gone=context.is_cancelled,
+                has_peers=self._group is not None,
             )
             self._admit(stream)
             try:
@@ -160,7 +177,16 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 "batch_bytes": config.batch_bytes_max,
                 "in_flight": IN_FLIGHT_MAX,
             },
+            **self._place(),
         }
+
+    def _place(self) -> dict[str, Any]:
+        """With peers: what this one is, and who is the master, if it knows."""
+        if self._group is None:
+            return {}
+        seen = self._group()
+        place = {name: seen.get(name) for name in ("role", "epoch", "master", "master_address")}
+        return {**place, "serving": self._wheel.serving}
 
     def _cancel(self, fields: dict[str, Any]) -> dict[str, Any]:
         texts = fields.get("ids")
@@ -168,6 +194,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             raise InvalidMessage(
                 "'ids' is not a list of ids", limit=f"1 to {CANCELS_MAX}", got=type(texts).__name__
             )
+        self._check_master()
         ids = [MessageId.parse(str(text)) for text in texts]
         answers = self._wheel.cancel(ids, self._clock(), CANCEL_TIMEOUT_S)
         return {"answers": [str(answer.value) for answer in answers]}
@@ -177,13 +204,54 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         due_ms = fields.get("due_ms")
         if type(due_ms) is not int or not 0 <= due_ms < 1 << 62:
             raise InvalidMessage("no usable 'due_ms'", got=repr(due_ms)[:80], limit="ms, UTC")
-        answer, moved = self._wheel.reschedule(message_id, due_ms, self._clock(), CANCEL_TIMEOUT_S)
+        self._check_master()
+        try:
+            answer, moved = self._wheel.reschedule(
+                message_id, due_ms, self._clock(), CANCEL_TIMEOUT_S
+            )
+        except NotMaster as error:  # to ask another one again could move it twice
+            raise NotRunning(
+                "the master was deposed; whether the message was moved is not known",
+                remedy="Cancel the old id at the new master: it says what became of it",
+            ) from error
         return {"answer": str(answer.value), "id": None if moved is None else str(moved)}
 
     def _status(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        return {"status": dataclasses.asdict(self._wheel.status())}
+        answer: dict[str, Any] = {"status": dataclasses.asdict(self._wheel.status())}
+        if self._group is not None:
+            answer["replication"] = self._group()
+        return answer
+
+    def _step_down(self, fields: dict[str, Any]) -> dict[str, Any]:
+        timeout_s = fields.get("timeout_s")
+        if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= STEP_DOWN_MAX_S:
+            raise InvalidMessage(
+                "no usable 'timeout_s'",
+                got=repr(timeout_s)[:80],
+                limit=f"seconds, at most {STEP_DOWN_MAX_S}",
+            )
+        if self._hand_over is None:
+            raise InvalidMessage("the node has no peers", remedy="There is nobody to step down for")
+        self._check_master()
+        return {"done": self._hand_over(float(timeout_s)), **self._place()}
+
+    def _check_master(self) -> None:
+        """Errors: ``NotMaster``, with the master's address if this node knows it."""
+        if self._group is not None and not self._wheel.serving:
+            raise self._not_master()
+
+    def _not_master(self) -> NotMaster:
+        master = "" if self._group is None else self._group().get("master_address")
+        return NotMaster(master=str(master or ""))
 
     # Life
+
+    def depose(self) -> None:
+        """It is not the master any more: every open stream is told, and its client leaves."""
+        error = self._not_master()
+        with self._lock:
+            for stream in self._streams:
+                stream.depose(error)
 
     def _admit(self, stream: AppendStream) -> None:
         with self._lock:

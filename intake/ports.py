@@ -19,6 +19,10 @@ from ..wheel.schema import Int64s
 
 Clock = Callable[[], int]
 """Wall clock, ms since the epoch."""
+GroupPort = Callable[[], dict[str, Any]]
+"""The peers as this one sees them: ``role``, ``epoch``, ``master``, ``master_address`` and more."""
+StepDown = Callable[[float], bool]
+"""Hand the mastership over within so many seconds; whether that came about."""
 
 
 class ReceiptPort(Protocol):
@@ -41,9 +45,24 @@ class WheelPort(Protocol):
     def config(self) -> WheelConfig: ...
     @property
     def mint(self) -> IdMint: ...
+    @property
+    def serving(self) -> bool:
+        """Whether it takes appends: always without peers, with peers only on the master."""
+
     def append(
-        self, rows: pa.RecordBatch, now_ms: int, *, producer: int = 0, sequence: int = -1
-    ) -> Future[Any]: ...
+        self,
+        rows: pa.RecordBatch,
+        now_ms: int,
+        *,
+        producer: int = 0,
+        sequence: int = -1,
+        early: bool = False,
+    ) -> Future[Any]:
+        """``early``: resolve when durable here, before a majority has it.
+
+        Errors: ``NotMaster``, at once or by the future, on a standby and when deposed.
+        """
+
     def wait_for_room(self, timeout_s: float) -> bool: ...
     def source_position(self, partition: int) -> int: ...
     def append_source(

@@ -43,11 +43,13 @@ HELLO = "hello"
 CANCEL = "cancel"
 RESCHEDULE = "reschedule"
 STATUS = "status"
+STEP_DOWN = "step-down"
 ACTIONS = {
     HELLO: "version, group, limits and clock of this node",
     CANCEL: "cancel messages by id",
     RESCHEDULE: "give a message a new due time",
     STATUS: "what the wheel holds, in plain numbers",
+    STEP_DOWN: "hand the mastership to a peer",
 }
 
 JSON_BYTES_MAX = 1 << 20
@@ -55,6 +57,8 @@ JSON_BYTES_MAX = 1 << 20
 
 STORED = 0
 REFUSED = 1
+NO_BATCH = (1 << 64) - 1
+"""The sequence in an answer that answers no batch: the node was deposed while nothing was sent."""
 
 # Beside each batch (app_metadata), client to node:
 # +----------+

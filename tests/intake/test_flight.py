@@ -21,12 +21,9 @@ from slotwheel.wheel.protocol import (
     AppendCommand,
     Refused,
     Stored,
-    decode_answer,
     encode_json,
-    encode_sequence,
 )
-from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.schema import INPUT
+from support.exchange import Exchange, action, rows
 from support.fakewheel import FakeWheel, eventually, now_ms
 
 FORGED = "default.1.2.00000000"
@@ -68,48 +65,6 @@ def server(wheel: FakeWheel, events: Events) -> Iterator[FlightIntake]:
     )
     yield made
     made.close()
-
-
-class Exchange:
-    """A client of the bare protocol."""
-
-    def __init__(
-        self,
-        server: FlightIntake,
-        command: AppendCommand | bytes | None = None,
-        host: str = "127.0.0.1",
-    ) -> None:
-        command = AppendCommand(7) if command is None else command
-        encoded = command if isinstance(command, bytes) else command.encode()
-        # A connection of its own, as ours make one, too.
-        self.client = flight.FlightClient(
-            f"grpc://{host}:{server.port}",
-            generic_options=[("grpc.use_local_subchannel_pool", 1)],
-        )
-        descriptor = flight.FlightDescriptor.for_command(encoded)
-        self.writer, self.reader = self.client.do_exchange(descriptor)
-
-    def begin(self, schema: pa.Schema = INPUT) -> Exchange:
-        self.writer.begin(schema)
-        return self
-
-    def send(self, rows: pa.RecordBatch, sequence: int) -> None:
-        self.writer.write_with_metadata(rows, pa.py_buffer(encode_sequence(sequence)))
-
-    def answer(self) -> Stored | Refused:
-        return decode_answer(self.reader.read_chunk().app_metadata.to_pybytes())
-
-    def close(self) -> None:
-        self.writer.done_writing()
-        with pytest.raises(StopIteration):
-            self.reader.read_chunk()
-        self.writer.close()
-
-
-def rows(*values: bytes, due: int | None = None) -> pa.RecordBatch:
-    n = len(values)
-    when = now_ms() + 60_000 if due is None else due
-    return from_columns([when] * n, ["t"] * n, [None] * n, [None] * n, values, [()] * n)
 
 
 def test_receipts_come_in_order_with_checks(server: FlightIntake, wheel: FakeWheel) -> None:
@@ -299,15 +254,6 @@ def test_defect_in_the_wheel_is_an_answer_and_an_alarm(
     exchange.close()
 
 
-def action(server: FlightIntake, name: str, body: bytes) -> dict[str, Any]:
-    with flight.FlightClient(f"grpc://127.0.0.1:{server.port}") as client:
-        try:
-            results = list(client.do_action(flight.Action(name, body)))
-        except flight.FlightError as error:
-            return dict(json.loads(error.extra_info))
-    return dict(json.loads(results[0].body.to_pybytes()))
-
-
 def test_hello(server: FlightIntake) -> None:
     answer = action(server, "hello", encode_json({}))
     assert abs(answer.pop("now_ms") - now_ms()) < 5000
@@ -328,6 +274,7 @@ def test_hello(server: FlightIntake) -> None:
             "cancel",
             "reschedule",
             "status",
+            "step-down",
         }
 
 

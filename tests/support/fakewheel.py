@@ -1,4 +1,6 @@
-"""A wheel of a few lines for tests of the ways in: keeps rows in memory, remembers sequences."""
+"""A wheel of a few lines for tests of the ways in: keeps rows in memory, remembers sequences.
+
+Several of them with one ``Log`` play the peers of a group: what one has stored, the others know."""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import Overloaded, SequenceTooOld, UnknownId
+from slotwheel.wheel.errors import NotMaster, Overloaded, SequenceTooOld, UnknownId
 from slotwheel.wheel.ids import IdMint, MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.schema import Int64s, check_input, times
@@ -40,29 +42,52 @@ class Status:
 
 
 @dataclass
+class Log:
+    """What the peers of a group share: rows, and the last sequences of producers."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    producers: dict[int, dict[int, Future[Receipt]]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    next_offset: int = 0
+
+
+@dataclass
 class FakeWheel:
-    """``commit_s``: how long a commit takes. ``before_append``: may raise, to play any refusal."""
+    """``commit_s``: how long a commit takes. ``before_append``: may raise, to play any refusal.
+    ``serving`` False: a standby; ``master`` is its hint."""
 
     config: WheelConfig = field(default_factory=WheelConfig)
     commit_s: float = 0.0
     before_append: Callable[[pa.RecordBatch], None] | None = None
     mint: IdMint = field(default_factory=lambda: IdMint("default", b"0123456789abcdef"))
     has_room: threading.Event = field(default_factory=threading.Event)
-    batches: list[pa.RecordBatch] = field(default_factory=list)
+    log: Log = field(default_factory=Log)
     cancelled: set[int] = field(default_factory=set)
     duplicates: int = 0
+    serving: bool = True
+    master: str = ""
+    early: list[bool] = field(default_factory=list)
+    """Of each append, whether it asked to be answered before a majority has it."""
 
     def __post_init__(self) -> None:
         self.has_room.set()
-        self._lock = threading.Lock()
-        self._next = 0
-        self._producers: dict[int, dict[int, Future[Receipt]]] = {}
+        self._lock = self.log.lock
+        self._producers = self.log.producers
+        self.batches = self.log.batches
         self._positions: dict[int, int] = {}
         self._spans: list[tuple[int, int, int]] = []
 
     def append(
-        self, rows: pa.RecordBatch, now_ms: int, *, producer: int = 0, sequence: int = -1
+        self,
+        rows: pa.RecordBatch,
+        now_ms: int,
+        *,
+        producer: int = 0,
+        sequence: int = -1,
+        early: bool = False,
     ) -> Future[Receipt]:
+        self.check_serving()
+        self.early.append(early)
         known = self._producers.setdefault(producer, {})
         with self._lock:
             if producer and sequence in known:
@@ -76,6 +101,7 @@ class FakeWheel:
         if self.before_append:
             self.before_append(rows)
         with self._lock:
+            self.check_serving()
             if producer and sequence in known:
                 self.duplicates += 1
                 return known[sequence]
@@ -92,8 +118,8 @@ class FakeWheel:
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_batch(rows)
         rows = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
-        receipt = Receipt(self._next, rows.num_rows, now_ms, times(rows, "due"))
-        self._next += rows.num_rows
+        receipt = Receipt(self.log.next_offset, rows.num_rows, now_ms, times(rows, "due"))
+        self.log.next_offset += rows.num_rows
         self.batches.append(rows)
         future: Future[Receipt] = Future()
         if self.commit_s:
@@ -103,6 +129,10 @@ class FakeWheel:
         else:
             future.set_result(receipt)
         return future
+
+    def check_serving(self) -> None:
+        if not self.serving:
+            raise NotMaster(master=self.master)
 
     def wait_for_room(self, timeout_s: float) -> bool:
         return self.has_room.wait(timeout_s)
@@ -143,11 +173,11 @@ class FakeWheel:
         answer = self.cancel([message_id], now_ms)[0]
         if answer is not CancelAnswer.CANCELLED:
             return answer, None
-        self._next += 1
-        return answer, self.mint.one(due_ms, self._next - 1)
+        self.log.next_offset += 1
+        return answer, self.mint.one(due_ms, self.log.next_offset - 1)
 
     def status(self) -> Status:
-        return Status(pending=self._next, next_offset=self._next)
+        return Status(pending=self.log.next_offset, next_offset=self.log.next_offset)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
