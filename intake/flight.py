@@ -38,6 +38,7 @@ from pyarrow import flight
 from ..wheel.errors import (
     AddressInUse,
     InvalidBatch,
+    InvalidConfiguration,
     InvalidMessage,
     NotMaster,
     NotRunning,
@@ -51,6 +52,8 @@ from ..wheel.protocol import (
     DEFAULT_ADDRESS,
     HELLO,
     IN_FLIGHT_MAX,
+    PEER_ACTION,
+    PEER_COMMAND,
     RESCHEDULE,
     STATUS,
     STEP_DOWN,
@@ -59,7 +62,7 @@ from ..wheel.protocol import (
     encode_json,
 )
 from .append_stream import AppendStream
-from .ports import Clock, GroupPort, IntakeEvents, SilentEvents, StepDown, WheelPort
+from .ports import Clock, GroupPort, IntakeEvents, PeerPort, SilentEvents, StepDown, WheelPort
 
 STREAMS_MAX = 64
 QUIET_S = 5.0
@@ -76,7 +79,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     """Listens from construction on, until ``close``. ``port`` tells the port when 0 was asked for.
 
     ``group`` and ``step_down`` are there on a node with peers; such a node calls ``depose`` when it
-    is not the master any more.
+    is not the master any more. ``peers`` takes what other peers send.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -93,6 +96,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         room_timeout_s: float = ROOM_TIMEOUT_S,
         group: GroupPort | None = None,
         step_down: StepDown | None = None,
+        peers: PeerPort | None = None,
     ) -> None:
         self._wheel = wheel
         self._clock = clock
@@ -102,6 +106,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._room_timeout_s = room_timeout_s
         self._group = group
         self._hand_over = step_down
+        self._peers = peers
         self._closing = threading.Event()
         self._ending = threading.Event()
         self._lock = threading.Lock()
@@ -124,7 +129,11 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with _as_flight_errors():
-            command = AppendCommand.decode(descriptor.command or b"")
+            said = descriptor.command or b""
+            if said.startswith(PEER_COMMAND):
+                self._replication().exchange(said, reader, writer, self._cutter(context))
+                return
+            command = AppendCommand.decode(said)
             self._check_master()
             stream = AppendStream(
                 self._wheel,
@@ -150,8 +159,22 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 with self._lock:
                     self._streams.discard(stream)
 
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        with _as_flight_errors():
+            if not ticket.ticket.startswith(PEER_COMMAND):
+                raise InvalidBatch(
+                    "unknown ticket",
+                    got=repr(ticket.ticket[:80]),
+                    limit="only peers get anything here",
+                    remedy="Messages are delivered to their topics; read them there",
+                )
+            return self._replication().stream(ticket.ticket, self._cutter(context))
+
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ARG002
         with _as_flight_errors():
+            if action.type == PEER_ACTION:
+                said = b"" if action.body is None else action.body.to_pybytes()
+                return iter([self._replication().greet(said)])
             answer = self._actions.get(action.type)
             if answer is None:
                 raise InvalidBatch(
@@ -162,6 +185,20 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002
         return list(ACTIONS.items())
+
+    def _replication(self) -> PeerPort:
+        if self._peers is None:
+            raise InvalidConfiguration(
+                "this node has no peers",
+                remedy="Name all peers on every one of them, or correct the peers' addresses",
+            )
+        if self._closing.is_set():
+            raise NotRunning("the node is shutting down", remedy="Try again in a moment")
+        return self._peers
+
+    def _cutter(self, context: Any) -> Callable[[], object]:
+        caller = context.peer()
+        return lambda: cut_connections(self.port, caller)
 
     # The actions
 

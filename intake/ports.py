@@ -79,6 +79,21 @@ class WheelPort(Protocol):
     def status(self) -> Any: ...
 
 
+class PeerPort(Protocol):
+    """Replication, as the Flight server sees it: what begins with ``PEER_COMMAND`` is handed to it
+    unread. ``cut`` ends the caller's connection at once, from any thread. Errors of this package
+    cross the wire."""
+
+    def greet(self, body: bytes) -> bytes:
+        """Answer the action ``PEER_ACTION``."""
+
+    def exchange(self, command: bytes, reader: Any, writer: Any, cut: Callable[[], object]) -> None:
+        """Serve an exchange until it ends."""
+
+    def stream(self, ticket: bytes, cut: Callable[[], object]) -> Any:
+        """Flight's data stream for a ticket."""
+
+
 class IntakeEvents(Protocol):
     """Where the ways in tell what happens. Names of events and alarms are stable."""
 

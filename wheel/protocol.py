@@ -52,6 +52,11 @@ ACTIONS = {
     STEP_DOWN: "hand the mastership to a peer",
 }
 
+PEER_COMMAND = b"SWPEER1"
+"""The first bytes of a command, a ticket or the action ``PEER_ACTION`` with which a peer comes, not
+a client. What follows is replication's own (``replication/handshake.py``)."""
+PEER_ACTION = "peer"
+
 JSON_BYTES_MAX = 1 << 20
 """Longest JSON body that is looked at."""
 
