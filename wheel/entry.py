@@ -9,12 +9,14 @@ Rules
 - Every bit is covered by the CRC or compared by value; there is no bit whose change goes unseen.
 - Zero is no kind, so a run of zeros is never an entry.
 - The payload is never copied here: encoding returns parts, decoding returns a view.
+- An entry's CRC is computed once, by who makes it; an entry that was decoded keeps its header, so
+  that a peer writes and ships the bytes it received.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from crc32c import crc32c
@@ -89,10 +91,22 @@ class Entry:
     sequence: int
     payload: Bytes
     flags: int = 0
+    # Not an argument, so that ``replace`` makes an entry without it.
+    _header: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def encode(self) -> list[Bytes]:
-        """The shipped part: ``[header of 64 bytes, payload]``, the payload not copied."""
+        """The shipped part: ``[header of 64 bytes, payload]``, the payload not copied.
+
+        The header is made once; the payload must not change after that.
+        """
         payload = _flat(self.payload)
+        header = self._header
+        if header is None:
+            header = self._make_header(payload)
+            object.__setattr__(self, "_header", header)  # two threads would set the same
+        return [header, payload]
+
+    def _make_header(self, payload: Bytes) -> bytes:
         checked = _CHECKED.pack(
             self.kind,
             self.flags,
@@ -108,7 +122,7 @@ class Entry:
         # A usual batch takes 10 us: less than winning the interpreter back in a busy node.
         release = int(len(payload) > _RELEASE_FROM_BYTES)
         crc = crc32c(payload, crc32c(checked), gil_release_mode=release)
-        return [_LEAD.pack(MAGIC, ENTRY_VERSION, 0, crc) + checked, payload]
+        return _LEAD.pack(MAGIC, ENTRY_VERSION, 0, crc) + checked
 
 
 def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
@@ -162,13 +176,14 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
             expected=f"a payload of {len(view) - HEADER_BYTES} bytes",
             found=f"length {length}",
         )
-    actual = crc32c(view[_LEAD.size :])
+    release = int(length > _RELEASE_FROM_BYTES)
+    actual = crc32c(view[_LEAD.size :], gil_release_mode=release)
     if actual != crc:
         raise Damaged(where, position, expected=f"entry CRC-32C {crc:08x}", found=f"{actual:08x}")
     known = _KINDS.get(kind)
     if known is None:
         raise Damaged(where, position, expected=f"kind {sorted(_KINDS)}", found=f"kind {kind}")
-    return Entry(
+    entry = Entry(
         known,
         epoch,
         index,
@@ -179,6 +194,8 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
         view[HEADER_BYTES:],
         flags,
     )
+    object.__setattr__(entry, "_header", bytes(view[:HEADER_BYTES]))
+    return entry
 
 
 def _flat(payload: Bytes) -> Bytes:

@@ -5,10 +5,12 @@ durable is named in the frames that follow, which is how a later recovery tells 
 damage (``journal_recovery.py``).
 
 Rules
-- One thread appends, one may ``sync`` and one may drop meanwhile; any may read. The lock below is
-  held for a sync or for the change from one segment to the next, never for an append.
+- One thread appends and cuts, one may ``sync`` and one may drop meanwhile; any may read. The lock
+  below is held for a sync, a cut, or the change from one segment to the next, never for an append.
 - After an ``OSError`` the journal is as it was before the call, and usable: a disk that has room
-  again needs no restart.
+  again needs no restart. Only a cut may have been done in part.
+- A cut goes from the end backwards, each step durable before the next, and appends wait for it. So
+  a crash leaves a prefix of what was there before, and never an old entry behind a new one.
 - After ``SyncFailed`` the process must end.
 """
 
@@ -18,9 +20,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from .entry import Entry
+from .epochs import Epochs
 from .files import Files
+from .journal_read import Readers
 from .journal_recovery import RecoveryReport, recover
-from .scan import Segment, read_entries
+from .scan import Segment
 from .segment import DIRECTORY, SegmentHeader
 from .segment_writer import SegmentWriter
 
@@ -39,17 +43,17 @@ class Journal:
         entry_bytes_max: int,
         closed: list[Segment],
         writer: SegmentWriter | None,
-        last_index: int,
-        last_epoch: int,
+        epochs: Epochs,
     ) -> None:
         self._files = files
         self._store_id = store_id
         self._segment_bytes = segment_bytes
         self._entry_bytes_max = entry_bytes_max
         self._closed = closed
-        self._last_index = last_index
-        self._last_epoch = last_epoch
-        self._durable_index = last_index
+        self._epochs = epochs
+        self._epochs_lock = threading.Lock()
+        self._last_index = self._durable_index = epochs.last_index
+        self._readers = Readers(files, entry_bytes_max)
         self._lock = threading.Lock()
         self._writer = writer or self._new_segment()
 
@@ -79,7 +83,7 @@ class Journal:
         """
         files.make_directory(DIRECTORY)
         files.sync_dir(".")
-        closed, writer, report = recover(
+        closed, writer, epochs, report = recover(
             files,
             first_index=first_index,
             durable_floor=durable_floor,
@@ -94,8 +98,7 @@ class Journal:
             entry_bytes_max=entry_bytes_max,
             closed=closed,
             writer=writer,
-            last_index=report.last_index,
-            last_epoch=report.last_epoch,
+            epochs=epochs,
         )
         return journal, report
 
@@ -110,7 +113,13 @@ class Journal:
 
     @property
     def last_epoch(self) -> int:
-        return self._last_epoch
+        return self._epochs.last_epoch
+
+    @property
+    def epochs(self) -> Epochs:
+        """Who made which entry, of all that are still here (a copy)."""
+        with self._epochs_lock:
+            return self._epochs.copy()
 
     @property
     def durable_index(self) -> int:
@@ -130,7 +139,7 @@ class Journal:
         Errors: ``InvalidBatch`` for an entry beyond ``entry_bytes_max``, ``OSError`` (a full disk):
         nothing was appended, and the journal goes on. ``SyncFailed``.
         """
-        index, epoch = self._last_index, self._last_epoch
+        index, epoch = self._last_index, self._epochs.last_epoch
         for entry in entries:
             index += 1
             assert entry.index == index, f"entry {entry.index} where {index} must follow"
@@ -139,7 +148,9 @@ class Journal:
         if self._writer.size >= self._segment_bytes:
             self._roll()
         self._writer.append(entries, self._durable_index, self._entry_bytes_max)
-        self._last_epoch = epoch
+        with self._epochs_lock:
+            for entry in entries:
+                self._epochs.append(entry.index, entry.epoch)
         self._last_index = index  # last: a reader or the syncer may take it at any moment
 
     def sync(self) -> None:
@@ -150,26 +161,60 @@ class Journal:
                 self._writer.sync()
                 self._durable_index = index
 
+    def truncate_after(self, index: int) -> None:
+        """Remove all entries behind ``index``, durably; ``first_index - 1`` removes every entry.
+
+        For the thread that appends. Readers of what goes away get a ``LookupError``.
+
+        Errors: ``SyncFailed``. ``OSError`` or ``Damaged``: the journal ends at ``last_index``,
+        wherever that is by then, and is usable. Until something is appended there, a restart may
+        bring back entries behind it.
+        """
+        assert index >= self.first_index - 1, f"cut after {index}, before {self.first_index}"
+        if index >= self._last_index:
+            return
+        with self._lock:
+            self._readers.cut()  # before anything is changed
+            while self._writer.first_index > index + 1:
+                before = self._closed[-1]
+                writer = SegmentWriter.reopen(self._files, before.path, before.size)
+                self._remove_newest(writer)
+                self._closed.pop()
+                self._end_at(before.end_index - 1)
+            position = self._writer.end_of(index, self._entry_bytes_max)
+            self._end_at(index)
+            self._writer.cut(position)
+
     def read(self, from_index: int) -> Iterator[Entry]:
         """The entries from ``from_index`` up to the one that is the last at the time of the call.
 
         May run in any thread while appends go on. Errors: ``LookupError`` when an entry asked for
-        was dropped, before or meanwhile; ``Damaged``; ``OSError``.
+        was dropped or cut off, before or meanwhile; ``Damaged``; ``OSError``.
         """
-        last = self._last_index
-        return read_entries(self._files, self._segments(), from_index, last, self._entry_bytes_max)
+        with self._lock:
+            segments, last, cuts = self._segments_now(), self._last_index, self._readers.cuts
+        return self._readers.read(segments, from_index, last, cuts)
 
-    def drop_below(self, index: int) -> int:
+    def drop_below(self, index: int, *, keep_bytes: int = 0) -> int:
         """Delete closed segments all of whose entries have an index below ``index``; how many.
 
-        Oldest first, each made durable before the next: a crash never leaves a gap.
+        ``keep_bytes``: so much stays in any case. Oldest first, each made durable before the next:
+        a crash never leaves a gap.
         """
         dropped = 0
+        size = self.bytes if keep_bytes else 0
         while self._closed and self._closed[0].end_index <= index:
+            size -= self._closed[0].size
+            if keep_bytes and size < keep_bytes:
+                break
             self._files.unlink(self._closed[0].path)
             del self._closed[0]
             dropped += 1
             self._files.sync_dir(DIRECTORY)
+        if dropped:
+            first = self.first_index
+            with self._epochs_lock:
+                self._epochs.drop_below(first)
         return dropped
 
     def close(self) -> None:
@@ -179,12 +224,32 @@ class Journal:
     def _segments(self) -> list[Segment]:
         """All segments, the open one last."""
         with self._lock:
-            writer = self._writer
-            last = Segment(writer.path, writer.first_index, self._last_index + 1, writer.size)
-            return [*self._closed, last]
+            return self._segments_now()
+
+    def _segments_now(self) -> list[Segment]:
+        writer = self._writer
+        last = Segment(writer.path, writer.first_index, self._last_index + 1, writer.size)
+        return [*self._closed, last]
+
+    def _remove_newest(self, before: SegmentWriter) -> None:
+        """Remove the open segment, durably, and open the one ``before`` it again."""
+        try:
+            self._files.unlink(self._writer.path)
+        except OSError:
+            before.close()
+            raise
+        self._writer.close()
+        self._writer = before
+        self._files.sync_dir(DIRECTORY)
+
+    def _end_at(self, index: int) -> None:
+        with self._epochs_lock:
+            self._epochs.truncate_after(index)
+        self._last_index = index
+        self._durable_index = min(self._durable_index, index)
 
     def _new_segment(self) -> SegmentWriter:
-        header = SegmentHeader(self._last_index + 1, self._last_epoch, self._store_id)
+        header = SegmentHeader(self._last_index + 1, self._epochs.last_epoch, self._store_id)
         return SegmentWriter.create(self._files, header)
 
     def _roll(self) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .entry import Entry
+from .epochs import Epochs
 from .errors import Damaged
 from .files import Files, Handle
 from .scan import Segment, SegmentReader, check_order
@@ -55,12 +56,13 @@ def recover(
     store_id: bytes,
     entry_bytes_max: int,
     on_entry: Callable[[Entry], None],
-) -> tuple[list[Segment], SegmentWriter | None, RecoveryReport]:
+) -> tuple[list[Segment], SegmentWriter | None, Epochs, RecoveryReport]:
     """Read and verify every segment, cut a torn end, make the rest durable.
 
     ``on_entry`` gets the entries with index >= ``first_index``, in order. The result is the closed
-    segments, the one to go on in, and the report. Without any segments there is none to go on in,
-    and ``last_index`` is ``first_index - 1``.
+    segments, the one to go on in, the epochs of all entries (also of those before ``first_index``),
+    and the report. Without any segments there is none to go on in, and ``last_index`` is
+    ``first_index - 1``.
 
     Errors: ``Damaged`` (nothing was changed), ``UnsupportedVersion``, ``OSError``, ``SyncFailed``.
     """
@@ -72,7 +74,7 @@ def recover(
         if scan.handle is not None:
             scan.handle.close()
         raise
-    return scan.segments[:-1], writer, scan.report()
+    return scan.segments[:-1], writer, scan.epochs, scan.report()
 
 
 class _Scan:
@@ -98,6 +100,7 @@ class _Scan:
         self._last_index = first_index - 1
         self._last_epoch = 0
         self._torn: tuple[str, int, int] | None = None
+        self.epochs = Epochs(first_index - 1)
         self.segments: list[Segment] = []
         self.handle: Handle | None = None
 
@@ -159,6 +162,7 @@ class _Scan:
             entry = located.entry
             self._last_index = entry.index
             self._last_epoch = entry.epoch
+            self.epochs.append(entry.index, entry.epoch)
             self._unproven.append((entry.index, position))
             self._durable = max(self._durable, located.durable)
             while self._unproven and self._unproven[0][0] <= self._durable:
@@ -190,6 +194,7 @@ class _Scan:
                 )
             self._last_index = header.durable_index
             self._last_epoch = header.last_epoch
+            self.epochs = Epochs(header.durable_index, header.last_epoch)
         elif header.first_index != self._last_index + 1:
             raise Damaged(
                 path,

@@ -160,8 +160,13 @@ def read_entries(
     from_index: int,
     last_index: int,
     entry_bytes_max: int,
-) -> Iterator[Entry]:
-    """The entries ``from_index`` to ``last_index`` of consecutive segments.
+    *,
+    known: tuple[str, int] | None = None,
+) -> Iterator[tuple[str, Located]]:
+    """The entries ``from_index`` to ``last_index`` of consecutive segments, each with its path.
+
+    ``known``: path and position of the frame of ``from_index``; without it the entries before that
+    one are skipped frame by frame.
 
     Errors: ``LookupError`` when a segment that is needed is not there; ``Damaged``; ``OSError``.
     """
@@ -178,13 +183,16 @@ def read_entries(
         try:
             reader = SegmentReader(handle, segment.path, entry_bytes_max)
             position = SEGMENT_BYTES
-            for index in range(segment.first_index, end_index):
+            first = segment.first_index
+            if known is not None and known[0] == segment.path:
+                first, position = from_index, known[1]
+            for index in range(first, end_index):
                 if index < from_index:
                     position = reader.skip(position)
                     continue
                 located = reader.entry(position)
                 check_order(segment.path, located, index, 0)
-                yield located.entry
+                yield segment.path, located
                 position = located.end
         finally:
             handle.close()

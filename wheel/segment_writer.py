@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from .entry import Entry
 from .errors import InvalidBatch
 from .files import Bytes, Files, Handle
+from .scan import SegmentReader
 from .segment import (
     ALIGNMENT,
     DIRECTORY,
@@ -96,6 +97,37 @@ class SegmentWriter:
                     self._cut_junk()
             raise
         self.size = end
+
+    @classmethod
+    def reopen(cls, files: Files, path: str, size: int) -> SegmentWriter:
+        """A segment that was closed, to go on at ``size``. Errors: ``Damaged``, ``OSError``."""
+        handle = files.open(path)
+        try:
+            header = SegmentHeader.decode(handle.pread(SEGMENT_BYTES, 0), path)
+        except BaseException:
+            handle.close()
+            raise
+        return cls(handle, header, size)
+
+    def end_of(self, index: int, entry_bytes_max: int) -> int:
+        """Where entry ``index`` ends; the header's end for the one before the first.
+
+        Errors: ``Damaged``, ``OSError``.
+        """
+        reader = SegmentReader(self._handle, self.path, entry_bytes_max)
+        position = SEGMENT_BYTES
+        for _ in range(self.first_index, index + 1):
+            position = reader.skip(position)
+        return position
+
+    def cut(self, position: int) -> None:
+        """Make ``position`` the end, durably.
+
+        Errors: ``SyncFailed``; ``OSError``: it is the end, and the next append cuts first.
+        """
+        self.size = position
+        self._junk_behind_end = True
+        self._cut_junk()
 
     def sync(self) -> None:
         """Errors: ``SyncFailed``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.wheel import entry as entry_module
 from slotwheel.wheel.entry import HEADER_BYTES, Entry, Kind, decode_entry
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from support.journals import flipped
@@ -157,3 +159,28 @@ def test_errors_name_place_expected_and_found() -> None:
 def test_random_bytes_are_no_entry(data: bytes) -> None:
     with pytest.raises((Damaged, UnsupportedVersion)):
         decode_entry(data, "x", 0)
+
+
+def no_crc(*arguments: object, **options: object) -> int:
+    raise AssertionError("a CRC is computed again")
+
+
+@given(entries)
+def test_a_received_entry_keeps_its_bytes_and_needs_no_second_crc(entry: Entry) -> None:
+    data = encoded(entry)
+    received = decode_entry(bytearray(data), "x", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entry_module, "crc32c", no_crc)
+        assert encoded(received) == data
+        assert encoded(entry) == data  # the maker's own, encoded once above
+    assert received == entry
+    assert hash(entry) == hash(replace(entry))
+
+
+def test_a_changed_copy_has_a_header_of_its_own() -> None:
+    one = GOLDEN_ENTRIES["entry-v1-rows.bin"]
+    received = decode_entry(encoded(one), "x", 0)
+    for entry in (one, received):
+        other = replace(entry, index=18)
+        assert decode_entry(encoded(other), "x", 0).index == 18
+    assert "header" not in repr(received)

@@ -1,13 +1,16 @@
 """Power cuts and kills: what was acknowledged is there, and what is there was sent.
 
 *Acknowledged* means: appended, and a ``sync`` after it returned. What a crash leaves must be the
-entries up to some index at or above that, each as it was sent.
+entries up to some index at or above that, each as it was sent. A cut takes an acknowledgement back
+and, once it has returned, what it removed was never sent: so a crash leaves a prefix of what was
+there before the cut, or of what came after it, never one behind the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -15,7 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from slotwheel.wheel.entry import Entry
+from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal import Journal
+from slotwheel.wheel.segment_writer import SegmentWriter
 from support.crashfs import MODES, CrashFiles, Mode, PowerCut
 from support.journals import entry, open_journal
 
@@ -29,6 +34,7 @@ class Run:
         self.acknowledged = 0
         self.checkpoint = 1  # the next process reads from here
         self.salt = 0
+        self.epoch = 1
         self.journal: Journal | None = None
 
     def open(self) -> None:
@@ -48,7 +54,9 @@ class Run:
         assert self.journal is not None
         self.salt += 1
         first = self.journal.last_index + 1
-        group = [entry(first + n, size, salt=self.salt) for n, size in enumerate(sizes)]
+        group = [
+            entry(first + n, size, salt=self.salt, epoch=self.epoch) for n, size in enumerate(sizes)
+        ]
         before = dict(self.sent)
         self.sent.update((one.index, one) for one in group)
         try:
@@ -70,13 +78,23 @@ class Run:
         self.checkpoint = max(self.checkpoint, min(index, self.acknowledged + 1))
         self.journal.drop_below(self.checkpoint)
 
+    def cut(self, index: int) -> None:
+        """As a peer does whose end was never committed: entries of another epoch follow."""
+        assert self.journal is not None
+        index = max(index, self.checkpoint - 1, self.journal.first_index - 1)
+        self.acknowledged = min(self.acknowledged, index)
+        self.journal.truncate_after(index)
+        assert self.journal.last_index <= index
+        self.sent = {at: one for at, one in self.sent.items() if at <= index}
+        self.epoch += 1
+
     def crash(self, mode: Mode, rng: Random) -> None:
         self.files = self.files.survivors(mode, rng)
         self.journal = None
 
 
 def script(run: Run) -> None:
-    """A short life: groups, syncs, rolls, drops, a full disk, a clean restart."""
+    """A short life: groups, syncs, rolls, cuts, drops, a full disk, a clean restart."""
     run.open()
     run.append([100, 3])
     run.append([0])
@@ -86,6 +104,17 @@ def script(run: Run) -> None:
     run.append([5])
     run.sync()
     run.drop(4)
+    run.cut(7)  # within the open segment
+    run.append([5])
+    run.append([600, 600])
+    run.append([9, 600])
+    run.sync()
+    run.append([700])
+    run.append([7])
+    run.cut(6)  # two segments back
+    run.append([100, 5])
+    run.sync()
+    run.cut(run.journal.first_index - 1 if run.journal else 0)  # all of it that may go
     run.append([600, 600])
     run.files.free = 300
     with pytest.raises(OSError, match="No space"):
@@ -121,6 +150,54 @@ def test_a_crash_at_every_step(mode: Mode) -> None:
             run.sync()
             run.crash("durable", Random(seed))
             run.open()
+
+
+def cut_not_synced(patch: pytest.MonkeyPatch) -> None:
+    def cut(self: SegmentWriter, position: int) -> None:
+        self._handle.truncate(position)
+        self.size = position
+
+    patch.setattr(SegmentWriter, "cut", cut)
+
+
+def cut_from_the_front(patch: pytest.MonkeyPatch) -> None:
+    """The segment that stays is cut first, then those behind it are removed."""
+    truncate_after = Journal.truncate_after
+
+    def front_first(self: Journal, index: int) -> None:
+        for segment in self._closed:
+            if segment.first_index <= index + 1 < segment.end_index:
+                writer = SegmentWriter.reopen(self._files, segment.path, segment.size)
+                writer.cut(writer.end_of(index, self._entry_bytes_max))
+        truncate_after(self, index)
+
+    patch.setattr(Journal, "truncate_after", front_first)
+
+
+def removed_without_the_directory(patch: pytest.MonkeyPatch) -> None:
+    remove = Journal._remove_newest
+
+    def unsynced(self: Journal, before: SegmentWriter) -> None:
+        files: Any = self._files
+        sync_dir, files.sync_dir = files.sync_dir, lambda directory: None
+        try:
+            remove(self, before)
+        finally:
+            files.sync_dir = sync_dir
+
+    patch.setattr(Journal, "_remove_newest", unsynced)
+
+
+@pytest.mark.parametrize(
+    "breakage", [cut_not_synced, cut_from_the_front, removed_without_the_directory]
+)
+def test_the_sweep_finds(
+    breakage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breakage(monkeypatch)
+    assert steps_of(script) > 40  # without a crash all is well
+    with pytest.raises((AssertionError, Damaged)):
+        test_a_crash_at_every_step("random")
 
 
 def test_a_crash_at_every_step_of_the_recovery_itself() -> None:
@@ -201,6 +278,12 @@ class JournalMachine(RuleBasedStateMachine):
     def drop(self, index: int, mode: Mode, seed: int) -> None:
         self.attempt(lambda: self.run.drop(index), mode, seed)
 
+    @rule(back=st.integers(0, 12), mode=modes, seed=seeds)
+    def cut(self, back: int, mode: Mode, seed: int) -> None:
+        assert self.run.journal is not None
+        index = self.run.journal.last_index - back
+        self.attempt(lambda: self.run.cut(index), mode, seed)
+
     @rule(free=st.integers(0, 2000), sizes=st.lists(st.integers(0, 1500), min_size=1, max_size=4))
     def fill_the_disk(self, free: int, sizes: list[int]) -> None:
         stop_at, self.run.files.steps.stop_at = self.run.files.steps.stop_at, None
@@ -235,6 +318,12 @@ class JournalMachine(RuleBasedStateMachine):
         first = max(journal.first_index, self.run.checkpoint)
         expected = [self.run.sent[index] for index in range(first, journal.last_index + 1)]
         assert list(journal.read(first)) == expected
+        epochs = journal.epochs
+        assert (epochs.base_index, epochs.last_index) == (
+            journal.first_index - 1,
+            journal.last_index,
+        )
+        assert [epochs.epoch_at(one.index) for one in expected] == [one.epoch for one in expected]
         assert self.run.acknowledged <= journal.durable_index
 
 

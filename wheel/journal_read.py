@@ -1,0 +1,72 @@
+"""Reading a journal while it grows, loses its oldest segments, or is cut at its end.
+
+Theory: a reader takes what the journal is at one moment, and then reads files that others go on
+changing. Entries are only ever appended, and segments deleted whole, so all that can happen is that
+a file is gone. A cut is the exception: other entries may soon stand where the reader looks. So cuts
+are counted, *before* anything is changed; what was read before the count moved is what was there.
+
+Rules
+- Nothing here waits: a reader that is thrown away anywhere, at any moment, must not need a lock.
+- Where a reader stopped is remembered: a peer that catches up takes some entries at a time, and
+  would otherwise skip through half a segment for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .entry import Entry
+from .errors import SlotwheelError
+from .files import Files
+from .scan import Located, Segment, read_entries
+
+_PLACES_MAX = 64
+
+
+class Readers:
+    """All readers of one journal, past and present."""
+
+    __slots__ = ("_entry_bytes_max", "_files", "_places", "cuts")
+
+    def __init__(self, files: Files, entry_bytes_max: int) -> None:
+        self._files = files
+        self._entry_bytes_max = entry_bytes_max
+        self._places: dict[int, tuple[str, int]] = {}
+        self.cuts = 0
+        """How often the journal was cut."""
+
+    def cut(self) -> None:
+        """The journal is about to be cut."""
+        self.cuts += 1
+        self._places = {}  # another one: a reader that ends late writes into the old
+
+    def read(
+        self, segments: Sequence[Segment], from_index: int, last_index: int, cuts: int
+    ) -> Iterator[Entry]:
+        """The entries ``from_index`` to ``last_index``. ``cuts``: as it was when the others were.
+
+        Errors: ``LookupError`` when one is no longer there; ``Damaged``; ``OSError``.
+        """
+        places = self._places
+        known = places.get(from_index) if self.cuts == cuts else None
+        last: tuple[str, Located] | None = None
+        try:
+            for path, located in read_entries(
+                self._files, segments, from_index, last_index, self._entry_bytes_max, known=known
+            ):
+                if self.cuts != cuts:
+                    break
+                last = path, located
+                yield located.entry
+            else:
+                return
+        except SlotwheelError:
+            if self.cuts == cuts:
+                raise
+        finally:
+            if last is not None:
+                if len(places) >= _PLACES_MAX:
+                    places.clear()
+                path, located = last
+                places[located.entry.index + 1] = path, located.end
+        raise LookupError("the journal was cut meanwhile")
