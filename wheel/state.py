@@ -105,7 +105,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One transaction. ``None`` or empty leaves a part as it is."""
+    """One transaction. ``None`` or empty leaves a part as it is.
+
+    ``replace``: ``slots`` and ``producers`` are all there is; what was there before goes.
+    """
 
     epoch: int | None = None
     vote: str | None = None
@@ -115,6 +118,9 @@ class Update:
     slots_deleted: Sequence[int] = ()
     producers: Mapping[int, Sequence[Sent]] = field(default_factory=dict)
     producers_deleted: Sequence[int] = ()
+    voter: bool | None = None
+    incoming: bool | None = None
+    replace: bool = False
 
 
 @dataclass(slots=True)
@@ -127,6 +133,10 @@ class Stored:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     slots: dict[int, SlotInfo] = field(default_factory=dict)
     producers: dict[int, list[Sent]] = field(default_factory=dict)
+    voter: bool = False
+    """This store may vote: it took part in the founding, or saw its own admission committed."""
+    incoming: bool = False
+    """The state is that of a received snapshot, whose files are perhaps not in place yet."""
 
 
 class StateStore(Protocol):
@@ -256,6 +266,8 @@ class LmdbState:
             stored.store_id = self._get(txn, b"store_id", b"")
             stored.epoch = int(self._get(txn, b"epoch", b"0"))
             stored.vote = self._get(txn, b"vote", b"").decode()
+            stored.voter = self._get(txn, b"voter", b"0") == b"1"
+            stored.incoming = self._get(txn, b"incoming", b"0") == b"1"
             raw = self._get(txn, b"checkpoint", b"")
             if raw:
                 stored.checkpoint = decode_checkpoint(raw, self.path)
@@ -292,6 +304,13 @@ class LmdbState:
                 put(b"epoch", str(update.epoch).encode(), self._meta)
             if update.vote is not None:
                 put(b"vote", update.vote.encode(), self._meta)
+            if update.voter is not None:
+                put(b"voter", b"1" if update.voter else b"0", self._meta)
+            if update.incoming is not None:
+                put(b"incoming", b"1" if update.incoming else b"0", self._meta)
+            if update.replace:
+                txn.drop(self._slots, delete=False)
+                txn.drop(self._producers, delete=False)
             if update.checkpoint is not None:
                 put(b"checkpoint", encode_checkpoint(update.checkpoint), self._meta)
             for second, info in update.slots.items():

@@ -39,6 +39,13 @@ class MemoryState:
             new.vote = update.vote
         if update.checkpoint is not None:
             new.checkpoint = update.checkpoint
+        if update.voter is not None:
+            new.voter = update.voter
+        if update.incoming is not None:
+            new.incoming = update.incoming
+        if update.replace:
+            new.slots.clear()
+            new.producers.clear()
         new.slots.update(update.slots)
         for second in update.slots_deleted:
             new.slots.pop(second, None)

@@ -22,6 +22,7 @@ from slotwheel.wheel.state import (
     decode_checkpoint,
     encode_checkpoint,
 )
+from support.memstate import MemoryState
 
 MARKS = Marks(Mark(5_000, 7, 9), 3, {"a.b": TopicMark(Mark(4_000, 1 << 60, 8), 2)}, 11, 1, 9, 1)
 CHECKPOINT = Checkpoint(17, 3, 42, 40, 2, MARKS, {"group": "g", "slots": 7200, "key": "00" * 16})
@@ -58,11 +59,13 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
             checkpoint=CHECKPOINT,
             slots=slots,
             producers=producers,
+            voter=True,
+            incoming=True,
         )
     )
     state.close()
     assert reload(tmp_path) == Stored(
-        b"0123456789abcdef", 3, "node-ü", CHECKPOINT, slots, producers
+        b"0123456789abcdef", 3, "node-ü", CHECKPOINT, slots, producers, True, True
     )
 
 
@@ -81,6 +84,59 @@ def test_an_update_leaves_the_rest_as_it_is(tmp_path: Path) -> None:
     assert (stored.epoch, stored.vote, stored.store_id) == (1, "v", b"")
     assert list(stored.slots) == [2]
     assert list(stored.producers) == [1]
+
+
+STORES: dict[str, Callable[[Path], LmdbState | MemoryState]] = {
+    "lmdb": LmdbState,
+    "double": lambda path: MemoryState(),
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_replace_leaves_only_what_comes_with_it(store: str, tmp_path: Path) -> None:
+    """The real store and the double of the crash sweeps agree."""
+    state = STORES[store](tmp_path)
+    sent = [Sent(1, 1, 1, 1, 1)]
+    old = {second: SlotInfo(1, 1, 0, 1, 1) for second in range(2000)}
+    state.commit(Update(epoch=7, vote="v", store_id=b"s" * 16, voter=True, slots=old))
+    state.commit(Update(producers=dict.fromkeys(range(1, 100), sent)))
+    new = {1: SlotInfo(2, 2, 0, 2, 2), 3000: SlotInfo(3, 3, 0, 3, 3)}
+    state.commit(
+        Update(checkpoint=CHECKPOINT, slots=new, producers={5: sent}, incoming=True, replace=True)
+    )
+    expected = Stored(b"s" * 16, 7, "v", CHECKPOINT, new, {5: sent}, True, True)
+    assert state.load() == expected
+    state.commit(Update(replace=True, incoming=False, voter=False))
+    assert state.load() == Stored(b"s" * 16, 7, "v", CHECKPOINT)
+    state.close()
+
+
+def test_a_directory_of_before_peers_opens(tmp_path: Path) -> None:
+    """It lacks the keys that came with peers."""
+    state = LmdbState(tmp_path)
+    state.commit(Update(epoch=3, vote="v", store_id=b"s" * 16))
+    state.close()
+    with lmdb.open(str(tmp_path / "state"), max_dbs=3) as env:
+        meta = env.open_db(b"meta")
+        with env.begin(db=meta) as txn:
+            assert sorted(bytes(key) for key, _ in txn.cursor(db=meta)) == [
+                b"epoch",
+                b"store_id",
+                b"version",
+                b"vote",
+            ]
+    stored = reload(tmp_path)
+    assert (stored.voter, stored.incoming) == (False, False)
+
+
+def test_a_replace_that_fails_changes_nothing(tmp_path: Path) -> None:
+    state = LmdbState(tmp_path)
+    state.commit(Update(epoch=1, slots={1: SlotInfo(1, 1, 0, 1, 1)}))
+    bad = SlotInfo(-1, 1, 0, 1, 1)
+    with pytest.raises(Exception, match=r"argument|format"):
+        state.commit(Update(slots={2: bad}, replace=True))
+    assert list(state.load().slots) == [1]
+    state.close()
 
 
 def test_a_commit_is_whole_or_not_at_all(tmp_path: Path) -> None:
