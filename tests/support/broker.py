@@ -115,7 +115,8 @@ class Broker(Cluster):
     """A broker process of our own, formatted and started on construction.
 
     `directory` is where it keeps its data and logs; by default a temporary one, which `close()`
-    removes. `settings` are further lines of server.properties, with `.` in their names.
+    removes. `settings` are further lines of server.properties, with `.` in their names. `host` is
+    the address it listens on and gives to its clients.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Broker(Cluster):
         settings: dict[str, str] | None = None,
         heap: str = "768m",
         start_timeout_s: float = 90.0,
+        host: str = "127.0.0.1",
     ) -> None:
         libs = jars()
         self._temporary = directory is None
@@ -135,7 +137,8 @@ class Broker(Cluster):
         self._classpath = f"{libs}/*"
         self._heap = heap
         port, controller_port = _free_ports(2)
-        super().__init__(f"127.0.0.1:{port}")
+        super().__init__(f"{host}:{port}")
+        self.host = host
         self.port = port
         try:
             self._configure(controller_port, settings or {})
@@ -314,7 +317,7 @@ class Broker(Cluster):
 
     def _answers(self) -> bool:
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            socket.create_connection((self.host, self.port), timeout=1).close()
             # While Kafka starts, its port takes connections that nothing answers.
             with KafkaAdminClient(
                 bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=2000

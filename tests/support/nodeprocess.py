@@ -43,27 +43,31 @@ class NodeProcess:
         self._variables = variables
         self.address = ""
         self.metrics = ""
+        self._seen = 0
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, wait: bool = True) -> Self:
+    def command(self) -> list[str]:
         data = ["--data", str(self.data)]
         free = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+        return command_line("node", *data, *free, *self._options)
+
+    def start(self, *, wait: bool = True) -> Self:
         with self.log.open("ab") as log:
-            seen = log.tell()
+            self._seen = log.tell()
             self.process = subprocess.Popen(
-                command_line("node", *data, *free, *self._options),
+                self.command(),
                 stderr=log,
                 stdout=subprocess.DEVNULL,
                 env=environment(**self._variables),
             )
         if wait:
-            self._wait_until_it_listens(seen)
+            self.wait_until_it_listens()
         return self
 
-    def _wait_until_it_listens(self, seen: int) -> None:
+    def wait_until_it_listens(self) -> None:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
-            text = self.log.read_bytes()[seen:].decode()
+            text = self.log.read_bytes()[self._seen :].decode()
             found = _LISTENING.search(text)
             if found and text.endswith("\n"):
                 self.address = found[1]

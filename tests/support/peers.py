@@ -1,0 +1,262 @@
+"""A group of peers as processes: started, killed, paused, wiped, and asked what they are.
+
+Each runs in its place of a lab (`support.namespaces`, `support.proxylab`), on a data directory of
+its own below ``directory``. Processes are ended by their own process ids, and all of them when the
+group is closed. Peers answer for themselves here; a client would go to the master.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from slotwheel.client.link import call, connect
+from slotwheel.wheel.errors import SlotwheelError
+from slotwheel.wheel.protocol import HELLO, STATUS, STEP_DOWN
+from support.namespaces import Lab, Namespaces, NotAllowed, SmallDisk
+from support.nodeprocess import NodeProcess, run_cli
+from support.proxylab import Proxies
+
+MASTER_WITHIN_S = 30.0
+_ASK_S = 2.0
+_POLL_S = 0.03
+
+
+def lab_of(peers: Sequence[str]) -> Lab:
+    """Network namespaces; loopback addresses and proxies where those are not allowed."""
+    try:
+        return Namespaces(peers)
+    except NotAllowed:
+        return Proxies(peers)
+
+
+class PeerProcess(NodeProcess):
+    """One peer, on the same addresses whenever it is started."""
+
+    def __init__(self, name: str, data: Path, lab: Lab, *options: str) -> None:
+        own = ["--node-id", name, "--listen", lab.listen(name), "--metrics", lab.metrics(name)]
+        for peer in lab.peers:
+            own += ["--peer", f"{peer}={lab.address(peer)}"]
+        super().__init__(data, *own, *options)
+        self.name = name
+        self.listen = lab.listen(name)
+        self._lab = lab
+        self.paused = False
+
+    def command(self) -> list[str]:
+        return self._lab.command(self.name, super().command())
+
+    def start(self, *, wait: bool = True) -> Self:
+        super().start(wait=False)
+        self._lab.started(self.name, self.running.pid)
+        self.paused = False
+        if wait:
+            self.wait_until_it_listens()
+        return self
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def pause(self) -> None:
+        self.running.send_signal(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        self.running.send_signal(signal.SIGCONT)
+        self.paused = False
+
+    def kill(self) -> None:
+        super().kill()
+        self.paused = False
+
+    def ask(
+        self, action: str, fields: dict[str, Any] | None = None, timeout_s: float = _ASK_S
+    ) -> dict[str, Any] | None:
+        """What this very peer answers; None if it does not."""
+        if not self.alive or self.paused:
+            return None
+        with contextlib.suppress(SlotwheelError):
+            client = connect(self.listen)
+            try:
+                return call(client, action, fields or {}, timeout_s)
+            finally:
+                client.close()
+        return None
+
+    def hello(self) -> dict[str, Any]:
+        return self.ask(HELLO) or {}
+
+    def status(self) -> dict[str, Any]:
+        """What the wheel holds, and under ``replication`` how it sees its group."""
+        answer = self.ask(STATUS) or {}
+        return {**answer.get("status", {}), "replication": answer.get("replication", {})}
+
+    def slot_files(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(path.name for path in (self.data / "slots").iterdir())
+        return []
+
+
+class Peers:
+    """Started when the ``with`` block is entered; everything is gone when it is left."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        names: Sequence[str] = ("a", "b", "c"),
+        small_disk: tuple[str, int] | None = None,
+        lab: Lab | None = None,
+    ) -> None:
+        """``small_disk``: which peer has a disk of its own, and of how many bytes."""
+        self.lab = lab or lab_of(names)
+        self.disk: SmallDisk | None = None
+        self.disk_of = ""
+        self._closing = contextlib.ExitStack()
+        self._closing.callback(self.lab.close)
+        try:
+            if small_disk is not None:
+                self._mount(directory / small_disk[0], *small_disk)
+        except BaseException:
+            self.close()
+            raise
+        self.nodes = {
+            name: PeerProcess(name, directory / name, self.lab, *options) for name in names
+        }
+        self.addresses = ",".join(self.lab.address(name) for name in names)
+
+    def _mount(self, path: Path, name: str, size: int) -> None:
+        with contextlib.suppress(NotAllowed):
+            self.disk = SmallDisk(path, size)
+            self.disk_of = name
+            self._closing.callback(self.disk.close)
+
+    def __getitem__(self, name: str) -> PeerProcess:
+        return self.nodes[name]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.nodes)
+
+    def start(self) -> Self:
+        """Start those that do not run, all at once, and wait until they listen."""
+        fresh = [node for node in self.nodes.values() if not node.alive]
+        for node in fresh:
+            node.start(wait=False)
+        for node in fresh:
+            node.wait_until_it_listens()
+        return self
+
+    def master(self, within_s: float = MASTER_WITHIN_S, *, other_than: str = "") -> str:
+        """The one that serves, and of several that think so (one is paused or cut off) the one of
+        the highest epoch. Waits for it."""
+        deadline = time.monotonic() + within_s
+        while True:
+            seen = {name: node.hello() for name, node in self.nodes.items()}
+            serving = [
+                (int(hello["epoch"]), name) for name, hello in seen.items() if hello.get("serving")
+            ]
+            if serving and max(serving)[1] != other_than:
+                return max(serving)[1]
+            assert time.monotonic() < deadline, f"no master: {seen}\n{self.log_ends()}"
+            time.sleep(_POLL_S)
+
+    def standbys(self, master: str) -> list[str]:
+        return [name for name in self.nodes if name != master]
+
+    def wipe(self, name: str) -> None:
+        """Its disk is new: kill it, and remove everything it had."""
+        self[name].kill()
+        for path in self[name].data.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def peer_states(self, master: str) -> dict[str, dict[str, Any]]:
+        """How the master sees each of the others, by name."""
+        found = self[master].status()["replication"].get("peers", [])
+        return {one["id"]: one for one in found if one["id"] != master}
+
+    def wait_until_whole(self, within_s: float = 60.0) -> str:
+        """Until there is a master, and every other peer is admitted and keeps up; the master."""
+        deadline = time.monotonic() + within_s
+        while True:
+            master = self.master(within_s)
+            states = self.peer_states(master)
+            behind = {
+                name: states.get(name)
+                for name in self.standbys(master)
+                if not _keeps_up(states.get(name, {}))
+            }
+            if not behind and states:
+                return master
+            assert time.monotonic() < deadline, f"{master} sees {behind}\n{self.log_ends()}"
+            time.sleep(0.1)
+
+    def wait(self, what: str, check: Callable[[], bool], within_s: float) -> None:
+        deadline = time.monotonic() + within_s
+        while not check():
+            assert time.monotonic() < deadline, f"not {what} in {within_s} s\n{self.log_ends()}"
+            time.sleep(0.1)
+
+    def step_down(self, master: str, timeout_s: float = 5.0) -> dict[str, Any] | None:
+        return self[master].ask(STEP_DOWN, {"timeout_s": timeout_s}, timeout_s + 2)
+
+    def stop(self) -> None:
+        """SIGTERM to all, and their ends."""
+        for node in self.nodes.values():
+            node.running.send_signal(signal.SIGTERM)
+        for node in self.nodes.values():
+            node.running.wait(20)
+
+    def disagreements(self) -> list[str]:
+        """Of stopped peers: what ``verify`` finds in each, and between the first and the others."""
+        found = []
+        first, *others = (node.data for node in self.nodes.values())
+        for arguments in ([first], *([other, "--against", first] for other in others)):
+            done = run_cli("verify", *arguments, timeout_s=120)
+            if done.returncode != 0:
+                found.append(f"verify {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}")
+        return found
+
+    def log_ends(self, lines: int = 15) -> str:
+        """For the report of a failure."""
+        found = []
+        for name, node in self.nodes.items():
+            text = node.log_text().splitlines() if node.log.exists() else []
+            found += [f"--- {name}", *text[-lines:]]
+        return "\n".join(found)
+
+    def close(self) -> None:
+        for node in getattr(self, "nodes", {}).values():
+            if node.alive:
+                node.kill()
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _keeps_up(seen: dict[str, Any]) -> bool:
+    """Whether a master that sees a peer so could lose another one."""
+    return bool(seen.get("admitted")) and seen.get("state") == "replicate"

@@ -1,0 +1,117 @@
+"""The account of `support.chaosaccount` finds each violation that is planted in a sound result."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from support.chaosaccount import RUN_ON_MS, UNMARKED_MS, Account, Arrival, Fault, account, table
+from support.chaosload import Fate, Meddled, Promised
+
+DUE = 1_800_000_000_000
+COUNT = 20
+KILL = DUE + 100_000
+
+
+def promised(**meddled: Meddled) -> Promised:
+    """Message ``n`` is due ``n`` ms after DUE, under the offset 1000 + n; 19 has no receipt."""
+    offset = np.arange(COUNT, dtype=np.int64) + 1000
+    offset[19] = -1
+    found = {int(name[1:]): one for name, one in meddled.items()}
+    return Promised(DUE + np.arange(COUNT, dtype=np.int64), offset, found)
+
+
+def one(number: int, at_ms: int | None = None, *, due: int = -1, offset: int = -1) -> Arrival:
+    due = DUE + number if due < 0 else due
+    offset = 1000 + number if offset < 0 else offset
+    return Arrival(number, due, offset, due + 2 if at_ms is None else at_ms)
+
+
+def all_but(*numbers: int) -> list[Arrival]:
+    return [one(number) for number in range(19) if number not in numbers]
+
+
+def held(arrivals: list[Arrival], faults: tuple[Fault, ...] = (), **meddled: Meddled) -> Account:
+    return account(promised(**meddled), arrivals, faults)
+
+
+def test_a_sound_result() -> None:
+    found = held(all_but())
+    assert found.violations() == {}
+    assert (found.promised, found.wanted, found.refused, found.repeated) == (19, 19, 1, 0)
+    # Without a receipt nothing was promised: it may arrive, or not.
+    assert held([*all_but(), one(19, offset=5)]).violations() == {}
+
+
+def test_a_lost_one_an_early_one_and_strangers() -> None:
+    assert held(all_but(7)).violations() == {"lost": (1, [7])}
+    early = one(7, DUE + 6)
+    assert held([*all_but(7), early]).violations() == {"early": (1, [early])}
+    assert held([*all_but(7), one(7, DUE + 7)]).violations() == {}
+    for stranger in (one(20), one(-1), one(3, offset=9), one(3, DUE + 99, due=DUE + 4)):
+        assert held([*all_but(3), one(3), stranger], (Fault("", DUE, DUE),)).violations() == {
+            "strangers": (1, [stranger])
+        }
+
+
+def test_what_was_cancelled_stays_away() -> None:
+    cancel = Meddled(Fate.CANCELLED)
+    assert held(all_but(5), n5=cancel).violations() == {}
+    assert held(all_but(), n5=cancel).violations() == {"cancelled but delivered": (1, [one(5)])}
+    uncertain = Meddled(Fate.UNCERTAIN)
+    assert held(all_but(), n5=uncertain).violations() == {}
+    assert held(all_but(5), n5=uncertain).violations() == {}
+    assert held(all_but(5), n5=uncertain).wanted == 18
+
+
+def test_what_was_moved_arrives_once_under_its_new_id() -> None:
+    moved, maybe = Meddled(Fate.MOVED, DUE + 500, 77), Meddled(Fate.MAYBE_MOVED, DUE + 500)
+    new = one(5, due=DUE + 500, offset=77)
+    assert held([*all_but(5), new], n5=moved).violations() == {}
+    assert held(all_but(5), n5=moved).violations() == {"lost": (1, [5])}
+    assert "cancelled but delivered" in held([*all_but(), new], n5=moved).violations()
+    assert "lost" in held(all_but(), n5=moved).violations()
+    assert "strangers" in held([*all_but(5), new._replace(offset=78)], n5=moved).violations()
+    for arrivals in (all_but(), [*all_but(5), new]):
+        assert held(arrivals, n5=maybe).violations() == {}
+    assert held(all_but(5), n5=maybe).violations() == {"lost": (1, [5])}
+    assert "moved and not moved" in held([*all_but(), new], n5=maybe).violations()
+    # Moved to the very due time it had: the offset tells.
+    same = Meddled(Fate.MOVED, DUE + 5, 77)
+    assert held([*all_but(5), one(5, offset=77)], n5=same).violations() == {}
+    assert "lost" in held(all_but(), n5=same).violations()
+
+
+def repeat(first_ms: int, later_ms: int, *faults: Fault) -> bool:
+    """Whether such a repeat of message 3 is explained."""
+    found = held([*all_but(3), one(3, first_ms), one(3, later_ms)], faults)
+    assert found.repeated == 1
+    return not found.violations()
+
+
+def test_repeats_need_a_fault_between_them() -> None:
+    kill = Fault("kill", KILL, KILL + 3000)
+    assert not repeat(KILL - 10, KILL + 50)
+    assert repeat(KILL - 10, KILL + 50, kill)
+    assert (kill.repeats, kill.farthest_ms) == (1, 10)
+    assert not repeat(KILL - 20, KILL - 10, kill), "both before it"
+    assert repeat(KILL - UNMARKED_MS, KILL + 50, kill)
+    assert not repeat(KILL - UNMARKED_MS - 1, KILL + 50, kill), "long marked"
+    assert repeat(KILL + RUN_ON_MS, KILL + RUN_ON_MS + 1, kill)
+    assert not repeat(KILL + RUN_ON_MS + 1, KILL + RUN_ON_MS + 5000, kill), "long ago"
+
+
+def test_a_resumed_process_may_send_what_it_had_in_hand() -> None:
+    end = KILL + 9000
+    assert repeat(end - 3000, end + 10, Fault("pause", KILL, end, held=True))
+    assert not repeat(end - 3000, end + 10, Fault("cut", KILL, end))
+    assert not repeat(end - 3000, end + RUN_ON_MS + 1, Fault("pause", KILL, end, held=True))
+
+
+def test_the_table_tells_the_silence() -> None:
+    kill = Fault("SIGKILL a", KILL, KILL + 3000)
+    many = [one(0, KILL - 400), one(1, KILL - 10), one(2, KILL + 700), one(3, KILL + 800)]
+    held(many, (kill,))
+    assert kill.silence_ms == 710
+    head, line = table([kill])
+    assert line.split() == ["SIGKILL", "a", "0.0", "s", "3.0", "s", "710", "ms", "0"]
+    assert head.split()[:2] == ["fault", "at"]

@@ -1,0 +1,153 @@
+"""Peers in trouble: real processes in network namespaces, under load, with a real Kafka as sink.
+
+A client sends all the time, cancels and reschedules, while peers are killed, paused, wiped, run out
+of disk, and their links are cut, also in one direction. Then all is mended, and what arrived in
+Kafka is held against what the client was told: nothing lost, nothing early, nothing that was never
+sent, nothing that was cancelled; what came twice lies around a fault. The peers agree, and what
+was delivered is gone from every disk.
+
+Ten minutes of random faults: ``python -m pytest -m soak tests/test_peers_chaos.py``
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from support.arrivals import KafkaArrivals
+from support.broker import Broker
+from support.chaosaccount import Account, account, table
+from support.chaosfaults import Faults
+from support.chaosload import ChaosLoad, Promised
+from support.peers import Peers, lab_of
+
+NAMES = ("a", "b", "c")
+TOPICS = 4
+SMALL = (
+    *("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms"),
+    *("--disk-reserve", "1M", "--log-level", "debug"),
+)
+"""So that spilling, cleaning and dropping segments happen all the time."""
+DISK_BYTES = 256 << 20
+LATE_S = 40.0
+"""How long the last messages may take after they are due: the group gets back on its feet."""
+
+pytestmark = pytest.mark.kafka
+
+
+def rounds(faults: Faults) -> list[Callable[[], None]]:
+    """Each kind of fault that one machine can have, and two at once."""
+    return [
+        faults.kill_master,
+        faults.pause_master,
+        faults.mute_master,
+        faults.fill_disk,
+        faults.kill_two,
+        faults.wipe_standby,
+        faults.cut_master_off,
+        faults.deafen_master,
+    ]
+
+
+def anything(faults: Faults, rng: Random, seconds: float) -> Iterator[Callable[[], None]]:
+    """Each once, and then by chance, until the time is over."""
+    kinds = [
+        *rounds(faults),
+        *(faults.kill_standby, faults.pause_standby, faults.cut_one_link, faults.kill_all),
+        *(faults.part_standbys, faults.slow_link, faults.cut_from_the_test),
+    ]
+    end = time.monotonic() + seconds
+    yield from rng.sample(kinds, len(kinds))
+    while time.monotonic() < end:
+        yield rng.choice(kinds)
+
+
+class Chaos:
+    """The group, its broker and its load, from start to end."""
+
+    def __init__(self, path: Path, rng: Random, *, rate: float, ahead_ms: int) -> None:
+        self.path = path
+        self.rng = rng
+        self.rate = rate
+        self.ahead_ms = ahead_ms
+
+    def run(
+        self, steps: Callable[[Faults], Iterator[Callable[[], None]] | list[Callable[[], None]]]
+    ) -> tuple[Account, Faults, str]:
+        topics = [f"target-{number}" for number in range(TOPICS)]
+        lab = lab_of(NAMES)
+        with lab, Broker(host=lab.host) as broker:
+            for topic in topics:
+                broker.create_topic(topic)
+            sink = ("--sink", "confluent", "--bootstrap", broker.bootstrap)
+            small = ("c", DISK_BYTES)
+            with Peers(self.path, *SMALL, *sink, names=NAMES, small_disk=small, lab=lab) as peers:
+                peers.wait_until_whole()
+                arrived = KafkaArrivals(broker.bootstrap, topics)
+                faults = Faults(peers, self.rng)
+                load = ChaosLoad(
+                    peers.addresses, topics, self.rng, rate=self.rate, ahead_ms=self.ahead_ms
+                )
+                time.sleep(1.0)
+                faults.run(steps(faults))
+                promised = load.stop()
+                found = self._drain(promised, arrived, faults)
+                arrived.close()
+                self._after(peers)
+        return found, faults, lab.kind
+
+    def _drain(self, promised: Promised, arrived: KafkaArrivals, faults: Faults) -> Account:
+        """Until all that must come has come, and a moment more for what must not."""
+        assert not promised.errors, promised.errors[:3]
+        deadline = time.monotonic() + self.ahead_ms / 1000 + LATE_S
+        while True:
+            arrived.look()
+            if len(arrived.numbers) >= promised.wanted() or time.monotonic() > deadline:
+                found = account(promised, arrived.all, faults.done)
+                if not found.lost or time.monotonic() > deadline:
+                    break
+            time.sleep(0.5)
+        time.sleep(1.0)
+        return account(promised, arrived.look(), [*faults.done])
+
+    @staticmethod
+    def _after(peers: Peers) -> None:
+        """Cleaned everywhere, and the same everywhere."""
+        peers.wait_until_whole()
+        peers.wait(
+            "cleaned on every peer",
+            lambda: not any(node.slot_files() for node in peers.nodes.values()),
+            20,
+        )
+        peers.stop()
+        assert peers.disagreements() == []
+
+
+def check(found: Account, faults: Faults, lab: str, figure: Callable[[str], None]) -> None:
+    figure(f"peers in trouble ({lab}), {len(faults.done)} faults: {found.line()}")
+    for line in table(faults.done):
+        figure(line)
+    assert found.violations() == {}
+    assert found.cancelled > 0
+    assert found.moved > 0
+
+
+def test_each_fault_once(tmp_path: Path, figure: Callable[[str], None]) -> None:
+    chaos = Chaos(tmp_path, Random(31), rate=1000, ahead_ms=8_000)
+    check(*chaos.run(rounds), figure)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seconds", [600.0])
+def test_ten_minutes_of_anything(
+    tmp_path: Path, figure: Callable[[str], None], seconds: float
+) -> None:
+    seed = time.time_ns() % 1_000_000
+    figure(f"seed {seed}")
+    rng = Random(seed)
+    chaos = Chaos(tmp_path, rng, rate=1500, ahead_ms=30_000)
+    check(*chaos.run(lambda faults: anything(faults, rng, seconds)), figure)
