@@ -63,6 +63,9 @@ class Files(Protocol):
 
     def make_directory(self, directory: str) -> None: ...
 
+    def remove_directory(self, directory: str) -> None:
+        """Remove an empty directory."""
+
     def sync_dir(self, directory: str) -> None: ...
 
     def sync_all(self) -> None:
@@ -159,6 +162,9 @@ class OsFiles:
 
     def make_directory(self, directory: str) -> None:
         os.makedirs(self._absolute(directory), exist_ok=True)
+
+    def remove_directory(self, directory: str) -> None:
+        os.rmdir(directory, dir_fd=self._root_fd)
 
     def sync_dir(self, directory: str) -> None:
         fd = os.open(self._absolute(directory), os.O_RDONLY | os.O_DIRECTORY)

@@ -61,8 +61,10 @@ _SENT = struct.Struct(
 )
 _PRODUCER = struct.Struct(">Q")
 _SEAL = struct.Struct("<I")  # CRC-32C of key and value, behind every value
-assert _SLOT.size == 36
-assert _SENT.size == 40
+SLOT_BYTES = _SLOT.size
+SENT_BYTES = _SENT.size
+assert SLOT_BYTES == 36
+assert SENT_BYTES == 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +180,21 @@ def decode_checkpoint(data: bytes, where: str) -> Checkpoint:
         raise Damaged(where, 0, expected="a checkpoint", found=str(error)) from None
 
 
+def encode_slot(info: SlotInfo) -> bytes:
+    return _SLOT.pack(info.length, info.rows, info.cancels, info.highest, info.crc)
+
+
+def decode_slot(data: bytes | memoryview) -> SlotInfo:
+    return SlotInfo(*_SLOT.unpack(data))
+
+
 def encode_sent(sent: Sequence[Sent]) -> bytes:
     return b"".join(
         _SENT.pack(one.sequence, one.base_offset, one.created, one.index, one.count) for one in sent
     )
 
 
-def decode_sent(data: bytes) -> list[Sent]:
+def decode_sent(data: bytes | memoryview) -> list[Sent]:
     return [Sent(*fields) for fields in _SENT.iter_unpack(data)]
 
 
@@ -273,7 +283,7 @@ class LmdbState:
                 stored.checkpoint = decode_checkpoint(raw, self.path)
             for key, record in txn.cursor(db=self._slots):
                 value = unseal(bytes(key), bytes(record), self.path)
-                stored.slots[_SECOND.unpack(key)[0]] = SlotInfo(*_SLOT.unpack(value))
+                stored.slots[_SECOND.unpack(key)[0]] = decode_slot(value)
             for key, record in txn.cursor(db=self._producers):
                 value = unseal(bytes(key), bytes(record), self.path)
                 stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(value)
@@ -314,8 +324,7 @@ class LmdbState:
             if update.checkpoint is not None:
                 put(b"checkpoint", encode_checkpoint(update.checkpoint), self._meta)
             for second, info in update.slots.items():
-                value = _SLOT.pack(info.length, info.rows, info.cancels, info.highest, info.crc)
-                put(_SECOND.pack(second), value, self._slots)
+                put(_SECOND.pack(second), encode_slot(info), self._slots)
             for second in update.slots_deleted:
                 txn.delete(_SECOND.pack(second), db=self._slots)
             for producer, sent in update.producers.items():

@@ -124,8 +124,8 @@ class CrashFiles:
     def fail_next(self, operation: str, error: OSError, *, after: int = 0) -> None:
         """Let the next call of that name fail, or the one after ``after`` more.
 
-        open create pread pwrite truncate sync rename unlink list map make_directory sync_dir
-        sync_all. A failing sync raises ``SyncFailed``.
+        open create pread pwrite truncate sync rename unlink list map make_directory
+        remove_directory sync_dir sync_all. A failing sync raises ``SyncFailed``.
         """
         self._faults.setdefault(operation, []).append((after, error))
 
@@ -243,6 +243,14 @@ class CrashFiles:
             if path and path not in self._names:
                 self.step("make_directory", path)
                 self._rename(_NameChange(None, path, None))
+
+    def remove_directory(self, directory: str) -> None:
+        directory = _clean(directory)
+        self._folder(directory)
+        if any(_parent(path) == directory for path in self._names):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), directory)
+        self.step("remove_directory", directory)
+        self._rename(_NameChange(directory, None, None))
 
     def sync_dir(self, directory: str) -> None:
         directory = _clean(directory)

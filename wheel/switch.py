@@ -1,0 +1,161 @@
+"""From one content of a data directory to another: after a snapshot, or after damage.
+
+Theory: a received snapshot lies in ``incoming/`` beside the old files. One commit of the state
+makes it true: checkpoint, catalog and producers are the new ones from there on, and ``incoming``
+says that the files have still to follow. All that comes after that commit can be done again from
+the start, as often as power fails in it, and the node looks at nothing before it is done.
+
+    commit, incoming = 1      the catalog is the new one; its files may be in either place
+    incoming/slots -> slots   one rename a file; a file that is not in incoming/ was moved already
+    others in slots/          removed
+    journal/                  emptied; one new segment, which begins behind the checkpoint
+    commit, incoming = 0      the files are in place
+
+Rules
+- What is moved is durable before the flag is taken away, and nothing in ``incoming/`` is removed
+  while the flag is there.
+- The store keeps its id, its epoch and its vote: it is the same peer, with other content.
+- What is set aside is only ever moved, never deleted: somebody may want to look at it.
+
+Source: DESIGN section 7 (one LMDB commit switches to them and keeps the vote).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from .errors import Damaged
+from .files import Files
+from .segment import DIRECTORY, SegmentHeader, is_segment_name
+from .segment_writer import SegmentWriter
+from .slotfile import SLOT_DIRECTORY, path_of, second_of
+from .state import STATE_DIRECTORY, SlotInfo, StateStore, Stored, Update
+
+INCOMING = "incoming"
+INCOMING_SLOTS = f"{INCOMING}/{SLOT_DIRECTORY}"
+
+
+def incoming_path(second: int) -> str:
+    """Where a slot file of a snapshot lies before the switch."""
+    return f"{INCOMING}/{path_of(second)}"
+
+
+def prepare(files: Files, state: StateStore) -> Stored:
+    """The first thing at open, before anything looks at the files: a switch that was interrupted is
+    completed, a reception that was interrupted is removed. Returns the state to open with.
+
+    Errors: ``Damaged``, ``SyncFailed``, ``OSError``.
+    """
+    stored = state.load()
+    if stored.incoming:
+        return complete_switch(files, state)
+    clear_incoming(files)
+    return stored
+
+
+def install(files: Files, state: StateStore, update: Update) -> Stored:
+    """Switch to a received snapshot (``SnapshotSink.finish``); the new state.
+
+    Nobody may use slot files or journal meanwhile, and whatever was made from the old ones is to be
+    made anew. Errors: ``OSError`` from the commit: nothing has changed. Any other, or a later one:
+    the process has to end, and the next ``prepare`` goes on.
+    """
+    assert update.incoming
+    assert update.replace
+    state.commit(update)
+    return complete_switch(files, state)
+
+
+def complete_switch(files: Files, state: StateStore) -> Stored:
+    """Bring the files in line with a state whose ``incoming`` is set; the state without it.
+
+    May be stopped anywhere and called again. Errors: as ``prepare``.
+    """
+    stored = state.load()
+    if not stored.incoming:
+        return stored
+    _move_slots(files, stored.slots)
+    checkpoint = stored.checkpoint
+    _new_journal(files, SegmentHeader(checkpoint.index + 1, checkpoint.epoch, stored.store_id))
+    state.commit(Update(incoming=False))
+    stored.incoming = False
+    clear_incoming(files)
+    return stored
+
+
+def clear_incoming(files: Files) -> None:
+    """Remove ``incoming/``. Not durable: it would be removed again."""
+    if INCOMING not in files.list("."):
+        return
+    for directory in (INCOMING_SLOTS, INCOMING):
+        for name in files.list(directory):
+            with suppress(IsADirectoryError, FileNotFoundError):
+                files.unlink(f"{directory}/{name}")
+        with suppress(FileNotFoundError):
+            files.remove_directory(directory)
+
+
+def _move_slots(files: Files, catalog: dict[int, SlotInfo]) -> None:
+    files.make_directory(SLOT_DIRECTORY)
+    files.make_directory(INCOMING_SLOTS)
+    waiting = set(files.list(INCOMING_SLOTS))
+    for second in catalog:
+        path = path_of(second)
+        if path.rpartition("/")[2] in waiting:
+            files.rename(incoming_path(second), path)
+    for name in files.list(SLOT_DIRECTORY):
+        known = second_of(name)
+        if known is not None and known not in catalog:
+            files.unlink(f"{SLOT_DIRECTORY}/{name}")
+    for directory in (SLOT_DIRECTORY, INCOMING_SLOTS, "."):
+        files.sync_dir(directory)
+    for second, info in catalog.items():
+        _check_length(files, path_of(second), info.length)
+
+
+def _check_length(files: Files, path: str, length: int) -> None:
+    try:
+        handle = files.open(path)
+    except FileNotFoundError:
+        raise Damaged(path, 0, expected=f"{length} bytes", found="no such file") from None
+    try:
+        size = handle.size()
+    finally:
+        handle.close()
+    if size != length:
+        raise Damaged(path, min(size, length), expected=f"{length} bytes", found=f"{size} bytes")
+
+
+def _new_journal(files: Files, header: SegmentHeader) -> None:
+    files.make_directory(DIRECTORY)
+    for name in files.list(DIRECTORY):
+        if is_segment_name(name):
+            files.unlink(f"{DIRECTORY}/{name}")
+    files.sync_dir(DIRECTORY)
+    files.sync_dir(".")
+    SegmentWriter.create(files, header).close()
+
+
+def set_aside(files: Files) -> str:
+    """Move a damaged directory's journal, slot files and state into ``damaged-<n>/``; its name.
+
+    The directory is empty then, and the node a new one that copies from its peers. The state must
+    not be open, and the caller holds the directory's lock. The state goes last: as long as it is
+    there, a node that starts after a crash in here finds damage again, and goes on.
+    """
+    there = files.list(".")
+    parts = [one for one in (INCOMING, DIRECTORY, SLOT_DIRECTORY, STATE_DIRECTORY) if one in there]
+    number = 1
+    while f"damaged-{number}" in there:
+        inside = files.list(f"damaged-{number}")
+        if STATE_DIRECTORY not in inside and not set(inside) & set(parts):
+            break  # begun, and not finished
+        number += 1
+    target = f"damaged-{number}"
+    files.make_directory(target)
+    files.sync_dir(".")
+    for part in parts:
+        files.rename(part, f"{target}/{part}")
+        files.sync_dir(target)
+        files.sync_dir(".")
+    return target
