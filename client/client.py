@@ -21,18 +21,28 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, overload
 
 import pyarrow as pa
 
-from ..wheel.errors import InvalidMessage, NodeUnreachable, NotRunning
+from ..wheel.errors import InvalidMessage, NotRunning
 from ..wheel.ids import MessageId
-from ..wheel.protocol import ACKS, CANCEL, DEFAULT_ADDRESS, RESCHEDULE, STATUS
+from ..wheel.protocol import (
+    ACKS,
+    CANCEL,
+    DEFAULT_ADDRESS,
+    HELLO,
+    RESCHEDULE,
+    STATUS,
+    STEP_DOWN,
+    STEP_DOWN_MAX_S,
+)
 from ..wheel.rows import Content, due_beyond_horizon, too_large
+from .addresses import Addresses, split
+from .asking import Asker
 from .columns import Sorted, conform, pieces, sort_messages, sort_rows
-from .link import Link, call, connect
+from .link import Link, epoch_of_master
 from .message import Delay, Due, Headers, Message, due_ms_of, flatten
 from .receipts import Receipt, Receipts, Shipment
 from .sender import Sender
@@ -41,11 +51,17 @@ _log = logging.getLogger("slotwheel.client")
 
 _CANCELS_AT_ONCE = 10_000
 _AT_EXIT_S = 5.0
+_ROUND_TRIP_S = 1.0
+_STEP_S = 0.02
 
 
 class Client:
     """A connection to the node at ``address`` (``host:port``), opened on first use and reopened
     when it breaks. Thread-safe. Leaving the ``with`` block flushes and closes.
+
+    For a group of peers, ``address`` names all of them (``"a:7200,b:7200,c:7200"``, or a sequence):
+    the client finds the master and follows it. What was under way when a master fails is sent again
+    to the next one, and stored once.
 
     - ``timeout_s``: how long a message is tried before its receipt gets ``Overloaded`` or
       ``NodeUnreachable``; also how long ``send`` waits for room in a full buffer.
@@ -57,7 +73,7 @@ class Client:
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | Sequence[str] = DEFAULT_ADDRESS,
         *,
         timeout_s: float = 30.0,
         linger_ms: float = 5.0,
@@ -68,15 +84,18 @@ class Client:
     ) -> None:
         if acks not in ACKS:
             raise InvalidMessage("unknown acks", got=repr(acks), limit=", ".join(ACKS))
-        self.address = address
+        self.addresses = split(address)
+        self.address = ",".join(self.addresses)
         self._timeout_s = timeout_s
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
-        self._actions: Any = None
+        self._asker = Asker(Addresses(address), timeout_s)
         self._pid = os.getpid()
         self._closed = False
         self._sender = Sender(
-            partial(Link, address),
+            Addresses(address),
+            Link,
+            epoch_of_master,
             acks=acks,
             timeout_s=timeout_s,
             linger_s=linger_ms / 1000,
@@ -198,7 +217,7 @@ class Client:
         for start in range(0, len(texts), _CANCELS_AT_ONCE):
             body = {"ids": texts[start : start + _CANCELS_AT_ONCE]}
             # To cancel twice does no harm, so this one may be tried again.
-            answers += self._call(CANCEL, body, retry=True)["answers"]
+            answers += self._ask(CANCEL, body, again=True)["answers"]
         return answers
 
     def reschedule(
@@ -211,28 +230,46 @@ class Client:
         text = _id_of(message_id)
         MessageId.parse(text)
         due_ms = due_ms_of(due, delay, _now_ms())
-        answer = self._call(RESCHEDULE, {"id": text, "due_ms": due_ms})
+        answer = self._ask(RESCHEDULE, {"id": text, "due_ms": due_ms})
         return answer["answer"], answer["id"]
 
     def status(self) -> dict[str, Any]:
-        """What the node's wheel holds, in plain numbers. Errors: ``NodeUnreachable``."""
-        found: dict[str, Any] = self._call(STATUS, {})["status"]
+        """What the node's wheel holds, in plain numbers; of several addresses, the first that
+        answers. With peers, ``replication`` says how this one sees the group.
+
+        Errors: ``NodeUnreachable``.
+        """
+        several = len(self.addresses) > 1
+        answer = self._ask(STATUS, {}, again=several, of_master=False)
+        found: dict[str, Any] = dict(answer["status"])
+        if "replication" in answer:
+            found["replication"] = answer["replication"]
         return found
 
-    def _call(self, action: str, fields: dict[str, Any], *, retry: bool = False) -> dict[str, Any]:
+    def step_down(self, timeout_s: float = 10.0) -> str:
+        """Have the master hand over to one of its peers; the address of the new one.
+
+        Errors: ``InvalidMessage`` for a node without peers, ``NotRunning`` when there is no new
+        master within ``timeout_s``, ``NodeUnreachable``.
+        """
+        timeout_s = min(timeout_s, STEP_DOWN_MAX_S)
+        end = time.monotonic() + timeout_s
+        before = self._ask(HELLO, {}, wait_s=timeout_s)
+        answer = self._ask(STEP_DOWN, {"timeout_s": timeout_s}, wait_s=timeout_s + _ROUND_TRIP_S)
+        while answer["done"] and time.monotonic() < end:
+            now = self._ask(HELLO, {}, again=True, wait_s=max(0.1, end - time.monotonic()))
+            if now["epoch"] > before["epoch"]:
+                return str(now["master_address"])
+            time.sleep(_STEP_S)
+        raise NotRunning(
+            "no peer has taken over" + ("" if answer["done"] else ": the master goes on"),
+            limit=f"{timeout_s} s",
+            remedy="'slotwheel status' shows which peers follow, and how far behind they are",
+        )
+
+    def _ask(self, action: str, fields: dict[str, Any], **more: Any) -> dict[str, Any]:
         self._check_usable()
-        end = time.monotonic() + self._timeout_s
-        pause_s = 0.05
-        while True:
-            if self._actions is None:
-                self._actions = connect(self.address)
-            try:
-                return call(self._actions, action, fields, max(0.1, end - time.monotonic()))
-            except NodeUnreachable:
-                if not retry or time.monotonic() + pause_s > end:
-                    raise
-                time.sleep(pause_s)
-                pause_s = min(1.0, pause_s * 2)
+        return self._asker.ask(action, fields, **more)
 
     # Life
 
@@ -253,8 +290,7 @@ class Client:
             _log.warning("slotwheel client: closed with messages that were not answered yet")
         finally:
             self._sender.close()
-            if self._actions is not None:
-                self._actions.close()
+            self._asker.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,7 @@
 """One connection to a node: the hello, the append exchange, and the thread that reads answers.
 
+A link goes only to a node that takes appends: with peers, to the master.
+
 Theory: a link lives until its first error and is never mended; the sender makes a new one and
 sends again what was not answered. So nothing here retries. Flight's errors become ours in one
 place, ``translated``.
@@ -16,12 +18,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from ..wheel.errors import NodeUnreachable, SlotwheelError
+from ..wheel.errors import NodeUnreachable, NotMaster, SlotwheelError
 from ..wheel.protocol import (
     HELLO,
     AppendCommand,
@@ -95,9 +98,9 @@ class Link:
     """Open on construction. ``read_in_thread`` gets a function to run in another thread, which
     calls ``on_answer``, and ``on_lost`` once, with the reason, unless ``close`` was called first.
 
-    ``error`` is that reason, once it is known.
+    ``error`` is that reason, once it is known. ``epoch`` is the master's, 0 without peers.
 
-    Errors: ``NodeUnreachable``, ``UnsupportedVersion``, and others that the node answers.
+    Errors: ``NodeUnreachable``, ``NotMaster``, ``UnsupportedVersion``, others that a node answers.
     """
 
     def __init__(
@@ -123,6 +126,9 @@ class Link:
         try:
             hello = call(self._client, HELLO, {}, timeout_s)
             self.group, self.limits = read_hello(hello)
+            place = read_place(hello)
+            place.check_master()
+            self.epoch = place.epoch
             with translated():
                 descriptor = flight.FlightDescriptor.for_command(command.encode())
                 self._writer, self._reader = self._client.do_exchange(descriptor)
@@ -178,8 +184,13 @@ class Link:
             while True:
                 chunk = self._reader.read_chunk()
                 metadata = chunk.app_metadata
-                if metadata is not None:
-                    self._on_answer(decode_answer(metadata.to_pybytes()))
+                if metadata is None:
+                    continue
+                answer = decode_answer(metadata.to_pybytes())
+                if isinstance(answer, Refused) and isinstance(answer.error, NotMaster):
+                    self.cut()  # it takes nothing any more; another one gets all of it again
+                    raise answer.error
+                self._on_answer(answer)
         except StopIteration:
             error = NodeUnreachable("the node ended the stream")
         except SlotwheelError as ours:
@@ -190,6 +201,46 @@ class Link:
         self._read_to_the_end.set()
         if not self._closed:
             self._on_lost(self, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a node says it is among its peers. ``address``: the master's, empty if unknown."""
+
+    serving: bool
+    epoch: int
+    address: str
+
+    def check_master(self) -> None:
+        """Errors: ``NotMaster``."""
+        if not self.serving:
+            raise NotMaster(master=self.address)
+
+
+def read_place(hello: dict[str, Any]) -> Place:
+    """Errors: ``SlotwheelError``."""
+    if "role" not in hello:  # a node without peers
+        return Place(True, 0, "")
+    try:
+        return Place(
+            bool(hello["serving"]), int(hello["epoch"]), str(hello["master_address"] or "")
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SlotwheelError("the node's hello is not readable", got=repr(error)) from None
+
+
+def epoch_of_master(address: str, timeout_s: float) -> int:
+    """The epoch of the master that a node knows; 0 when it knows none or does not answer."""
+    client: Any = None
+    try:
+        client = connect(address)
+        place = read_place(call(client, HELLO, {}, timeout_s))
+    except SlotwheelError:
+        return 0
+    finally:
+        if client is not None:
+            client.close()
+    return place.epoch if place.serving or place.address else 0
 
 
 def read_hello(fields: dict[str, Any]) -> tuple[str, Limits]:

@@ -2,7 +2,8 @@
 
 Theory: a shipment gets a *sequence* when it is first sent, and keeps it through every retry, so
 that the node recognises it. The node remembers the last five sequences of a producer; therefore
-the newest sequence is never five or more ahead of the oldest unanswered one.
+the newest sequence is never five or more ahead of the oldest unanswered one. The peers of a group
+share what they remember, so the same holds when the next master is another one.
 
     lingering --sealed--> fresh --first send: sequence--> unanswered --answer--> done
                             ^                               |   ^
@@ -11,7 +12,9 @@ the newest sequence is never five or more ahead of the oldest unanswered one.
 
 Three daemon threads: the *sender* connects and writes; the *reader* brings a link's answers; the
 *watch* gives up what is past its deadline and cuts a link that answers nothing, because the
-sender may be blocked in a write at that time. One lock guards all state; nothing blocks under it.
+sender may be blocked in a write at that time. With several addresses it asks another peer, too: a
+master that is cut off or stands still cannot say that it was replaced. One lock guards all state;
+nothing blocks under it.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from ..wheel.errors import (
 )
 from ..wheel.protocol import IN_FLIGHT_MAX, PRODUCER_LIMIT, AppendCommand, Refused, Stored
 from ..wheel.rows import bad_rows, from_columns
+from .addresses import Addresses
 from .columns import Errors, Limits
 from .message import Flat
 from .receipts import Shipment
@@ -48,7 +52,13 @@ _log = logging.getLogger("slotwheel.client")
 ROW_OVERHEAD = 64
 """What a row costs in memory beyond its content, roughly."""
 _BACKOFF_S = (0.02, 1.0)
+_BACKOFF_OF_SEVERAL_S = 0.25
+"""They elect a master within a second, and are to be found then."""
 _WATCH_S = 0.1
+_SUSPECT_S = 1.0
+"""No answer for so long: ask another peer whether there is a new master, and again each ..."""
+_ASK_EVERY_S = 0.5
+_ASK_TIMEOUT_S = 0.4
 
 
 class LinkLike(Protocol):
@@ -56,6 +66,7 @@ class LinkLike(Protocol):
 
     group: str
     limits: Limits
+    epoch: int
     error: SlotwheelError | None
 
     def write(self, rows: pa.RecordBatch, sequence: int) -> None: ...
@@ -66,15 +77,18 @@ class LinkLike(Protocol):
 OnAnswer = Callable[[Stored | Refused], None]
 OnLost = Callable[[LinkLike, SlotwheelError], None]
 ReadInThread = Callable[[Callable[[], None]], None]
-Connect = Callable[[AppendCommand, float, OnAnswer, OnLost, ReadInThread], LinkLike]
+Connect = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], LinkLike]
+EpochOfMaster = Callable[[str, float], int]
 
 
 class Sender:
-    """``connect`` opens a link. Times in seconds. Thread-safe."""
+    """``connect`` opens a link; ``epoch_of_master`` asks a peer. Times in seconds. Thread-safe."""
 
     def __init__(
         self,
+        addresses: Addresses,
         connect: Connect,
+        epoch_of_master: EpochOfMaster,
         *,
         acks: str,
         timeout_s: float,
@@ -84,7 +98,11 @@ class Sender:
         buffer_bytes: int,
         answer_timeout_s: float,
     ) -> None:
+        self._addresses = addresses
         self._connect = connect
+        self._epoch_of_master = epoch_of_master
+        self._ask_at = 0.0
+        self._asked = 0
         # Never zero (no protection from repeats), never one of a delay topic's partitions.
         self._command = AppendCommand(secrets.randbelow(PRODUCER_LIMIT - 1) + 1, acks)
         self._timeout_s = timeout_s
@@ -213,7 +231,7 @@ class Sender:
             self._seal()
             self._changed.notify_all()
             if not self._changed.wait_for(has_room, self._timeout_s):
-                raise self._last_error or Overloaded(
+                raise self._reason() or Overloaded(
                     "the client's buffer is full and the node takes nothing",
                     got=f"{self._buffered} bytes",
                     limit=f"{limit} bytes",
@@ -256,6 +274,8 @@ class Sender:
 
     def _back_off(self) -> None:
         low, high = _BACKOFF_S
+        if self._addresses.several:
+            high = _BACKOFF_OF_SEVERAL_S
         pause = min(high, low * 2 ** min(self._failures, 10))
         self._failures += 1
         self._not_before = time.monotonic() + pause * random.uniform(0.5, 1.0)
@@ -313,9 +333,11 @@ class Sender:
             self._unanswered[shipment.sequence] = shipment
 
     def _open_link(self) -> None:
-        wait_s = min(self._answer_timeout_s, self._timeout_s, 5.0)
+        address = self._addresses.current
+        wait_s = min(self._answer_timeout_s, self._timeout_s, self._addresses.attempt_s)
+        ours = (self._answered, self._lost, self._reads.put)
         try:
-            link = self._connect(self._command, wait_s, self._answered, self._lost, self._reads.put)
+            link = self._connect(address, self._command, wait_s, *ours)
         except SlotwheelError as error:
             self._lost(None, error)
             return
@@ -363,6 +385,7 @@ class Sender:
                 return
             if isinstance(answer, Stored):
                 self._failures = 0
+                self._addresses.served()
                 self._end(shipment)
                 if answer.count == rows.num_rows:
                     shipment.finish(answer, self._group)
@@ -414,7 +437,11 @@ class Sender:
                 shipment.uncertain |= bool(shipment.sent_at)
                 shipment.sent_at = 0.0
             self._resend = sorted(self._unanswered)
-            if error.retryable:
+            address, doubt = self._addresses.current, link is None
+            if self._addresses.failed(address, error, doubt=doubt):
+                self._not_before = 0.0
+                self._changed.notify_all()
+            elif not self._addresses.hopeless:
                 self._back_off()
             else:  # it would say the same again: wrong version, not a slotwheel node
                 self._seal()
@@ -435,17 +462,35 @@ class Sender:
                 sent = [s.sent_at for s in self._unanswered.values() if s.sent_at]
                 for shipment in [s for s in self._open if s.deadline < now]:
                     self._give_up(shipment, self._why(shipment))
-            if link is not None and sent and now - min(sent) > self._answer_timeout_s:
-                link.cut()
+            if link is not None and sent:
+                quiet_s = now - min(sent)
+                if quiet_s > self._answer_timeout_s or self._replaced(link, quiet_s):
+                    link.cut()
             time.sleep(_WATCH_S)
 
+    def _replaced(self, link: LinkLike, quiet_s: float) -> bool:
+        """Whether another peer knows a newer master than the one that does not answer."""
+        others = self._addresses.others
+        if not others or quiet_s < _SUSPECT_S or time.monotonic() < self._ask_at:
+            return False
+        self._ask_at = time.monotonic() + _ASK_EVERY_S
+        self._asked += 1
+        asked = others[self._asked % len(others)]
+        return self._epoch_of_master(asked, _ASK_TIMEOUT_S) > link.epoch
+
     def _why(self, shipment: Shipment) -> SlotwheelError:
-        if shipment.last_error is not None:
+        if shipment.last_error is not None and not self._addresses.several:
             return shipment.last_error
-        if self._link is None and self._last_error is not None:
-            return self._last_error
-        return NodeUnreachable(
+        if self._link is None and (reason := self._reason()) is not None:
+            return reason
+        return shipment.last_error or NodeUnreachable(
             "no answer in time",
             limit=f"{self._timeout_s} s",
             remedy="Look after the node, or give the client a longer timeout_s",
         )
+
+    def _reason(self) -> SlotwheelError | None:
+        """What was last seen to be wrong."""
+        if self._link is None and self._last_error is not None:
+            return self._addresses.explain(self._last_error)
+        return self._last_error

@@ -57,6 +57,7 @@ from ..wheel.protocol import (
     RESCHEDULE,
     STATUS,
     STEP_DOWN,
+    STEP_DOWN_MAX_S,
     AppendCommand,
     decode_json,
     encode_json,
@@ -70,7 +71,6 @@ QUIET_S = 5.0
 ROOM_TIMEOUT_S = 2.0
 CANCELS_MAX = 10_000
 CANCEL_TIMEOUT_S = 10.0
-STEP_DOWN_MAX_S = 60.0
 _LAST_WORDS_S = 0.02
 """For the last answers to leave the transport before its sockets are shut."""
 

@@ -57,6 +57,8 @@ PEER_COMMAND = b"SWPEER1"
 a client. What follows is replication's own (``replication/handshake.py``)."""
 PEER_ACTION = "peer"
 
+STEP_DOWN_MAX_S = 60.0
+"""Longest time in which a step-down has to come about."""
 JSON_BYTES_MAX = 1 << 20
 """Longest JSON body that is looked at."""
 

@@ -152,6 +152,7 @@ def test_step_down(server: FlightIntake, wheel: FakeWheel, peers: Peers) -> None
     wheel.serving = True
     answer = action(server, "step-down", encode_json({"timeout_s": 2.5}))
     assert (answer["done"], answer["master"], peers.asked) == (True, "a", [2.5])
+    wrong: object
     for wrong in (None, "1", 0, -1, 1e9, []):
         assert action(server, "step-down", encode_json({"timeout_s": wrong}))["code"] == (
             "invalid-message"

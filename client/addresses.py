@@ -1,0 +1,162 @@
+"""Which address to try next, when a group of peers has several and one of them is the master.
+
+Theory: every standby knows the master, mostly, and says so (``NotMaster``). So after a failure the
+hint is followed first, and the given addresses are tried in turn when there is none. In *one round*
+each address is tried once; then there is a pause, and the next round begins. So a group without a
+master, or one whose peers point at each other, is asked some times a second and no more.
+
+                 hint, or the next in turn
+    current ---failed---> current ---failed---> ... ---failed---> pause, and the next round
+       ^                                                              |
+       +--------------------------------------------------------------+
+
+Rules:
+- An address nobody answered at is left out for ``DOUBT_S``, unless there is no other: peers name a
+  dead master for about that long, and to connect to a machine that is off takes long.
+- A hint may be an address that was not given. It is forgotten when it fails.
+- One address that never gave a hint is all there is, and every failure ends a round.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from ..wheel.errors import NodeUnreachable, NotMaster, SlotwheelError
+
+DOUBT_S = 1.0
+HINTS_MAX = 8
+"""Hints followed in one round, at most."""
+ATTEMPT_S = (1.0, 5.0)
+"""How long one of several may take to answer at all, from the first round to later ones."""
+_REASON_CHARS = 160
+
+
+def split(given: str | Sequence[str]) -> tuple[str, ...]:
+    """``"host:port,host:port"``, or a sequence of such: each address once, in order."""
+    texts = [given] if isinstance(given, str) else given
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    return tuple(dict.fromkeys(filter(None, parts))) or ("",)
+
+
+class Addresses:
+    """``current`` is the one to use. ``clock``: monotonic, in seconds. Thread-safe."""
+
+    def __init__(
+        self, given: str | Sequence[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.given = split(given)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._current = self.given[0]
+        self._several = len(self.given) > 1
+        self._hint = ""
+        self._hints = 0
+        self._tried: set[str] = set()
+        self._doubted: dict[str, float] = {}
+        self._reasons: dict[str, SlotwheelError] = {}
+        self._rounds = 0
+
+    @property
+    def current(self) -> str:
+        return self._current
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one, by what was given or by a hint."""
+        return self._several
+
+    @property
+    def others(self) -> list[str]:
+        """All that were given but the current one, from the next in turn on."""
+        with self._lock:
+            return [one for one in self._in_turn() if one != self._current]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether each of them answered something that it will answer again."""
+        with self._lock:
+            reasons = [self._reasons.get(one) for one in self.given]
+        return all(reason is not None and not reason.retryable for reason in reasons)
+
+    @property
+    def attempt_s(self) -> float:
+        """How long to wait for a first sign of life, in seconds."""
+        low, high = ATTEMPT_S
+        return min(high, low * 2.0 ** min(self._rounds, 10)) if self._several else high
+
+    def served(self) -> None:
+        """The current one did what was asked: it is the master."""
+        with self._lock:
+            self._tried.clear()
+            self._reasons.clear()
+            self._doubted.pop(self._current, None)
+            self._hint = ""
+            self._hints = self._rounds = 0
+
+    def failed(self, address: str, error: SlotwheelError, *, doubt: bool = True) -> bool:
+        """``address`` did not do it: go on to the next. False when to pause before that.
+        ``doubt``: nobody answered; False when a connection that had been open broke."""
+        with self._lock:
+            self._reasons[address] = error
+            if address != self._current:  # another thread has gone on already
+                return True
+            self._tried.add(address)
+            hint = error.master if isinstance(error, NotMaster) else ""
+            if isinstance(error, NodeUnreachable):
+                if doubt:
+                    self._doubted[address] = self._clock() + DOUBT_S
+                if self._hint == address:
+                    self._hint = ""
+            self._hint = hint or self._hint
+            return self._go_on(hint)
+
+    def explain(self, error: SlotwheelError) -> SlotwheelError:
+        """The error for people: ``error`` itself, or what each of several addresses said."""
+        with self._lock:
+            reasons = dict(self._reasons)
+        if not self._several or not reasons:
+            return error
+        names = [*self.given, *(one for one in reasons if one not in self.given)]
+        told = [f"{one}: {_short(reasons[one])}" for one in names if one in reasons]
+        return NodeUnreachable(
+            "none of the peers could do it",
+            got="; ".join(told),
+            remedy="Check that a majority of the peers runs, and that they reach each other",
+        )
+
+    def _go_on(self, hint: str) -> bool:
+        now = self._clock()
+        self._doubted = {one: until for one, until in self._doubted.items() if until > now}
+        new = hint and hint not in self._tried and hint not in self._doubted
+        if new and self._hints < HINTS_MAX:
+            self._hints += 1
+            self._several = True
+            self._current = hint
+            return True
+        turn = self._in_turn()
+        for one in turn:
+            if one not in self._tried and one not in self._doubted:
+                self._current = one
+                return True
+        # The round is over; the next one begins where the master should be by what was last said.
+        good = [one for one in (self._hint, *turn) if one and one not in self._doubted]
+        self._current = (good or turn)[0]
+        self._tried.clear()
+        self._hints = 0
+        self._rounds += 1
+        return False
+
+    def _in_turn(self) -> list[str]:
+        """The given ones, beginning behind the current one."""
+        given = self.given
+        start = given.index(self._current) + 1 if self._current in given else 0
+        return [*given[start:], *given[:start]]
+
+
+def _short(error: SlotwheelError) -> str:
+    if isinstance(error, NotMaster):
+        return "a standby" + (f", the master is {error.master}" if error.master else "")
+    text = error.message
+    return text if len(text) <= _REASON_CHARS else text[:_REASON_CHARS] + "…"

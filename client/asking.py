@@ -1,0 +1,106 @@
+"""Questions to a group: cancel, reschedule, status, and which of the peers is the one to ask.
+
+Theory: whether a question may be asked again depends on whether it can have been heard. So where
+there are several addresses, a hello goes first: who does not answer that has heard nothing, and who
+is a standby says so. What is lost after that is asked again only if that does no harm. A standby's
+``NotMaster`` means that nothing was done, at any time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..wheel.errors import NodeUnreachable, NotMaster, NotRunning, SlotwheelError
+from ..wheel.protocol import HELLO
+from .addresses import Addresses
+from .link import call, connect, read_place
+
+_PAUSE_S = (0.05, 1.0)
+_PAUSE_OF_SEVERAL_S = 0.25
+_ANSWER_S = 15.0
+"""How long one of several may take for its answer when another one may be asked instead."""
+
+
+class Asker:
+    """Connections by address, made when needed. Thread-safe."""
+
+    def __init__(self, addresses: Addresses, timeout_s: float) -> None:
+        self._addresses = addresses
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._connections: dict[str, Any] = {}
+
+    def ask(
+        self,
+        action: str,
+        fields: Mapping[str, Any],
+        *,
+        again: bool = False,
+        of_master: bool = True,
+        wait_s: float | None = None,
+    ) -> dict[str, Any]:
+        """``again``: it may be asked twice. ``of_master`` False: any of the peers can answer.
+        ``wait_s``: instead of the client's ``timeout_s``.
+
+        Errors: what a node answered; ``NodeUnreachable``.
+        """
+        addresses = self._addresses
+        timeout_s = self._timeout_s if wait_s is None else wait_s
+        end = time.monotonic() + timeout_s
+        pause_s, longest_s = _PAUSE_S
+        while True:
+            address = addresses.current
+            heard = not addresses.several
+            try:
+                connection = self._connection(address)
+                if addresses.several:
+                    patience_s = min(addresses.attempt_s, max(0.1, end - time.monotonic()))
+                    place = read_place(call(connection, HELLO, {}, patience_s))
+                    if of_master:
+                        place.check_master()
+                    heard = True
+                left_s = max(0.1, end - time.monotonic())
+                if again and addresses.several:
+                    left_s = min(left_s, _ANSWER_S)
+                answer = call(connection, action, dict(fields), left_s)
+            except SlotwheelError as error:
+                again_here = again and (addresses.several or not isinstance(error, NotRunning))
+                if not _may_go_on(error, heard=heard, again=again_here):
+                    raise
+                at_once = addresses.failed(address, error)
+                reason = addresses.explain(error)
+                if addresses.hopeless:
+                    raise reason from None
+            else:
+                addresses.served()
+                return answer
+            if addresses.several:
+                longest_s = _PAUSE_OF_SEVERAL_S
+            if time.monotonic() + (0.0 if at_once else pause_s) > end:
+                raise reason
+            if not at_once:
+                time.sleep(pause_s)
+                pause_s = min(longest_s, pause_s * 2)
+
+    def close(self) -> None:
+        with self._lock:
+            connections = list(self._connections.values())
+            self._connections.clear()
+        for connection in connections:
+            connection.close()
+
+    def _connection(self, address: str) -> Any:
+        with self._lock:
+            if address not in self._connections:
+                self._connections[address] = connect(address)
+            return self._connections[address]
+
+
+def _may_go_on(error: SlotwheelError, *, heard: bool, again: bool) -> bool:
+    """Whether another node, or the same one later, may be asked after this."""
+    if isinstance(error, NotMaster) or not heard:
+        return True
+    return again and isinstance(error, NodeUnreachable | NotRunning)

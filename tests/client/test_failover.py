@@ -1,0 +1,307 @@
+"""The client in front of a group of peers: it finds the master, follows it, and repeats nothing."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+from pyarrow import flight
+
+from slotwheel import Client, Message, NodeUnreachable, NotRunning, UnknownId
+from slotwheel.wheel.errors import NotMaster
+from slotwheel.wheel.ids import MessageId
+from support.fakegroup import FakeGroup
+from support.fakewheel import FakeWheel, eventually
+
+
+def numbers(start: int, count: int) -> list[Message]:
+    return [Message("t", b"%d" % n, delay=60) for n in range(start, start + count)]
+
+
+def test_a_standby_first_in_the_list() -> None:
+    with FakeGroup() as group:
+        group.elect(2)
+        with Client(group.addresses, timeout_s=20) as client:
+            client.send("t", b"x", delay=60).result(10)
+        assert group.wheels[2].values() == [b"x"]
+        assert [len(wheel.early) for wheel in group.wheels] == [0, 0, 1]
+        assert group.proxies[1].connections == 0  # the hint led past it
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_masters_die_in_the_middle_of_a_burst(seed: int) -> None:
+    """Nothing lost, nothing twice, and each receipt leads to its own row."""
+    random.seed(seed)
+    with FakeGroup(commit_s=0.003) as group:
+        done = threading.Event()
+        deaths = 0
+
+        def kill_masters() -> None:
+            nonlocal deaths
+            while not done.wait(random.uniform(0.05, 0.3)):
+                old = group.master
+                assert old is not None
+                group.die(old)
+                deaths += 1
+                time.sleep(random.uniform(0.0, 0.15))
+                group.elect((old + random.choice([1, 2])) % 3)
+                group.come_back(old)
+
+        with Client(",".join(group.addresses), timeout_s=60, batch_rows=20) as client:
+            killer = threading.Thread(target=kill_masters)
+            killer.start()
+            receipts = []
+            for start in range(0, 5000, 100):
+                receipts.append(client.send_many(numbers(start, 100)))
+                time.sleep(0.03)
+            client.flush(60)
+            done.set()
+            killer.join()
+        stored = group.wheel.values()
+        assert sorted(stored) == sorted(b"%d" % n for n in range(5000))
+        for start, some in zip(range(0, 5000, 100), receipts, strict=True):
+            assert some.errors() == {}
+            found = [int(stored[offset]) for offset in some.offsets()]
+            assert found == list(range(start, start + 100))
+        assert deaths > 3
+        repeats = sum(wheel.duplicates for wheel in group.wheels)
+        print(f"{deaths} deaths, {repeats} repeats recognised")
+
+
+def test_an_answer_that_died_with_the_master_is_told_by_the_next() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=30) as client:
+        client.send("t", b"warm", delay=60).result(10)
+        group.wheels[0].before_append = lambda rows: group.proxies[0].stall()
+        receipt = client.send("t", b"once", delay=60)
+        eventually(lambda: len(group.log.batches) == 2)
+        group.die(0)
+        group.elect(1)
+        group.proxies[0].go_on()
+        receipt.result(20)
+        assert group.wheel.values() == [b"warm", b"once"]
+        assert group.wheels[1].duplicates == 1
+
+
+def test_a_deposed_master_sends_the_client_on() -> None:
+    """The process lives, the connection too: what it refuses goes to the next one."""
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
+        for number in range(12):
+            client.send("t", b"%d" % number, delay=60).result(10)
+            group.elect((number + 1) % 3)
+        assert group.wheel.values() == [b"%d" % number for number in range(12)]
+        assert all(len(wheel.early) == 4 for wheel in group.wheels)
+
+
+def test_acks_0_goes_on_to_the_next_master_as_well() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20, acks="0") as client:
+        client.send("t", b"first", delay=60)
+        eventually(lambda: group.wheel.values() == [b"first"])
+        group.elect(1)
+
+        def arrives() -> bool:
+            client.send("t", b"more", delay=60)
+            time.sleep(0.02)
+            return len(group.wheels[1].early) > 0
+
+        eventually(arrives)
+
+
+def test_a_hint_to_an_address_that_was_not_given() -> None:
+    with FakeGroup() as group:
+        group.elect(1)
+        with Client(group.addresses[0], timeout_s=20) as client:
+            client.send("t", b"1", delay=60).result(10)
+            group.die(1)
+            group.elect(2)
+            client.send("t", b"2", delay=60).result(10)
+            (answer,) = client.cancel(client.send("t", b"3", delay=60).result(10))
+        assert answer == "cancelled"
+        assert group.wheel.values() == [b"1", b"2", b"3"]
+
+
+def test_no_master_for_a_while() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
+        group.elect(None)
+        receipt = client.send("t", b"waits", delay=60)
+        said: list[str] = []
+        target = client.send("t", b"target", delay=60)
+        asking = threading.Thread(target=lambda: said.extend(client.cancel(target)))
+        asking.start()
+        time.sleep(1.0)
+        assert not receipt.done()
+        asked = sum(group.asked)
+        assert 4 <= asked <= 120, "some rounds a second, and no busy loop"
+        group.elect(1)
+        receipt.result(5)
+        asking.join(10)
+        assert said == ["cancelled"]
+
+
+def test_no_master_for_too_long_names_every_address() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=0.7) as client:
+        group.elect(None)
+        began = time.monotonic()
+        with pytest.raises(NodeUnreachable) as caught:
+            client.send("t", b"", delay=60).result(10)
+        assert 0.6 < time.monotonic() - began < 3
+        for address in group.addresses:
+            assert f"{address}: a standby" in str(caught.value)
+        assert "not known" not in str(caught.value)  # it was sent to nobody
+        with pytest.raises(NodeUnreachable, match="a standby"):
+            client.cancel(str(group.wheel.mint.one(5, 5)))
+
+
+def test_all_down() -> None:
+    with Client("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", timeout_s=0.7) as client:
+        for ask in (
+            lambda: client.send("t", b"", delay=60).result(10),
+            client.status,
+            lambda: client.cancel("default.1.2.00000000"),
+            lambda: client.reschedule("default.1.2.00000000", delay=5),
+            lambda: client.step_down(0.7),
+        ):
+            began = time.monotonic()
+            with pytest.raises(NodeUnreachable) as caught:
+                ask()
+            assert 0.3 < time.monotonic() - began < 3
+            for port in (1, 2, 3):
+                assert f"127.0.0.1:{port}: node not reachable" in str(caught.value)
+
+
+def test_peers_that_point_at_each_other() -> None:
+    """Flapping: each says that another one is the master. Nobody is hammered; it ends well."""
+    with FakeGroup(2) as group, Client(group.addresses, timeout_s=20) as client:
+        group.says = {0: group.addresses[1], 1: group.addresses[0]}
+        group.elect(None)
+        receipt = client.send("t", b"x", delay=60)
+        time.sleep(1.0)
+        assert 4 <= sum(group.asked) <= 60
+        group.says.clear()
+        group.elect(1)
+        receipt.result(5)
+
+
+def test_a_master_that_takes_streams_and_drops_them_is_not_hammered() -> None:
+    class Liar(FakeWheel):
+        """Serves by what it says, and not by what it does."""
+
+        def append(self, *args, **named):  # type: ignore[no-untyped-def]
+            raise NotMaster
+
+    with FakeGroup() as group:
+        group.servers[0]._wheel = liar = Liar(log=group.log)
+        with Client(group.addresses, timeout_s=20) as client:
+            receipt = client.send("t", b"x", delay=60)
+            time.sleep(1.0)
+            assert not receipt.done()
+            assert group.proxies[0].connections <= 30
+            group.elect(1)
+            liar.serving = False
+            receipt.result(5)
+
+
+def test_a_master_that_stands_still_is_left_for_the_next() -> None:
+    """Paused or cut off: it says nothing, its connection stays. The others know better."""
+    with FakeGroup() as group, Client(group.addresses, timeout_s=30) as client:
+        client.send("t", b"0", delay=60).result(10)
+        group.proxies[0].stall()
+        receipt = client.send("t", b"1", delay=60)
+        time.sleep(1.5)
+        assert not receipt.done()
+        group.elect(1)
+        began = time.monotonic()
+        receipt.result(10)
+        assert time.monotonic() - began < 4
+        assert client.cancel(receipt.result()) == ["cancelled"]
+        group.proxies[0].go_on()
+        assert group.wheel.values() == [b"0", b"1"]
+
+
+def test_a_slow_master_is_not_left() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=30) as client:
+        client.send("t", b"0", delay=60).result(10)
+        before = [proxy.connections for proxy in group.proxies]
+        for wheel in group.wheels:
+            wheel.commit_s = 2.5
+        client.send("t", b"1", delay=60).result(10)
+        assert group.proxies[0].connections == before[0]
+        assert sum(group.asked[1:]) > 0  # the others were asked, and said that it still is
+        assert group.wheels[0].duplicates == 0
+
+
+def test_actions_follow_the_master() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
+        first = client.send("t", b"1", delay=60)
+        assert client.cancel(first) == ["cancelled"]
+        group.elect(2)
+        answer, moved = client.reschedule(client.send("t", b"2", delay=60), delay=90)
+        assert (answer, moved is None) == ("cancelled", False)
+        group.die(2)
+        group.elect(1)
+        assert client.reschedule(client.send("t", b"3", delay=60), delay=90)[0] == "cancelled"
+        with pytest.raises(UnknownId):
+            client.cancel("default.1.2.00000000")
+        assert client.cancel([first] * 3) == ["cancelled"] * 3
+
+
+def test_a_reschedule_is_not_asked_twice_when_it_may_have_been_heard() -> None:
+    class Counting(FakeWheel):
+        moves = 0
+
+        def reschedule(self, message_id, due_ms, now_ms, timeout_s=10.0):  # type: ignore[no-untyped-def]
+            self.moves += 1
+            group.proxies[0].cut()
+            return super().reschedule(message_id, due_ms, now_ms, timeout_s)
+
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
+        target = client.send("t", b"1", delay=60).result(10)
+        group.servers[0]._wheel = counting = Counting(log=group.log)
+        with pytest.raises(NodeUnreachable):
+            client.reschedule(target, delay=90)
+        assert counting.moves == 1
+
+
+def test_status_is_answered_by_a_standby_too() -> None:
+    with FakeGroup() as group:
+        with Client(group.addresses[1], timeout_s=20) as client:
+            seen = client.status()["replication"]
+            assert (seen["role"], seen["master"]) == ("standby", "n0")
+        with Client(group.addresses, timeout_s=20) as client:
+            assert client.status()["replication"]["role"] == "master"
+            group.die(0)
+            assert client.status()["replication"]["role"] == "standby"
+
+
+def test_step_down() -> None:
+    with FakeGroup() as group:
+        with Client(group.addresses[1], timeout_s=20) as client:
+            assert client.step_down(5) == group.addresses[1]
+            assert client.step_down(5) == group.addresses[2]
+        assert group.stepped_down == [0, 1]
+        group.servers[2]._hand_over = lambda timeout_s: False
+        with (
+            Client(group.addresses, timeout_s=20) as client,
+            pytest.raises(NotRunning, match="the master goes on"),
+        ):
+            client.step_down(5)
+
+
+def test_a_peer_of_another_version_does_not_stop_the_others() -> None:
+    class OtherVersion(flight.FlightServerBase):  # type: ignore[misc]
+        def do_action(self, context, action):  # type: ignore[no-untyped-def]
+            return iter([b'{"slotwheel": 2}'])
+
+    with FakeGroup() as group, OtherVersion("grpc://127.0.0.1:0") as other:
+        addresses = [f"127.0.0.1:{other.port}", group.addresses[1]]
+        with Client(addresses, timeout_s=20) as client:
+            target = client.send("t", b"x", delay=60)
+            assert client.cancel(target.result(10)) == ["cancelled"]
+        assert MessageId.parse(target.id).offset == 0
+
+
+def test_nothing_is_asked_before_there_is_something_to_send() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20):
+        time.sleep(0.3)
+        assert [proxy.connections for proxy in group.proxies] == [0, 0, 0]
