@@ -11,6 +11,7 @@ Rules
   ``on_fatal``: after that nothing on disk can be believed.
 - A sink that is down pauses everything and is asked again with growing pauses. A topic that is held
   back is worked on the side (``held.py``).
+- Asked again before each handing-over: ``allowed``, which a deposed master is not.
 - When more topics fail than can be held back, the wheel pauses the main mark; the hand sees that it
   makes no progress and waits longer each time.
 """
@@ -27,8 +28,8 @@ import numpy as np
 from ..wheel.due import Chunk
 from ..wheel.errors import ClockBehind, SyncFailed
 from ..wheel.schema import times
-from ..wheel.wheel import Wheel
 from .deadletters import DeadLetters
+from .dueport import DuePort
 from .events import Backoff, DeliveryEvents, NoEvents
 from .handover import Outcome, hand_over, lateness
 from .held import HeldTopics
@@ -39,22 +40,26 @@ log = logging.getLogger(__name__)
 WAIT_MAX_S = 0.1
 """The longest sleep: after it the clock is read again, also if it was set meanwhile."""
 _NOT_YET_S = 0.001
+_NOT_ALLOWED_S = 0.01
 _ERROR_WAIT_MAX_S = 2.0
 
 
 class Hand:
     """Delivers one wheel's rows. ``clock``: wall clock in ms; ``monotonic``: seconds.
 
-    ``on_fatal`` is called once, with the error, when the process has to end.
+    ``wheel``: a node's own, or the part of it that delivers in one epoch. ``allowed`` says whether
+    this node may hand over now. ``on_fatal`` is called once, with the error, when the process has
+    to end.
     """
 
     def __init__(
         self,
-        wheel: Wheel,
+        wheel: DuePort,
         sink: Sink,
         dead_letters: DeadLetters,
         clock: Callable[[], int],
         *,
+        allowed: Callable[[], bool] = lambda: True,
         monotonic: Callable[[], float] = time.monotonic,
         events: DeliveryEvents | None = None,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
@@ -63,6 +68,7 @@ class Hand:
         self._sink = sink
         self._dead_letters = dead_letters
         self._clock = clock
+        self._allowed = allowed
         self._monotonic = monotonic
         self._events: DeliveryEvents = events or NoEvents()
         self._on_fatal = on_fatal
@@ -107,6 +113,9 @@ class Hand:
             self._on_fatal(error)
 
     def _turn(self, stop: threading.Event) -> None:
+        if not self._allowed():
+            stop.wait(_NOT_ALLOWED_S)
+            return
         moved = self._held_topics()
         if self._monotonic() >= self._pause_until_s and (not self._down or self._is_back()):
             moved |= self._main()
@@ -145,6 +154,9 @@ class Hand:
             if int(times(chunk.rows, "due").max()) > self._clock():
                 self._give_back(chunk)  # the clock stepped back: ask again
                 self._pause(_NOT_YET_S)
+                return False
+            if not self._allowed():  # this thread may have stood still for long
+                self._give_back(chunk)
                 return False
             outcome = hand_over(self._sink, self._dead_letters, chunk.rows)
         except BaseException:

@@ -21,7 +21,7 @@ from cachetools import TTLCache
 
 from ..wheel.due import Chunk
 from ..wheel.schema import times
-from ..wheel.wheel import Wheel
+from .dueport import DuePort
 from .events import Backoff, DeliveryEvents
 from .handover import Outcome
 from .sink import Sink
@@ -49,7 +49,7 @@ class HeldTopics:
     """``settle``: the hand's way of booking an outcome (it calls ``wheel.answer`` and the events).
     ``hand_over``: delivers a chunk as a trial; runs in a worker."""
 
-    wheel: Wheel
+    wheel: DuePort
     sink: Sink
     hand_over: Callable[[Chunk], Outcome]
     settle: Callable[[Chunk, Outcome], None]

@@ -81,11 +81,12 @@ class Cancels:
         second = self._seconds.get(at_second)
         return second is not None and second.file_read
 
-    def committed(self, due: int, target: int) -> None:
+    def committed(self, due: int, target: int, cancel_offset: int) -> None:
+        """A cancel row is committed: one that was registered here, or another master's."""
         second = self._seconds.get(due // TICK_MS)
         if second is not None and second.pending.pop(target, None) is not None:
-            second.committed.add(target)
-            second.sorted = None
+            self._count -= 1
+        self.add(due, target, cancel_offset, None)
 
     def revert(self, due: int, target: int) -> None:
         """The entry with that cancel was never written."""

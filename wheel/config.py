@@ -56,6 +56,11 @@ class WheelConfig:
     cancels_remembered_max: int = 500_000
     """Cancels of this epoch kept in memory, so that questions about them get true answers."""
 
+    peer_journal_bytes_max: int = 256 * MIB
+    """With peers: how much of the journal stays for those that fall behind."""
+    majority_lag_bytes_max: int = 64 * MIB
+    """With peers: appends get ``Overloaded`` while so much waits for a majority."""
+
     def __post_init__(self) -> None:
         ok = self.group and all(c.isascii() and (c.isalnum() or c in "_-") for c in self.group)
         if not ok or len(self.group) > 64:

@@ -148,16 +148,10 @@ class Due:
             dead=self.dead,
         )
 
-    def pending(self, rows: int, cancel_rows: int) -> int:
-        """Messages that have not left, given how many rows and cancel rows were ever committed.
-
-        What the main mark has not passed and what waits behind it for held-back topics, less what
-        was answered ahead of a mark. A cancel takes two rows out of the count, itself and its
-        target, until each of them is passed.
-        """
-        ahead = len(self._main.ahead) + sum(len(line.ahead) for line in self._held.values())
-        behind = sum(line.behind for line in self._held.values())
-        return rows - self.covered + behind - ahead - (2 * cancel_rows - self.withdrawn)
+    @property
+    def ahead(self) -> int:
+        """Messages that were answered ahead of their mark."""
+        return len(self._main.ahead) + sum(len(line.ahead) for line in self._held.values())
 
     def held_topics(self) -> list[str]:
         with self._lock:

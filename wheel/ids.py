@@ -67,11 +67,17 @@ class MessageId:
 
 
 class IdMint:
-    """Makes and checks the ids of one wheel group."""
+    """Makes and checks the ids of one wheel group. Without a ``key`` it waits for ``learn``: a new
+    peer has the key only when it has the group's first entry."""
 
-    def __init__(self, group: str, key: bytes) -> None:
-        assert len(key) == KEY_BYTES
+    def __init__(self, group: str, key: bytes | None = None) -> None:
         self.group = group
+        if key is not None:
+            self.learn(key)
+
+    def learn(self, key: bytes) -> None:
+        """The group's key, 16 bytes, before anything is made or checked."""
+        assert len(key) == KEY_BYTES
         self._k0 = int.from_bytes(key[:8], "little")
         self._k1 = int.from_bytes(key[8:], "little")
 

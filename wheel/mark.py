@@ -125,6 +125,15 @@ class Marks:
             mask &= copy.mark.covered(due, offset)
         return mask
 
+    def pending(self, rows: int, cancel_rows: int) -> int:
+        """Messages that have not left, given how many rows and cancel rows were ever committed.
+
+        What the main mark has not passed and what waits behind it for held-back topics. A cancel
+        takes two rows out of the count, itself and its target, until each of them is passed.
+        """
+        behind = sum(copy.behind for copy in self.copies.values())
+        return rows - self.covered + behind - (2 * cancel_rows - self.cancels)
+
     def encode(self) -> bytes:
         parts = [
             _HEAD.pack(

@@ -20,6 +20,7 @@ from .state import Sent
 IN_FLIGHT_MAX = 5
 SOURCE_PRODUCER = 1 << 63
 """Bit that marks a producer id as a source partition of a delay topic."""
+_ALL = (1 << 64) - 1
 
 
 class Producers:
@@ -60,13 +61,15 @@ class Producers:
         sent = self._sent.get(producer)
         return max((one.sequence for one in sent), default=-1) if sent else -1
 
-    def record(self, producer: int, one: Sent) -> None:
+    def record(self, producer: int, one: Sent, committed_index: int = _ALL) -> None:
+        """Remember an entry. ``committed_index``: entries behind it may still be rolled back, so
+        as many older ones as are kept anyway stay until it has passed them."""
         sent = self._sent.setdefault(producer, [])
         # Recovery meets entries that the checkpoint knows already: the same one, not one more.
         sent[:] = [each for each in sent if each.sequence != one.sequence]
         sent.append(one)
         if len(sent) > IN_FLIGHT_MAX:
-            sent.remove(min(sent, key=lambda each: each.sequence))
+            _trim(sent, committed_index)
         self._sent.move_to_end(producer)
         self._changed.add(producer)
         self._gone.discard(producer)
@@ -95,10 +98,10 @@ class Producers:
 
     def unsaved(self, upto_index: int) -> tuple[dict[int, list[Sent]], list[int]]:
         """What changed since it was last ``saved``, committed entries only, and who is gone."""
-        changed = {
-            producer: [one for one in self._sent[producer] if one.index <= upto_index]
-            for producer in self._changed
-        }
+        changed: dict[int, list[Sent]] = {}
+        for producer in self._changed:
+            changed[producer] = [one for one in self._sent[producer] if one.index <= upto_index]
+            _trim(changed[producer], upto_index)
         return changed, list(self._gone)
 
     def saved(self, changed: Mapping[int, Sequence[Sent]], gone: Iterable[int]) -> None:
@@ -110,3 +113,12 @@ class Producers:
 
     def __len__(self) -> int:
         return len(self._sent)
+
+
+def _trim(sent: list[Sent], committed_index: int) -> None:
+    """Leave the five highest of the committed ones, and all others."""
+    committed = sorted(
+        (one for one in sent if one.index <= committed_index), key=lambda one: one.sequence
+    )
+    for one in committed[:-IN_FLIGHT_MAX]:
+        sent.remove(one)

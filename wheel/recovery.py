@@ -1,35 +1,31 @@
 """Opening a data directory: from what is on disk to what was true.
 
 Order: state store -> slot files cut to their committed lengths -> journal scanned from the
-checkpoint and verified -> tail, marks, cancels and producers rebuilt. Bounded by the tail, whatever
-is pending. What was committed is visible again; what was never committed never happened.
+checkpoint and verified -> what lies behind the checkpoint, entry by entry. Bounded by the tail,
+whatever is pending. On a node without peers all of it is committed, as it was written; with peers
+it waits until a master says so. What was never committed never happened.
 
 Source: DESIGN section 6 (Recover).
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
-from .cancels import Cancels
+from .arrived import arrived
 from .config import WheelConfig
-from .entry import HEADER_BYTES, Entry, Kind
+from .entry import HEADER_BYTES, Entry
 from .errors import Damaged, InvalidConfiguration
 from .files import Files
 from .ids import KEY_BYTES
 from .journal import Journal, RecoveryReport
-from .mark import Marks
+from .log import Queued
 from .producers import Producers
-from .schema import PAYLOAD, times
 from .segment import DIRECTORY, is_segment_name
-from .state import Sent, StateStore, Stored, Update
-from .tail import Piece, piece_of
+from .state import StateStore, Stored, Update
 
 STORE_ID_BYTES = 16
 _ENTRY_SLACK_BYTES = 4 << 20
@@ -43,65 +39,28 @@ class Recovered:
     journal: Journal
     report: RecoveryReport
     stored: Stored
-    epoch: int
-    """The new epoch, promised and durable."""
     fresh: bool
-    config: dict[str, Any]
-    marks: Marks
-    pieces: list[Piece]
-    next_offset: int
-    rows: int
-    cancel_rows: int
-    cancels: Cancels
+    entries: list[Queued]
+    """What the journal holds behind the checkpoint."""
     producers: Producers
 
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The group's newest configuration, committed or not; empty if there is none."""
+        for queued in reversed(self.entries):
+            if queued.config is not None:
+                return queued.config
+        return self.stored.checkpoint.config
 
-@dataclass(slots=True)
-class _Replay:
-    """Takes journal entries behind the checkpoint, one after the other."""
-
-    next_offset: int
-    rows: int
-    cancel_rows: int
-    marks: Marks
-    config: Mapping[str, Any]
-    cancels: Cancels
-    producers: Producers
-    pieces: list[Piece] = field(default_factory=list)
-
-    def take(self, entry: Entry) -> None:
-        where = f"journal entry {entry.index}"
-        if entry.kind is Kind.MARK:
-            self.marks = Marks.decode(bytes(entry.payload), where)
-        elif entry.kind is Kind.CONFIG:
-            self.config = json.loads(bytes(entry.payload))
-        else:
-            self._take_rows(entry, where)
-        self.next_offset = max(self.next_offset, entry.base_offset + entry.count)
-
-    def _take_rows(self, entry: Entry, where: str) -> None:
-        try:
-            rows = pa.ipc.read_record_batch(pa.py_buffer(entry.payload), PAYLOAD)
-        except (pa.ArrowException, ValueError) as error:
-            raise Damaged(where, 0, expected="a record batch", found=str(error)[:200]) from None
-        if rows.num_rows != entry.count:
-            raise Damaged(where, 0, expected=f"{entry.count} rows", found=f"{rows.num_rows} rows")
-        created = int(times(rows, "created")[0]) if rows.num_rows else 0
-        piece = piece_of(entry.base_offset, rows, entry.index, created)
-        self.pieces.append(piece)
-        self.rows += rows.num_rows
-        if piece.cancels:
-            self.cancel_rows += piece.cancels
-            for row, target in enumerate(rows.column("cancels").to_pylist()):
-                if target is not None:
-                    own = entry.base_offset + row
-                    self.cancels.add(int(piece.due[row]), target, own, None)
-        if entry.producer:
-            sent = Sent(entry.sequence, entry.base_offset, created, entry.index, entry.count)
-            self.producers.record(entry.producer, sent)
+    @property
+    def last_epoch(self) -> int:
+        """The highest epoch that anything here was made in, or that was promised."""
+        return max(self.stored.epoch, self.report.last_epoch, self.stored.checkpoint.epoch)
 
 
-def recover(files: Files, state: StateStore, config: WheelConfig, node_id: str) -> Recovered:
+def recover(
+    files: Files, state: StateStore, config: WheelConfig, *, replicated: bool = False
+) -> Recovered:
     """Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``, ``OSError``."""
     stored = state.load()
     fresh = not stored.store_id
@@ -116,15 +75,16 @@ def recover(files: Files, state: StateStore, config: WheelConfig, node_id: str) 
         )
     producers = Producers(config.producers_max)
     producers.load(stored.producers)
-    replay = _Replay(
-        next_offset=checkpoint.next_offset,
-        rows=checkpoint.rows,
-        cancel_rows=checkpoint.cancels,
-        marks=checkpoint.marks,
-        config=checkpoint.config,
-        cancels=Cancels(config.cancels_remembered_max),
-        producers=producers,
-    )
+    committed_index = checkpoint.index if replicated else None
+    entries: list[Queued] = []
+
+    def take(entry: Entry) -> None:
+        queued = arrived(entry)
+        entries.append(queued)
+        if queued.sent is not None:
+            upto = entry.index if committed_index is None else committed_index
+            producers.record(entry.producer, queued.sent, upto)
+
     journal, report = Journal.open(
         files,
         first_index=checkpoint.index + 1,
@@ -132,41 +92,21 @@ def recover(files: Files, state: StateStore, config: WheelConfig, node_id: str) 
         store_id=stored.store_id,
         segment_bytes=config.segment_bytes,
         entry_bytes_max=HEADER_BYTES + config.batch_bytes_max + _ENTRY_SLACK_BYTES,
-        on_entry=replay.take,
+        on_entry=take,
     )
-    epoch = max(stored.epoch, report.last_epoch, checkpoint.epoch) + 1
-    state.commit(Update(epoch=epoch, vote=node_id))
-    # Guard for configurations that give up I1: an offset the mark has passed is never given again.
-    passed = max(
-        mark.L
-        for mark in (replay.marks.main, *(copy.mark for copy in replay.marks.copies.values()))
-    )
-    return Recovered(
-        journal=journal,
-        report=report,
-        stored=stored,
-        epoch=epoch,
-        fresh=fresh,
-        config=_configuration(replay.config, config),
-        marks=replace(replay.marks, epoch=epoch),
-        pieces=replay.pieces,
-        next_offset=max(replay.next_offset, passed + 1),
-        rows=replay.rows,
-        cancel_rows=replay.cancel_rows,
-        cancels=replay.cancels,
-        producers=producers,
-    )
+    found = Recovered(journal, report, stored, fresh, entries, producers)
+    try:
+        _check(found.config, config, replicated=replicated)
+    except BaseException:
+        journal.close()
+        raise
+    return found
 
 
-def _configuration(known: Mapping[str, Any], config: WheelConfig) -> dict[str, Any]:
-    """The group's configuration: what is stored, or a new one with a new key."""
+def _check(known: Mapping[str, Any], config: WheelConfig, *, replicated: bool) -> None:
+    """Whether a directory with the configuration ``known`` may be opened so."""
     if not known:
-        return {
-            "version": 1,
-            "group": config.group,
-            "slots": config.slots,
-            "key": secrets.token_bytes(KEY_BYTES).hex(),
-        }
+        return
     if known["group"] != config.group:
         raise InvalidConfiguration(
             "the data directory belongs to another wheel group",
@@ -174,4 +114,28 @@ def _configuration(known: Mapping[str, Any], config: WheelConfig) -> dict[str, A
             limit=known["group"],
             remedy=f"Start the node with --group {known['group']}, or with another --data",
         )
-    return {**known, "slots": config.slots}
+    if replicated and "stores" not in known:
+        raise InvalidConfiguration(
+            "the data directory was filled by a node without peers and cannot join a group",
+            remedy="Start it without --peer until it is empty, or give a new --data",
+        )
+    if not replicated and "stores" in known:
+        raise InvalidConfiguration(
+            "the data directory belongs to a group of peers; alone, it would go another way",
+            limit=", ".join(sorted(known["stores"])),
+            remedy="Start it with the same --node-id and --peer as before",
+        )
+
+
+def configuration(known: Mapping[str, Any], config: WheelConfig) -> dict[str, Any]:
+    """The group's configuration as a master tells it: what is known, or a new one with a new key.
+
+    ``known`` is empty for a new group."""
+    if known:
+        return {**known, "slots": config.slots}
+    return {
+        "version": 1,
+        "group": config.group,
+        "slots": config.slots,
+        "key": secrets.token_bytes(KEY_BYTES).hex(),
+    }

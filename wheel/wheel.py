@@ -8,6 +8,9 @@ checksums, writing and syncing happen outside it.
     append --> queue --> journal --> committed --> tail --> slot files
                                          \\-----------> due --> sink --> mark
 
+``Wheel`` is a node without peers: what is durable here is committed, and it is always the master.
+``peer.PeerWheel`` is one of several.
+
 Source: DESIGN sections 2 to 6.
 """
 
@@ -15,28 +18,32 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from .canceller import Canceller
+from .cancels import Cancels
 from .config import TICK_MS, WheelConfig
 from .due import Chunk, Due
 from .entry import Kind
-from .errors import InvalidBatch, NotRunning, Overloaded
+from .errors import InvalidBatch, NotMaster, NotRunning, Overloaded
 from .files import Files
 from .ids import IdMint, MessageId
 from .log import Carried, Log, Queued
+from .mark import Marks
+from .master import Master
 from .producers import SOURCE_PRODUCER
 from .receipt import CancelAnswer, Receipt
-from .recovery import Recovered, recover
+from .recovery import Recovered, configuration, recover
 from .rows import from_numpy
 from .schema import PAYLOAD, TIME, check_input, times
 from .spill import Ahead, in_turn
-from .state import Checkpoint, Sent, StateStore
+from .state import Checkpoint, Sent, StateStore, Update
 from .status import Status
 from .storage import SpillPlan, SpillReport, Storage
 from .tail import Piece, Tail, piece_of
@@ -47,59 +54,54 @@ _DISK_CHECK_MS = 250
 class Wheel:
     """One wheel over one data directory. Thread-safe. Use ``Wheel.open``."""
 
+    _replicated = False
+
     def __init__(
-        self,
-        files: Files,
-        state: StateStore,
-        config: WheelConfig,
-        found: Recovered,
-        now_ms: int,
-        *,
-        replicated: bool,
+        self, files: Files, state: StateStore, config: WheelConfig, found: Recovered, node_id: str
     ) -> None:
         self.config = config
-        self.recovery = found.report
-        self.mint = IdMint(config.group, bytes.fromhex(found.config["key"]))
         self._files = files
         self._state = state
-        self._replicated = replicated
+        self._node_id = node_id
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
-        self._due_changed = threading.Condition(self._lock)
-        self._log = Log(found.journal, found.producers, found.epoch, found.next_offset, self._lock)
-        self._storage = Storage(files, state, config, self._lock)
-        self.mended = self._storage.recover(found.stored.slots, found.stored.checkpoint.next_offset)
-        self._storage.tail.publish(Tail.grown((), found.pieces))
-        self._cancels = found.cancels
-        self._due = Due(
-            self._storage,
-            self._cancels,
-            config,
-            found.marks,
-            self._lock,
-            lambda: self._log.committed_offset - 1,
-        )
-        self._canceller = Canceller(
-            self.mint,
-            self._due,
-            self._storage,
-            self._cancels,
-            self._lock,
-            epoch_offset=found.next_offset,
-            epoch_start_ms=max(now_ms, found.marks.main.c),
-        )
-        self._configuration = found.config
-        self._committed_marks = found.marks
-        self._checkpoint = found.stored.checkpoint
-        self._rows = found.rows
-        self._cancel_rows = found.cancel_rows
-        self._mark_changes = 0
-        self._mark_ms = now_ms
-        self._told_c = -1
-        self._wake_before_ms: int | None = None
+        self._files_lock = threading.Lock()
+        """Held while slot files are written or deleted."""
+        self._master: Master | None = None
+        self.mint = IdMint(config.group)
         self._disk_checked_ms = -1
         self._disk_free = 0
-        self._announce(found)
+        self._load(found)
+
+    def _load(self, found: Recovered) -> None:
+        """Become what was found in the data directory."""
+        checkpoint = found.stored.checkpoint
+        self.recovery = found.report
+        self.store_id = found.stored.store_id
+        self._storage = Storage(self._files, self._state, self.config, self._lock)
+        self.mended = self._storage.recover(found.stored.slots, checkpoint.next_offset)
+        self._cancels = Cancels(self.config.cancels_remembered_max)
+        self._log = Log(
+            found.journal,
+            found.producers,
+            found.last_epoch,
+            self._lock,
+            commit_index=checkpoint.index,
+            committed_offset=checkpoint.next_offset,
+            waiting=found.entries,
+            keep_recent=self._replicated,
+        )
+        self._checkpoint = checkpoint
+        self._committed_marks = checkpoint.marks
+        self._rows = checkpoint.rows
+        self._cancel_rows = checkpoint.cancels
+        self._configure(checkpoint.config)
+
+    def _configure(self, known: Mapping[str, Any]) -> None:
+        """A configuration of the group is committed."""
+        self._configuration = dict(known)
+        if known:
+            self.mint.learn(bytes.fromhex(known["key"]))
 
     @classmethod
     def open(
@@ -110,28 +112,88 @@ class Wheel:
         now_ms: int,
         *,
         node_id: str = "single",
-        replicated: bool = False,
-    ) -> Wheel:
-        """Recover what is in the directory and begin a new epoch.
+    ) -> Self:
+        """Recover what is in the directory, and begin a new epoch.
 
-        ``replicated``: commits are decided by peers, through ``commit``; otherwise what is durable
-        here is committed. Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``.
+        Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``.
         """
-        found = recover(files, state, config, node_id)
-        return cls(files, state, config, found, now_ms, replicated=replicated)
+        found = recover(files, state, config, replicated=cls._replicated)
+        wheel = cls(files, state, config, found, node_id)
+        wheel._begin(found, now_ms)
+        return wheel
 
-    def _announce(self, found: Recovered) -> None:
-        """An epoch begins with an entry of its own: the configuration where new, and the mark."""
+    def _begin(self, found: Recovered, now_ms: int) -> None:
+        """Alone: everything found is committed, and this node is master of a new epoch."""
+        self.commit(found.journal.last_index)
+        epoch = found.last_epoch + 1
+        self._state.commit(Update(epoch=epoch, vote=self._node_id))
+        self._log.epoch = epoch
+        # Guard for configurations that give up I1: an offset the mark has passed is never reused.
+        marks = self._committed_marks
+        passed = max(
+            mark.L for mark in (marks.main, *(copy.mark for copy in marks.copies.values()))
+        )
+        self._log.next_offset = max(self._log.next_offset, passed + 1)
+        self._log.committed_offset = self._log.next_offset
+        told = self._configuration
+        self._configure(configuration(told, self.config))
+        # An epoch begins with an entry of its own: the configuration where new, and the mark.
+        self._config_told = self._configuration == told
         with self._lock:
-            known = found.stored.checkpoint.config
-            self._config_told = not found.fresh and dict(known) == found.config
-            self._queue_mark(self._mark_ms)
+            self._reign(self._log.next_offset, now_ms)
+            self._the_master.queue_mark(now_ms)
+
+    def _reign(self, epoch_offset: int, now_ms: int) -> None:
+        """Under the lock: be the master, from the committed marks on."""
+        self._master = Master(
+            self._log,
+            self._storage,
+            self._cancels,
+            self.config,
+            self.mint,
+            self._committed_marks,
+            self._lock,
+            self._queue_marks,
+            epoch_offset=epoch_offset,
+            now_ms=now_ms,
+        )
 
     def _tell_config(self) -> None:
         """Queue the configuration unless the journal has it: without its key no id is genuine."""
         if not self._config_told:
             self._config_told = True
-            self._log.queue(Kind.CONFIG, json.dumps(self._configuration, sort_keys=True).encode())
+            self._queue_config(self._configuration)
+
+    def _queue_config(self, config: Mapping[str, Any]) -> Queued:
+        queued = self._log.queue(Kind.CONFIG, json.dumps(config, sort_keys=True).encode())
+        queued.config = config
+        return queued
+
+    def _queue_marks(self, marks: Marks) -> None:
+        self._tell_config()
+        self._log.queue(Kind.MARK, marks.encode()).marks = marks
+
+    @property
+    def _the_master(self) -> Master:
+        if self._master is None:
+            raise self._not_master()
+        return self._master
+
+    def _not_master(self) -> NotMaster:
+        return NotMaster()
+
+    @property
+    def _due(self) -> Due:
+        return self._the_master.due
+
+    @property
+    def _canceller(self) -> Canceller:
+        return self._the_master.canceller
+
+    @property
+    def serving(self) -> bool:
+        """Whether this node takes appends and delivers."""
+        return True
 
     # -- intake ----------------------------------------------------------------------------------
 
@@ -140,19 +202,28 @@ class Wheel:
         return self._log.epoch
 
     def append(
-        self, rows: pa.RecordBatch, now_ms: int, *, producer: int = 0, sequence: int = -1
+        self,
+        rows: pa.RecordBatch,
+        now_ms: int,
+        *,
+        producer: int = 0,
+        sequence: int = -1,
+        early: bool = False,
     ) -> Future[Receipt]:
         """Check a batch and queue it; the future resolves when it is committed.
 
         ``rows``: the INPUT schema (columns that may be missing: see ``schema.check_input``).
         ``producer`` and ``sequence`` make a retry harmless: the same pair is stored once.
+        ``early``: resolve when it is durable on this node, whatever the peers have.
 
         Errors: ``InvalidBatch``, ``InvalidMessage``, ``Overloaded``, ``SequenceTooOld``,
-        ``NotRunning``; nothing is stored then. The future may fail with ``Overloaded``.
+        ``NotRunning``, ``NotMaster``; nothing is stored then. The future may fail with
+        ``Overloaded`` (not stored), or with ``NotMaster``: then it may be stored all the same.
         """
         # What was accepted once is not refused when it is repeated after the clock was set back.
         judged_ms = self._created(producer, sequence, now_ms)
-        return self._append(check_input(rows, self.config, judged_ms), now_ms, producer, sequence)
+        checked = check_input(rows, self.config, judged_ms)
+        return self._append(checked, now_ms, producer, sequence, early=early)
 
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
@@ -189,7 +260,7 @@ class Wheel:
 
         Blocks until the cancels are committed, or ``timeout_s``: then *unknown* is the answer.
         """
-        return self._canceller.cancel(
+        return self._the_master.canceller.cancel(
             ids, lambda rows, at: self._queue_rows(rows, now_ms, at), timeout_s
         )
 
@@ -200,7 +271,7 @@ class Wheel:
 
         Returns what became of the old one, and the id of the new one if it was stored.
         """
-        return self._canceller.reschedule(
+        return self._the_master.canceller.reschedule(
             message_id,
             due_ms,
             lambda rows, at: self._queue_rows(rows, now_ms, at),
@@ -217,7 +288,13 @@ class Wheel:
         return now_ms if known is None else known.created
 
     def _append(
-        self, rows: pa.RecordBatch, now_ms: int, producer: int, sequence: int
+        self,
+        rows: pa.RecordBatch,
+        now_ms: int,
+        producer: int,
+        sequence: int,
+        *,
+        early: bool = False,
     ) -> Future[Receipt]:
         created = np.full(rows.num_rows, now_ms, np.int64)
         columns = [
@@ -231,11 +308,12 @@ class Wheel:
         data = payload.serialize()
         stored = pa.ipc.read_record_batch(data, PAYLOAD)
         with self._lock:
+            _ = self._the_master  # what a standby knows of a producer may be cut again
             if producer:
                 known = self._log.producers.find(producer, sequence)
                 if known is not None:
                     return self._again(known, stored)
-            return self._queue(data, stored, now_ms, producer, sequence).future
+            return self._queue(data, stored, now_ms, producer, sequence, early=early).future
 
     def _queue_rows(
         self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[tuple[int, int]]
@@ -256,8 +334,11 @@ class Wheel:
         producer: int = 0,
         sequence: int = -1,
         cancels: Sequence[tuple[int, int]] = (),
+        *,
+        early: bool = False,
     ) -> Carried:
-        """Under the lock."""
+        """Under the lock. Errors: ``NotMaster``, ``Overloaded``."""
+        _ = self._the_master
         self._check_room(now_ms)
         self._tell_config()
         queued = self._log.queue(
@@ -269,11 +350,13 @@ class Wheel:
             created_ms=now_ms,
         )
         entry = queued.entry
-        piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
+        queued.piece = piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
         receipt = Receipt(entry.base_offset, entry.count, now_ms, piece.due)
-        queued.carried = Carried(piece, receipt, Future())
+        queued.carried = Carried(receipt, Future(), early)
         queued.carried.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
-        queued.cancels = cancels
+        queued.cancels = [
+            (due, target, entry.base_offset + row) for row, (due, target) in enumerate(cancels)
+        ]
         return queued.carried
 
     def _again(self, known: Sent, rows: pa.RecordBatch) -> Future[Receipt]:
@@ -321,7 +404,7 @@ class Wheel:
     # -- the syncer ------------------------------------------------------------------------------
 
     def write_pending(self, timeout_s: float) -> bool:
-        """Wait for entries, write and sync them, and commit them on a node without peers.
+        """Wait for entries, write and sync them; on a node without peers they are committed then.
 
         Returns whether anything was written. Errors: ``SyncFailed``: the process has to end.
         """
@@ -331,16 +414,19 @@ class Wheel:
         if failed:
             self._give_up(failed)
             return False
-        if not self._replicated:
-            self.commit(self._log.journal.durable_index)
+        self._written()
         return True
+
+    def _written(self) -> None:
+        """Alone: what is durable is committed."""
+        self.commit(self._log.journal.durable_index)
 
     def commit(self, index: int) -> None:
         """A majority holds the journal up to ``index``: make it visible and answer its callers."""
         done = self._log.committed(index)
         if not done:
             return
-        pieces = [queued.carried.piece for queued in done if queued.carried is not None]
+        pieces = [queued.piece for queued in done if queued.piece is not None]
         tail = self._storage.tail
         while True:
             before = tail.pieces
@@ -354,45 +440,46 @@ class Wheel:
                 break
         for queued in done:
             if queued.carried is not None:
-                queued.carried.future.set_result(queued.carried.receipt)
+                queued.carried.answer()
 
     def _count(self, done: Sequence[Queued], pieces: Sequence[Piece]) -> None:
         for queued in done:
             if queued.marks is not None:
                 self._committed_marks = queued.marks
-            for due, target in queued.cancels:
-                self._cancels.committed(due, target)
+            if queued.config is not None:
+                self._configure(queued.config)
+            for due, target, own in queued.cancels:
+                self._cancels.committed(due, target, own)
             self._cancel_rows += len(queued.cancels)
         if pieces:
             self._rows += sum(piece.rows.num_rows for piece in pieces)
-            earliest = min(piece.earliest for piece in pieces)
-            self._due.committed(earliest)
-            if self._wake_before_ms is not None and earliest < self._wake_before_ms:
-                self._due_changed.notify_all()
+            if self._master is not None:
+                self._master.committed(min(piece.earliest for piece in pieces))
 
     def _give_up(self, failed: Sequence[Queued]) -> None:
+        """Entries that had a place and lost it."""
         with self._lock:
             for queued in failed:
-                for due, target in queued.cancels:
+                for due, target, _ in queued.cancels:
                     self._cancels.revert(due, target)
-                if queued.marks is not None:
-                    self._mark_changes = -1  # the mark has to be told again
+                if queued.marks is not None and self._master is not None:
+                    self._master.mark_lost()
                 if queued.entry.kind is Kind.CONFIG:
                     self._config_told = False
 
-    # -- delivery --------------------------------------------------------------------------------
+    # -- delivery: what the master says ----------------------------------------------------------
+
+    @property
+    def master(self) -> Master | None:
+        """The part that delivers, while this node is the master."""
+        return self._master
 
     def next_chunk(self, now_ms: int) -> Chunk | None:
-        """Rows due at ``now_ms``, None if there are none. Each chunk has to be answered.
-
-        Errors: ``ClockBehind``; ``Damaged`` when a slot file is not what was written.
-        """
-        self.tell_mark(now_ms)
-        return self._due.next_chunk(now_ms)
+        """See ``Master.next_chunk``; so for the others."""
+        return self._the_master.next_chunk(now_ms)
 
     def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None:
-        """Rows of a held-back topic; None when it has caught up and is released."""
-        return self._due.next_topic_chunk(topic, now_ms)
+        return self._the_master.next_topic_chunk(topic, now_ms)
 
     def answer(
         self,
@@ -402,64 +489,22 @@ class Wheel:
         *,
         sink_down: bool = False,
     ) -> None:
-        """What the sink said: ``answered[i]`` - row ``i`` was accepted, by it or as a dead letter.
-
-        Topics of the other rows are held back; ``sink_down`` pauses all of delivery instead.
-        """
-        self._due.answer(chunk, answered, dead, sink_down=sink_down)
+        self._the_master.answer(chunk, answered, dead, sink_down=sink_down)
 
     def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
-        """Open the next slot ahead of its time; whether one was opened. For a thread of its own."""
-        return self._due.prepare(now_ms, ahead_ms)
+        return self._the_master.prepare(now_ms, ahead_ms)
 
     def held_topics(self) -> list[str]:
-        return self._due.held_topics()
+        return self._the_master.held_topics()
 
     def next_due_ms(self) -> int | None:
-        """When to ask again: the next row's due time, or when a mark has to be told."""
-        due = self._due.next_due_ms()
-        with self._lock:
-            if self._due.changes != self._mark_changes:
-                told = self._mark_ms + self.config.mark_interval_ms
-                return told if due is None else min(due, told)
-        return due
+        return self._the_master.next_due_ms()
 
     def wait_for_due(self, until_ms: int | None, now_ms: int, timeout_s: float) -> None:
-        """Sleep until ``until_ms``, at most ``timeout_s``, less if something earlier comes in."""
-        wait = timeout_s if until_ms is None else min(timeout_s, (until_ms - now_ms) / 1000)
-        if wait <= 0:
-            return
-        with self._lock:
-            before = until_ms if until_ms is not None else 1 << 62
-            fresh = self._due.unseen
-            if fresh is not None and fresh < before:
-                return  # it was committed after the caller had asked
-            self._wake_before_ms = before
-            self._due_changed.wait(wait)
-            self._wake_before_ms = None
+        self._the_master.wait_for_due(until_ms, now_ms, timeout_s)
 
     def tell_mark(self, now_ms: int, *, at_once: bool = False) -> None:
-        """Queue a mark for the journal if it has moved and the last one is old enough."""
-        with self._lock:
-            if self._due.changes == self._mark_changes:
-                if not self._cleaning_waits():
-                    return
-            elif not at_once and abs(now_ms - self._mark_ms) < self.config.mark_interval_ms:
-                return
-            self._queue_mark(now_ms)
-
-    def _cleaning_waits(self) -> bool:
-        """Whether a slot could be deleted if the mark that time has moved were told."""
-        return self._storage.any_ends_within(self._told_c, self._due.main.c)
-
-    def _queue_mark(self, now_ms: int) -> None:
-        self._tell_config()
-        marks = self._due.marks()
-        queued = self._log.queue(Kind.MARK, marks.encode())
-        queued.marks = marks
-        self._mark_changes = self._due.changes
-        self._mark_ms = now_ms
-        self._told_c = marks.main.c
+        self._the_master.tell_mark(now_ms, at_once=at_once)
 
     # -- the slot-file thread --------------------------------------------------------------------
 
@@ -482,13 +527,17 @@ class Wheel:
         By age, the newest rows stay; when the tail is over its budget, or ``everything``, none do.
         An ``OSError`` (a full disk) leaves all as it was; try again later.
         """
-        with self._lock:
-            plan = self._plan(now_ms, everything)
-        report = self._storage.spill(plan, self._spilled, ahead)
-        with self._lock:
-            self._log.producers.saved(plan.producers, plan.producers_gone)
-        self._log.journal.drop_below(plan.checkpoint.index + 1)
+        with self._files_lock:
+            with self._lock:
+                plan = self._plan(now_ms, everything)
+            report = self._storage.spill(plan, self._spilled, ahead)
+            with self._lock:
+                self._log.producers.saved(plan.producers, plan.producers_gone)
+            self._drop_journal(plan.checkpoint.index + 1)
         return report
+
+    def _drop_journal(self, below: int) -> None:
+        self._log.journal.drop_below(below)
 
     def _plan(self, now_ms: int, everything: bool) -> SpillPlan:
         tail = self._storage.tail
@@ -504,7 +553,7 @@ class Wheel:
         changed, gone = self._log.producers.unsaved(self._log.commit_index)
         checkpoint = Checkpoint(
             index=index,
-            epoch=self._log.epoch,
+            epoch=self._log.journal.epochs.epoch_at(index) or 0,
             next_offset=next_offset,
             rows=self._rows - sum(piece.rows.num_rows for piece in stay),
             cancels=self._cancel_rows - sum(piece.cancels for piece in stay),
@@ -521,7 +570,8 @@ class Wheel:
         """Delete slot files that the committed marks cover whole; how many."""
         with self._lock:
             marks = self._committed_marks
-        deleted = self._storage.clean(marks)
+        with self._files_lock:
+            deleted = self._clean(marks)
         with self._lock:
             every = (marks.main, *(copy.mark for copy in marks.copies.values()))
             self._cancels.evict(
@@ -532,28 +582,33 @@ class Wheel:
             )
         return deleted
 
+    def _clean(self, marks: Marks) -> int:
+        return self._storage.clean(marks)
+
     # -- seen from outside -----------------------------------------------------------------------
 
     def status(self) -> Status:
         """Plain numbers, in constant time whatever is pending."""
         with self._lock:
-            due, log, storage = self._due, self._log, self._storage
+            log, storage = self._log, self._storage
             marks = self._committed_marks
+            now = marks if self._master is None else self._master.due.marks()
+            ahead = 0 if self._master is None else self._master.due.ahead
             return Status(
                 group=self.config.group,
                 epoch=log.epoch,
-                pending=max(0, due.pending(self._rows, self._cancel_rows)),
+                pending=max(0, now.pending(self._rows, self._cancel_rows) - ahead),
                 accepted=self._rows - self._cancel_rows,
-                delivered=due.delivered,
-                dead=due.dead,
+                delivered=now.delivered,
+                dead=now.dead,
                 cancelled=self._cancel_rows,
-                mark_c=due.main.c,
-                mark_offset=due.main.L,
+                mark_c=now.main.c,
+                mark_offset=now.main.L,
                 committed_mark_c=marks.main.c,
                 committed_offset=log.committed_offset,
                 commit_index=log.commit_index,
                 checkpoint_index=self._checkpoint.index,
-                held_topics=sorted(due.held_topics()),
+                held_topics=sorted(now.copies),
                 tail_rows=sum(piece.rows.num_rows for piece in storage.tail.pieces),
                 tail_bytes=storage.tail.nbytes,
                 queued_bytes=log.queued_bytes,

@@ -136,7 +136,7 @@ class World:
         self.wheel = Wheel.open(self.files, self.state, self.config, self.now_ms)
         self._told, self._answers = [], []
         self.book.this_life.clear()
-        queue_mark = self.wheel._queue_mark
+        queue_mark = self.wheel._master.queue_mark
 
         def queue_and_note(now_ms: int) -> None:
             queue_mark(now_ms)
@@ -145,7 +145,7 @@ class World:
             ahead = frozenset(self.wheel._due._main.ahead)
             self._told.append((marks, len(self._answers), ahead))
 
-        self.wheel._queue_mark = queue_and_note
+        self.wheel._master.queue_mark = queue_and_note
         inner = None
         if self.embedded:
             inner = EmbeddedSink(

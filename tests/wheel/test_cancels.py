@@ -27,7 +27,7 @@ def test_pending_then_committed() -> None:
     assert cancels.get(1500, 7) == (True, future)
     assert list(cancels.pending(1)) == [7]
     assert cancels.targets(1).tolist() == []
-    cancels.committed(1500, 7)
+    cancels.committed(1500, 7, 20)
     assert cancels.get(1999, 7) == (True, None)  # by second: an offset is unique anyhow
     assert cancels.targets(1).tolist() == [7]
     assert list(cancels.pending(1)) == []
@@ -43,12 +43,18 @@ def test_reverted_was_never_there() -> None:
     assert len(cancels) == 0
 
 
-def test_committing_or_reverting_the_unknown_changes_nothing() -> None:
+def test_reverting_the_unknown_changes_nothing() -> None:
     cancels = Cancels(10)
-    cancels.committed(1500, 7)
     cancels.revert(1500, 7)
     assert cancels.get(1500, 7) == (False, None)
-    assert len(cancels) == 0
+
+
+def test_another_masters_cancel_is_committed_without_having_been_registered() -> None:
+    cancels = Cancels(10)
+    cancels.committed(1500, 7, 20)
+    assert cancels.get(1500, 7) == (True, None)
+    assert cancels.targets(1).tolist() == [7]
+    assert len(cancels) == 1
 
 
 def test_targets_are_sorted_and_follow_every_change() -> None:

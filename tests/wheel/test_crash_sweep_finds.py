@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slotwheel.wheel import journal_recovery, recovery
+from slotwheel.wheel import journal_recovery
 from slotwheel.wheel.canceller import Canceller
 from slotwheel.wheel.due import Due
 from slotwheel.wheel.errors import Damaged
@@ -219,12 +219,15 @@ def uncommitted_rows_delivered(patch: Patch) -> None:
 def offsets_given_out_again(patch: Patch) -> None:
     """The next offset is found from what the tail holds."""
 
-    def next_offset(self: Any, entry: Any) -> None:
-        take(self, entry)
-        self.next_offset = entry.base_offset + entry.count if entry.count else 0
+    def load(self: Any, found: Any) -> None:
+        old_load(self, found)
+        rows = [queued.entry for queued in found.entries if queued.entry.count]
+        self._log.next_offset = rows[-1].base_offset + rows[-1].count if rows else 0
+        self._log.committed_offset = self._log.next_offset
+        self._log.advance = lambda done: setattr(self._log, "commit_index", done[-1].entry.index)
 
-    take = recovery._Replay.take
-    patch.setattr(recovery._Replay, "take", next_offset)
+    old_load = Wheel._load
+    patch.setattr(Wheel, "_load", load)
 
 
 def recovered_entries_not_made_durable(patch: Patch) -> None:

@@ -111,3 +111,18 @@ def test_an_entry_met_again_at_recovery_is_not_one_more() -> None:
     producers = table(1, 2, 3, 4, 5)
     producers.record(1, sent(5))
     assert producers.find(1, 1) == sent(1)
+
+
+def test_what_is_rolled_back_leaves_the_committed_ones_in_place() -> None:
+    producers = Producers(10)
+    source = SOURCE_PRODUCER | 1
+    for sequence in range(1, 21):  # the first ten are committed, ten more are in flight
+        producers.record(source, sent(sequence), committed_index=min(10, sequence))
+    assert producers.last_sequence(source) == 20
+    assert [one.sequence for one in producers.unsaved(10)[0][source]] == [6, 7, 8, 9, 10]
+    producers.roll_back(10)
+    assert producers.last_sequence(source) == 10, "the intake would read from the start again"
+    assert producers.find(source, 7) == sent(7)
+    producers.record(source, sent(11), committed_index=11)
+    with pytest.raises(SequenceTooOld):
+        producers.find(source, 6)

@@ -1,0 +1,183 @@
+"""What only a master has: the moving marks, the decisions about cancels, the telling of marks.
+
+Theory: every peer holds log, tail and slot files; one of them also delivers. This is that one's
+part. It begins when the first entry of its epoch is committed, with the marks that are committed by
+then, and ends for good when the epoch is lost: what a sink answers after that changes nothing, and
+the next master repeats at most what no committed mark tells of.
+
+Source: DESIGN section 4, and section 7 for who is master.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from .canceller import Canceller
+from .cancels import Cancels
+from .config import WheelConfig
+from .due import Chunk, Due
+from .ids import IdMint
+from .log import Log
+from .mark import Marks
+from .storage import Storage
+
+_NEVER = 1 << 62
+
+
+class Master:
+    """Hands out what is due and tells how far delivery has come. Thread-safe.
+
+    ``marks``: the committed ones. ``epoch_offset``: rows from there on are of this epoch.
+    ``queue_mark`` puts marks into the log.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        storage: Storage,
+        cancels: Cancels,
+        config: WheelConfig,
+        mint: IdMint,
+        marks: Marks,
+        lock: threading.RLock,
+        queue_mark: Callable[[Marks], None],
+        *,
+        epoch_offset: int,
+        now_ms: int,
+    ) -> None:
+        self._config = config
+        self._storage = storage
+        self._lock = lock
+        self._queue_marks = queue_mark
+        self._due_changed = threading.Condition(lock)
+        self._ended = False
+        self.mint = mint
+        self.due = Due(
+            storage,
+            cancels,
+            config,
+            replace(marks, epoch=log.epoch),
+            lock,
+            lambda: log.committed_offset - 1,
+        )
+        self.canceller = Canceller(
+            mint,
+            self.due,
+            storage,
+            cancels,
+            lock,
+            epoch_offset=epoch_offset,
+            epoch_start_ms=max(now_ms, marks.main.c),
+        )
+        self._mark_changes = 0
+        self._mark_ms = now_ms
+        self._told_c = -1
+        self._wake_before_ms: int | None = None
+
+    def end(self) -> None:
+        """Another one is master, or may be soon: hand out nothing more."""
+        with self._lock:
+            self._ended = True
+            self._due_changed.notify_all()
+            self.due.answered.notify_all()
+
+    def committed(self, earliest_ms: int) -> None:
+        """Under the lock: rows were committed; the first of them is due then."""
+        self.due.committed(earliest_ms)
+        if self._wake_before_ms is not None and earliest_ms < self._wake_before_ms:
+            self._due_changed.notify_all()
+
+    # -- delivery --------------------------------------------------------------------------------
+
+    def next_chunk(self, now_ms: int) -> Chunk | None:
+        """Rows due at ``now_ms``, None if there are none. Each chunk has to be answered.
+
+        Errors: ``ClockBehind``; ``Damaged`` when a slot file is not what was written.
+        """
+        if self._ended:
+            return None
+        self.tell_mark(now_ms)
+        return self.due.next_chunk(now_ms)
+
+    def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None:
+        """Rows of a held-back topic; None when it has caught up and is released."""
+        return None if self._ended else self.due.next_topic_chunk(topic, now_ms)
+
+    def answer(
+        self,
+        chunk: Chunk,
+        answered: npt.NDArray[np.bool_],
+        dead: int = 0,
+        *,
+        sink_down: bool = False,
+    ) -> None:
+        """What the sink said: ``answered[i]`` - row ``i`` was accepted, by it or as a dead letter.
+
+        Topics of the other rows are held back; ``sink_down`` pauses all of delivery instead.
+        """
+        self.due.answer(chunk, answered, dead, sink_down=sink_down)
+
+    def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
+        """Open the next slot ahead of its time; whether one was opened. For a thread of its own."""
+        return not self._ended and self.due.prepare(now_ms, ahead_ms)
+
+    def held_topics(self) -> list[str]:
+        return self.due.held_topics()
+
+    def next_due_ms(self) -> int | None:
+        """When to ask again: the next row's due time, or when a mark has to be told."""
+        due = self.due.next_due_ms()
+        with self._lock:
+            if self.due.changes != self._mark_changes:
+                told = self._mark_ms + self._config.mark_interval_ms
+                return told if due is None else min(due, told)
+        return due
+
+    def wait_for_due(self, until_ms: int | None, now_ms: int, timeout_s: float) -> None:
+        """Sleep until ``until_ms``, at most ``timeout_s``, less if something earlier comes in."""
+        wait = timeout_s if until_ms is None else min(timeout_s, (until_ms - now_ms) / 1000)
+        if wait <= 0:
+            return
+        with self._lock:
+            before = until_ms if until_ms is not None else _NEVER
+            fresh = self.due.unseen
+            if self._ended or (fresh is not None and fresh < before):
+                return  # it was committed after the caller had asked
+            self._wake_before_ms = before
+            self._due_changed.wait(wait)
+            self._wake_before_ms = None
+
+    # -- marks -----------------------------------------------------------------------------------
+
+    def tell_mark(self, now_ms: int, *, at_once: bool = False) -> None:
+        """Queue a mark for the journal if it has moved and the last one is old enough."""
+        with self._lock:
+            if self._ended:
+                return
+            if self.due.changes == self._mark_changes:
+                if not self._cleaning_waits():
+                    return
+            elif not at_once and abs(now_ms - self._mark_ms) < self._config.mark_interval_ms:
+                return
+            self.queue_mark(now_ms)
+
+    def _cleaning_waits(self) -> bool:
+        """Whether a slot could be deleted if the mark that time has moved were told."""
+        return self._storage.any_ends_within(self._told_c, self.due.main.c)
+
+    def queue_mark(self, now_ms: int) -> None:
+        """Under the lock."""
+        marks = self.due.marks()
+        self._queue_marks(marks)
+        self._mark_changes = self.due.changes
+        self._mark_ms = now_ms
+        self._told_c = marks.main.c
+
+    def mark_lost(self) -> None:
+        """Under the lock: a mark could not be written and has to be told again."""
+        self._mark_changes = -1

@@ -1,0 +1,61 @@
+"""The newest entries of the journal, in memory, for peers that are almost up to date.
+
+Theory: a standby that keeps up asks for what was written a moment ago; reading that back from disk
+would cost a pass over the segment for each of them. Memory is shared with the tail while the rows
+are there, and bounded whatever is asked. Older entries come from the journal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from .entry import HEADER_BYTES, Entry
+
+_BYTES_MAX = 16 << 20
+
+
+class Recent:
+    """Consecutive entries, the newest ones. Not thread-safe: used under the owner's lock."""
+
+    def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
+        self._entries: deque[Entry] = deque()
+        self._bytes = 0
+        self._max = bytes_max
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Entries that follow on from the last one, or begin anew."""
+        for entry in entries:
+            if self._entries and entry.index != self._entries[-1].index + 1:
+                self.clear()
+            self._entries.append(entry)
+            self._bytes += _nbytes(entry)
+        while self._bytes > self._max and len(self._entries) > 1:
+            self._bytes -= _nbytes(self._entries.popleft())
+
+    def cut_after(self, index: int) -> None:
+        while self._entries and self._entries[-1].index > index:
+            self._bytes -= _nbytes(self._entries.pop())
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._bytes = 0
+
+    def get(self, first: int, last: int, bytes_max: int) -> list[Entry]:
+        """``first`` up to at most ``last`` and ``bytes_max`` (but one at least); none if the first
+        one is not here."""
+        if not self._entries or not self._entries[0].index <= first <= self._entries[-1].index:
+            return []
+        start = first - self._entries[0].index
+        found: list[Entry] = []
+        size = 0
+        for at in range(start, min(len(self._entries), start + last - first + 1)):
+            size += _nbytes(self._entries[at])
+            if found and size > bytes_max:
+                break
+            found.append(self._entries[at])
+        return found
+
+
+def _nbytes(entry: Entry) -> int:
+    return HEADER_BYTES + memoryview(entry.payload).nbytes
