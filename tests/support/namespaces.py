@@ -87,7 +87,7 @@ class Namespaces:
 
     def __init__(self, peers: Sequence[str]) -> None:
         assert 0 < len(peers) < _HOST_NUMBER
-        self.peers = tuple(peers)
+        self.peers: Sequence[str] = tuple(peers)
         lab, pid = next(_labs), os.getpid()
         self._prefix = f"sw{pid}" + ("" if lab == 0 else f"x{lab}")
         self._network = f"10.{64 + (pid >> 8) % 128}.{pid % 256}."

@@ -221,7 +221,8 @@ class Peers:
         """Of stopped peers: what ``verify`` finds in each, and between the first and the others."""
         found = []
         first, *others = (node.data for node in self.nodes.values())
-        for arguments in ([first], *([other, "--against", first] for other in others)):
+        against: list[list[str | Path]] = [[other, "--against", first] for other in others]
+        for arguments in [[first], *against]:
             done = run_cli("verify", *arguments, timeout_s=120)
             if done.returncode != 0:
                 found.append(f"verify {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}")

@@ -11,6 +11,7 @@ Limits: connections are taken by the kernel also over a cut link, and nothing fo
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import struct
 import threading
@@ -24,40 +25,87 @@ from .namespaces import HOST
 
 _PIECE = 32 << 10
 Link = tuple[str, str]
+_given: set[int] = set()
 
 
-class Proxies:
-    """A lab on 127.0.0.2, 127.0.0.3, … with a proxy in front of each peer."""
+class Loopback:
+    """Peers on ports of 127.0.0.1, for tests that leave the links alone."""
 
-    kind = "loopback addresses and proxies"
+    kind = "loopback"
     host = "127.0.0.1"
 
     def __init__(self, peers: Sequence[str]) -> None:
-        self.peers = tuple(peers)
-        self._pids: dict[int, str] = {}
-        self._cut: set[Link] = set()
-        self._rates: dict[Link, int] = {}
-        self._changed = threading.Condition()
-        self._closed = False
-        self._ips = {peer: f"127.0.0.{number}" for number, peer in enumerate(self.peers, 2)}
-        self._doors = {peer: socket.create_server((self._ips[peer], 0)) for peer in self.peers}
-        self._listen = {peer: _free(self._ips[peer]) for peer in self.peers}
-        self._metrics = {peer: _free(self._ips[peer]) for peer in self.peers}
-        self._ends: set[socket.socket] = set()
-        for peer in self.peers:
-            threading.Thread(target=self._accept, args=(peer,), daemon=True).start()
+        self.peers: Sequence[str] = tuple(peers)
+        self._ips = self._places()
+        self._listen = {peer: (ip, free_port(ip)) for peer, ip in self._ips.items()}
+        self._metrics = {peer: (ip, free_port(ip)) for peer, ip in self._ips.items()}
 
-    def address(self, peer: str) -> str:
-        return f"{self._ips[peer]}:{self._doors[peer].getsockname()[1]}"
+    def _places(self) -> dict[str, str]:
+        return dict.fromkeys(self.peers, self.host)
 
     def listen(self, peer: str) -> str:
         return "{}:{}".format(*self._listen[peer])
+
+    def address(self, peer: str) -> str:
+        return self.listen(peer)
 
     def metrics(self, peer: str) -> str:
         return "{}:{}".format(*self._metrics[peer])
 
     def command(self, peer: str, command: Sequence[str]) -> list[str]:
         return list(command)
+
+    def started(self, peer: str, pid: int) -> None:
+        pass
+
+    def cut(self, source: str, target: str) -> None:
+        raise NotImplementedError("there is nothing in between")
+
+    def slow(self, source: str, target: str, bytes_s: int) -> None:
+        raise NotImplementedError("there is nothing in between")
+
+    def heal(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Proxies(Loopback):
+    """A lab on 127.0.0.2, 127.0.0.3, … with a proxy in front of each peer."""
+
+    kind = "loopback addresses and proxies"
+
+    def __init__(self, peers: Sequence[str]) -> None:
+        super().__init__(peers)
+        self._pids: dict[int, str] = {}
+        self._cut: set[Link] = set()
+        self._rates: dict[Link, int] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._doors = {
+            peer: socket.create_server((ip, free_port(ip))) for peer, ip in self._ips.items()
+        }
+        self._ends: set[socket.socket] = set()
+        for peer in self.peers:
+            threading.Thread(target=self._accept, args=(peer,), daemon=True).start()
+
+    def _places(self) -> dict[str, str]:
+        return {peer: f"127.0.0.{number}" for number, peer in enumerate(self.peers, 2)}
+
+    def address(self, peer: str) -> str:
+        return "{}:{}".format(*self._doors[peer].getsockname())
 
     def started(self, peer: str, pid: int) -> None:
         self._pids[pid] = peer
@@ -85,17 +133,6 @@ class Proxies:
             door.close()
         for end in list(self._ends):
             _shut(end)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # How
 
@@ -172,10 +209,16 @@ def _holds(pid: int, inode: str) -> bool:
     return False
 
 
-def _free(ip: str) -> tuple[str, int]:
-    with socket.socket() as probe:
-        probe.bind((ip, 0))
-        return ip, probe.getsockname()[1]
+def free_port(ip: str) -> int:
+    """A port nothing listens on, below the range that outgoing connections take theirs from: a
+    peer that keeps dialling a dead one would else be given the very same port some day."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((ip, port))
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 def _shut(end: socket.socket) -> None:
