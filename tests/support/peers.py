@@ -221,8 +221,9 @@ class Peers:
         """Of stopped peers: what ``verify`` finds in each, and between the first and the others."""
         found = []
         first, *others = (node.data for node in self.nodes.values())
-        against: list[list[str | Path]] = [[other, "--against", first] for other in others]
-        for arguments in [[first], *against]:
+        calls: list[list[str | Path]] = [[first]]
+        calls += [[other, "--against", first] for other in others]
+        for arguments in calls:
             done = run_cli("verify", *arguments, timeout_s=120)
             if done.returncode != 0:
                 found.append(f"verify {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}")
