@@ -82,11 +82,13 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True, slots=True)
 class Ack(Message):
-    """Answer to ``Append``, ``Heartbeat`` and ``SnapshotOffer``, and told again when more is durable.
+    """Answer to ``Append``, ``Heartbeat`` and ``SnapshotOffer``; to an ``Append`` with news when
+    that is durable.
 
     ``durable``: the highest index verified against this master *and* on this peer's disk.
-    ``verified``: the same without the disk. ``rejected``: the entry before an ``Append``'s first did
-    not match; ``hint``: the highest index at which it could. ``sent_at``: echoed, -1.0 if unasked.
+    ``verified``: the same without the disk. ``rejected``: the entry before an ``Append``'s first
+    did not match; ``hint``: the highest index at which it could. ``sent_at``: echoed; -1.0 if
+    unasked, or if what was asked is of an older epoch (then only ``epoch`` means anything).
     """
 
     durable: int
@@ -112,7 +114,8 @@ class TakeOver(Message):
 class HardState:
     """What must be on disk before a message that depends on it leaves.
 
-    ``voter``: this store may vote: it took part in the founding, or saw its own admission committed.
+    ``voter``: this store may vote: it took part in the founding, or saw its own admission
+    committed, and no later configuration without it.
     """
 
     epoch: int = 0

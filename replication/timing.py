@@ -1,30 +1,47 @@
-"""How long peers wait for each other, in seconds of the monotonic clock."""
+"""How long peers wait for one another.
+
+Theory: a master may act alone only while no other can have been elected. It knows when it sent what
+a majority has answered; each of those peers has promised to grant no vote for ``promise_s`` after
+it *received* that, which was later. So the master's lease, counted from the *sending*, ends before
+the first promise does, as long as clocks do not drift by more than the gap between the two.
+
+Rules
+- Seconds of a monotonic clock that runs on while the machine sleeps. Clocks of different peers are
+  never compared; only their speed matters, and a quarter of it is allowed for.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..wheel.errors import InvalidConfiguration
-
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Errors on construction: ``InvalidConfiguration``."""
+    """Seconds.
+
+    ``heartbeat_s``: how often a master tells that it is there. ``lease_s``: how long it may act
+    after the sending of what a majority has answered. ``promise_s``: how long a peer that heard
+    from its master grants no vote, and how long a master without a majority stays one.
+    ``election_spread_s``: an election starts that much later at most, by chance, so that peers
+    seldom start together. ``hand_over_s``: how long a hand-over may wait for the next master to
+    have everything.
+    """
 
     heartbeat_s: float = 0.08
-    """The master tells so often that it is there."""
     lease_s: float = 0.6
-    """A master acts for so long after a majority answered; counted from when it asked."""
     promise_s: float = 0.8
-    """A peer grants no vote for so long after it heard from its master."""
     election_spread_s: float = 0.4
-    """A peer asks for votes after ``promise_s`` and up to so much more."""
+    hand_over_s: float = 0.15
 
     def __post_init__(self) -> None:
-        if not 0 < self.heartbeat_s < self.lease_s < self.promise_s or self.election_spread_s <= 0:
-            raise InvalidConfiguration(
-                "peers' timing is not usable",
-                got=f"heartbeat {self.heartbeat_s}, lease {self.lease_s}, promise {self.promise_s}",
-                limit="0 < heartbeat < lease < promise, spread above 0",
-                remedy="A lease that outlives the promise would allow two masters",
+        if not 0 < self.heartbeat_s <= self.lease_s / 2:
+            raise ValueError(
+                f"heartbeat {self.heartbeat_s} s: must be above 0 and at most half the lease, "
+                f"{self.lease_s} s"
             )
+        if self.lease_s >= self.promise_s:
+            raise ValueError(
+                f"lease {self.lease_s} s: must be shorter than the promise, {self.promise_s} s"
+            )
+        if self.election_spread_s <= 0 or self.hand_over_s <= 0:
+            raise ValueError("election_spread_s and hand_over_s must be above 0")

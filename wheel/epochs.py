@@ -1,10 +1,10 @@
 """Which epoch made which entry of a journal.
 
-Theory: an epoch makes entries one after another, and epochs never fall along the log. So the epochs
-of millions of entries are a handful of runs, each named by the index of its first entry; one search
-among them answers what replication asks of any entry. The *base* is the entry just before the first
-one known, whose epoch the checkpoint or the segment's header has kept: the first entry to be shipped
-needs the epoch of the one before it.
+Theory: an epoch makes entries one after another, and epochs never fall along the log. So the
+epochs of millions of entries are a handful of runs, each named by the index of its first entry; one
+search among them answers what replication asks of any entry. The *base* is the entry just before
+the first one known, whose epoch the checkpoint or the segment's header has kept: the first entry to
+be shipped needs the epoch of the one before it.
 
 Rules
 - Indexes are consecutive, epochs never fall.
@@ -23,10 +23,10 @@ class Epochs:
     __slots__ = ("_epochs", "_firsts", "_last")
 
     def __init__(self, base_index: int = 0, base_epoch: int = 0) -> None:
-        """``base_index``, ``base_epoch``: the entry before the first one known; 0 and 0 when the log
-        begins at its beginning."""
-        # Two lists of the same length, both ascending: run i is the entries from _firsts[i] on, made
-        # in _epochs[i]. The first run begins at the base.
+        """``base_index``, ``base_epoch``: the entry before the first one known; 0 and 0 when the
+        log begins at its beginning."""
+        # Two lists of the same length, both ascending: run i is the entries from _firsts[i] on,
+        # made in _epochs[i]. The first run begins at the base.
         self._firsts = [base_index]
         self._epochs = [base_epoch]
         self._last = base_index
@@ -87,14 +87,14 @@ class Epochs:
         self._firsts[0] = base
 
     def last_of_at_most(self, epoch: int) -> int:
-        """Index of the last entry made in ``epoch`` or before; the base when there is none known."""
+        """Index of the last entry made in ``epoch`` or before; the base if there is none."""
         run = bisect_right(self._epochs, epoch)
         if run == len(self._epochs):
             return self._last
         return max(self._firsts[run] - 1, self._firsts[0])
 
     def first_of_at_least(self, epoch: int) -> int:
-        """Index of the first entry made in ``epoch`` or later, ``last_index + 1`` if there is none."""
+        """Index of the first entry made in ``epoch`` or later; ``last_index + 1`` if none was."""
         run = bisect_left(self._epochs, epoch)
         return self._firsts[run] if run < len(self._firsts) else self._last + 1
 

@@ -1,0 +1,85 @@
+"""Standing for election, and who may be voted for.
+
+Theory: two majorities of the same stores have a store in common, and a store votes once an epoch;
+so an epoch has one master. It votes only for a log that has all that its own may hold committed; so
+a new master has all that was ever committed. And it votes for nobody while a master may rely on it;
+so an old master's lease is over before there is a new one.
+
+Founding is the one election without admitted stores: every configured peer must grant, each with an
+empty log, and the first entry admits exactly the stores that did.
+"""
+
+from __future__ import annotations
+
+from .logview import LogView
+from .messages import AskVote, HardState, StoreIds, Vote
+
+
+class Candidacy:
+    """Votes asked for and given, in one epoch."""
+
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        pre: bool,
+        founding: bool,
+        transfer: bool,
+        electorate: StoreIds,
+        peers: int,
+        me: str,
+        store: bytes,
+    ) -> None:
+        """``electorate``: the admitted stores by the candidate's log. ``peers``: how many are
+        configured; all of them must grant a founding."""
+        self.epoch = epoch
+        self.pre = pre
+        self.founding = founding
+        self.transfer = transfer
+        self._electorate = electorate
+        self._needed = peers if founding else majority(electorate)
+        self.grants = {me: store}
+
+    @property
+    def won(self) -> bool:
+        if self.founding:
+            return len(self.grants) >= self._needed
+        granted = sum(self.grants.get(peer) == store for peer, store in self._electorate.items())
+        return granted >= self._needed
+
+    def count(self, vote: Vote) -> None:
+        if (vote.granted and vote.epoch == self.epoch and vote.pre == self.pre) and (
+            vote.founding == self.founding
+        ):
+            self.grants[vote.sender] = vote.store
+
+
+def majority(stores: StoreIds) -> int:
+    """How many of them are more than half."""
+    return len(stores) // 2 + 1
+
+
+def may_found(log: LogView, hard: HardState) -> bool:
+    """Whether this store may take part in a founding: it is empty, and has never heard of a group
+    (or only of a founding in which it voted)."""
+    return log.empty and (hard.epoch == 0 or hard.voter)
+
+
+def why_not(ask: AskVote, log: LogView, hard: HardState, *, promised: bool) -> str:
+    """Why this peer does not vote as asked; empty if it does.
+
+    ``promised``: a master may rely on this peer not to vote. Spent votes and epochs of a real vote
+    are not looked at here.
+    """
+    if ask.founding:
+        if not may_found(log, hard):
+            return "not empty" if not log.empty else "heard of a group"
+    elif not hard.voter:
+        return "store not admitted"
+    if promised and not ask.transfer:
+        return "has a master"
+    if ask.pre and ask.epoch <= hard.epoch:
+        return "old epoch"
+    if not log.covered_by(ask.last_index, ask.last_epoch):
+        return "log behind"
+    return ""
