@@ -107,6 +107,11 @@ class Marks:
     delivered: int = 0
     dead: int = 0
 
+    def follows(self, other: Marks) -> bool:
+        """Whether the main mark stands where ``other``'s does, or further, along both axes."""
+        mine, theirs = self.main, other.main
+        return mine.L >= theirs.L and (mine.c, mine.r) >= (theirs.c, theirs.r)
+
     def all_cover(self, end_due: int, highest_offset: int) -> bool:
         """Whether every mark covers every row due before ``end_due`` with offset <= highest.
 

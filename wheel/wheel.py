@@ -444,7 +444,8 @@ class Wheel:
 
     def _count(self, done: Sequence[Queued], pieces: Sequence[Piece]) -> None:
         for queued in done:
-            if queued.marks is not None:
+            # The checkpoint's are newer than what lies just behind it.
+            if queued.marks is not None and queued.marks.follows(self._committed_marks):
                 self._committed_marks = queued.marks
             if queued.config is not None:
                 self._configure(queued.config)

@@ -1,0 +1,331 @@
+"""A wheel that is one of several, driven by hand: what replication decides, the wheel obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.entry import Entry, Kind, decode_entry
+from slotwheel.wheel.errors import InvalidConfiguration, NotMaster
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.peer import PeerWheel
+from slotwheel.wheel.receipt import CancelAnswer, Receipt
+from slotwheel.wheel.state import LmdbState
+from slotwheel.wheel.wheel import Wheel
+from support.datadirs import assert_sound
+from support.wheels import batch
+
+NOW = 1_800_000_000_000
+STORES = {"a": b"a" * 16, "b": b"b" * 16}
+
+
+class Peer:
+    """One directory and its wheel."""
+
+    def __init__(self, path: Path, name: str, config: WheelConfig) -> None:
+        self.path, self.name, self.config = path / name, name, config
+        self.path.mkdir()
+        self.open()
+
+    def open(self) -> None:
+        self.files = OsFiles(self.path)
+        self.state = LmdbState(self.path)
+        self.wheel = PeerWheel.open(self.files, self.state, self.config, NOW, node_id=self.name)
+
+    def close(self) -> None:
+        self.wheel.close()
+        self.files.close()
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    def sync(self) -> None:
+        while self.wheel.write_pending(0):
+            pass
+
+    def send(self, *rows: tuple[int, str, bytes], sequence: int = -1) -> Future[Receipt]:
+        producer = 7 if sequence >= 0 else 0
+        return self.wheel.append(batch(rows), NOW, producer=producer, sequence=sequence)
+
+    def lead(self, epoch: int) -> None:
+        self.wheel.promise(epoch, self.name, True)
+        self.wheel.lead(epoch, STORES, NOW)
+        self.sync()
+        self.wheel.commit(self.wheel.log_view().durable)
+        assert self.wheel.serving
+
+    def ship(self, other: Peer, commit: int | None = None) -> None:
+        """All that the other one lacks, as bytes; then tell it what is committed."""
+        epoch, _, voter = other.wheel.hard()
+        if epoch < self.wheel.hard()[0]:
+            other.wheel.promise(self.wheel.hard()[0], "", voter)
+        first = other.wheel.log_view().placed + 1
+        last = self.wheel.log_view().written
+        while first <= last:
+            found = self.wheel.entries(first, last, 1 << 20)
+            other.wheel.receive([over_the_wire(entry) for entry in found])
+            first = found[-1].index + 1
+        other.sync()
+        other.wheel.commit(self.wheel.commit_index if commit is None else commit)
+
+
+def over_the_wire(entry: Entry) -> Entry:
+    data = b"".join(bytes(part) for part in entry.encode())
+    return decode_entry(data, "the wire", 0)
+
+
+@pytest.fixture
+def config() -> WheelConfig:
+    return WheelConfig(segment_bytes=4096, peer_journal_bytes_max=8192, disk_reserve_bytes=0)
+
+
+@pytest.fixture
+def peers(tmp_path: Path, config: WheelConfig) -> Iterator[tuple[Peer, Peer]]:
+    both = Peer(tmp_path, "a", config), Peer(tmp_path, "b", config)
+    yield both
+    for one in both:
+        one.close()
+        assert_sound(one.path)
+
+
+def delivered(peer: Peer, now_ms: int) -> list[bytes]:
+    values: list[bytes] = []
+    while (chunk := peer.wheel.next_chunk(now_ms)) is not None:
+        values += chunk.rows.column("value").to_pylist()
+        peer.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+    return values
+
+
+def test_a_standby_takes_nothing_and_says_who_does(peers: tuple[Peer, Peer]) -> None:
+    a, _ = peers
+    a.wheel.stand_by("10.0.0.2:7200")
+    with pytest.raises(NotMaster, match=r"10\.0\.0\.2:7200"):
+        a.send((NOW, "t", b"x"))
+    with pytest.raises(NotMaster):
+        a.wheel.cancel([MessageId("default", NOW, 0, 0)], NOW)
+    assert not a.wheel.serving
+    assert a.wheel.status().pending == 0
+
+
+def test_an_epoch_begins_with_an_entry_that_names_the_stores(peers: tuple[Peer, Peer]) -> None:
+    a, b = peers
+    a.wheel.promise(1, "a", True)
+    a.wheel.lead(1, STORES, NOW)
+    with pytest.raises(NotMaster, match="starting"):
+        a.send((NOW, "t", b"too soon"))
+    a.sync()
+    assert not a.wheel.serving, "durable is not committed"
+    assert a.wheel.written_after(0) == [(1, 1, STORES)]
+    a.wheel.commit(1)
+    assert a.wheel.serving
+    a.ship(b)
+    assert b.wheel.known_stores() == [(1, STORES)]
+    assert b.wheel.epochs().last_epoch == 1
+    one = MessageId("default", NOW, 3, 0)
+    assert b.wheel.mint.one(one.due, one.offset) == a.wheel.mint.one(one.due, one.offset)
+
+
+def test_a_caller_waits_for_the_commit_and_early_ones_for_the_disk(
+    peers: tuple[Peer, Peer],
+) -> None:
+    a, _ = peers
+    a.lead(1)
+    late = a.send((NOW, "t", b"1"))
+    early = a.wheel.append(batch([(NOW, "t", b"2")]), NOW, early=True)
+    a.sync()
+    assert early.done()
+    assert not late.done()
+    assert delivered(a, NOW + 5) == [], "what is not committed is not delivered"
+    a.wheel.commit(a.wheel.log_view().durable)
+    assert late.result(0).base_offset == 0
+    assert delivered(a, NOW + 5) == [b"1", b"2"]
+
+
+def test_a_standby_takes_over_where_the_committed_mark_stands(peers: tuple[Peer, Peer]) -> None:
+    a, b = peers
+    a.lead(1)
+    a.send((NOW + 1, "t", b"first"), (NOW + 9_000, "t", b"later"))
+    a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    assert delivered(a, NOW + 2) == [b"first"]
+    a.wheel.tell_mark(NOW + 500, at_once=True)
+    a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    a.ship(b)
+    assert b.wheel.status().pending == 1
+    assert b.wheel.status().delivered == 1
+    b.lead(2)
+    assert delivered(b, NOW + 9_001) == [b"later"]
+
+
+def test_a_suffix_that_another_master_never_had_is_cut(peers: tuple[Peer, Peer]) -> None:
+    a, b = peers
+    a.lead(1)
+    kept = a.send((NOW + 1, "t", b"kept"), sequence=1)
+    a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    a.ship(b)
+    assert kept.done()
+    lost = a.send((NOW + 1, "t", b"lost"), sequence=2)
+    a.sync()
+    queued = a.send((NOW + 1, "t", b"never written"), sequence=3)
+    a.wheel.stand_by("b:1")
+    for future in (lost, queued):
+        with pytest.raises(NotMaster):
+            future.result(0)
+    b.lead(2)
+    other = b.send((NOW + 1, "t", b"other"), sequence=2)
+    b.sync()
+    b.wheel.commit(b.wheel.log_view().durable)
+    assert other.result(0).base_offset == 1, "the offset that was never committed"
+    a.wheel.cut_after(b.wheel.log_view().first + 1)
+    b.ship(a)
+    a.reopen()
+    a.wheel.commit(b.wheel.commit_index)
+    assert a.wheel.epochs().last_epoch == 2
+    a.lead(3)
+    assert delivered(a, NOW + 5) == [b"kept", b"other"]
+    again = a.send((NOW + 1, "t", b"other"), sequence=2)
+    assert again.result(0).base_offset == 1, "the next master knows what the last one stored"
+
+
+def test_a_restart_believes_nothing_behind_the_checkpoint(peers: tuple[Peer, Peer]) -> None:
+    a, _ = peers
+    a.lead(1)
+    a.send((NOW + 1, "t", b"x"))
+    a.sync()
+    a.reopen()
+    assert a.wheel.commit_index == 0
+    assert a.wheel.status().accepted == 0
+    a.wheel.commit(2)
+    assert a.wheel.status().accepted == 1
+
+
+def test_a_cancel_of_the_last_master_holds_for_the_next(peers: tuple[Peer, Peer]) -> None:
+    a, b = peers
+    a.lead(1)
+    receipt = a.send((NOW + 50, "t", b"x"), (NOW + 50, "t", b"y"))
+    a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    target = a.wheel.mint.one(NOW + 50, receipt.result(0).base_offset)
+    assert a.wheel.cancel([target], NOW, 0.0) == [CancelAnswer.UNKNOWN], "not committed in time"
+    a.sync()
+    a.ship(b)
+    a.wheel.stand_by()
+    b.lead(2)
+    assert delivered(b, NOW + 60) == [b"y"]
+    assert b.wheel.cancel([target], NOW, 0.0) == [CancelAnswer.CANCELLED]
+
+
+def test_a_master_that_lost_its_epoch_books_nothing_more(peers: tuple[Peer, Peer]) -> None:
+    a, _ = peers
+    a.lead(1)
+    a.send((NOW, "t", b"x"))
+    a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    master = a.wheel.master
+    assert master is not None
+    chunk = master.next_chunk(NOW + 1)
+    assert chunk is not None
+    a.wheel.stand_by()
+    master.answer(chunk, np.ones(1, np.bool_))
+    assert master.next_chunk(NOW + 2) is None
+    assert a.wheel.status().delivered == 0
+    a.lead(2)
+    assert delivered(a, NOW + 2) == [b"x"], "the next epoch delivers what no mark tells of"
+
+
+def test_old_entries_come_from_the_journal_and_dropped_ones_are_named(
+    peers: tuple[Peer, Peer],
+) -> None:
+    a, b = peers
+    a.lead(1)
+    for number in range(40):
+        a.send((NOW + 60_000 + number, "t", bytes(400)))
+        a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    a.reopen()  # nothing is in memory now
+    a.wheel.commit(41)
+    a.ship(b, commit=41)
+    assert b.wheel.log_view().durable == 41
+    a.wheel.spill(NOW + 60_000, everything=True)
+    first = a.wheel.log_view().first
+    assert 1 < first < 41, "the newest part stays"
+    with pytest.raises(LookupError):
+        a.wheel.entries(first - 1, 41, 1000)
+    assert a.wheel.entries(first, 41, 1)[0].index == first
+
+
+def test_a_snapshot_fills_an_empty_peer(peers: tuple[Peer, Peer]) -> None:
+    a, b = peers
+    a.lead(1)
+    for number in range(40):
+        a.send((NOW + 1_000 * number, "t", b"%d" % number))
+        a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    assert len(delivered(a, NOW + 10_000)) == 11
+    a.wheel.tell_mark(NOW + 10_000, at_once=True)
+    a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    a.wheel.spill(NOW + 60_000, everything=True)
+    b.wheel.promise(1, "a", False)
+    sink = b.wheel.snapshot_sink()
+    with a.wheel.snapshot() as source:
+        assert a.wheel.clean(NOW + 60_000) == 0, "the cleaner waits"
+        sink.begin()
+        sink.header(source.header())
+        for second, position, data in source.chunks(100):
+            sink.chunk(second, position, data)
+        index, epoch, stores = b.wheel.install(sink.finish())
+    assert (index, epoch, stores) == (a.wheel.status().checkpoint_index, 1, STORES)
+    assert b.wheel.hard() == (1, "a", False), "the promise is kept"
+    assert b.wheel.commit_index == index
+    assert b.wheel.status().pending == 29
+    a.send((NOW + 5, "t", b"and on"))
+    a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    a.ship(b)
+    b.reopen()
+    b.wheel.commit(a.wheel.commit_index)
+    b.lead(2)
+    assert delivered(b, NOW + 12_000) == [b"and on", b"11", b"12"]
+
+
+def test_alone_and_among_peers_are_two_kinds_of_directories(
+    tmp_path: Path, config: WheelConfig
+) -> None:
+    for first, second in ((Wheel, PeerWheel), (PeerWheel, Wheel)):
+        path = tmp_path / first.__name__
+        path.mkdir()
+        wheel = first.open(OsFiles(path), LmdbState(path), config, NOW, node_id="a")
+        if isinstance(wheel, PeerWheel):
+            wheel.lead(1, STORES, NOW)
+        wheel.write_pending(0)
+        wheel.append(batch([(NOW, "t", b"x")]), NOW) if first is Wheel else None
+        wheel.write_pending(0)
+        wheel.close()
+        state = LmdbState(path)
+        with pytest.raises(InvalidConfiguration, match="peers"):
+            second.open(OsFiles(path), state, config, NOW, node_id="a")
+        state.close()
+
+
+def test_marks_and_configurations_are_entries_like_others(peers: tuple[Peer, Peer]) -> None:
+    a, b = peers
+    a.lead(1)
+    a.wheel.tell_stores({**STORES, "c": b"c" * 16})
+    a.wheel.tell_mark(NOW + 1_000, at_once=True)
+    a.sync()
+    kinds = [entry.kind for entry in a.wheel.entries(1, 9, 1 << 20)]
+    assert kinds == [Kind.CONFIG, Kind.CONFIG]
+    assert a.wheel.known_stores()[-1] == (2, {**STORES, "c": b"c" * 16})
+    a.wheel.commit(2)
+    a.ship(b)
+    assert b.wheel.known_stores() == [(2, {**STORES, "c": b"c" * 16})]

@@ -1,0 +1,296 @@
+"""A wheel that is one of several: a standby that stores, or the master of an epoch.
+
+Theory: log, tail and slot files are the same as on a node alone; what differs is who decides. What
+is committed, where the log ends, and who is master come from outside (``replication``), through the
+methods here. Nothing behind the checkpoint counts at a restart until a master says so.
+
+    standby:  receive -> journal -> commit -> tail -> slot files; marks and cleaning follow the log
+    master:   the same, and appends, delivery, marks
+
+Rules
+- A master takes appends and delivers only once the first entry of its epoch is committed: then all
+  before it is committed too, so what it knows of producers, marks and cancels is true.
+- ``receive``, ``cut_after``, ``commit``, ``lead``, ``stand_by``, ``install`` belong to one thread.
+- The journal is not cut down to the checkpoint: its newest part stays for peers that fall behind.
+
+Source: DESIGN section 7.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .arrived import arrived
+from .entry import Entry
+from .epochs import Epochs
+from .errors import NotMaster, Overloaded
+from .log import Look, Queued
+from .mark import Marks
+from .recovery import Recovered, configuration, recover
+from .snapshot import SnapshotSink, SnapshotSource
+from .state import Update
+from .switch import complete_switch
+from .wheel import Wheel
+
+StoreIds = dict[str, bytes]
+_READERS_MAX = 4
+
+
+class PeerWheel(Wheel):
+    """Use ``PeerWheel.open``: it opens as a standby."""
+
+    _replicated = True
+
+    def _begin(self, found: Recovered, now_ms: int) -> None:
+        self._vote = found.stored.vote
+        self._voter = found.stored.voter
+        self._epoch = found.stored.epoch
+        self._known_config = found.config
+        self._first_own = 0  # index of the first entry of the epoch this peer leads; 0: it does not
+        self._led_ms = now_ms
+        self._epoch_offset = 0
+        self._master_address = ""
+        self._pins: list[int] = []
+        self._readers: dict[int, Iterator[Entry]] = {}
+        self._config_told = True  # told by whoever leads, never by the way
+        self.on_serving: Callable[[], None] = lambda: None
+
+    # -- what replication needs to know ----------------------------------------------------------
+
+    @property
+    def log_changed(self) -> Callable[[], None]:
+        """Called from the syncer's thread when entries were written, synced, or taken back."""
+        return self._log.changed
+
+    @log_changed.setter
+    def log_changed(self, call: Callable[[], None]) -> None:
+        self._log.changed = call
+
+    def log_view(self) -> Look:
+        with self._lock:
+            return self._log.look()
+
+    def hard(self) -> tuple[int, str, bool]:
+        """Epoch, vote, and whether this store may vote, as promised last."""
+        return self._epoch, self._vote, self._voter
+
+    def promise(self, epoch: int, vote: str, voter: bool) -> None:
+        """Durable when it returns. Errors: ``OSError``, ``SyncFailed``."""
+        self._state.commit(Update(epoch=epoch, vote=vote, voter=voter))
+        self._epoch, self._vote, self._voter = epoch, vote, voter
+
+    def epochs(self) -> Epochs:
+        """The epochs of all entries up to the last one placed; a copy."""
+        with self._lock:
+            epochs = self._log.journal.epochs.copy()
+            for queued in self._log.uncommitted():
+                if queued.entry.index > epochs.last_index:
+                    epochs.append(queued.entry.index, queued.entry.epoch)
+            return epochs
+
+    @property
+    def commit_index(self) -> int:
+        return self._log.commit_index
+
+    def known_stores(self) -> list[tuple[int, StoreIds]]:
+        """The admitted stores by index of the entry that says so: the committed one first, then
+        those that may still be cut."""
+        with self._lock:
+            found = []
+            if self._configuration:
+                found.append((self._log.commit_index, _stores(self._configuration)))
+            for queued in self._log.uncommitted():
+                if queued.config is not None:
+                    found.append((queued.entry.index, _stores(queued.config)))
+            return found
+
+    def written_after(self, index: int) -> list[tuple[int, int, StoreIds | None]]:
+        """Index, epoch, and the admitted stores if it is a configuration, of each uncommitted entry
+        in the journal behind ``index``."""
+        with self._lock:
+            written = self._log.written_after(index)
+        return [
+            (
+                queued.entry.index,
+                queued.entry.epoch,
+                None if queued.config is None else _stores(queued.config),
+            )
+            for queued in written
+        ]
+
+    def entries(self, first: int, last: int, bytes_max: int) -> list[Entry]:
+        """Entries from ``first`` on, to be shipped: one at least, up to ``last`` or ``bytes_max``.
+
+        Errors: ``LookupError`` when the journal does not have them; ``Damaged``; ``OSError``.
+        """
+        with self._lock:
+            found = self._log.recent(first, last, bytes_max)
+            reader = None if found else self._readers.pop(first, None)
+        if found:
+            return found
+        return self._read_entries(reader or self._log.journal.read(first), first, last, bytes_max)
+
+    def _read_entries(
+        self, reader: Iterator[Entry], first: int, last: int, bytes_max: int
+    ) -> list[Entry]:
+        """From the journal, where a pass goes on when the next part is asked for."""
+        found: list[Entry] = []
+        size = 0
+        for entry in reader:
+            found.append(entry)
+            size += len(entry.payload)
+            if entry.index >= last or size >= bytes_max:
+                break
+        if not found:
+            raise LookupError(f"entry {first} is not in the journal")
+        with self._lock:
+            self._readers[found[-1].index + 1] = reader
+            while len(self._readers) > _READERS_MAX:
+                self._readers.pop(next(iter(self._readers)))
+        return found
+
+    # -- a standby -------------------------------------------------------------------------------
+
+    def receive(self, entries: Sequence[Entry]) -> None:
+        """Queue entries of a master for the syncer. They follow on from the last one placed.
+
+        Errors: ``Damaged`` when one is not what its header says; ``NotRunning``.
+        """
+        parsed = [arrived(entry) for entry in entries]
+        with self._lock:
+            self._log.receive(parsed)
+
+    def cut_after(self, index: int) -> None:
+        """Forget all entries behind ``index``, none of which is committed."""
+        with self._lock:
+            self._readers.clear()
+        self._give_up(self._log.cut_after(index))
+
+    def stand_by(self, master: str = "") -> None:
+        """This peer is not the master; ``master`` is the address of the one that is, if known."""
+        with self._lock:
+            self._master_address = master
+            reign, self._master = self._master, None
+            led, self._first_own = self._first_own, 0
+        if reign is not None:
+            reign.end()
+        if led:
+            self._give_up(self._log.withdraw(self._not_master()))
+
+    def _not_master(self) -> NotMaster:
+        if self._first_own:
+            return NotMaster("the master is starting", remedy="Send it again in a moment")
+        return NotMaster(master=self._master_address)
+
+    # -- the master of an epoch ------------------------------------------------------------------
+
+    def lead(self, epoch: int, stores: Mapping[str, bytes], now_ms: int) -> None:
+        """Elected: begin the epoch with an entry that names the admitted stores. Appends are taken
+        and delivery begins when it is committed (``serving``, ``on_serving``)."""
+        with self._lock:
+            assert not self._first_own, "leads already"
+            self._log.epoch = epoch
+            self._epoch_offset = self._log.next_offset
+            self._led_ms = now_ms
+            self._master_address = ""
+            known = self._configuration
+            for queued in self._log.uncommitted():
+                known = known if queued.config is None else dict(queued.config)
+            self._known_config = configuration(known, self.config)
+            self._first_own = self._tell(stores)
+
+    def tell_stores(self, stores: Mapping[str, bytes]) -> None:
+        """Append an entry that admits ``stores`` and no others."""
+        with self._lock:
+            self._tell(stores)
+
+    def _tell(self, stores: Mapping[str, bytes]) -> int:
+        named = {name: store.hex() for name, store in sorted(stores.items())}
+        self._known_config = {**self._known_config, "stores": named}
+        return self._queue_config(self._known_config).entry.index
+
+    @property
+    def serving(self) -> bool:
+        """Whether this peer takes appends and delivers."""
+        return self._master is not None
+
+    def _written(self) -> None:
+        """What is committed is decided by peers."""
+
+    def _count(self, done: Sequence[Queued], pieces: Sequence[Any]) -> None:
+        super()._count(done, pieces)
+        if self._first_own and self._master is None and self.commit_index >= self._first_own:
+            self._reign(self._epoch_offset, self._led_ms)
+            self.on_serving()
+
+    def _check_room(self, now_ms: int) -> None:
+        super()._check_room(now_ms)
+        if self._log.queued_bytes >= self.config.majority_lag_bytes_max:
+            raise Overloaded(
+                "the peers are behind: too much waits for a majority of them",
+                got=f"{self._log.queued_bytes} bytes",
+                limit=f"{self.config.majority_lag_bytes_max} bytes",
+                remedy="Nothing was stored. Send it again in a moment",
+            )
+
+    # -- slot files and snapshots ----------------------------------------------------------------
+
+    def _drop_journal(self, below: int) -> None:
+        with self._lock:
+            below = min([below, *self._pins])
+        self._log.journal.drop_below(below, keep_bytes=self.config.peer_journal_bytes_max)
+
+    def _clean(self, marks: Marks) -> int:
+        return 0 if self._pins else super()._clean(marks)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[SnapshotSource]:
+        """All that is spilled, to be copied by a peer; the journal follows behind it. Meanwhile no
+        slot file is deleted, and the journal from there on stays."""
+        with self._files_lock:
+            stored = self._state.load()
+            index = stored.checkpoint.index
+            with self._lock:
+                self._pins.append(index + 1)
+        try:
+            yield SnapshotSource(self._files, stored)
+        finally:
+            with self._lock:
+                self._pins.remove(index + 1)
+
+    def snapshot_sink(self) -> SnapshotSink:
+        return SnapshotSink(self._files, self.config.group, after_index=self.commit_index)
+
+    def install(self, update: Update) -> tuple[int, int, StoreIds]:
+        """Switch to a snapshot that was received whole: one commit, then the files move.
+
+        Returns the index and the epoch of the last entry in it, and the admitted stores. Errors:
+        ``OSError`` before the commit: nothing has changed. After it, an error leaves a directory
+        that the next open completes, so the process has to end.
+        """
+        assert self._master is None, "a master needs no snapshot"
+        with self._files_lock, self._log.still():
+            self._state.commit(update)
+            changed = self._log.changed
+            self._log.close()
+            self._log.journal.close()
+            self._storage.close()
+            complete_switch(self._files, self._state)
+            found = recover(self._files, self._state, self.config, replicated=True)
+            with self._lock:
+                self._readers.clear()
+                self._load(found)
+                self._log.changed = changed
+                self._room.notify_all()
+        checkpoint = found.stored.checkpoint
+        return checkpoint.index, checkpoint.epoch, _stores(checkpoint.config)
+
+    def status(self) -> Any:
+        return replace(super().status(), epoch=self._epoch)
+
+
+def _stores(config: Mapping[str, Any]) -> StoreIds:
+    return {name: bytes.fromhex(store) for name, store in config.get("stores", {}).items()}
