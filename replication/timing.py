@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..wheel.errors import InvalidConfiguration
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -25,6 +27,8 @@ class Timing:
     ``election_spread_s``: an election starts that much later at most, by chance, so that peers
     seldom start together. ``hand_over_s``: how long a hand-over may wait for the next master to
     have everything.
+
+    Errors on construction: ``InvalidConfiguration``.
     """
 
     heartbeat_s: float = 0.08
@@ -34,14 +38,13 @@ class Timing:
     hand_over_s: float = 0.15
 
     def __post_init__(self) -> None:
-        if not 0 < self.heartbeat_s <= self.lease_s / 2:
-            raise ValueError(
-                f"heartbeat {self.heartbeat_s} s: must be above 0 and at most half the lease, "
-                f"{self.lease_s} s"
-            )
-        if self.lease_s >= self.promise_s:
-            raise ValueError(
-                f"lease {self.lease_s} s: must be shorter than the promise, {self.promise_s} s"
-            )
-        if self.election_spread_s <= 0 or self.hand_over_s <= 0:
-            raise ValueError("election_spread_s and hand_over_s must be above 0")
+        if 0 < 2 * self.heartbeat_s <= self.lease_s < self.promise_s and (
+            self.election_spread_s > 0 and self.hand_over_s > 0
+        ):
+            return
+        raise InvalidConfiguration(
+            "peers' timing is not usable",
+            got=f"heartbeat {self.heartbeat_s}, lease {self.lease_s}, promise {self.promise_s}",
+            limit="0 < 2 heartbeats <= lease < promise; spread and hand-over above 0",
+            remedy="A lease that outlives the promise would allow two masters",
+        )
