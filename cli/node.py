@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..node.config import DEFAULT_METRICS_ADDRESS, SINKS, NodeConfig
-from ..node.logs import FORMATS, LEVELS, set_up
+from ..node.logs import FORMATS, LEVELS, event, set_up
 from ..node.process import run
+from ..replication.group import Group
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
+from .configfile import read_settings
 from .shared import F, pair, size, span
 
+log = logging.getLogger("slotwheel.node")
+
 OFF = "off"
+_MS = timedelta(milliseconds=1)
 _LIMITS = WheelConfig()
 _IDENTITY = {"group", "slots"}
 
@@ -64,6 +72,14 @@ def _limits(function: F) -> F:
 
 @click.command("node")
 @click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=read_settings,
+    help="Read these options from a TOML file; what is given here wins.",
+)
+@click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
@@ -74,8 +90,8 @@ def _limits(function: F) -> F:
     metavar="HOST:PORT",
     default=DEFAULT_ADDRESS,
     show_default=True,
-    help="Where clients connect; port 0 takes a free one. Knows no users: keep it on a trusted"
-    " network.",
+    help="Where clients connect; port 0 takes a free one. With peers the default is this node's own"
+    " address among them. Knows no users: keep it on a trusted network.",
 )
 @click.option(
     "--metrics",
@@ -86,6 +102,22 @@ def _limits(function: F) -> F:
 )
 @click.option("--group", default=_LIMITS.group, show_default=True, help="Name of the wheel group.")
 @click.option("--node-id", help="Name of this node. [default: the machine's name]")
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    metavar="ID=HOST:PORT",
+    help="A peer of the group: node id, and where others reach it. Name all of them, this node too,"
+    " the same on each.",
+)
+@click.option(
+    "--election",
+    type=span,
+    metavar="SPAN",
+    default=f"{NodeConfig.__dataclass_fields__['election_ms'].default}ms",
+    show_default=True,
+    help="With peers: how long without a word from the master before another is elected.",
+)
 @click.option(
     "--slots",
     type=click.IntRange(min=2),
@@ -145,6 +177,8 @@ def command(
     metrics: str,
     group: str,
     node_id: str | None,
+    peers: tuple[str, ...],
+    election: timedelta,
     slots: int,
     sink: str,
     bootstrap: str | None,
@@ -162,8 +196,18 @@ def command(
     disk could not be synced: what was acknowledged is safe, and a restart recovers it.
     """
     set_up(log_format, log_level, sys.stderr)
+    me = node_id or socket.gethostname()
+    among = Group.parse(me, peers) if peers else None
+    if among is not None:
+        for text in among.warnings:
+            event(log, logging.WARNING, text)
+        if click.get_current_context().get_parameter_source("listen") is ParameterSource.DEFAULT:
+            listen = among.address
     config = NodeConfig(
         data=data,
+        node_id=me,
+        peers={} if among is None else dict(among.peers),
+        election_ms=election // _MS,
         listen=listen,
         metrics=None if metrics == OFF else metrics,
         wheel=wheel_config(group, slots, limits),
@@ -174,14 +218,14 @@ def command(
         delay_partition=delay_partition,
         dead_letter_topic=dead_letter_topic,
     )
-    run(config if node_id is None else replace(config, node_id=node_id))
+    run(config)
 
 
 def wheel_config(group: str, slots: int, limits: dict[str, int | timedelta]) -> WheelConfig:
     """The engine's limits, checked against each other. Errors: ``InvalidConfiguration``."""
     assert set(limits) | _IDENTITY == {field.name for field in fields(WheelConfig)}
     plain = {
-        name: value // timedelta(milliseconds=1) if isinstance(value, timedelta) else value
+        name: value // _MS if isinstance(value, timedelta) else value
         for name, value in limits.items()
     }
     if plain["tail_bytes_refuse"] < plain["tail_bytes_max"]:

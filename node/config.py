@@ -1,8 +1,8 @@
 """What a node is told when it starts, in one immutable value.
 
 The limits of the engine are in ``WheelConfig``; here is the rest: where the data lies, where the
-node listens, and which way messages go in and out. The command line fills it in; nothing in this
-room reads the environment.
+node listens, who its peers are, and which way messages go in and out. The command line fills it in;
+nothing in this room reads the environment.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..delivery.deadletters import DEAD_LETTER_TOPIC
+from ..replication.group import Group
+from ..replication.timing import Timing
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
@@ -19,6 +21,8 @@ from ..wheel.schema import check_topic
 
 EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
 DEFAULT_METRICS_ADDRESS = "127.0.0.1:7701"
+ELECTION_MS = (50, 60_000)
+"""Shorter, and a busy machine loses its mastership; longer, and it is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,10 @@ class NodeConfig:
     metrics: str | None = DEFAULT_METRICS_ADDRESS
     """Where metrics and health are served; None: nowhere."""
     node_id: str = field(default_factory=socket.gethostname)
+    peers: dict[str, str] = field(default_factory=dict)
+    """Node id to ``host:port`` of all peers, this node among them; empty: it stands alone."""
+    election_ms: int = 800
+    """How long peers hear nothing from their master before they elect another."""
     wheel: WheelConfig = field(default_factory=WheelConfig)
     sink: str = EMBEDDED
     """Where due messages go: one of ``SINKS``."""
@@ -80,6 +88,15 @@ class NodeConfig:
                     got=self.delay_topic,
                     remedy="Choose another --dead-letter-topic",
                 )
+        low, high = ELECTION_MS
+        if not low <= self.election_ms <= high:
+            raise InvalidConfiguration(
+                "no usable time for an election",
+                got=f"{self.election_ms} ms",
+                limit=f"{low} to {high} ms",
+                remedy="Change --election; a few times the slowest round trip between peers",
+            )
+        self.group()
         if self.delay_partition < 0:
             raise InvalidConfiguration(
                 "a partition's number is negative",
@@ -87,6 +104,22 @@ class NodeConfig:
                 limit=0,
                 remedy="Raise --delay-partition",
             )
+
+    def group(self) -> Group | None:
+        """The peers and their timing; None for a node that stands alone.
+
+        Errors: ``InvalidConfiguration``.
+        """
+        if not self.peers:
+            return None
+        promise_s = self.election_ms / 1000
+        timing = Timing(
+            heartbeat_s=promise_s / 10,
+            lease_s=promise_s * 3 / 4,
+            promise_s=promise_s,
+            election_spread_s=promise_s / 2,
+        )
+        return Group(self.node_id, self.peers, timing)
 
 
 def check_address(address: str, option: str) -> tuple[str, int]:

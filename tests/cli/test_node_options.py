@@ -1,0 +1,219 @@
+"""What ``slotwheel node`` makes of its options, of variables, and of a file with settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slotwheel.cli import main
+from slotwheel.node.config import NodeConfig
+from slotwheel.wheel.errors import InvalidConfiguration
+
+THREE = ("--peer", "a=10.0.0.1:7200", "--peer", "b=10.0.0.2:7200", "--peer", "c=10.0.0.3:7300")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
+    """The configurations of nodes that would have been run."""
+    found: list[NodeConfig] = []
+    monkeypatch.setattr("slotwheel.cli.node.run", found.append)
+    monkeypatch.setattr("slotwheel.cli.node.set_up", lambda *_args: None)
+    return found
+
+
+def run(*arguments: str) -> int:
+    return main.run(["node", "--data", "d", *arguments])
+
+
+def test_without_peers_nothing_changes(started: list[NodeConfig]) -> None:
+    assert run() == 0
+    (config,) = started
+    assert (config.peers, config.listen, config.group()) == ({}, "127.0.0.1:7200", None)
+
+
+def test_peers(started: list[NodeConfig]) -> None:
+    assert run("--node-id", "c", *THREE) == 0
+    (config,) = started
+    assert config.peers == {"a": "10.0.0.1:7200", "b": "10.0.0.2:7200", "c": "10.0.0.3:7300"}
+    assert config.listen == "10.0.0.3:7300"
+    group = config.group()
+    assert group is not None
+    assert (group.me, group.others, group.majority) == ("c", ("a", "b"), 2)
+    timing = group.timing
+    seconds = (timing.heartbeat_s, timing.lease_s, timing.promise_s, timing.election_spread_s)
+    assert seconds == pytest.approx((0.08, 0.6, 0.8, 0.4))
+
+
+def test_listen_and_election_of_a_peer(
+    started: list[NodeConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = ("--node-id", "a", *THREE)
+    assert run(*me, "--listen", "0.0.0.0:7200", "--election", "2s") == 0
+    monkeypatch.setenv("SLOTWHEEL_LISTEN", "127.0.0.1:7200")  # the default, and yet not by default
+    assert run(*me) == 0
+    assert [config.listen for config in started] == ["0.0.0.0:7200", "127.0.0.1:7200"]
+    group = started[0].group()
+    assert group is not None
+    assert group.timing.lease_s == pytest.approx(1.5)
+
+
+def test_an_even_number_of_peers_is_warned_about(
+    started: list[NodeConfig], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run("--node-id", "a", *THREE[:4]) == 0
+    assert "2 peers survive as many failures as 1 would" in caplog.text
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--node-id", "d", *THREE), "this node is not among its peers"),
+        (("--node-id", "a", *THREE, "--peer", "a=10.0.0.9:1"), "the same peer is named twice"),
+        (("--node-id", "a", *THREE, "--peer", "d=10.0.0.1:7200"), "have the same address"),
+        (("--node-id", "a", "--peer", "10.0.0.1:7200"), "ID=HOST:PORT"),
+        (("--node-id", "a", "--peer", "a=10.0.0.1"), "the address of peer 'a' is not usable"),
+        (("--node-id", "a", "--peer", "a=10.0.0.1:0"), "a port other than 0"),
+        (("--node-id", "a", *THREE, "--election", "5ms"), "50 to 60000 ms"),
+    ],
+)
+def test_peers_that_cannot_be(
+    started: list[NodeConfig],
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    text: str,
+) -> None:
+    assert run(*arguments) == 1
+    assert text in capsys.readouterr().err
+    assert started == []
+
+
+def test_a_configuration_that_was_not_made_by_the_command_line_is_checked_too() -> None:
+    with pytest.raises(InvalidConfiguration, match="not among its peers"):
+        NodeConfig(Path("d"), node_id="x", peers={"a": "h:1"})
+
+
+SETTINGS = """
+data = "from-the-file"
+node_id = "b"
+tail-bytes = "64M"
+chunk_rows = 500
+tail-age = "5s"
+sink = "confluent"
+bootstrap = "kafka:9092"
+
+[peers]
+a = "10.0.0.1:7200"
+b = "10.0.0.2:7200"
+"c.d" = "10.0.0.3:7200"
+
+[kafka]
+linger_ms = 7
+security.protocol = "SSL"
+"enable.idempotence" = true
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    path = tmp_path / "node.toml"
+    path.write_text(SETTINGS)
+    return path
+
+
+def test_a_file_with_settings(started: list[NodeConfig], settings: Path) -> None:
+    assert main.run(["node", "--config", str(settings)]) == 0
+    (config,) = started
+    assert (config.data, config.node_id) == (Path("from-the-file"), "b")
+    assert config.peers == {
+        "a": "10.0.0.1:7200",
+        "b": "10.0.0.2:7200",
+        "c.d": "10.0.0.3:7200",
+    }
+    assert config.listen == "10.0.0.2:7200"
+    wheel = config.wheel
+    limits = (wheel.tail_bytes_max, wheel.chunk_rows_max, wheel.tail_age_ms)
+    assert limits == (64 << 20, 500, 5000)
+    assert config.kafka_settings == {
+        "linger_ms": "7",
+        "security.protocol": "SSL",
+        "enable.idempotence": "true",
+    }
+
+
+def test_the_command_line_wins_over_a_variable_and_that_over_the_file(
+    started: list[NodeConfig], settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTWHEEL_TAIL_AGE", "7s")
+    monkeypatch.setenv("SLOTWHEEL_CHUNK_ROWS", "700")
+    monkeypatch.setenv("SLOTWHEEL_CONFIG", str(settings))
+    assert run("--node-id", "a", *THREE, "--chunk-rows", "900") == 0
+    (config,) = started
+    assert (config.data, config.node_id, set(config.peers)) == (Path("d"), "a", {"a", "b", "c"})
+    wheel = config.wheel
+    limits = (wheel.tail_age_ms, wheel.chunk_rows_max, wheel.tail_bytes_max)
+    assert limits == (7000, 900, 64 << 20)
+
+
+def test_every_option_may_stand_in_the_file(started: list[NodeConfig], tmp_path: Path) -> None:
+    """With the default of each, both spellings: nothing is refused, nothing changes."""
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text("utf-8")
+    section = page.partition("### slotwheel node\n")[2].partition("\n### ")[0]
+    rows = re.findall(r"^\| `--([a-z-]+)[^`]*` \| `([^`]+)` \|", section, re.MULTILINE)
+    assert len(rows) > 25
+    for change in (str, lambda name: name.replace("-", "_")):
+        lines = [f'{change(name)} = "{default}"\n' for name, default in rows]
+        (tmp_path / "all.toml").write_text("".join(lines))
+        assert run("--config", str(tmp_path / "all.toml")) == 0
+    assert run() == 0
+    assert started[0] == started[1] == started[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ('tail-byte = "1M"', 1, "Do you mean 'tail-bytes'?"),
+        ('peer-s = "x"', 1, "Do you mean 'peers'?"),
+        ("[kafak]\na = 1", 1, "Do you mean 'kafka'?"),
+        ('zzzzzzzz = "x"', 1, "See 'slotwheel node --help'"),
+        ('config = "other.toml"', 1, "no such setting"),
+        ('tail-age = "5s"\ntail_age = "6s"', 1, "the same setting twice"),
+        ('peer = ["a=h:1"]\n[peers]\na = "h:1"', 1, "the same setting twice"),
+        ("data = [1]", 1, "no text and no number"),
+        ("[group]\nname = 'x'", 1, "no text and no number"),
+        ("tail-age = 2026-11-20", 1, "no text and no number"),
+        ("tail-age 5s", 1, "is not TOML"),
+        ("tail-age = 5", 2, "is not a time span"),
+        ("slots = 'many'", 2, "--slots"),
+        ("sink = 'rabbits'", 2, "--sink"),
+    ],
+)
+def test_a_file_that_cannot_be_used(
+    started: list[NodeConfig],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    code: int,
+    says: str,
+) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    assert run("--config", str(path)) == code
+    told = " ".join(capsys.readouterr().err.split())
+    assert says in told
+    if code == 1:
+        assert str(path) in told
+    assert started == []
+
+
+def test_a_file_that_is_not_there(
+    started: list[NodeConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--config", str(tmp_path / "none.toml")) == 2
+    assert "none.toml" in capsys.readouterr().err
+    (tmp_path / "bytes.toml").write_bytes(b'data = "\xff"')
+    assert run("--config", str(tmp_path / "bytes.toml")) == 1
+    assert "is not TOML" in capsys.readouterr().err
+    assert started == []
