@@ -78,7 +78,8 @@ class Greeting:
                 limit=PEER_VERSION,
                 remedy="Run the same version of slotwheel on every peer",
             )
-        texts = [fields.get(name) for name in ("group", "node", "to", "instance", "key", "lane")]
+        names = ("group", "node", "to", "instance", "key", "lane")
+        texts: list[Any] = [fields.get(name) for name in names]
         peers, store = fields.get("peers"), fields.get("store")
         if (
             not all(isinstance(text, str) and len(text) <= 200 for text in texts)

@@ -87,7 +87,6 @@ HEAD = struct.Struct(
     "I"  # count: entries beside the message; 0 for kinds that have none
 )
 _CHECKED_FROM = 12
-_KIND_AT = 12
 assert HEAD.size == 48
 
 
@@ -228,11 +227,6 @@ def decode(header: Bytes, entries: Sequence[Entry] = ()) -> Message:
     if layout.entries:
         fields["entries"] = _metas(view, entries, epoch, fields)
     return layout.cls(sender, to, store, epoch, **fields)
-
-
-def is_append(header: Bytes) -> bool:
-    """Whether a header says that entries stand beside it; it is not checked otherwise."""
-    return len(header) >= HEAD.size and header[_KIND_AT] == _BY_CLASS[Append]
 
 
 def pack_entries(entries: Sequence[Entry]) -> pa.RecordBatch:

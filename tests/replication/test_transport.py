@@ -1,0 +1,549 @@
+"""Links between peers over real Flight servers: what arrives, and what happens when it does not."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from slotwheel.replication import wire
+from slotwheel.replication.exchange import PING
+from slotwheel.replication.handshake import BULK, CONTROL, SNAPSHOT, Greeting
+from slotwheel.replication.lane import LINK_SILENT_S, WINDOW_BYTES
+from slotwheel.replication.messages import Ack, Append, Heartbeat, Meta, TakeOver, Vote
+from slotwheel.replication.outbox import SHIPMENT_BYTES
+from slotwheel.wheel.entry import Entry
+from slotwheel.wheel.errors import InvalidConfiguration
+from slotwheel.wheel.protocol import PEER_ACTION, PEER_COMMAND
+from support.fakewheel import eventually
+from support.mailboxes import Mailbox, entries_from, free_addresses, store_of
+from support.proxy import Proxy
+
+Make = Callable[..., Mailbox]
+
+
+@pytest.fixture
+def peers() -> dict[str, str]:
+    return dict(zip("abc", free_addresses(3), strict=True))
+
+
+@pytest.fixture
+def make(peers: dict[str, str]) -> Iterator[Make]:
+    with ExitStack() as stack:
+        yield lambda name, **more: stack.enter_context(
+            Mailbox(name, more.pop("peers", peers), **more)
+        )
+
+
+def ack(n: int, sender: str = "a", to: str = "b") -> Ack:
+    return Ack(sender, to, store_of(sender), 1, durable=n, verified=n)
+
+
+def append(first: int, last: int, epoch: int = 1, sender: str = "a", to: str = "b") -> Append:
+    metas = tuple(Meta(epoch) for _ in range(first, last + 1))
+    return Append(sender, to, store_of(sender), epoch, first - 1, epoch, metas, 0, 0.0)
+
+
+def connected(*boxes: Mailbox) -> None:
+    names = {box.name for box in boxes}
+    for box in boxes:
+        for name in names - {box.name}:
+            eventually(lambda box=box, name=name: box.transport.is_up(name))  # type: ignore[misc]
+
+
+def test_messages_arrive_both_ways_in_order(make: Make) -> None:
+    a, b = make("a"), make("b")
+    connected(a, b)
+    for n in range(200):
+        a.transport.send(ack(n))
+        b.transport.send(ack(n, "b", "a"))
+    eventually(lambda: len(a.messages) == len(b.messages) == 200)
+    assert [message.durable for message in b.of(Ack)] == list(range(200))
+    assert a.messages[7] == ack(7, "b", "a")
+
+
+def test_entries_are_loaded_when_they_leave_and_arrive_as_they_were(make: Make) -> None:
+    a, b = make("a"), make("b")
+    connected(a, b)
+    for n in range(20):
+        a.transport.send(append(10 * n + 1, 10 * n + 10))
+    a.transport.send(append(201, 200))  # a probe: it has none
+    eventually(lambda: len(b.messages) == 21)
+    assert b.entries == entries_from(1, 200)
+    assert b.messages[3] == append(31, 40)
+    assert b.messages[20] == append(201, 200)
+
+
+def test_a_message_is_cut_where_the_bytes_end(make: Make) -> None:
+    def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
+        assert bytes_max == SHIPMENT_BYTES
+        return entries_from(first, min(last, first + 2))
+
+    a, b = make("a", load=load), make("b")
+    connected(a, b)
+    a.transport.send(append(1, 8))
+    a.transport.send(append(9, 9))
+    eventually(lambda: len(b.messages) == 4)
+    assert [(one.prev_index, one.last_index) for one in b.of(Append)] == [
+        (0, 3),
+        (3, 6),
+        (6, 8),
+        (8, 9),
+    ]
+    assert [entry.index for entry in b.entries] == list(range(1, 10))
+
+
+def test_an_entry_of_16_mib_goes_in_one_piece(make: Make) -> None:
+    big = entries_from(1, 1, 16 << 20)
+    a, b = make("a", load=lambda *_: big), make("b")
+    connected(a, b)
+    a.transport.send(append(1, 1))
+    eventually(lambda: b.messages)
+    assert b.entries == big
+
+
+def test_small_messages_overtake_entries(make: Make) -> None:
+    gate = threading.Event()
+
+    def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
+        gate.wait(10)
+        return entries_from(first, last, 3 << 20)
+
+    a, b = make("a", load=load), make("b")
+    connected(a, b)
+    for index in range(1, 20):
+        a.transport.send(append(index, index))
+    a.transport.send(Heartbeat("a", "b", store_of("a"), 1, commit=7, sent_at=0.0))
+    eventually(lambda: b.of(Heartbeat))
+    assert not b.of(Append)
+    gate.set()
+    eventually(lambda: len(b.of(Append)) == 19)
+
+
+def test_of_heartbeats_that_wait_only_the_newest_is_sent(make: Make) -> None:
+    a = make("a")
+    for n in range(1000):
+        a.transport.send(Heartbeat("a", "b", store_of("a"), 1, commit=n, sent_at=0.0))
+    a.transport.send(ack(1))
+    b = make("b")
+    eventually(lambda: b.of(Ack))
+    assert [one.commit for one in b.of(Heartbeat)] in ([999], [])
+
+
+def test_what_waited_too_long_for_its_link_is_not_sent(make: Make) -> None:
+    a = make("a")
+    a.transport.send(ack(1))
+    time.sleep(1.1)
+    b = make("b")
+    connected(a, b)
+    a.transport.send(ack(2))
+    eventually(lambda: b.messages)
+    assert b.messages == [ack(2)]
+
+
+def test_a_receiver_that_stands_still_is_sent_a_bounded_amount_and_is_not_cut(make: Make) -> None:
+    size = 2 << 20
+    a, b = make("a", load=lambda first, last, _: entries_from(first, last, size)), make("b")
+    connected(a, b)
+    b.has_room.clear()
+    for index in range(1, 61):
+        a.transport.send(append(index, index))
+    eventually(lambda: b.of(Append))
+    time.sleep(LINK_SILENT_S + 0.5)
+    assert len(a.loaded) <= WINDOW_BYTES // size + 1
+    a.transport.send(ack(1))
+    eventually(lambda: b.of(Ack))
+    assert len(b.of(Append)) == 1
+    b.has_room.set()
+    eventually(lambda: len(b.of(Append)) == 60)
+    assert a.transport.status("b")["connects"] == 1
+    assert a.lost == []
+
+
+def test_what_is_not_in_the_journal_any_more_is_told(make: Make) -> None:
+    def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
+        if first < 5:
+            raise LookupError(first)
+        return entries_from(first, last)
+
+    a, b = make("a", load=load), make("b")
+    connected(a, b)
+    a.transport.send(append(3, 4))
+    a.transport.send(append(5, 6))
+    eventually(lambda: b.entries)
+    assert a.lost == [("b", 3)]
+
+
+def test_a_journal_that_cannot_be_read_raises_an_alarm_and_costs_no_link(make: Make) -> None:
+    def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
+        if first < 5:
+            raise OSError("the disk is gone")
+        return entries_from(first, last)
+
+    a, b = make("a", load=load), make("b")
+    connected(a, b)
+    a.transport.send(append(3, 4))
+    a.transport.send(append(5, 6))
+    eventually(lambda: b.entries)
+    assert a.lost == [("b", 3)]
+    assert a.events.alarmed("peer-load-failed", "the disk is gone")
+
+
+def test_entries_of_another_epoch_than_the_message_was_made_for_stay_here(make: Make) -> None:
+    a, b = make("a", load=lambda first, last, _: entries_from(first, last, epoch=2)), make("b")
+    connected(a, b)
+    a.transport.send(append(1, 4, epoch=1))
+    a.transport.send(append(5, 6, epoch=2))
+    eventually(lambda: b.entries)
+    assert [entry.index for entry in b.entries] == [5, 6]
+
+
+def test_shipments_are_forgotten_when_the_mastership_is(make: Make) -> None:
+    gate = threading.Event()
+
+    def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
+        gate.wait(10)
+        return entries_from(first, last)
+
+    a, b = make("a", load=load), make("b")
+    connected(a, b)
+    for index in range(1, 10):
+        a.transport.send(append(index, index))
+    eventually(lambda: a.loaded)
+    a.transport.forget_shipments()
+    gate.set()
+    a.transport.send(append(50, 50))
+    eventually(lambda: len(b.entries) == 2)
+    assert [entry.index for entry in b.entries] == [1, 50]
+    assert a.lost == []
+
+
+def test_a_restarted_peer_is_found_again_at_once(make: Make, peers: dict[str, str]) -> None:
+    a = make("a")
+    with Mailbox("b", peers) as b:
+        connected(a, b)
+    eventually(lambda: "peer-lost" in a.events.names())
+    assert ("b", 0) in a.lost
+    again = make("b")
+    began = time.monotonic()
+    connected(a, again)
+    assert time.monotonic() - began < 1.5
+    a.transport.send(ack(3))
+    a.transport.send(append(1, 2))
+    eventually(lambda: len(again.messages) == 2)
+    assert a.events.alarms == []
+
+
+def test_a_cut_connection_is_made_again(make: Make, peers: dict[str, str]) -> None:
+    b = make("b")
+    with Proxy(b.server.port) as proxy:
+        a = make("a", dial={"b": proxy.address})
+        connected(a, b)
+        for _ in range(3):
+            proxy.cut()
+            eventually(lambda: ("b", 0) in a.lost)
+            began = time.monotonic()
+            eventually(lambda: not a.transport.is_up("b") or proxy.connections > 2)
+            connected(a, b)
+            assert time.monotonic() - began < 1.5
+            a.lost.clear()
+        a.transport.send(append(1, 2))
+        eventually(lambda: b.entries)
+
+
+def test_a_connection_that_swallows_everything_is_cut_and_made_again(make: Make) -> None:
+    b = make("b")
+    with Proxy(b.server.port) as proxy:
+        a = make("a", dial={"b": proxy.address}, load=lambda f, n, _: entries_from(f, n, 4 << 20))
+        connected(a, b)
+        proxy.stall()
+        began = time.monotonic()
+        for index in range(1, 6):  # this blocks the writing thread of the bulk lane
+            a.transport.send(append(index, index))
+        eventually(lambda: "peer-lost" in a.events.names())
+        assert LINK_SILENT_S - 0.1 < time.monotonic() - began < LINK_SILENT_S + 3.0
+        eventually(lambda: ("b", 0) in a.lost)
+        assert not a.transport.is_up("b")
+        proxy.go_on()
+        healed = time.monotonic()
+        connected(a, b)
+        assert time.monotonic() - healed < 2.5
+        b.messages.clear()
+        a.transport.send(ack(9))
+        eventually(lambda: ack(9) in b.messages)
+
+
+def test_trouble_with_one_peer_costs_the_others_nothing(make: Make) -> None:
+    b, c = make("b"), make("c")
+    with Proxy(b.server.port) as proxy:
+        a = make("a", dial={"b": proxy.address}, load=lambda f, n, _: entries_from(f, n, 1 << 20))
+        connected(a, b, c)
+        proxy.stall()
+        for index in range(1, 101):
+            a.transport.send(append(index, index))
+            a.transport.send(append(index, index, to="c"))
+        began = time.monotonic()
+        eventually(lambda: len(c.entries) == 100)
+        assert time.monotonic() - began < 5.0
+        proxy.go_on()
+
+
+# -- who is not let in
+
+
+def greeting(peers: dict[str, str], **changed: Any) -> Greeting:
+    fields: dict[str, Any] = {
+        "group": "g",
+        "node_id": "a",
+        "to": "b",
+        "instance": "i",
+        "store": store_of("a"),
+        "peers": peers,
+    }
+    return Greeting(**(fields | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"group_name": "other"}, "belongs to another wheel group"),
+        ({"key": "11111111"}, "made by different groups"),
+        ({"peers": "more"}, "different lists of peers"),
+        ({"peers": "moved"}, "different lists of peers"),
+        ({"peers": "strange"}, "is not among the peers"),
+        ({"dial": "c"}, "connected to the wrong node"),
+    ],
+)
+def test_a_mismatch_is_told_on_both_sides_and_hurts_nobody(
+    make: Make, peers: dict[str, str], changed: dict[str, Any], says: str
+) -> None:
+    b, c = make("b", key="22222222"), make("c", key="22222222")
+    connected(b, c)
+    name = "a"
+    lists = {
+        "more": peers | {"d": "127.0.0.1:1"},
+        "moved": peers | {"c": "127.0.0.1:1"},
+        "strange": {"x": peers["a"], "b": peers["b"], "c": peers["c"]},
+    }
+    if changed.get("peers") == "strange":
+        name = "x"
+    if "peers" in changed:
+        changed = {"peers": lists[changed["peers"]]}
+    dials_wrong = "dial" in changed
+    if dials_wrong:
+        changed = {"dial": {"b": peers["c"]}}
+    a = make(name, **changed)
+    eventually(lambda: a.events.alarmed("peer-refuses", says))
+    refusing = c if dials_wrong else b
+    eventually(lambda: refusing.events.alarmed("peer-refused", says))
+    time.sleep(1.0)
+    assert not a.transport.is_up("b")
+    assert b.messages == c.messages == []
+    assert b.transport.is_up("c")
+    assert c.transport.is_up("b")
+    # Retried five times a second here, told once.
+    assert len([one for one in refusing.events.alarms if one[0] == "peer-refused"]) == 1
+
+
+def test_a_second_node_with_the_same_id_is_refused_while_the_first_lives(
+    make: Make, peers: dict[str, str]
+) -> None:
+    b, c = make("b"), make("c")
+    with Mailbox("a", peers) as first:
+        connected(first, b, c)
+        second = make("a", listen=free_addresses(1)[0])
+        eventually(lambda: second.events.alarmed("peer-refuses", "two running nodes"))
+        eventually(lambda: b.events.alarmed("peer-refused", "two running nodes"))
+        time.sleep(1.0)
+        assert not second.transport.is_up("b")
+        first.transport.send(ack(1))
+        eventually(lambda: ack(1) in b.messages)
+        assert first.transport.is_up("b")
+    # The first one ended: now it may come in.
+    eventually(lambda: second.transport.is_up("b"))
+
+
+def test_a_node_that_calls_itself_like_the_one_it_calls(peers: dict[str, str], make: Make) -> None:
+    b = make("b")
+    client = flight.FlightClient(f"grpc://{peers['b']}")
+    said = greeting(peers, node_id="b", to="b").encode()
+    with pytest.raises(flight.FlightServerError, match="two running nodes have the same node id"):
+        list(client.do_action(flight.Action(PEER_ACTION, said)))
+    assert b.events.alarmed("peer-refused", "two running nodes")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        PEER_COMMAND,
+        PEER_COMMAND + b"{}",
+        PEER_COMMAND + b"[" * 100_000,
+        PEER_COMMAND + b'{"slotwheel-peer": 2}',
+        PEER_COMMAND + b'{"slotwheel-peer": 1}',
+        PEER_COMMAND + b'{"slotwheel-peer": true}',
+        PEER_COMMAND + b"\xff\xfe",
+        b"",
+        b"hello",
+    ],
+)
+def test_hostile_greetings_are_refused(make: Make, peers: dict[str, str], body: bytes) -> None:
+    b = make("b")
+    client = flight.FlightClient(f"grpc://{peers['b']}")
+    with pytest.raises(flight.FlightServerError, match=r"greeting|another version"):
+        list(client.do_action(flight.Action(PEER_ACTION, body)))
+    if body.startswith(PEER_COMMAND):
+        with pytest.raises(flight.FlightServerError, match=r"greeting|another version"):
+            client.do_get(flight.Ticket(body))
+    assert b.events.alarms
+
+
+@pytest.mark.parametrize("field", ["group", "node", "to", "instance", "store", "peers", "lane"])
+@pytest.mark.parametrize("value", [None, 3, "x" * 300, [], {"a": 1}])
+def test_a_greeting_with_a_field_that_is_none_is_refused(
+    make: Make, peers: dict[str, str], field: str, value: Any
+) -> None:
+    fields = json.loads(greeting(peers).encode()[len(PEER_COMMAND) :])
+    fields[field] = value
+    body = PEER_COMMAND + json.dumps(fields).encode()
+    with pytest.raises(InvalidConfiguration, match="greeting"):
+        Greeting.decode(body)
+
+
+class Raw:
+    """Speaks to a peer's server with bytes of the test's choice."""
+
+    def __init__(self, peers: dict[str, str], lane: str = CONTROL) -> None:
+        self.client = flight.FlightClient(
+            f"grpc://{peers['b']}", generic_options=[("grpc.use_local_subchannel_pool", 1)]
+        )
+        said = greeting(peers, lane=lane).encode()
+        descriptor = flight.FlightDescriptor.for_command(said)
+        self.writer, self.reader = self.client.do_exchange(descriptor)
+
+    def error(self) -> str:
+        try:
+            while True:
+                self.reader.read_chunk()
+        except (pa.ArrowException, StopIteration) as error:
+            return str(error)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\0", b"x", PING + b"x", bytes(48), b"SWPM" + b"\xff" * 60, b"x" * 1_000_000]
+)
+def test_hostile_bytes_end_their_exchange_and_nothing_else(
+    make: Make, peers: dict[str, str], data: bytes
+) -> None:
+    b, c = make("b"), make("c")
+    connected(b, c)
+    raw = Raw(peers)
+    raw.writer.begin(wire.ENTRIES)
+    raw.writer.write_metadata(pa.py_buffer(data))
+    text = raw.error()
+    assert "not a peer's message" in text or "unknown version" in text
+    assert b.events.alarms[0][0] == "peer-message-broken"
+    assert b.messages == []
+    c.transport.send(ack(1, "c"))
+    eventually(lambda: b.messages == [ack(1, "c")])
+
+
+def test_a_damaged_entry_ends_its_exchange(make: Make, peers: dict[str, str]) -> None:
+    b = make("b")
+    raw = Raw(peers, BULK)
+    raw.writer.begin(wire.ENTRIES)
+    whole = bytearray(b"".join(map(bytes, entries_from(1, 1)[0].encode())))
+    whole[80] ^= 1
+    column = pa.array([bytes(whole)], pa.large_binary())
+    batch = pa.RecordBatch.from_arrays([column], schema=wire.ENTRIES)
+    raw.writer.write_with_metadata(batch, pa.py_buffer(wire.encode(append(1, 1))))
+    assert "expected entry CRC" in raw.error()
+    assert b.messages == []
+
+
+def test_a_message_in_another_peers_name_is_refused(make: Make, peers: dict[str, str]) -> None:
+    b = make("b")
+    for message in (
+        ack(1, "c"),
+        ack(1, "a", "c"),
+        TakeOver("a", "b", store_of("c"), 1),
+    ):
+        raw = Raw(peers)
+        raw.writer.begin(wire.ENTRIES)
+        raw.writer.write_metadata(pa.py_buffer(wire.encode(message)))
+        assert "not from the peer that sent it" in raw.error()
+    assert b.messages == []
+
+
+def test_a_stream_of_another_schema_is_refused(make: Make, peers: dict[str, str]) -> None:
+    b = make("b")
+    raw = Raw(peers, BULK)
+    schema = pa.schema([("number", pa.int64())])
+    raw.writer.begin(schema)
+    batch = pa.RecordBatch.from_arrays([pa.array([1])], schema=schema)
+    raw.writer.write_with_metadata(batch, pa.py_buffer(wire.encode(append(1, 1))))
+    assert "not a batch of entries" in raw.error()
+    assert b.messages == []
+
+
+def test_a_newer_exchange_of_a_peer_ends_the_older_one(make: Make, peers: dict[str, str]) -> None:
+    make("b")
+    older = Raw(peers)
+    older.writer.begin(wire.ENTRIES)
+    older.writer.write_metadata(pa.py_buffer(PING))
+    older.reader.read_chunk()
+    newer = Raw(peers)
+    newer.writer.begin(wire.ENTRIES)
+    newer.writer.write_metadata(pa.py_buffer(PING))
+    newer.reader.read_chunk()
+    older.error()  # returns: the exchange is over
+    newer.writer.write_metadata(pa.py_buffer(PING))
+    newer.reader.read_chunk()
+
+
+def test_a_ticket_that_is_for_no_snapshot_is_refused(make: Make, peers: dict[str, str]) -> None:
+    make("b")
+    client = flight.FlightClient(f"grpc://{peers['b']}")
+    with pytest.raises(flight.FlightServerError, match=f"limit {SNAPSHOT}"):
+        client.do_get(flight.Ticket(greeting(peers).encode()))
+
+
+def test_a_stop_with_a_blocked_link_takes_no_time(make: Make, peers: dict[str, str]) -> None:
+    b = make("b")
+    with Proxy(b.server.port) as proxy:
+        a = make("a", dial={"b": proxy.address}, load=lambda f, n, _: entries_from(f, n, 4 << 20))
+        connected(a, b)
+        proxy.stall()
+        for index in range(1, 6):
+            a.transport.send(append(index, index))
+        eventually(lambda: a.loaded)
+        time.sleep(0.3)
+        began = time.monotonic()
+        a.transport.stop()
+        assert time.monotonic() - began < 1.5
+        left = [one.name for one in threading.enumerate() if one.name.startswith("peer-bulk-b")]
+        assert [name for name in left if name == "peer-bulk-b"] == []
+        proxy.go_on()
+
+
+def test_an_idle_link_costs_next_to_nothing(make: Make) -> None:
+    boxes = [make(name) for name in "abc"]
+    connected(*boxes)
+    began = time.process_time()
+    time.sleep(2.0)
+    assert time.process_time() - began < 0.3
+    assert all(box.transport.status(name)["connects"] == 1 for box in boxes[:1] for name in "bc")
+
+
+def test_votes_cross_with_their_reason(make: Make) -> None:
+    a, b = make("a"), make("b")
+    connected(a, b)
+    vote = Vote("a", "b", store_of("a"), 4, granted=False, reason="a master is alive")
+    a.transport.send(vote)
+    eventually(lambda: b.messages == [vote])

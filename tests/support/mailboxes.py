@@ -1,0 +1,138 @@
+"""Transports of several peers on loopback, each behind a real Flight server, without a wheel."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from slotwheel.intake.flight import FlightIntake
+from slotwheel.replication.group import Group
+from slotwheel.replication.handshake import Greeting
+from slotwheel.replication.messages import Message
+from slotwheel.replication.transport import Transport
+from slotwheel.wheel.entry import Entry, Kind
+from support.fakewheel import FakeWheel
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses on loopback that nothing listens on now."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+    for probe in probes:
+        probe.close()
+    return addresses
+
+
+def store_of(name: str) -> bytes:
+    return name.encode().ljust(16, b"-")
+
+
+def entries_from(first: int, last: int, nbytes: int = 100, epoch: int = 1) -> list[Entry]:
+    return [
+        Entry(Kind.ROWS, epoch, index, index, 1, 0, -1, b"%d" % index + b"x" * nbytes)
+        for index in range(first, last + 1)
+    ]
+
+
+class Events:
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+        self.alarms: list[tuple[str, dict[str, object]]] = []
+
+    def event(self, name: str, **fields: object) -> None:
+        self.events.append((name, fields))
+
+    def alarm(self, name: str, **fields: object) -> None:
+        self.alarms.append((name, fields))
+
+    def alarmed(self, name: str, text: str) -> bool:
+        return any(one == name and text in str(fields["error"]) for one, fields in self.alarms)
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.events]
+
+
+class Mailbox:
+    """One peer: a Flight server and a transport. It is its own receiver, and keeps what comes."""
+
+    def __init__(
+        self,
+        name: str,
+        peers: Mapping[str, str],
+        *,
+        group_name: str = "g",
+        key: str = "",
+        listen: str | None = None,
+        dial: Mapping[str, str] | None = None,
+        load: Callable[[int, int, int], Sequence[Entry]] | None = None,
+    ) -> None:
+        self.name = name
+        self.events = Events()
+        self.messages: list[Message] = []
+        self.entries: list[Entry] = []
+        self.lost: list[tuple[str, int]] = []
+        self.has_room = threading.Event()
+        self.has_room.set()
+        self.loaded: list[tuple[int, int, int]] = []
+        self._load = load or (lambda first, last, nbytes: entries_from(first, last))
+        group = Group(name, peers)
+        self.transport = Transport(
+            group,
+            group_name,
+            store_of(name),
+            self,
+            self.load,
+            self.snapshot,
+            key=lambda: key,
+            events=self.events,
+            address_of=(dict(peers) | dict(dial or {})).__getitem__,
+            refused_pause_s=0.2,
+        )
+        self.server = FlightIntake(
+            FakeWheel(), listen or peers[name], peers=self.transport.incoming
+        )
+        self.transport.start()
+
+    # -- Receiver
+
+    def receive(self, message: Message, entries: Sequence[Entry]) -> None:
+        self.messages.append(message)
+        self.entries.extend(entries)
+
+    def unsent(self, peer: str, index: int) -> None:
+        self.lost.append((peer, index))
+
+    def room(self) -> bool:
+        return self.has_room.is_set()
+
+    # --
+
+    def load(self, first: int, last: int, nbytes: int) -> Sequence[Entry]:
+        self.loaded.append((first, last, nbytes))
+        return self._load(first, last, nbytes)
+
+    def snapshot(self, greeting: Greeting, cut: Callable[[], object]) -> Any:
+        raise AssertionError("not here")
+
+    def of(self, kind: type[Message]) -> list[Any]:
+        return [message for message in list(self.messages) if type(message) is kind]
+
+    def close(self) -> None:
+        self.transport.stop()
+        self.server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
