@@ -34,6 +34,7 @@ COMMANDS = {
     "reschedule": "reschedule",
     "consume": "consume",
     "status": "status",
+    "step-down": "step_down",
     "inspect": "inspect",
     "verify": "verify",
     "demo": "demo",

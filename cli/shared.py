@@ -97,7 +97,7 @@ def json_option(function: F) -> F:
 
 
 def node_options(function: F) -> F:
-    """Where the node is, and how long to wait for it."""
+    """Where the node is, or the peers of its group are, and how long to wait for them."""
     timeout = click.option(
         "--timeout",
         type=span,
@@ -109,10 +109,10 @@ def node_options(function: F) -> F:
     node = click.option(
         "--node",
         "address",
-        metavar="HOST:PORT",
+        metavar="HOST:PORT,…",
         default=DEFAULT_ADDRESS,
         show_default=True,
-        help="The node to talk to.",
+        help="The node to talk to; of a group of peers all of them, the master is found.",
     )
     return node(timeout(function))
 

@@ -1,4 +1,4 @@
-"""``slotwheel status``: what a node holds."""
+"""``slotwheel status``: what a node holds, and how it sees its peers."""
 
 from __future__ import annotations
 
@@ -6,24 +6,100 @@ from datetime import timedelta
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from ..client import Client
+from ..wheel.errors import SlotwheelError
 from .shared import json_option, node_options, print_json, time_text
 
+REPLICATION = "replication"
+MASTER = "master"
+_MASTER_TIMEOUT_S = 2.0
+_COLUMNS = (
+    ("peer", "id"),
+    ("address", "address"),
+    ("state", "state"),
+    ("match", "match"),
+    ("lag", "lag_entries"),
+    ("admitted", "admitted"),
+    ("heard ms ago", "heard_ms"),
+)
+"""Heading, and the field of a peer that stands below it. Further fields are in --json only."""
+_NUMBERS = {"match", "lag_entries", "heard_ms"}
 
-@click.command("status", short_help="Show what a node holds.")
+
+@click.command("status", short_help="Show what a node holds, and its peers.")
 @node_options
 @json_option
 def command(address: str, timeout: timedelta, as_json: bool) -> None:
-    """Show what a node holds: messages pending, delivered, dead; memory, files, marks."""
+    """Show what a node holds: messages pending, delivered, dead; memory, files, marks.
+
+    With peers, also how it sees the group: role, epoch, commit index, and of each peer its state
+    and how far it is behind. Of several addresses, the master answers if there is one.
+    """
     with Client(address, timeout_s=timeout.total_seconds()) as client:
         found = client.status()
+        if len(client.addresses) > 1:
+            found = _by_the_master(found)
     if as_json:
         print_json(found)
         return
+    group = found.pop(REPLICATION, None)
     width = max(len(name) for name in found)
     for name, value in found.items():
         click.echo(f"{name.replace('_', ' '):<{width}}  {_for_people(name, value)}")
+    if group is not None:
+        _print_group(group)
+
+
+def _by_the_master(found: dict[str, Any]) -> dict[str, Any]:
+    """What the master says, if a standby answered and knows it: only a master knows all lags."""
+    group = found.get(REPLICATION) or {}
+    address = group.get("master_address")
+    if group.get("role") == MASTER or not address:
+        return found
+    try:
+        with Client(address, timeout_s=_MASTER_TIMEOUT_S) as client:
+            return client.status()
+    except SlotwheelError:  # it may be the one that just died
+        return found
+
+
+def _print_group(group: dict[str, Any]) -> None:
+    master = group.get("master")
+    where = f"{master} at {group.get('master_address')}" if master else "none known"
+    lease_ms = group.get("lease_ms")
+    click.echo()
+    for name, value in (
+        ("node", group.get("me")),
+        ("role", group.get("role")),
+        ("epoch", group.get("epoch")),
+        ("master", where),
+        ("commit", group.get("commit")),
+        ("lease", f"{lease_ms} ms" if isinstance(lease_ms, int) and lease_ms > 0 else None),
+    ):
+        if value is not None:
+            click.echo(f"{name:<8}{_for_people(name, value)}")
+    peers = group.get("peers") or []
+    columns = [one for one in _COLUMNS if any(peer.get(one[1]) is not None for peer in peers)]
+    if not columns:
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading, name in columns:
+        table.add_column(heading, justify="right" if name in _NUMBERS else "left", no_wrap=True)
+    for peer in peers:
+        table.add_row(*(_cell(name, peer.get(name)) for _, name in columns))
+    click.echo()
+    Console().print(table)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _for_people(name, value)
 
 
 def _for_people(name: str, value: Any) -> str:
@@ -31,4 +107,6 @@ def _for_people(name: str, value: Any) -> str:
         return ", ".join(map(str, value)) or "none"
     if name.endswith("mark_c") and value > 0:
         return time_text(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
