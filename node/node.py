@@ -2,9 +2,9 @@
 
     ways in: Flight's own threads, delay topic        seen from outside: metrics and health
                     |                                              |
-                  wheel  <-- syncer, slot-files, prefetcher        +-- Loop, events, status
+                  wheel  <-- syncer, slot-files                    +-- Loop, events, status
                     |
-    ways out: the hand --> sink, dead letters
+    ways out: a reign (hand, prefetcher) --> sink, dead letters
 
 Rules
 - Whatever fails goes on: each thread logs, raises an alarm, waits and tries again. Only what makes
@@ -26,9 +26,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from ..delivery.hand import Hand
 from ..intake.flight import FlightIntake, check_free
 from ..wheel.files import DirectoryLock, OsFiles
+from ..wheel.master import Master
 from . import work
 from .config import EMBEDDED, NodeConfig, check_address
 from .events import NodeEvents
@@ -36,7 +36,8 @@ from .health import HealthServer
 from .logs import event
 from .metrics import Metrics
 from .opening import open_wheel
-from .sinks import WaysOut, delay_topic
+from .reign import Reign
+from .sinks import WaysOut
 from .threads import Threads
 
 log = logging.getLogger("slotwheel.node")
@@ -89,6 +90,7 @@ class Node:
         self._clock = clock
         self._on_fatal = on_fatal
         self._threads = Threads(self.events.failed, on_fatal)
+        self._reign: Reign | None = None
         self._started = False
         self._stopping = False
         self._undo = contextlib.ExitStack()
@@ -114,13 +116,12 @@ class Node:
             undo.callback(self.wheel.close)
             self._out = WaysOut(self.config, self._files, self.wheel.mint, self._clock)
             undo.callback(self._close_sinks)
-            self._source = delay_topic(self.config, self.wheel, self._clock, self.events.intake)
             self.metrics.watch(
                 self.wheel.status,
                 self._clock,
                 self._files.free_bytes,
                 lambda: self.events.sink_problem is None,
-                lambda: None if self._source is None else self._source.lag,
+                lambda: None if self._reign is None else self._reign.source_lag,
             )
             undo.callback(self._stop_threads)
             self._start_threads()
@@ -149,29 +150,31 @@ class Node:
         threads = self._threads
         threads.loop("syncer", lambda: work.sync(wheel, self.metrics), fatal=(Exception,))
         threads.loop("slot-files", slot_files.turn)
-        threads.loop("prefetcher", lambda: work.prepare(wheel, clock))
-        hand = Hand(
-            wheel,
-            self._out.sink,
-            self._out.dead_letters,
-            clock,
-            events=self.events,
-            on_fatal=self._on_fatal,
-        )
-        threads.run("hand", hand.run, lambda: hand.silent_s)
-        if self._source is not None:
-            threads.run("delay-topic", self._source.run)
+        if wheel.master is not None:
+            self._reign = self._begin_reign(wheel.master)
         if self.config.sink != EMBEDDED:
             where = f"Kafka at {self.config.bootstrap}"
             reached = partial(threads.tell, "sink-check")
             check = work.SinkCheck(self._out.sink, self.events, where, reached)
             threads.loop("sink-check", check.turn)
 
+    def _begin_reign(self, master: Master) -> Reign:
+        return Reign(
+            self.config,
+            self.wheel,
+            master,
+            self._out,
+            self._clock,
+            self.events,
+            self._on_fatal,
+        )
+
     # Running
 
     def unhealthy(self) -> list[str]:
         """Why the process should be restarted; empty if it should not."""
-        return self._threads.unhealthy()
+        reign = self._reign
+        return self._threads.unhealthy() + ([] if reign is None else reign.unhealthy())
 
     def unready(self) -> list[str]:
         """Why the node does not do its whole job now; empty if it does."""
@@ -201,10 +204,11 @@ class Node:
             return []
         self._stopping = True
         deadline = time.monotonic() + within_s
-        self._threads.tell("delay-topic", "hand")
+        if self._reign is not None:
+            self._reign.tell()
         self._flight.close(grace_s=within_s / 4)
         # The syncer goes last: others may wait for a commit.
-        left = self._threads.stop(deadline - _LAST_MARK_S, last="syncer")
+        left = self._stop_threads(deadline - _LAST_MARK_S)
         if "syncer" not in left:
             self._write_the_last_mark(deadline)
         if left:
@@ -227,9 +231,11 @@ class Node:
         except Exception as error:
             self._on_fatal(error)
 
-    def _stop_threads(self) -> None:
-        """When starting failed half-way; after ``stop`` there are none left."""
-        self._threads.stop(time.monotonic() + 1.0, last="syncer")
+    def _stop_threads(self, deadline: float | None = None) -> list[str]:
+        """Also when starting failed half-way; after ``stop`` there are none left."""
+        deadline = time.monotonic() + 1.0 if deadline is None else deadline
+        left = [] if self._reign is None else self._reign.stop(deadline - time.monotonic())
+        return left + self._threads.stop(deadline, last="syncer")
 
     def _close_sinks(self) -> None:
         with contextlib.suppress(Exception):  # whatever it is, the process is ending

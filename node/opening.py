@@ -6,8 +6,11 @@ import logging
 import time
 from collections.abc import Callable
 
+from ..wheel.errors import Damaged
 from ..wheel.files import Files
+from ..wheel.peer import PeerWheel
 from ..wheel.state import LmdbState
+from ..wheel.switch import set_aside
 from ..wheel.wheel import Wheel
 from .config import NodeConfig
 from .logs import event
@@ -19,18 +22,37 @@ log = logging.getLogger("slotwheel.node")
 def open_wheel(
     config: NodeConfig, files: Files, clock: Callable[[], int], metrics: Metrics
 ) -> Wheel:
-    """Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``, ``OSError``."""
+    """Errors: ``Damaged`` (without peers), ``UnsupportedVersion``, ``InvalidConfiguration``,
+    ``OSError``."""
     started = time.perf_counter()
-    state = LmdbState(config.data)
     try:
-        wheel = Wheel.open(files, state, config.wheel, clock(), node_id=config.node_id)
-    except BaseException:
-        state.close()
-        raise
+        wheel = _open(config, files, clock)
+    except Damaged as error:
+        if not config.peers:
+            raise
+        aside = set_aside(files)
+        event(
+            log,
+            logging.CRITICAL,
+            f"{error.message}. The data directory's content is set aside; this node begins with an"
+            " empty store and copies from its peers",
+            aside=aside,
+        )
+        wheel = _open(config, files, clock)
     seconds = time.perf_counter() - started
     metrics.recovery.set(seconds)
     _tell(wheel, seconds, clock())
     return wheel
+
+
+def _open(config: NodeConfig, files: Files, clock: Callable[[], int]) -> Wheel:
+    kind = PeerWheel if config.peers else Wheel
+    state = LmdbState(config.data)
+    try:
+        return kind.open(files, state, config.wheel, clock(), node_id=config.node_id)
+    except BaseException:
+        state.close()
+        raise
 
 
 def _tell(wheel: Wheel, seconds: float, now_ms: int) -> None:
@@ -40,7 +62,7 @@ def _tell(wheel: Wheel, seconds: float, now_ms: int) -> None:
         logging.INFO,
         "recovered",
         seconds=round(seconds, 3),
-        epoch=wheel.epoch,
+        epoch=status.epoch,
         pending=status.pending,
         journal_entries=report.entries,
         torn_bytes=report.torn_bytes,

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from ..delivery.sink import Sink
 from ..wheel.errors import SyncFailed
+from ..wheel.master import Master
 from ..wheel.wheel import Wheel
 from . import memory
 from .events import NodeEvents
@@ -42,9 +43,9 @@ def sync(wheel: Wheel, metrics: Metrics) -> float:
     return 0.0
 
 
-def prepare(wheel: Wheel, clock: Clock) -> float:
+def prepare(master: Master, clock: Clock) -> float:
     """Open one slot ahead of its time, if one comes."""
-    return 0.0 if wheel.prepare(clock()) else PREPARE_EVERY_S
+    return 0.0 if master.prepare(clock()) else PREPARE_EVERY_S
 
 
 class SlotFileWork:

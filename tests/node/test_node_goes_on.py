@@ -64,14 +64,14 @@ def test_an_exception_while_delivering(node: Node, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_exception_while_asking_what_is_due(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails_at_first(node.wheel, "next_chunk", 3, RuntimeError("due"), monkeypatch)
+    fails_at_first(node.wheel.master, "next_chunk", 3, RuntimeError("due"), monkeypatch)
     send(node, "soon", delay=0.2)
     wait_until(lambda: node.wheel.status().delivered == 10)
     assert "delivery-error" in alarms(node)
 
 
 def test_an_exception_while_opening_ahead(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = fails_at_first(node.wheel, "prepare", 3, RuntimeError("ahead"), monkeypatch)
+    prepared = fails_at_first(node.wheel.master, "prepare", 3, RuntimeError("ahead"), monkeypatch)
     wait_until(lambda: len(prepared) > 3)
     assert "prefetcher-failed" in alarms(node)
     send(node, "soon", delay=0.1)

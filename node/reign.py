@@ -1,0 +1,69 @@
+"""The threads that only a master has: the hand, the prefetcher, the delay topic's reader.
+
+Theory: a node alone reigns from its start to its end. Among peers a reign begins when the wheel
+serves and ends when it does not; nothing of one reaches into the next, as each has a ``Master`` of
+its own. What stays in between is the sink: a new hand waits until the old one has let go of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..delivery.hand import Hand
+from ..wheel.master import Master
+from ..wheel.wheel import Wheel
+from . import work
+from .config import NodeConfig
+from .events import NodeEvents
+from .sinks import WaysOut, delay_topic
+from .threads import Threads
+
+Clock = Callable[[], int]
+
+
+class Reign:
+    """Starts on construction. ``allowed``: whether the hand may hand over now."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        wheel: Wheel,
+        master: Master,
+        out: WaysOut,
+        clock: Clock,
+        events: NodeEvents,
+        on_fatal: Callable[[BaseException], None],
+        allowed: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.master = master
+        self._threads = Threads(events.failed, on_fatal)
+        self._source = delay_topic(config, wheel, clock, events.intake)
+        hand = Hand(
+            master,
+            out.sink,
+            out.dead_letters,
+            clock,
+            allowed=allowed,
+            events=events,
+            on_fatal=on_fatal,
+        )
+        self._threads.loop("prefetcher", lambda: work.prepare(master, clock))
+        self._threads.run("hand", hand.run, lambda: hand.silent_s)
+        if self._source is not None:
+            self._threads.run("delay-topic", self._source.run)
+
+    @property
+    def source_lag(self) -> int | None:
+        return None if self._source is None else self._source.lag
+
+    def unhealthy(self) -> list[str]:
+        return self._threads.unhealthy()
+
+    def tell(self) -> None:
+        """Tell all its threads to end, and do not wait."""
+        self._threads.tell("delay-topic", "hand", "prefetcher")
+
+    def stop(self, within_s: float) -> list[str]:
+        """The threads that did not end in time. May be called again."""
+        return self._threads.stop(time.monotonic() + within_s, last="")
