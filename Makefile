@@ -17,11 +17,15 @@ ARGS ?=
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(BASE) ## Run a node, schedule messages, kill the node, verify what arrived
 	@$(BIN)/slotwheel demo $(ARGS)
+
+.PHONY: demo-peers
+demo-peers: $(BASE) ## Run three peers, kill the master twice, verify what arrived
+	@$(BIN)/slotwheel demo-peers $(ARGS)
 
 .PHONY: test
 test: setup kafka lint ## Run lint, types, and all tests but the long ones

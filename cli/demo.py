@@ -6,28 +6,31 @@ cancels) and from what stands in the topics' files at the end; the node is not a
 
 from __future__ import annotations
 
-import signal
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
-import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
 
-from ..wheel.errors import InvalidConfiguration
 from ..wheel.slotfile import path_of
 from .demo_arrivals import TOPICS
-from .demo_proof import Lateness, Proof, prove
+from .demo_proof import Proof, prove
+from .demo_report import (
+    Line,
+    in_ms,
+    interrupt_on_sigterm,
+    new_directory,
+    print_faults,
+    print_lines,
+    program,
+    proof_lines,
+    rows_in_slots,
+    verify,
+)
 from .demo_scenario import Outcome, Scenario
 from .demo_screen import Screen
-from .directory import reading
 from .shared import json_option, print_json
-from .verify import Summary, check_all
+from .verify import Summary
 
 
 @click.command("demo", short_help="Show a node at work, killed in the middle.")
@@ -67,13 +70,13 @@ def command(data: Path | None, messages: int, kept: int, seconds: float, as_json
     Needs no Kafka: messages go to embedded topics. Ends by itself; exit code 1 if a message was
     lost, came early, or was delivered although its cancel was confirmed.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
-    directory = _new_directory(data)
+    interrupt_on_sigterm()
+    directory = new_directory(data)
     with Screen(messages + kept, messages, quiet=as_json) as screen:
         outcome = Scenario(directory, messages, kept, seconds, screen).run()
-    proof = prove(outcome.sent, outcome.arrived, outcome.killed_ms, outcome.ready_ms)
-    in_files = _rows_in_slots(directory, outcome.slot_seconds)
-    summary = _verify(directory)
+    proof = prove(outcome.sent, outcome.arrived, outcome.outages)
+    in_files = rows_in_slots(directory, outcome.slot_seconds)
+    summary = verify(directory)
     holds = proof.holds and summary.invalid == 0 and in_files == kept and proof.refused == 0
     if as_json:
         print_json(
@@ -83,7 +86,7 @@ def command(data: Path | None, messages: int, kept: int, seconds: float, as_json
                 **asdict(proof),
                 "kept_in_slot_files": in_files,
                 "cancel_answers": outcome.cancel_answers,
-                "away_ms": outcome.ready_ms - outcome.killed_ms,
+                "away_ms": round(outcome.outages[0].seconds * 1000),
                 "verify": {"ok": summary.ok, "invalid": summary.invalid},
             }
         )
@@ -94,61 +97,11 @@ def command(data: Path | None, messages: int, kept: int, seconds: float, as_json
         click.get_current_context().exit(1)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
-    """SIGTERM ends it as Ctrl-C does: the child is ended, too."""
-    raise KeyboardInterrupt
-
-
-def _new_directory(data: Path | None) -> Path:
-    if data is None:
-        return Path(tempfile.mkdtemp(prefix="slotwheel-demo-", dir=".")).resolve()
-    if data.exists() and any(data.iterdir()):
-        raise InvalidConfiguration(
-            "the demo needs a new data directory",
-            got=f"{data}, which is not empty",
-            remedy="Name another --data, or leave it out",
-        )
-    data.mkdir(parents=True, exist_ok=True)
-    return data.resolve()
-
-
-def _rows_in_slots(directory: Path, seconds: list[int]) -> int:
-    """The rows of the kept messages, counted as anyone could: with pyarrow alone."""
-    rows = 0
-    for second in seconds:
-        try:
-            with (
-                pa.OSFile(str(directory / path_of(second))) as file,
-                pa.ipc.open_stream(file) as all_,
-            ):
-                rows += sum(batch.num_rows for batch in all_)
-        except FileNotFoundError:
-            continue
-    return rows
-
-
-def _verify(directory: Path) -> Summary:
-    summary = Summary()
-    with reading(directory) as files:
-        for item in check_all(directory, files, running=False):
-            summary.add(item)
-    return summary
-
-
 def _print(
     directory: Path, outcome: Outcome, proof: Proof, in_files: int, summary: Summary
 ) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
-    for name, value, note in _lines(outcome, proof, in_files):
-        table.add_row(name, value, note)
-    click.echo()
-    Console(width=None if sys.stdout.isatty() else 100, highlight=False).print(table)
-    click.echo()
-    for finding in summary.faults[:20]:
-        click.echo(f"invalid: {finding}")
+    print_lines(_lines(outcome, proof, in_files))
+    print_faults(summary)
     click.echo(f"slotwheel verify: {summary.verdict}")
     click.echo()
     slots = directory / "slots"
@@ -157,40 +110,16 @@ def _print(
     code = f"import pyarrow as pa; print(pa.ipc.open_stream(pa.OSFile('{path}')).read_all())"
     click.echo(f'  {sys.executable} -c "{code}"')
     click.echo("Look around, and remove it when you are done:")
-    program = Path(sys.argv[0]).name
-    slotwheel = sys.argv[0] if program == "slotwheel" else "slotwheel"
-    click.echo(f"  {slotwheel} inspect slots {directory}")
-    click.echo(f"  {slotwheel} consume {TOPICS[0]} --data {directory} --limit 5")
+    click.echo(f"  {program()} inspect slots {directory}")
+    click.echo(f"  {program()} consume {TOPICS[0]} --data {directory} --limit 5")
     click.echo(f"  rm -r {directory}")
 
 
-def _lines(outcome: Outcome, proof: Proof, in_files: int) -> list[tuple[str, str, str]]:
-    wrong = proof.cancelled_but_delivered
-    away = (outcome.ready_ms - outcome.killed_ms) / 1000
-    found = [
-        (
-            "sent",
-            f"{proof.sent:,}",
-            f"{proof.kept:,} of them due in an hour: {in_files:,} in files",
-        ),
-        ("delivered", f"{proof.delivered:,}", "different messages"),
-        ("repeated", f"{proof.repeated:,}", "sent again after the kill: the mark was not on disk"),
-        ("cancelled", f"{proof.cancelled:,}", f"{wrong:,} of them delivered"),
-        ("early", f"{proof.early:,}", ""),
-        ("lost", f"{proof.lost:,}", ""),
-        ("lateness p50 / p99 / max", _ms(proof.lateness), f"of {proof.lateness.count:,} messages"),
-        (
-            "  of those that waited",
-            _ms(proof.outage),
-            f"{proof.outage.count:,}, as the node was dead for {away:.1f} s",
-        ),
-    ]
+def _lines(outcome: Outcome, proof: Proof, in_files: int) -> list[Line]:
+    away = f"{proof.outage.count:,}, as the node was dead for {outcome.outages[0].seconds:.1f} s"
+    repeated = "sent again after the kill: the mark was not on disk"
+    found = proof_lines(proof, f"{in_files:,} in files", repeated)
+    found.append(("  of those that waited", in_ms(proof.outage), away))
     if proof.foreign or proof.refused:
         found.append(("foreign, refused", f"{proof.foreign:,}, {proof.refused:,}", ""))
     return found
-
-
-def _ms(lateness: Lateness) -> str:
-    if lateness.count == 0:
-        return "-"
-    return f"{lateness.p50:.0f} / {lateness.p99:.0f} / {lateness.max:.0f} ms"

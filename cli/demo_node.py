@@ -1,4 +1,4 @@
-"""The demo's node: a child process that is ended by its own process id and by no other means."""
+"""A demo's node: a child process that is ended by its own process id and by no other means."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ START_MAX_S = 30.0
 
 
 class NodeProcess:
-    """A node on ``data``, with embedded topics; its log is ``node.log`` there."""
+    """A node on ``data``, with embedded topics; its log is ``node.log`` there. ``address``: where
+    it listens; any free port if not given."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *options: str, address: str = "") -> None:
         self.data = data
-        self.address = ""
+        self.address = address
+        self._options = options
         self._log = data / "node.log"
         self._child: subprocess.Popen[bytes] | None = None
         self._seen = 0
@@ -28,7 +30,7 @@ class NodeProcess:
         """Start it; on the same port as before, if it ran before. Does not wait."""
         listen = self.address or "127.0.0.1:0"
         command = [sys.executable, "-m", "slotwheel.cli.main", "node", "--data", str(self.data)]
-        command += ["--listen", listen, "--metrics", "off"]
+        command += ["--listen", listen, "--metrics", "off", *self._options]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWHEEL_")}
         with self._log.open("ab") as log:
             self._seen = log.tell()

@@ -3,12 +3,13 @@
 Pure arithmetic over arrays, so that a test can plant each violation. A message is known by its
 number, which its value carries; offset and due time must be those of its receipt.
 
-Lateness is ``delivered - max(due, created)``. Messages that had to wait because the node was dead
-are counted apart: those that arrived after the kill and were due before its backlog was gone.
+Lateness is ``delivered - max(due, created)``. Messages that had to wait because nobody delivered
+are counted apart: those that arrived after a kill and were due before its backlog was gone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,6 +43,18 @@ class Arrived:
     due: Int64s
     created: Int64s
     delivered: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Nobody delivered between these two, in ms since the epoch."""
+
+    killed_ms: int
+    ready_ms: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.ready_ms - self.killed_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +97,8 @@ class Proof:
         return not (self.early or self.lost or self.cancelled_but_delivered or self.foreign)
 
 
-def prove(sent: Sent, arrived: Arrived, killed_ms: int, ready_ms: int) -> Proof:
-    """Hold what arrived against what was sent. The node was dead from ``killed_ms`` to
-    ``ready_ms``."""
+def prove(sent: Sent, arrived: Arrived, outages: Sequence[Outage]) -> Proof:
+    """Hold what arrived against what was sent."""
     total = len(sent.due)
     known = (arrived.number >= 0) & (arrived.number < total)
     number = arrived.number[known]
@@ -110,15 +122,19 @@ def prove(sent: Sent, arrived: Arrived, killed_ms: int, ready_ms: int) -> Proof:
     first = _first_arrivals(arrived)
     ready = np.maximum(arrived.due, arrived.created)[first]
     delivered = arrived.delivered[first]
-    waited = delivered > killed_ms
-    backlog = delivered[waited & (ready <= ready_ms)]
-    gone_ms = int(backlog.max()) if len(backlog) else ready_ms
-    outage = waited & (ready <= gone_ms)
+    outage = np.zeros(len(delivered), np.bool_)
+    for one in outages:
+        waited = delivered > one.killed_ms
+        backlog = delivered[waited & (ready <= one.ready_ms)]
+        gone_ms = int(backlog.max()) if len(backlog) else one.ready_ms
+        outage |= waited & (ready <= gone_ms)
     proof.lateness = Lateness.of((delivered - ready)[~outage])
     proof.outage = Lateness.of((delivered - ready)[outage])
     return proof
 
 
 def _first_arrivals(arrived: Arrived) -> Int64s:
-    """Row numbers of each message's first arrival (rows are in the order of arrival)."""
-    return np.unique(arrived.number, return_index=True)[1].astype(np.int64)
+    """Row numbers of each message's first arrival."""
+    order = np.lexsort((arrived.delivered, arrived.number))
+    first = np.unique(arrived.number[order], return_index=True)[1]
+    return order[first].astype(np.int64)

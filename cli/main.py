@@ -38,6 +38,7 @@ COMMANDS = {
     "inspect": "inspect",
     "verify": "verify",
     "demo": "demo",
+    "demo-peers": "demo_peers",
 }
 """Command to module in this package, in the order of the help page."""
 
