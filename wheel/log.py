@@ -88,7 +88,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The log at one instant. All are indexes but the last."""
+    """The log at one instant: indexes, and how it fares."""
 
     first: int
     """The oldest entry in the journal."""
@@ -98,6 +98,8 @@ class Look:
     durable: int
     commit: int
     uncommitted_bytes: int
+    failing: bool
+    """The last write failed: the disk is full, say."""
 
 
 class Log:
@@ -130,6 +132,7 @@ class Log:
         self.next_offset = _end(waiting[-1].entry) if waiting else committed_offset
         self.queued_bytes = sum(queued.nbytes for queued in waiting)
         self.changed = changed
+        self._failing = False
         self._queue: deque[Queued] = deque()
         self._writing: list[Queued] = []
         self._waiting: deque[Queued] = deque(waiting)
@@ -169,9 +172,14 @@ class Log:
         return queued
 
     def receive(self, arrived: Sequence[Queued]) -> None:
-        """Queue entries that a master has placed: they follow on from the last one here."""
+        """Queue entries that a master has placed: they follow on from the last one here.
+
+        Errors: ``LookupError`` when those before them were taken back meanwhile (a full disk).
+        """
+        if arrived and arrived[0].entry.index > self.next_index:
+            raise LookupError(f"entry {self.next_index} is missing")
         for queued in arrived:
-            assert queued.entry.index == self.next_index, "a gap in what was received"
+            assert queued.entry.index == self.next_index, "received entries do not follow on"
             assert queued.entry.base_offset == self.next_offset, "offsets are not dense"
             self._place(queued)
 
@@ -206,6 +214,7 @@ class Log:
             durable=self.journal.durable_index,
             commit=self.commit_index,
             uncommitted_bytes=self.queued_bytes,
+            failing=self._failing,
         )
 
     def written_after(self, index: int) -> list[Queued]:
@@ -252,9 +261,11 @@ class Log:
             try:
                 self.journal.append(entries)
             except OSError as error:
+                self._failing = True
                 failed = self._take_back(group, error)
                 self.changed()
                 return failed
+            self._failing = False
             if self._recent is not None:
                 with self._lock:
                     self._recent.add(entries)
