@@ -27,6 +27,7 @@ from .findings import Checked
 from .schema import ROW, times
 from .slotfile import SLOT_DIRECTORY, check_schema, path_of, second_of
 from .state import STATE_DIRECTORY, SlotInfo, Stored
+from .switch import INCOMING, INCOMING_SLOTS, incoming_path
 
 _MAP_FROM_BYTES = 32 << 20
 
@@ -39,6 +40,12 @@ def verify_state(stored: Stored) -> Checked:
     checkpoint = stored.checkpoint
     if checkpoint.epoch > stored.epoch:
         item.fault(0, f"a checkpoint of epoch {stored.epoch} or before", checkpoint.epoch)
+    if stored.incoming:
+        item.note(
+            0,
+            "the files of this state in place",
+            "a switch to a snapshot that was interrupted; completed when a node opens it",
+        )
     if stored.store_id == b"" and (stored.slots or checkpoint.index):
         item.fault(0, "a store id", "none")
     rows = sum(info.rows for info in stored.slots.values())
@@ -66,9 +73,13 @@ def verify_state(stored: Stored) -> Checked:
 
 def verify_slots(files: Files, load: Load) -> Iterator[Checked]:
     """Every slot file of the catalog, then the files that are not in it."""
-    catalog = load().slots
-    for second, info in sorted(catalog.items()):
-        item = verify_slot(files, second, info)
+    stored = load()
+    waiting = set(files.list(INCOMING_SLOTS)) if stored.incoming else set()
+    for second, info in sorted(stored.slots.items()):
+        path = path_of(second)
+        if path.rpartition("/")[2] in waiting:
+            path = incoming_path(second)
+        item = verify_slot(files, second, info, path)
         if not item.ok:
             # The file may have been deleted, since every row of it was delivered meanwhile.
             now = load().slots.get(second)
@@ -78,6 +89,15 @@ def verify_slots(files: Files, load: Load) -> Iterator[Checked]:
                 item = verify_slot(files, second, now)
         yield item
     yield from _unknown_files(files, load)
+    if not stored.incoming and files.list(INCOMING):
+        item = Checked("slot", INCOMING)
+        item.note(
+            0,
+            "no such directory",
+            "a snapshot that is being received, or was not received whole; removed when a node"
+            " opens the directory",
+        )
+        yield item
 
 
 def _unknown_files(files: Files, load: Load) -> Iterator[Checked]:
@@ -112,9 +132,9 @@ def _unknown_files(files: Files, load: Load) -> Iterator[Checked]:
         yield item
 
 
-def verify_slot(files: Files, second: int, info: SlotInfo) -> Checked:
-    """One slot file against its row in the catalog."""
-    item = Checked("slot", path_of(second), rows=info.rows, nbytes=info.length)
+def verify_slot(files: Files, second: int, info: SlotInfo, path: str = "") -> Checked:
+    """One slot file against its row in the catalog. ``path``: if it is not where it belongs."""
+    item = Checked("slot", path or path_of(second), rows=info.rows, nbytes=info.length)
     try:
         data = _committed(files, item, info.length)
     except FileNotFoundError:

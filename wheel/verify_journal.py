@@ -30,6 +30,7 @@ from .segment import (
     FRAME_BYTES,
     FRAME_MAGIC,
     SEGMENT_BYTES,
+    STORE_ID_BYTES,
     decode_frame,
     is_segment_name,
 )
@@ -58,6 +59,9 @@ def verify_journal(files: Files, load: Callable[[], Stored | None]) -> Iterator[
         stored = load()
         names = files.list(DIRECTORY)
         segments = [f"{DIRECTORY}/{name}" for name in names if is_segment_name(name)]
+        if stored is not None and stored.incoming:
+            yield from _replaced(segments)
+            return
         log = _Log(stored)
         if stored is not None:
             log.durable = stored.checkpoint.index
@@ -80,6 +84,14 @@ def verify_journal(files: Files, load: Callable[[], Stored | None]) -> Iterator[
             continue
         if is_last:
             _check_end(item, log)
+        yield item
+
+
+def _replaced(segments: list[str]) -> Iterator[Checked]:
+    """The journal while a switch to a snapshot is not completed: nothing of it counts."""
+    for path in segments:
+        item = Checked("journal", path)
+        item.note(0, "a new journal", "the old one, or a new one not in use yet: it is replaced")
         yield item
 
 
@@ -252,7 +264,17 @@ def decode_config(entry: Entry, where: str) -> dict[str, object]:
         raise Damaged(where, 0, expected="a configuration", found=str(error)[:200]) from None
     if missing:
         raise Damaged(where, 0, expected="group, key and slots", found=f"no {sorted(missing)}")
+    stores = config.get("stores", {})
+    if not isinstance(stores, dict) or not all(map(_is_store_id, stores.values())):
+        raise Damaged(where, 0, expected="a store id of each peer", found=str(stores)[:200])
     return dict(config)
+
+
+def _is_store_id(text: object) -> bool:
+    try:
+        return isinstance(text, str) and len(bytes.fromhex(text)) == STORE_ID_BYTES
+    except ValueError:
+        return False
 
 
 def _check_end(item: Checked, log: _Log) -> None:
@@ -266,5 +288,9 @@ def _check_end(item: Checked, log: _Log) -> None:
     if log.stored is not None and not log.broken:
         if log.epoch > log.stored.epoch:
             item.fault(item.nbytes, f"epochs up to {log.stored.epoch}", log.epoch)
-        if log.mark is not None and log.stored.checkpoint.index:
-            _check_mark(item, item.nbytes, log.stored.checkpoint.marks.main, log.mark)
+        checkpoint = log.stored.checkpoint
+        if log.mark is not None and checkpoint.index:
+            end = Checked(item.kind, item.path)
+            _check_mark(end, item.nbytes, checkpoint.marks.main, log.mark)
+            # A snapshot brings the newest marks, and a journal that has yet to catch up with them.
+            (item.notes if "stores" in checkpoint.config else item.faults).extend(end.faults)

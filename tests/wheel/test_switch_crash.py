@@ -65,7 +65,8 @@ class Expected:
         self.old_entries = entries
 
     def check(self, peer: Replica) -> bool:
-        """Open as a node does; whether it is the new one."""
+        """Open as a node does; whether it is the new one. Before that, too, nothing is wrong."""
+        assert peer.faults() == []
         stored = prepare(peer.files, peer.state)
         assert stored == peer.state.load()
         assert not stored.incoming
