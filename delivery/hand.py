@@ -87,6 +87,8 @@ class Hand:
         self._pause_until_s = 0.0
         self._clock_alarm = False
         self._turned_s = time.monotonic()
+        self.busy = False
+        """A chunk of the main mark is being delivered."""
 
     @property
     def silent_s(self) -> float:
@@ -150,6 +152,13 @@ class Hand:
         if chunk.rows.num_rows == 0:
             self._wheel.answer(chunk, np.empty(0, np.bool_))
             return True
+        self.busy = True
+        try:
+            return self._deliver(chunk)
+        finally:
+            self.busy = False
+
+    def _deliver(self, chunk: Chunk) -> bool:
         try:
             if int(times(chunk.rows, "due").max()) > self._clock():
                 self._give_back(chunk)  # the clock stepped back: ask again

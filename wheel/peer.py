@@ -56,6 +56,7 @@ class PeerWheel(Wheel):
         self._pins: list[int] = []
         self._readers: dict[int, Iterator[Entry]] = {}
         self._config_told = True  # told by whoever leads, never by the way
+        self._handing_over = False
         self.on_serving: Callable[[], None] = lambda: None
 
     # -- what replication needs to know ----------------------------------------------------------
@@ -173,6 +174,7 @@ class PeerWheel(Wheel):
         """This peer is not the master; ``master`` is the address of the one that is, if known."""
         with self._lock:
             self._master_address = master
+            self._handing_over = False
             reign, self._master = self._master, None
             led, self._first_own = self._first_own, 0
         if reign is not None:
@@ -226,7 +228,14 @@ class PeerWheel(Wheel):
             self._reign(self._epoch_offset, self._led_ms)
             self.on_serving()
 
+    def hold_appends(self, held: bool) -> None:
+        """While a hand-over is under way nothing new is taken: the next master has to catch up."""
+        with self._lock:
+            self._handing_over = held
+
     def _check_room(self, now_ms: int) -> None:
+        if self._handing_over:
+            raise NotMaster("this peer hands over to another", remedy="Send it again in a moment")
         super()._check_room(now_ms)
         if self._log.queued_bytes >= self.config.majority_lag_bytes_max:
             raise Overloaded(
