@@ -45,6 +45,7 @@ class PeerWheel(Wheel):
     _replicated = True
 
     def _begin(self, found: Recovered, now_ms: int) -> None:
+        self.store_id = found.stored.store_id
         self._vote = found.stored.vote
         self._voter = found.stored.voter
         self._epoch = found.stored.epoch
@@ -95,6 +96,12 @@ class PeerWheel(Wheel):
     @property
     def commit_index(self) -> int:
         return self._log.commit_index
+
+    @property
+    def group_key(self) -> bytes | None:
+        """The group's key, once a configuration with it is committed here."""
+        key = self._configuration.get("key")
+        return None if key is None else bytes.fromhex(key)
 
     def known_stores(self) -> list[tuple[int, StoreIds]]:
         """The admitted stores by index of the entry that says so: the committed one first, then
