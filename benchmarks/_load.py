@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from slotwheel.client import Client, Receipts
 
 TOPIC = "orders"
 VALUE_BYTES = 100
-_BUFFER_BYTES = 8 << 20
 _SLACK_MS = 10_000
 """Due times begin so much later than now, so that a slow run does not deliver what it sends."""
 
@@ -24,7 +24,9 @@ _SLACK_MS = 10_000
 @dataclass(frozen=True)
 class Load:
     """``rows``: messages in a batch; ``span_ms``: due times are uniform over so much; a client
-    stops after ``seconds`` or ``total`` messages, whatever comes first."""
+    stops after ``seconds`` or ``total`` messages, whatever comes first. ``timed``: measure how long
+    each batch's receipt takes; ``in_turn``: wait for it before the next batch is sent;
+    ``buffer_bytes``: how much may wait in a client, and so how long the last one waits."""
 
     address: str
     rows: int = 1000
@@ -32,6 +34,9 @@ class Load:
     span_ms: int = 7_180_000
     seconds: float = 1e9
     total: int = 1 << 62
+    timed: bool = False
+    in_turn: bool = False
+    buffer_bytes: int = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class Sent:
     """Wall clock, seconds."""
     ended: float
     cpu_s: float
+    receipts_ms: tuple[float, ...] = ()
+    """From handing over a batch to its receipt."""
 
 
 class Clients:
@@ -83,8 +90,9 @@ def _send(load: Load, seed: int, ready: Any, results: Any) -> None:
     values = pa.array([generator.bytes(load.value_bytes) for _ in range(load.rows)], pa.binary())
     topics = pa.array([TOPIC] * load.rows, pa.utf8())
     handed: deque[Receipts] = deque()
+    times = _Times() if load.timed else None
     refused = 0
-    with Client(load.address, batch_rows=load.rows, buffer_bytes=_BUFFER_BYTES) as client:
+    with Client(load.address, batch_rows=load.rows, buffer_bytes=load.buffer_bytes) as client:
         client.status()
         ready.wait(60)
         started, cpu = time.time(), time.process_time()
@@ -95,11 +103,43 @@ def _send(load: Load, seed: int, ready: Any, results: Any) -> None:
             due = generator.integers(0, load.span_ms, rows) + (now_ms + _SLACK_MS)
             columns = [pa.array(due), topics.slice(0, rows), values.slice(0, rows)]
             batch = pa.RecordBatch.from_arrays(columns, names=["due", "topic", "value"])
+            begun = time.perf_counter()
             handed.append(client.send_table(batch))
+            if times is not None:
+                times.watch(begun, handed[-1])
+            if load.in_turn:
+                handed[-1].wait()
             sent += rows
             while handed and handed[0].done():
                 refused += len(handed.popleft().errors())
         client.flush()
         ended = time.time()
         refused += sum(len(receipts.errors()) for receipts in handed)
-        results.put(Sent(sent, refused, started, ended, time.process_time() - cpu))
+        cpu_s = time.process_time() - cpu
+        measured = () if times is None else times.all()
+        results.put(Sent(sent, refused, started, ended, cpu_s, measured))
+
+
+class _Times:
+    """A thread that waits for each batch's receipt in turn, and notes when it came."""
+
+    def __init__(self) -> None:
+        self._handed: queue.SimpleQueue[tuple[float, Receipts] | None] = queue.SimpleQueue()
+        self._found: list[float] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def watch(self, begun: float, receipts: Receipts) -> None:
+        self._handed.put((begun, receipts))
+
+    def all(self) -> tuple[float, ...]:
+        """In ms, once all have come."""
+        self._handed.put(None)
+        self._thread.join()
+        return tuple(self._found)
+
+    def _run(self) -> None:
+        while (one := self._handed.get()) is not None:
+            begun, receipts = one
+            receipts.wait()
+            self._found.append((time.perf_counter() - begun) * 1000)

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,16 @@ def raw_write_rate(directory: Path, group_bytes: int, seconds: float) -> float:
     finally:
         os.close(handle)
         path.unlink()
+
+
+def raw_write_rates(directory: Path, group_bytes: int, seconds: float, writers: int) -> float:
+    """The same for each of so many writers at once, on the same disk."""
+    places = [directory / f"writer-{number}" for number in range(writers)]
+    for place in places:
+        place.mkdir()
+    with ThreadPoolExecutor(writers) as threads:
+        rates = threads.map(lambda place: raw_write_rate(place, group_bytes, seconds), places)
+        return statistics.mean(rates)
 
 
 @dataclass
