@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 from pyarrow import flight
@@ -12,6 +13,7 @@ from pyarrow import flight
 from slotwheel import Client, Message, NodeUnreachable, NotRunning, UnknownId
 from slotwheel.wheel.errors import NotMaster
 from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from support.fakegroup import FakeGroup
 from support.fakewheel import FakeWheel, eventually
 
@@ -92,6 +94,38 @@ def test_a_deposed_master_sends_the_client_on() -> None:
             group.elect((number + 1) % 3)
         assert group.wheel.values() == [b"%d" % number for number in range(12)]
         assert all(len(wheel.early) == 4 for wheel in group.wheels)
+
+
+def test_a_quiet_client_leaves_a_deposed_master() -> None:
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
+        client.send("t", b"1", delay=60).result(10)
+        assert len(group.servers[0]._streams) == 1
+        group.elect(1)
+        eventually(lambda: not group.servers[0]._streams, 10)
+        client.send("t", b"2", delay=60).result(10)
+        assert len(group.wheels[0].early) == 1  # it was not even asked
+        assert group.wheel.values() == [b"1", b"2"]
+
+
+def test_what_waits_for_a_majority_when_the_master_is_deposed_is_sent_to_the_next() -> None:
+    class NoMajority(FakeWheel):
+        """Takes batches, and never gets them to a peer."""
+
+        def append(self, *args, **named):  # type: ignore[no-untyped-def]
+            waiting.append(Future())
+            return waiting[-1]
+
+    waiting: list[Future[object]] = []
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20, batch_rows=1) as client:
+        group.servers[0]._wheel = NoMajority()
+        receipts = client.send_many(numbers(0, 8))
+        eventually(lambda: len(waiting) == IN_FLIGHT_MAX)
+        group.elect(1)
+        for future in waiting:
+            future.set_exception(NotMaster(master=group.addresses[1]))
+        assert receipts.errors(10) == {}
+        assert group.wheel.values() == [b"%d" % number for number in range(8)]
+        assert receipts.offsets().tolist() == list(range(8))
 
 
 def test_acks_0_goes_on_to_the_next_master_as_well() -> None:

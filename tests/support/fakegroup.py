@@ -94,4 +94,4 @@ class FakeGroup:
         for proxy in self.proxies:
             proxy.close()
         for server in self.servers:
-            server.close(0.0)
+            server.close(0.5)
