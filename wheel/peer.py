@@ -94,6 +94,11 @@ class PeerWheel(Wheel):
             return epochs
 
     @property
+    def tail_is_full(self) -> bool:
+        """Whether slot files are written more slowly than entries are committed."""
+        return self._storage.tail.nbytes >= self.config.tail_bytes_refuse
+
+    @property
     def commit_index(self) -> int:
         return self._log.commit_index
 
