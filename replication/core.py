@@ -147,11 +147,18 @@ class Core(Following):
         journal."""
         self.log.drop_below(first_index)
 
+    def wants_snapshot(self, index: int, epoch: int) -> bool:
+        """Whether a snapshot that ends with this entry would bring news. To be asked again just
+        before the log is replaced: a log that has come to hold the entry may also hold later
+        ones that were acknowledged, and must not be lost."""
+        log = self.log
+        return self._leading is None and index > log.commit and log.epochs.epoch_at(index) != epoch
+
     def snapshot_installed(self, index: int, epoch: int, stores: StoreIds, now: float) -> None:
         """A snapshot took the log's place: it ends at the entry ``index`` of ``epoch``, and
-        ``stores`` were admitted there. Only one that is ahead of ``commit`` may be installed."""
+        ``stores`` were admitted there. Only for one that was wanted."""
         self._now = now
-        assert self._leading is None
+        assert self.wants_snapshot(index, epoch)
         self.log.replace(index, epoch, stores)
         self._out.commit = index
         if self._candidacy is not None:

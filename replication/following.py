@@ -105,7 +105,8 @@ class Following(Voting):
         self._echo = -1.0
         head = self.me, to, self.store, self.epoch
         rejected = hint is not None
-        self._send(Ack(*head, log.acknowledged, log.verified, sent_at, rejected, hint or 0))
+        voter = self._hard.voter
+        self._send(Ack(*head, log.acknowledged, log.verified, sent_at, rejected, hint or 0, voter))
 
     def _on_ack(self, ack: Ack) -> None:
         if ack.epoch > self.epoch:

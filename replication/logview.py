@@ -51,7 +51,7 @@ class LogView:
 
     @property
     def committed(self) -> StoreIds:
-        """The stores admitted by the last committed configuration."""
+        """The stores admitted by the last configuration known to be committed."""
         if self.configurations and self.configurations[0][0] <= self.commit:
             return self.configurations[0][1]
         return {}

@@ -5,10 +5,12 @@ own epoch; older entries commit with it. Its lease begins, for each peer, at the
 the peer has answered last; the majority-th newest of these decides.
 
 Rules
-- Acknowledgements and echoes count only from stores admitted by a *committed* configuration; what
-  comes behind a configuration that is not committed yet needs a majority of that one as well.
-- No lease before an entry of the own epoch is committed: only then is it known which configuration
-  is the last committed one.
+- The stores admitted by the last configuration in the log count, and of those only what they said
+  as voters. A store that took the place of another becomes a voter when it sees its admission
+  committed: until then every majority is one of the old stores alone, and so a majority by the old
+  configuration as well.
+- No lease before an entry of the own epoch is committed, so none that rests on a configuration that
+  may still be cut off.
 - One admission at a time, and none before the one before it is committed.
 """
 
@@ -68,7 +70,7 @@ class Master:
 
     def tick(self, now: float) -> Why | None:
         """Whatever is due; why to stop being master, if so."""
-        if self._majority_heard(now) + self._timing.promise_s < now:
+        if self._heard(now) + self._timing.promise_s < now:
             return Why.LOST_MAJORITY
         if not self.first_index and self._began + 2 * self._timing.promise_s < now:
             return Why.CANNOT_WRITE
@@ -92,20 +94,15 @@ class Master:
             self._event("store-changed", peer=ack.sender)
             peer.reset(ack.store, self._log.last_index + 1)
         peer.heard = now
-        asked = ack.sent_at >= 0
-        in_order = asked and ack.sent_at >= peer.echo
-        news = asked and ack.sent_at > peer.echo
-        if news:
-            peer.echo = ack.sent_at
-        matched = peer.match
-        peer.accepted(ack.durable, ack.verified, in_order=in_order)
+        counted, relied_on = peer.counted, peer.relied_on
+        peer.accepted(ack)
         if ack.rejected:
             peer.rejected(ack.hint)
         if peer.state is Shipping.SNAPSHOT and peer.verified >= self._log.epochs.base_index:
             peer.probe(peer.verified + 1, NEVER)
-        if peer.match > matched:
+        if peer.counted > counted:
             self.count()
-        if news or changed:
+        if changed or peer.relied_on > relied_on:
             self.measure_lease()
 
     def appended(self, index: int) -> None:
@@ -123,18 +120,15 @@ class Master:
         log = self._log
         if not self.first_index:
             return
-        limit = self._majority_match(log.committed or self.stores)
-        for index, stores in log.configurations:
-            if log.commit < index < limit:
-                limit = max(index, min(limit, self._majority_match(stores)))
-        if limit >= self.first_index and log.advance(limit):
-            self._out().commit = limit
+        limit = self._majority(log.durable, lambda peer: peer.counted)
+        if limit >= self.first_index and log.advance(int(limit)):
+            self._out().commit = log.commit
             self.measure_lease()
 
     def measure_lease(self) -> None:
         """When the lease ends, by what is known now."""
         if self.first_index and self._log.commit >= self.first_index:
-            self.lease_until = self._majority_echo(self._log.committed) + self._timing.lease_s
+            self.lease_until = self._majority_relied_on() + self._timing.lease_s
 
     @property
     def may_propose(self) -> bool:
@@ -142,11 +136,11 @@ class Master:
 
     def begin_hand_over(self, to: str | None, now: float) -> None:
         """``to``: which peer; ``None``: the one that has most."""
-        admitted = self._log.committed
         fit = [
             peer
             for peer in self.progress.values()
-            if admitted.get(peer.peer) == peer.store
+            if self._log.latest.get(peer.peer) == peer.store
+            and peer.counted
             and now - peer.heard <= 4 * self._timing.heartbeat_s
             and to in {None, peer.peer}
         ]
@@ -204,11 +198,11 @@ class Master:
         for peer in self.progress.values():
             if (
                 peer.store
-                and log.committed.get(peer.peer) != peer.store
+                and log.latest.get(peer.peer) != peer.store
                 and (log.last_index - peer.match < ADMIT_WITHIN and peer.match >= self.first_index)
             ):
                 self._admit_due = now + ADMIT_AGAIN_S
-                self._out().admit = Admission({**log.committed, peer.peer: peer.store})
+                self._out().admit = Admission({**log.latest, peer.peer: peer.store})
                 self._event("admission", peer=peer.peer)
                 return
 
@@ -222,28 +216,26 @@ class Master:
             self.handing_to = ""
         return False
 
-    def _majority_match(self, stores: StoreIds) -> int:
-        """The highest index that a majority of ``stores`` has on disk."""
-        return int(max(self._majority(stores, self._log.durable, lambda peer: peer.match), 0))
-
-    def _majority_echo(self, stores: StoreIds) -> float:
+    def _majority_relied_on(self) -> float:
         """When what a majority has answered was sent."""
-        return self._majority(stores, float("inf"), lambda peer: peer.echo)
+        return self._majority(float("inf"), lambda peer: peer.relied_on)
 
-    def _majority_heard(self, now: float) -> float:
-        echo = self._majority_echo(self._log.latest or self.stores)
-        return max(min(echo, now), self._began)
+    def _heard(self, now: float) -> float:
+        """When a majority was last there, for sure."""
+        relied_on = self._majority_relied_on() if self.first_index else NEVER
+        return max(min(relied_on, now), self._began)
 
-    def _majority(self, stores: StoreIds, mine: float, of: Callable[[Progress], float]) -> float:
+    def _majority(self, mine: float, of: Callable[[Progress], float]) -> float:
+        """The highest value that a majority of the admitted stores has reached."""
         values = []
-        for name, store in stores.items():
+        for name, store in self._log.latest.items():
             peer = self.progress.get(name)
-            if peer is None:
-                values.append(mine if store == self._store else NEVER)
-            else:
+            if peer is not None:
                 values.append(of(peer) if store == peer.store else NEVER)
+            else:
+                values.append(mine if store == self._store else NEVER)
         values.sort(reverse=True)
-        return values[majority(stores) - 1]
+        return values[majority(self._log.latest) - 1]
 
     def _head(self, peer: Progress) -> tuple[str, str, bytes, int]:
         return self._me, peer.peer, self._store, self.epoch

@@ -89,6 +89,7 @@ class Ack(Message):
     ``verified``: the same without the disk. ``rejected``: the entry before an ``Append``'s first
     did not match; ``hint``: the highest index at which it could. ``sent_at``: echoed; -1.0 if
     unasked, or if what was asked is of an older epoch (then only ``epoch`` means anything).
+    ``voter``: the store may vote (``HardState``); otherwise nothing of this counts for a majority.
     """
 
     durable: int
@@ -96,6 +97,7 @@ class Ack(Message):
     sent_at: float = -1.0
     rejected: bool = False
     hint: int = 0
+    voter: bool = False
 
 
 @dataclass(frozen=True, slots=True)

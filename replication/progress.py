@@ -5,8 +5,10 @@ one empty ``Append`` at a time asks. *replicate*: known; entries are shipped ahe
 a bounded number of messages. *snapshot*: what it needs next is no longer in the journal.
 
 Rules
-- ``match`` counts for the commit: durable there, acknowledged in this epoch by this store. Another
-  store behind the same node id begins at nothing.
+- ``match``: durable there, acknowledged in this epoch by this store. Another store behind the same
+  node id begins at nothing.
+- ``counted`` and ``relied_on`` are what a store said *as a voter*; only these count for a majority.
+  What it said before it knew of its admission stays uncounted for good.
 - A message may get lost without a sign. The pipeline that has not moved for two heartbeats although
   something is under way is taken for lost, and probed.
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
+
+from .messages import Ack
 
 WINDOW_MESSAGES = 64
 """``Append`` messages under way to one peer, at most."""
@@ -34,6 +38,7 @@ class Progress:
     __slots__ = (
         "beat_next",
         "beat_verified",
+        "counted",
         "due",
         "echo",
         "flight",
@@ -41,6 +46,7 @@ class Progress:
         "match",
         "next",
         "peer",
+        "relied_on",
         "silent_beats",
         "state",
         "store",
@@ -57,6 +63,8 @@ class Progress:
         """Nothing is known of this store."""
         self.store = store
         self.match = 0
+        self.counted = 0
+        self.relied_on = NEVER
         self.verified = 0
         self.echo = NEVER
         self.flight: deque[int] = deque()
@@ -81,10 +89,16 @@ class Progress:
         self.next = last + 1
         self.flight.append(last)
 
-    def accepted(self, durable: int, verified: int, *, in_order: bool) -> None:
-        """The peer has this much. ``in_order``: the answer is no older than those before."""
-        self.match = max(self.match, durable)
+    def accepted(self, ack: Ack) -> None:
+        """The peer has this much."""
+        verified, in_order = ack.verified, ack.sent_at >= max(self.echo, 0)
         self.verified = verified if in_order else max(self.verified, verified)
+        self.match = max(self.match, ack.durable)
+        self.echo = max(self.echo, ack.sent_at)
+        if ack.voter:
+            self.counted = max(self.counted, ack.durable)
+            if ack.sent_at >= 0:
+                self.relied_on = max(self.relied_on, ack.sent_at)
         flight, has = self.flight, max(self.match, verified)
         while flight and flight[0] <= has:
             flight.popleft()

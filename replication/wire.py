@@ -121,7 +121,7 @@ _KINDS: dict[int, _Layout] = {
     5: _Layout(
         Ack,
         (("durable", "Q"), ("verified", "Q"), ("sent_at", "d"), ("hint", "Q")),
-        ("rejected",),
+        ("rejected", "voter"),
     ),
     6: _Layout(SnapshotOffer, (("sent_at", "d"),)),
     7: _Layout(TakeOver),

@@ -78,6 +78,7 @@ any_message: st.SearchStrategy[Message] = st.one_of(
         verified=indexes,
         sent_at=times,
         rejected=st.booleans(),
+        voter=st.booleans(),
         hint=indexes,
     ),
     st.builds(SnapshotOffer, **base, sent_at=times),
