@@ -247,7 +247,7 @@ class AppendStream:
     def _wait(self, future: Future[Any]) -> Any:
         while True:
             try:
-                return future.result(_POLL_S)
+                return future.result(0.0 if self._ending.is_set() else _POLL_S)
             except TimeoutError:
                 if future.done():
                     raise

@@ -337,3 +337,15 @@ def test_end_answers_what_was_read_and_does_not_wait_for_idle_clients(wheel: Fak
     assert not ending.is_alive()
     again = FlightIntake(wheel, f"127.0.0.1:{server.port}")  # the port is free
     again.close()
+
+
+def test_end_does_not_wait_for_commits_that_never_come(wheel: FakeWheel) -> None:
+    """Without a majority of the peers, say. What is left behind would end the process badly."""
+    wheel.commit_s = 3600
+    server = FlightIntake(wheel, "127.0.0.1:0")
+    waiting = Exchange(server).begin()
+    for sequence in range(IN_FLIGHT_MAX):
+        waiting.send(rows(b"x"), sequence)
+    eventually(lambda: len(wheel.batches) == IN_FLIGHT_MAX)
+    server.close()
+    assert not server._streams
