@@ -83,16 +83,19 @@ class Replica:
         producers: Mapping[int, Sequence[Sent]] | None = None,
         pad: int = 0,
         first_index: int = 1,
+        next_offset: int | None = None,
     ) -> None:
         """A checkpoint at ``index`` with these slot files; a journal of ``entries``."""
         catalog = write_slots(self.files, slots, pad)
         count = sum(info.rows for info in catalog.values())
         behind = [one for one in entries if one.index > index]
-        end = max((info.highest + 1 for info in catalog.values()), default=0)
+        if next_offset is None:
+            end = max((info.highest + 1 for info in catalog.values()), default=0)
+            next_offset = behind[0].base_offset if behind else end
         checkpoint = Checkpoint(
             index=index,
             epoch=entry_epoch,
-            next_offset=behind[0].base_offset if behind else end,
+            next_offset=next_offset,
             rows=count,
             marks=marks or Marks(),
             config=CONFIG,
