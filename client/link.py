@@ -122,6 +122,7 @@ class Link:
         self._read_to_the_end = threading.Event()
         self._reads_in: threading.Thread | None = None
         self.error: SlotwheelError | None = None
+        self._writer: Any = None
         self._client = connect(address)
         try:
             hello = call(self._client, HELLO, {}, timeout_s)
@@ -134,7 +135,9 @@ class Link:
                 self._writer, self._reader = self._client.do_exchange(descriptor)
                 self._writer.begin(INPUT)
         except BaseException:
-            self._client.close()
+            if self._writer is not None:
+                self._reader.cancel()
+            self._close_ends()
             raise
         read_in_thread(self._read)
 
@@ -167,10 +170,14 @@ class Link:
         if not we_read and not self._read_to_the_end.wait(timeout_s):
             self.cut()
             self._read_to_the_end.wait(timeout_s)
+        self._close_ends()
+
+    def _close_ends(self) -> None:
         # Closing fetches the stream's last status, which else lands on stderr from a destructor.
         for end in (self._writer, self._client):
             with contextlib.suppress(pa.ArrowException, OSError):
-                end.close()
+                if end is not None:
+                    end.close()
 
     def _say_done(self) -> None:
         with contextlib.suppress(pa.ArrowException, OSError), self._writing, self._ending:

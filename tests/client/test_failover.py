@@ -236,6 +236,23 @@ def test_a_master_that_takes_streams_and_drops_them_is_not_hammered() -> None:
             receipt.result(5)
 
 
+def test_a_stream_that_is_refused_at_once_says_nothing_on_stderr(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Deposed between the hello and the stream: an end that nobody closed complains when freed."""
+
+    def refuse() -> None:
+        raise NotMaster
+
+    with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
+        group.servers[0]._check_master = refuse
+        receipt = client.send("t", b"x", delay=60)
+        eventually(lambda: group.proxies[0].connections > 5)
+        group.elect(1)
+        receipt.result(10)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_master_that_stands_still_is_left_for_the_next() -> None:
     """Paused or cut off: it says nothing, its connection stays. The others know better."""
     with FakeGroup() as group, Client(group.addresses, timeout_s=30) as client:
