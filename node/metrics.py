@@ -8,6 +8,7 @@ the wheel itself keeps (accepted, delivered, dead) go on where they were after a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -103,9 +104,11 @@ class Metrics:
         disk_free: Callable[[], int],
         sink_up: Callable[[], bool],
         source_lag: Callable[[], int | None],
+        group: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
-        """Report a wheel's status from now on, and what is around it. ``clock``: ms."""
-        standing = _Standing(status, clock, disk_free, sink_up, source_lag)
+        """Report a wheel's status from now on, and what is around it. ``clock``: ms; ``group``: the
+        status of the peers, if there are any."""
+        standing = _Standing(status, clock, disk_free, sink_up, source_lag, group)
         self._registry.register(standing)
 
     def render(self) -> bytes:
@@ -121,7 +124,9 @@ class _Standing:
         disk_free: Callable[[], int],
         sink_up: Callable[[], bool],
         source_lag: Callable[[], int | None],
+        group: Callable[[], dict[str, Any]] | None,
     ) -> None:
+        self._group = group
         self._status = status
         self._clock = clock
         self._disk_free = disk_free
@@ -151,3 +156,32 @@ class _Standing:
             yield GaugeMetricFamily(
                 "slotwheel_delay_topic_lag", "Records of the delay topic not yet taken", lag
             )
+        group = {} if self._group is None else self._group()
+        if group:  # a node that is starting knows nothing of its peers yet
+            yield from _of_group(group)
+
+
+def _of_group(group: dict[str, Any]) -> Iterable[Metric]:
+    """What replication's driver says of the peers (``Driver.status``)."""
+    yield GaugeMetricFamily(
+        "slotwheel_master", "Whether this peer is the master", float(group["role"] == "master")
+    )
+    yield GaugeMetricFamily(
+        "slotwheel_master_known", "Whether a master is known", float(bool(group["master"]))
+    )
+    yield GaugeMetricFamily(
+        "slotwheel_lease_seconds", "How long this master may still act", group["lease_ms"] / 1000
+    )
+    lag = GaugeMetricFamily(
+        "slotwheel_peer_lag_entries", "Entries a peer does not have on disk yet", labels=["peer"]
+    )
+    heard = GaugeMetricFamily(
+        "slotwheel_peer_heard_seconds", "How long ago a peer was heard", labels=["peer"]
+    )
+    for peer in group["peers"]:
+        if peer.get("lag_entries") is not None:
+            lag.add_metric([peer["id"]], peer["lag_entries"])
+        if peer.get("heard_ms") is not None:
+            heard.add_metric([peer["id"]], peer["heard_ms"] / 1000)
+    yield lag
+    yield heard

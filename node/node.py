@@ -29,6 +29,7 @@ from functools import partial
 from ..intake.flight import FlightIntake, check_free
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.master import Master
+from ..wheel.peer import PeerWheel
 from . import work
 from .config import EMBEDDED, NodeConfig, check_address
 from .events import NodeEvents
@@ -36,6 +37,7 @@ from .health import HealthServer
 from .logs import event
 from .metrics import Metrics
 from .opening import open_wheel
+from .peers import Peers, group_of
 from .reign import Reign
 from .sinks import WaysOut
 from .threads import Threads
@@ -45,6 +47,7 @@ log = logging.getLogger("slotwheel.node")
 STOP_WITHIN_S = 1.3
 _LAST_MARK_S = 0.4
 """Kept of that time for the last mark and for closing."""
+_HAND_OVER_S = 0.3
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread keeps the interpreter; short, so that the hand is punctual."""
 EXIT_FATAL = 3
@@ -90,7 +93,8 @@ class Node:
         self._clock = clock
         self._on_fatal = on_fatal
         self._threads = Threads(self.events.failed, on_fatal)
-        self._reign: Reign | None = None
+        self._alone: Reign | None = None
+        self._peers: Peers | None = None
         self._started = False
         self._stopping = False
         self._undo = contextlib.ExitStack()
@@ -122,12 +126,15 @@ class Node:
                 self._files.free_bytes,
                 lambda: self.events.sink_problem is None,
                 lambda: None if self._reign is None else self._reign.source_lag,
+                (lambda: {} if self._peers is None else self._peers.status())
+                if self.config.peers
+                else None,
             )
             undo.callback(self._stop_threads)
             self._start_threads()
-            self._flight = FlightIntake(
-                self.wheel, self.config.listen, self._clock, events=self.events.intake
-            )
+            self._flight = self._listen()
+            if self._peers is not None:
+                self._peers.driver.start()
             self._undo = undo.pop_all()
         host = check_address(self.config.listen, "--listen")[0]
         self.listening = f"{_in_url(host)}:{self._flight.port}"
@@ -150,8 +157,19 @@ class Node:
         threads = self._threads
         threads.loop("syncer", lambda: work.sync(wheel, self.metrics), fatal=(Exception,))
         threads.loop("slot-files", slot_files.turn)
-        if wheel.master is not None:
-            self._reign = self._begin_reign(wheel.master)
+        if isinstance(wheel, PeerWheel):
+            self._peers = Peers(
+                group_of(self.config),
+                wheel,
+                clock,
+                self.events,
+                self._begin_reign,
+                self._on_fatal,
+            )
+            threads.loop("roles", self._peers.turn)
+        else:
+            assert wheel.master is not None, "alone, a node is its own master"
+            self._alone = self._begin_reign(wheel.master)
         if self.config.sink != EMBEDDED:
             where = f"Kafka at {self.config.bootstrap}"
             reached = partial(threads.tell, "sink-check")
@@ -167,7 +185,28 @@ class Node:
             self._clock,
             self.events,
             self._on_fatal,
+            allowed=(lambda: True) if self._peers is None else self._peers.allowed,
         )
+
+    def _listen(self) -> FlightIntake:
+        peers, listen, events = self._peers, self.config.listen, self.events.intake
+        if peers is None:
+            return FlightIntake(self.wheel, listen, self._clock, events=events)
+        flight = FlightIntake(
+            self.wheel,
+            listen,
+            self._clock,
+            events=events,
+            group=peers.status,
+            step_down=peers.step_down,
+            peers=peers.driver.port,
+        )
+        peers.on_deposed = flight.depose
+        return flight
+
+    @property
+    def _reign(self) -> Reign | None:
+        return self._alone if self._peers is None else self._peers.reign
 
     # Running
 
@@ -185,6 +224,8 @@ class Node:
         reasons = []
         if self.events.sink_problem is not None:
             reasons.append(f"the sink cannot be reached: {self.events.sink_problem}")
+        if self._peers is not None and not self._peers.status()["master"]:
+            reasons.append("no master is known: the peers cannot be reached, or elect one")
         mark_c = self.wheel.status().mark_c
         behind_ms = mark_c - self._clock()
         if behind_ms > 0:
@@ -204,12 +245,14 @@ class Node:
             return []
         self._stopping = True
         deadline = time.monotonic() + within_s
+        if self._peers is not None:
+            self._hand_over(self._peers)
         if self._reign is not None:
             self._reign.tell()
         self._flight.close(grace_s=within_s / 4)
         # The syncer goes last: others may wait for a commit.
         left = self._stop_threads(deadline - _LAST_MARK_S)
-        if "syncer" not in left:
+        if "syncer" not in left and self._peers is None:
             self._write_the_last_mark(deadline)
         if left:
             event(log, logging.WARNING, "threads left behind", threads=", ".join(left))
@@ -221,6 +264,15 @@ class Node:
             return [closing.name]
         event(log, logging.INFO, "stopped")
         return []
+
+    def _hand_over(self, peers: Peers) -> None:
+        """So that the others need not find out that this one is gone. Then say nothing more."""
+        try:
+            if peers.step_down(_HAND_OVER_S):
+                event(log, logging.INFO, "handed over")
+        except Exception:
+            log.exception("the hand-over failed; the others will elect a master")
+        peers.driver.stop()
 
     def _write_the_last_mark(self, deadline: float) -> None:
         """So that nothing is delivered again after the start."""
@@ -234,6 +286,8 @@ class Node:
     def _stop_threads(self, deadline: float | None = None) -> list[str]:
         """Also when starting failed half-way; after ``stop`` there are none left."""
         deadline = time.monotonic() + 1.0 if deadline is None else deadline
+        if self._peers is not None:
+            self._peers.driver.stop()
         left = [] if self._reign is None else self._reign.stop(deadline - time.monotonic())
         return left + self._threads.stop(deadline, last="syncer")
 

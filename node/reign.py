@@ -20,6 +20,7 @@ from .sinks import WaysOut, delay_topic
 from .threads import Threads
 
 Clock = Callable[[], int]
+_BUSY_POLL_S = 0.001
 
 
 class Reign:
@@ -39,7 +40,7 @@ class Reign:
         self.master = master
         self._threads = Threads(events.failed, on_fatal)
         self._source = delay_topic(config, wheel, clock, events.intake)
-        hand = Hand(
+        self._hand = hand = Hand(
             master,
             out.sink,
             out.dead_letters,
@@ -59,6 +60,13 @@ class Reign:
 
     def unhealthy(self) -> list[str]:
         return self._threads.unhealthy()
+
+    def wait_for_chunk(self, timeout_s: float) -> bool:
+        """Wait until no chunk is being delivered; whether none is."""
+        deadline = time.monotonic() + timeout_s
+        while self._hand.busy and time.monotonic() < deadline:
+            time.sleep(_BUSY_POLL_S)
+        return not self._hand.busy
 
     def tell(self) -> None:
         """Tell all its threads to end, and do not wait."""
