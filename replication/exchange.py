@@ -10,6 +10,7 @@ Rules
   writing is done aborts the process. So an exchange ends by ``cut``; the reading thread sees that,
   and only then ``end`` frees what is left.
 - Nothing waits without a limit: the first call has a timeout, a blocked write ends by ``cut``.
+  Flight's own cancel does not end a write that TCP has taken half of; a socket that is shut does.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pyarrow import flight
 from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
 from ..wheel.protocol import PEER_ACTION, decode_error
 from .handshake import Greeting
+from .sockets import resolved, shut_connections
 from .wire import ENTRIES
 
 PING = b"SWPG"
@@ -121,6 +123,7 @@ class Exchange:
         self._taken = 0
         self.unbeaten_bytes = 0
         self._lock = threading.Lock()
+        self._remote = resolved(address)
         self._client = connect(address)
         try:
             self.peer = greet(self._client, greeting)
@@ -164,12 +167,15 @@ class Exchange:
             return self._clock() - max(self.heard, self._unbeaten[0][1])
 
     def cut(self) -> None:
-        """End it at once, from any thread; a blocked ``write`` returns with an error."""
+        """End it at once, from any thread; a blocked ``write`` returns with an error. Other
+        connections of this process to the same peer may end, too."""
         self._reader.cancel()
+        shut_connections(self._remote)
 
     def end(self) -> None:
-        """Cut it, wait a moment until the reading thread has seen that, and free everything."""
-        self.cut()
+        """In the thread that writes: wait a moment until the reading thread has seen that it is
+        over, and free everything."""
+        self._reader.cancel()
         self._thread.join(_GOODBYE_S)
         # Closing fetches the stream's last status, which else lands on stderr from a destructor.
         for one in (self._writer, self._client):

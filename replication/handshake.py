@@ -35,7 +35,8 @@ _VERSION_KEY = "slotwheel-peer"
 @dataclass(frozen=True, slots=True)
 class Greeting:
     """Who speaks, to whom, and what it believes. ``key``: fingerprint of the group's key, empty
-    while it is not known. ``lane``: what the exchange is for."""
+    while it is not known. ``promise_ms``: for how long it keeps the promise that leases rely on.
+    ``lane``: what the exchange is for."""
 
     group: str
     node_id: str
@@ -44,6 +45,7 @@ class Greeting:
     store: bytes
     peers: Mapping[str, str]
     key: str = ""
+    promise_ms: int = 0
     lane: str = CONTROL
 
     def encode(self) -> bytes:
@@ -56,6 +58,7 @@ class Greeting:
             "store": self.store.hex(),
             "peers": dict(self.peers),
             "key": self.key,
+            "promise_ms": self.promise_ms,
             "lane": self.lane,
         }
         return PEER_COMMAND + json.dumps(fields).encode()
@@ -87,6 +90,7 @@ class Greeting:
             or not isinstance(peers, dict)
             or not all(isinstance(address, str) for address in peers.values())
             or fields["lane"] not in LANES
+            or type(fields.get("promise_ms")) is not int
         ):
             raise _unreadable(body)
         try:
@@ -96,7 +100,8 @@ class Greeting:
         if len(store_id) != STORE_BYTES:
             raise _unreadable(body)
         group, node_id, to, instance, key, lane = texts
-        return cls(group, node_id, to, instance, store_id, peers, key, lane)
+        promise_ms: int = fields["promise_ms"]
+        return cls(group, node_id, to, instance, store_id, peers, key, promise_ms, lane)
 
 
 def fingerprint(key: bytes | None) -> str:
@@ -141,6 +146,13 @@ def check_greeting(mine: Greeting, theirs: Greeting) -> None:
             got=_told(theirs.peers),
             limit=_told(mine.peers),
             remedy="Give every peer the same list of peers",
+        )
+    if theirs.promise_ms != mine.promise_ms:
+        raise InvalidConfiguration(
+            f"{theirs.node_id!r} and {mine.node_id!r} wait differently long for a master",
+            got=f"{theirs.promise_ms} ms",
+            limit=f"{mine.promise_ms} ms",
+            remedy="Give all peers the same --election: a master's lease relies on it",
         )
     if theirs.key and mine.key and theirs.key != mine.key:
         raise InvalidConfiguration(

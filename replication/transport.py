@@ -89,7 +89,7 @@ class Transport:
         self._store = store
         self._key = key
         self._events: Events = events or Silent()
-        self._address_of = address_of or group.peers.__getitem__
+        self.address_of = address_of or group.peers.__getitem__
         self._clock = clock
         self._receiver = receiver
         self.instance = secrets.token_hex(8)
@@ -119,7 +119,7 @@ class Transport:
         shipments = Shipments(
             load,
             lambda index: self._receiver.unsent(peer, index),
-            lambda error: self._alarm("peer-load-failed", peer, error),
+            lambda error: self.alarm("peer-load-failed", peer, error),
         )
         control = self._lane(peer, CONTROL, outbox, lambda: True, refused_pause_s)
         bulk = self._lane(peer, BULK, shipments, lambda: control.is_up, refused_pause_s)
@@ -136,7 +136,7 @@ class Transport:
     ) -> Lane:
         def open_exchange(on_change: Callable[[], None]) -> Exchange:
             return Exchange(
-                self._address_of(peer),
+                self.address_of(peer),
                 self.identity(peer, name),
                 self._check_answer,
                 on_change,
@@ -164,6 +164,7 @@ class Transport:
             store=self._store,
             peers=self._group.peers,
             key=self._key(),
+            promise_ms=round(self._group.timing.promise_s * 1000),
             lane=lane,
         )
 
@@ -219,9 +220,7 @@ class Transport:
     def up(self, lane: Lane) -> None:
         if lane.name == CONTROL:
             self._bulk[lane.peer].wake()
-            self._events.event(
-                "peer-connected", peer=lane.peer, address=self._address_of(lane.peer)
-            )
+            self._events.event("peer-connected", peer=lane.peer, address=self.address_of(lane.peer))
 
     def down(self, lane: Lane, error: SlotwheelError) -> None:
         self._instances.gone(lane.peer, lane.instance)
@@ -231,19 +230,19 @@ class Transport:
         else:
             self._receiver.unsent(lane.peer, 0)
         if error.code not in _QUIET:
-            self._alarm("peer-link-broken", lane.peer, error)
+            self.alarm("peer-link-broken", lane.peer, error)
 
     def failed(self, lane: Lane, error: SlotwheelError) -> None:
         if is_refusal(error):
-            self._alarm("peer-refuses", lane.peer, error)
+            self.alarm("peer-refuses", lane.peer, error)
 
     # -- what strangers and peers do (IncomingEvents) --------------------------------------------
 
     def refused(self, node_id: str, error: SlotwheelError) -> None:
-        self._alarm("peer-refused", node_id, error)
+        self.alarm("peer-refused", node_id, error)
 
     def broken(self, node_id: str, error: SlotwheelError) -> None:
-        self._alarm("peer-message-broken", node_id, error)
+        self.alarm("peer-message-broken", node_id, error)
 
     # --------------------------------------------------------------------------------------------
 
@@ -252,7 +251,8 @@ class Transport:
         check_greeting(mine, theirs)
         self._instances.admit(theirs.node_id, theirs.instance, self._clock())
 
-    def _alarm(self, name: str, peer: str, error: Exception) -> None:
+    def alarm(self, name: str, peer: str, error: Exception) -> None:
+        """Tell it, unless it was told of this peer a moment ago."""
         now = self._clock()
         with self._told_lock:
             if now - self._told.get((name, peer), -ALARM_EVERY_S) < ALARM_EVERY_S:

@@ -1,0 +1,46 @@
+"""How much came in from the master and is not in the journal yet.
+
+Entries wait in two places: in the driver's inbox, and in the wheel's queue for the syncer. Their
+bytes are what back-pressure on the master is measured by.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+BACKLOG_BYTES_MAX = 32 << 20
+
+
+class Backlog:
+    """``came`` and ``nbytes``: any thread; the other methods: the driver's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._came = 0
+        self._gone = 0
+        self._queued: deque[tuple[int, int]] = deque()  # (last index, bytes) in the wheel's queue
+
+    @property
+    def nbytes(self) -> int:
+        return self._came - self._gone
+
+    def came(self, nbytes: int) -> None:
+        """Into the inbox."""
+        with self._lock:
+            self._came += nbytes
+
+    def dropped(self, nbytes: int) -> None:
+        """Out of the inbox, and nowhere else."""
+        self._gone += nbytes
+
+    def queued(self, last: int, nbytes: int) -> None:
+        """Out of the inbox, into the wheel's queue."""
+        self._queued.append((last, nbytes))
+
+    def look(self, written: int, placed: int) -> None:
+        """The journal ends at ``written``, the queue at ``placed``."""
+        while self._queued and self._queued[0][0] <= written:
+            self._gone += self._queued.popleft()[1]
+        while self._queued and self._queued[-1][0] > placed:
+            self._gone += self._queued.pop()[1]

@@ -1,0 +1,430 @@
+"""The thread that owns the core: what happens goes in, what the core wants done is done.
+
+Theory: the core decides (``core.py``), the wheel stores (``wheel/peer.py``), the transport carries.
+Here is one thread between them with one inbox; so nothing the core is told is older than what it
+decided, and nothing it decides is overtaken.
+
+    transport -- messages, unsent --> inbox --> core -- Ready --> promise -> stand_by -> cut_after
+    wheel ---- its log changed -----> inbox -->               -> receive -> send -> commit -> lead
+    clock ----- every 10 ms ------------------>
+
+Rules
+- A ``Ready`` is done in its order, and completely, before the core hears anything more.
+- A lease that ends is published before anything else is done.
+- An error while a Ready is done leaves a state that nobody knows: the process ends (``on_fatal``)
+  and the next one finds out. Errors of links, and of what peers sent, never do that.
+- The wheel only wakes the driver; where the log stands is looked up here, so it is never stale.
+- A promise for which there is no room on the disk is tried again; meanwhile this peer is silent.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..wheel.entry import Entry
+from ..wheel.errors import NotRunning, SlotwheelError
+from ..wheel.peer import PeerWheel
+from .backlog import BACKLOG_BYTES_MAX, Backlog
+from .clock import boottime
+from .core import Core
+from .fetching import Fetching
+from .group import Group
+from .handshake import fingerprint
+from .incoming import Incoming
+from .messages import HardState, Message, Meta
+from .progress import NEVER
+from .pull import Fetch, Snapshots
+from .ready import Ready
+from .states import Role
+from .status import master_address, status_of
+from .transport import Events, Silent, Transport
+
+TICK_S = 0.01
+SLOW_TICK_S = 0.1
+PROMISE_RETRY_S = 0.05
+JOURNAL_FAILS_S = 1.0
+"""A master whose journal cannot be written for so long hands over, if another one can."""
+HAND_OVER_AGAIN_S = 10.0
+_STEP_DOWN_RETRY_S = 0.05
+_STOP_S = 2.0
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+Call = Callable[[float], None]
+"""Something for the driver's thread to do; it is told the time."""
+
+
+class Driver:
+    """One peer, alive from ``start`` to ``stop``.
+
+    ``clock``: the wall clock in ms, for the wheel. ``monotonic``: see ``clock.py``. ``changed`` is
+    called, from any thread and under any lock, when role, master or ``wheel.serving`` may have
+    changed: it must only wake somebody. ``on_fatal`` is called once, in the driver's thread, which
+    then ends. ``address_of`` is for tests: where to connect to.
+    """
+
+    def __init__(
+        self,
+        wheel: PeerWheel,
+        group: Group,
+        *,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        events: Events | None = None,
+        changed: Callable[[], None] = lambda: None,
+        on_fatal: Callable[[BaseException], None] = lambda _: None,
+        address_of: Callable[[str], str] | None = None,
+        monotonic: Callable[[], float] = boottime,
+    ) -> None:
+        self._wheel = wheel
+        self._group = group
+        self._clock = clock
+        self._events: Events = events or Silent()
+        self._changed = changed
+        self._on_fatal = on_fatal
+        self._now = monotonic
+        self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._backlog = Backlog()
+        self._look_asked = False
+        self._snapshots = Snapshots(wheel.snapshot, self._events.event, monotonic)
+        self.transport = Transport(
+            group,
+            wheel.config.group,
+            wheel.store_id,
+            self,
+            wheel.entries,
+            self._snapshots.stream,
+            key=lambda: fingerprint(wheel.group_key),
+            events=self._events,
+            address_of=address_of,
+            clock=monotonic,
+        )
+        self._fetching = Fetching(
+            group,
+            self.transport,
+            wheel.snapshot_sink,
+            lambda fetch: self._inbox.put(lambda now: self._fetched(fetch, now)),
+            self._events,
+            monotonic,
+        )
+        self._core: Core  # from ``start`` on
+        self._lease_until = NEVER
+        self._status: dict[str, Any] = {}
+        self._role_moved = threading.Condition()
+        self._refused_hand_overs = 0
+        self._stopping = threading.Event()
+        self._slow_due = NEVER
+        self._first = 0
+        self._told_master: str | None = None
+        self._failing_since: float | None = None
+        self._handed_over = NEVER
+        self._turned = monotonic()
+        self._thread = threading.Thread(target=self._run, name="replication", daemon=True)
+
+    # -- for the node ----------------------------------------------------------------------------
+
+    @property
+    def port(self) -> Incoming:
+        """What the Flight server hands peers' calls to."""
+        return self.transport.incoming
+
+    def start(self) -> None:
+        """To be called when the Flight server listens, or a moment before."""
+        wheel, now = self._wheel, self._now()
+        epoch, vote, voter = wheel.hard()
+        self._core = Core(
+            self._group.me,
+            tuple(self._group.peers),
+            self._group.timing,
+            store=wheel.store_id,
+            hard=HardState(epoch, vote, voter),
+            epochs=wheel.epochs(),
+            stores=wheel.known_stores(),
+            commit=wheel.commit_index,
+            now=now,
+            random=random.Random(),
+        )
+        self._publish(now)
+        wheel.on_serving = self._changed
+        wheel.log_changed = self._log_changed
+        self.transport.start()
+        self._thread.start()
+
+    def stop(self, timeout_s: float = _STOP_S) -> None:
+        """End at once: no farewell. A master hands over first (``step_down``)."""
+        self._stopping.set()
+        self._lease_until = NEVER
+        self._inbox.put(lambda _: None)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        self._fetching.give_up("the node ends")
+        self._snapshots.stop()
+        self.transport.stop(timeout_s)
+
+    def leased(self) -> bool:
+        """Whether this peer is master and no other can be. Cheap; from any thread."""
+        return self._now() < self._lease_until
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the thread has not turned."""
+        return self._now() - self._turned
+
+    def status(self) -> dict[str, Any]:
+        """Of the group as this peer sees it, at most a tenth of a second old: see ``status.py``,
+        and ``lease_ms``. Cheap; from any thread."""
+        left_s = self._lease_until - self._now()
+        return {**self._status, "lease_ms": max(0, int(left_s * 1000)) if left_s > 0 else 0}
+
+    def step_down(self, timeout_s: float) -> bool:
+        """Hand over to the peer that has most; whether this one is master no more."""
+        deadline = time.monotonic() + timeout_s
+        with self._role_moved:
+            while self._is_master():
+                refused = self._refused_hand_overs
+                self._inbox.put(self._hand_over)
+                while self._is_master() and refused == self._refused_hand_overs:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or self._stopping.is_set():
+                        return False
+                    self._role_moved.wait(min(left, 0.1))
+                if self._is_master():
+                    self._role_moved.wait(_STEP_DOWN_RETRY_S)
+        return True
+
+    # -- for the transport (Receiver), from its threads ------------------------------------------
+
+    def receive(self, message: Message, entries: Sequence[Entry]) -> None:
+        nbytes = sum(len(entry.payload) for entry in entries)
+        if nbytes:
+            self._backlog.came(nbytes)
+        self._inbox.put(lambda now: self._step(message, entries, nbytes, now))
+
+    def unsent(self, peer: str, index: int) -> None:
+        self._inbox.put(lambda now: self._unsent(peer, index, now))
+
+    def room(self) -> bool:
+        return self._backlog.nbytes < BACKLOG_BYTES_MAX and not self._wheel.tail_is_full
+
+    def _log_changed(self) -> None:
+        """From the syncer's thread. One look serves all changes before it."""
+        if not self._look_asked:
+            self._look_asked = True
+            self._inbox.put(self._look)
+
+    # -- the driver's thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._turn_until_stopped()
+        except BaseException as error:
+            self._lease_until = NEVER
+            if not self._stopping.is_set():
+                self._events.alarm("replication-failed", error=repr(error))
+                self._on_fatal(error)
+
+    def _turn_until_stopped(self) -> None:
+        tick_due = self._now()
+        self._look(tick_due)
+        while not self._stopping.is_set():
+            wait_s = tick_due - self._now()
+            try:
+                call = self._inbox.get(wait_s > 0, max(wait_s, 0.0) or None)
+            except queue.Empty:
+                call = None
+            now = self._turned = self._now()
+            if call is not None and not self._stopping.is_set():
+                call(now)
+            if now >= tick_due:
+                tick_due = now + TICK_S
+                self._core.tick(now)
+                self._after(now)
+                if now >= self._slow_due:
+                    self._slow_due = now + SLOW_TICK_S
+                    self._slow_tick(now)
+
+    def _after(self, now: float, entries: Sequence[Entry] = (), nbytes: int = 0) -> None:
+        """After each input of the core: all that follows from it."""
+        core = self._core
+        self._publish_lease()
+        ready = core.ready()
+        if nbytes and (ready is None or ready.receive is None):
+            self._backlog.dropped(nbytes)
+        if ready is not None:
+            self._do(core, ready, entries, nbytes)
+            if ready.events or ready.hard is not None:
+                self._publish(now)
+
+    def _step(self, message: Message, entries: Sequence[Entry], nbytes: int, now: float) -> None:
+        self._core.step(message, now)
+        self._after(now, entries, nbytes)
+
+    def _unsent(self, peer: str, index: int, now: float) -> None:
+        self._core.unsent(peer, index, now)
+        self._after(now)
+
+    def _do(self, core: Core, ready: Ready, entries: Sequence[Entry], nbytes: int) -> None:
+        """In the order of the fields."""
+        wheel = self._wheel
+        if ready.hard is not None:
+            self._promise(ready.hard)
+        if ready.deposed:
+            self.transport.forget_shipments()
+            self._told_master = master_address(core, self._group) or ""
+            wheel.stand_by(self._told_master)
+        if ready.truncate_after is not None:
+            wheel.cut_after(ready.truncate_after)
+        if ready.receive is not None:
+            self._receive(ready.receive, entries, nbytes)
+        for message in ready.send:
+            self.transport.send(message)
+        if ready.commit is not None:
+            wheel.commit(core.commit)
+        if ready.became_master is not None:
+            self._told_master = None
+            wheel.lead(ready.became_master.epoch, ready.became_master.stores, self._clock())
+        if ready.admit is not None:
+            wheel.tell_stores(ready.admit.stores)
+        if ready.fetch_from is not None:
+            self._fetching.want(ready.fetch_from)
+        for name, fields in ready.events:
+            self._event(name, fields)
+
+    def _promise(self, hard: HardState) -> None:
+        while True:
+            try:
+                self._wheel.promise(hard.epoch, hard.vote, hard.voter)
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                self.transport.alarm("promise-failed", self._group.me, error)
+                if self._stopping.wait(PROMISE_RETRY_S):
+                    raise
+
+    def _receive(self, span: tuple[int, int], entries: Sequence[Entry], nbytes: int) -> None:
+        """Hand entries to the journal. What it does not take, the next look tells the core."""
+        first, last = span
+        at = first - entries[0].index
+        if self._wheel.log_view().placed >= first:
+            self._wheel.cut_after(first - 1)
+        try:
+            self._wheel.receive(entries[at : at + last - first + 1])
+            self._backlog.queued(last, nbytes)
+        except (LookupError, SlotwheelError) as error:
+            self._backlog.dropped(nbytes)
+            if isinstance(error, NotRunning):
+                self._stopping.set()
+            elif isinstance(error, SlotwheelError):
+                self.transport.alarm("entries-refused", str(self._told_master), error)
+            self._log_changed()
+
+    def _look(self, now: float) -> None:
+        """The log has changed: tell the core how it stands."""
+        self._look_asked = False
+        core, wheel = self._core, self._wheel
+        view = wheel.log_view()
+        if view.placed < core.last_index:
+            core.write_failed(view.placed, now)
+            self._after(now)
+            view = wheel.log_view()
+        self._failing_since = (self._failing_since or now) if view.failing else None
+        self._backlog.look(view.written, view.placed)
+        if core.role is Role.MASTER:
+            # All that one look finds is shipped together.
+            for index, epoch, stores in wheel.written_after(core.last_index):
+                core.appended(index, Meta(epoch, stores), now)
+            self._after(now)
+        core.persisted(min(view.durable, core.last_index), now)
+        self._after(now)
+        if view.first != self._first:
+            self._first = view.first
+            core.log_begins(min(view.first, core.commit + 1))
+            self._after(now)
+        wheel.commit(core.commit)
+
+    def _slow_tick(self, now: float) -> None:
+        core = self._core
+        self._fetching.watch()
+        self._snapshots.watch()
+        self._tell_master(core)
+        failing = self._failing_since is not None and now - self._failing_since > JOURNAL_FAILS_S
+        if failing and core.may_propose and now - self._handed_over > HAND_OVER_AGAIN_S:
+            peers = core.progress.values()
+            if any(peer.match >= core.last_index for peer in peers):
+                self._handed_over = now
+                self._events.alarm(
+                    "master-cannot-write", error="the journal cannot be written; handing over"
+                )
+                self._hand_over(now)
+        self._publish(now)
+
+    def _tell_master(self, core: Core) -> None:
+        """Callers who come here are told where the master is."""
+        if core.role is Role.MASTER:
+            return
+        address = master_address(core, self._group) or ""
+        if address != self._told_master:
+            self._told_master = address
+            self._wheel.stand_by(address)
+            if self._fetching.progress is not None and core.master is not None:
+                self._fetching.keep_only(core.master)
+            self._changed()
+
+    def _hand_over(self, now: float) -> None:
+        self._core.hand_over(now)
+        self._after(now)
+
+    def _fetched(self, fetch: Fetch, now: float) -> None:
+        """A snapshot came in whole, or did not."""
+        core = self._core
+        if not self._fetching.ended(fetch):
+            return
+        if core.role is Role.MASTER or fetch.update.checkpoint.index <= core.commit:
+            self._events.event("snapshot-lost", peer=fetch.peer, error="not needed any more")
+            return
+        began = self._now()
+        index, epoch, stores = self._wheel.install(fetch.update)
+        self._events.event(
+            "snapshot-installed", peer=fetch.peer, index=index, seconds=self._now() - began
+        )
+        view = self._wheel.log_view()
+        self._backlog.look(view.written, view.placed)
+        now = self._now()
+        core.snapshot_installed(index, epoch, stores, now)
+        self._after(now)
+        self._look(now)
+
+    def _event(self, name: str, fields: Mapping[str, object]) -> None:
+        if name in {"hand-over-failed", "hand-over-impossible"}:
+            self._refused_hand_overs += 1
+        if name == "fault":
+            text = ", ".join(f"{key} {value}" for key, value in fields.items())
+            error = SlotwheelError(f"a peer broke the protocol: {text}")
+            self.transport.alarm("peer-fault", str(fields.get("peer")), error)
+        else:
+            self._events.event(f"replication-{name}", **fields)
+
+    # -- what others see -------------------------------------------------------------------------
+
+    def _is_master(self) -> bool:
+        return self._status.get("role") == Role.MASTER.value
+
+    def _publish_lease(self) -> None:
+        self._lease_until = NEVER if self._stopping.is_set() else self._core.lease_until
+
+    def _publish(self, now: float) -> None:
+        """Make the core's state visible outside; wake whoever waits for a role."""
+        core, before = self._core, self._status
+        self._publish_lease()
+        self._status = status_of(core, self._group, now, self.transport.status)
+        moved = any(before.get(name) != self._status[name] for name in ("role", "master", "epoch"))
+        with self._role_moved:
+            self._role_moved.notify_all()
+        if moved:
+            self._tell_master(core)
+            self._changed()

@@ -1,0 +1,103 @@
+"""The driver's snapshot: begun when it is needed, given up when it stalls, tried again later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..wheel.errors import SlotwheelError, SyncFailed
+from .group import Group
+from .handshake import SNAPSHOT, is_refusal
+from .pull import Fetch, Sink
+from .transport import Events, Transport
+
+RETRY_S = 0.5
+REFUSED_RETRY_S = 5.0
+"""After an error that will hardly be gone in a moment: no room, a damaged file."""
+
+
+class Fetching:
+    """At most one snapshot at a time. All methods belong to the driver's thread.
+
+    ``done``: called in the fetch's own thread with what came of it.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        transport: Transport,
+        sink: Callable[[], Sink],
+        done: Callable[[Fetch], None],
+        events: Events,
+        clock: Callable[[], float],
+    ) -> None:
+        self._group = group
+        self._transport = transport
+        self._sink = sink
+        self._done = done
+        self._events = events
+        self._clock = clock
+        self._fetch: Fetch | None = None
+        self._not_before = float("-inf")
+        self.installed = 0
+        self.received_bytes = 0
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """Bytes received and expected of the snapshot that is being fetched."""
+        return None if self._fetch is None else self._fetch.progress
+
+    def want(self, peer: str) -> None:
+        """A snapshot is needed, and ``peer`` has one. Asked again and again while it is so."""
+        self.keep_only(peer)
+        if self._fetch is not None or self._clock() < self._not_before:
+            return
+        self._fetch = Fetch(
+            peer,
+            self._transport.address_of(peer),
+            self._transport.identity(peer, SNAPSHOT),
+            self._sink(),
+            self._done,
+            self._events.event,
+            self._clock,
+        )
+        self._events.event("snapshot-fetch", peer=peer)
+        self._fetch.start()
+
+    def watch(self) -> None:
+        """Give up one that stalls."""
+        if self._fetch is not None and self._fetch.is_stalled():
+            self.give_up("nothing came for long")
+
+    def keep_only(self, peer: str) -> None:
+        """Give up one from anybody else."""
+        if self._fetch is not None and self._fetch.peer != peer:
+            self.give_up("another master")
+
+    def give_up(self, why: str) -> None:
+        if self._fetch is not None:
+            self._events.event("snapshot-lost", peer=self._fetch.peer, error=why)
+            self._fetch.abandon()
+            self._fetch = None
+            self._not_before = self._clock() + RETRY_S
+
+    def ended(self, fetch: Fetch) -> bool:
+        """Whether ``fetch`` came in whole and is still wanted. Errors: ``SyncFailed``."""
+        if fetch is not self._fetch:
+            return False
+        self._fetch = None
+        error = fetch.error
+        if error is None:
+            self.received_bytes += fetch.progress[0]
+            self.installed += 1
+            return True
+        if isinstance(error, SyncFailed):
+            raise error
+        lasts = is_refusal(error) if isinstance(error, SlotwheelError) else True
+        lasts = lasts or getattr(error, "code", "") == "damaged"
+        self._not_before = self._clock() + (REFUSED_RETRY_S if lasts else RETRY_S)
+        if isinstance(error, LookupError):
+            self._not_before = self._clock() + RETRY_S  # older than what is here: nothing is wrong
+            lasts = False
+        tell = self._events.alarm if lasts else self._events.event
+        tell("snapshot-lost", peer=fetch.peer, error=str(error))
+        return False

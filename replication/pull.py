@@ -1,0 +1,267 @@
+"""A snapshot from one peer to another: a stream of chunks one way, into files nobody looks at yet.
+
+Theory: what a follower needs may be no longer in any journal. Then it asks the master for all there
+is (``wheel/snapshot.py``) with one Flight call, on a connection of its own, and the driver installs
+what has come in whole. Nothing is resumed: a stream that breaks is begun again.
+
+A row of the stream is ``(second, position, data)``; the first has the second ``HEADER`` and is the
+snapshot's header, with the bytes of all chunks as its position. Flight tells the end of a stream
+from its loss, and ``finish`` checks that all is there.
+
+Rules: a reader that takes nothing for ``STALL_S`` is cut off, for its snapshot keeps the master's
+cleaner from deleting; so is a sender that sends nothing. One stream a peer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from ..wheel.errors import InvalidBatch, NodeUnreachable
+from .exchange import connect, greet, translate, translated
+from .handshake import Greeting
+
+HEADER = -1
+CHUNK_BYTES = 1 << 20
+STALL_S = 10.0
+PROGRESS_S = 1.0
+CHUNKS = pa.schema([("second", pa.int64()), ("position", pa.int64()), ("data", pa.large_binary())])
+
+
+class Source(Protocol):
+    """``wheel.snapshot.SnapshotSource``."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def header(self) -> bytes: ...
+    def chunks(self, bytes_max: int) -> Iterator[tuple[int, int, bytes]]: ...
+
+
+class Sink(Protocol):
+    """``wheel.snapshot.SnapshotSink``."""
+
+    received: int
+    expected: int
+
+    def begin(self) -> None: ...
+    def header(self, data: bytes) -> Any: ...
+    def chunk(self, second: int, position: int, data: memoryview) -> None: ...
+    def finish(self) -> Any: ...
+    def abort(self) -> None: ...
+
+
+Tell = Callable[..., None]
+"""(name, **fields): something worth a log line."""
+
+
+class _Serving:
+    def __init__(self, cut: Callable[[], object], now: float) -> None:
+        self.cut = cut
+        self.moved = now
+        self.over = False
+
+
+class Snapshots:
+    """The master's side. ``snapshot``: opens a source, and closes it."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], AbstractContextManager[Source]],
+        tell: Tell,
+        clock: Callable[[], float],
+    ) -> None:
+        self._snapshot = snapshot
+        self._tell = tell
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._serving: dict[str, _Serving] = {}
+        self.sent_bytes = 0
+
+    def stream(self, theirs: Greeting, cut: Callable[[], object]) -> Any:
+        """Flight's data stream for a peer."""
+        mine = _Serving(cut, self._clock())
+        with self._lock:
+            older = self._serving.get(theirs.node_id)
+            self._serving[theirs.node_id] = mine
+        if older is not None:
+            older.over = True
+            older.cut()
+        return flight.GeneratorStream(CHUNKS, self._chunks(theirs.node_id, mine))
+
+    def watch(self) -> None:
+        """Cut those that take nothing; to be called now and then."""
+        with self._lock:
+            stalled = [one for one in self._serving.values() if self._clock() - one.moved > STALL_S]
+        for one in stalled:
+            one.over = True
+            one.cut()
+
+    def stop(self) -> None:
+        with self._lock:
+            left = list(self._serving.values())
+        for one in left:
+            one.over = True
+
+    def _chunks(self, peer: str, mine: _Serving) -> Iterator[pa.RecordBatch]:
+        try:
+            with self._snapshot() as source:
+                self._tell("snapshot-sends", peer=peer, index=source.index, bytes=source.nbytes)
+                yield _row(HEADER, source.nbytes, source.header())
+                for second, position, data in source.chunks(CHUNK_BYTES):
+                    if mine.over:
+                        raise flight.FlightUnavailableError("a newer request, or the end")
+                    mine.moved = self._clock()
+                    self.sent_bytes += len(data)
+                    yield _row(second, position, data)
+        finally:
+            with self._lock:
+                if self._serving.get(peer) is mine:
+                    del self._serving[peer]
+
+
+class Fetch:
+    """The follower's side: one attempt, in a thread of its own.
+
+    ``done(fetch)`` is called there at the end: ``update`` is what ``finish`` gave, or ``error``
+    says why there is none. Whoever gives it up calls ``abandon``; ``done`` is not called then, and
+    the sink is not touched any more.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        address: str,
+        greeting: Greeting,
+        sink: Sink,
+        done: Callable[[Fetch], None],
+        tell: Tell,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.peer = peer
+        self.update: Any = None
+        self.error: Exception | None = None
+        self._address = address
+        self._greeting = greeting
+        self._sink = sink
+        self._done = done
+        self._tell = tell
+        self._clock = clock
+        self._lock = threading.Lock()  # held while the sink is used
+        self._abandoned = False
+        self._reader: Any = None
+        self._moved = clock()
+        self._told = clock()
+        self._thread = threading.Thread(target=self._run, name="peer-snapshot", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes received, bytes expected."""
+        return self._sink.received, self._sink.expected
+
+    def is_stalled(self) -> bool:
+        return self._clock() - self._moved > STALL_S
+
+    def abandon(self) -> None:
+        """Give it up, from any thread."""
+        self._abandoned = True
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+        with self._lock:
+            pass  # whoever was using the sink has seen it by now
+
+    def _run(self) -> None:
+        try:
+            update = self._fetch()
+        except Exception as error:
+            self.error = error
+            with self._lock, contextlib.suppress(OSError):
+                if not self._abandoned:
+                    self._sink.abort()
+        else:
+            self.update = update
+        if not self._abandoned:
+            self._done(self)
+
+    def _fetch(self) -> Any:
+        client = connect(self._address)
+        try:
+            greet(client, self._greeting)
+            with translated():
+                self._reader = client.do_get(flight.Ticket(self._greeting.encode()))
+            with self._use() as sink:
+                sink.begin()
+            self._receive()
+            with self._use() as sink:
+                return sink.finish()
+        finally:
+            with contextlib.suppress(pa.ArrowException, OSError):
+                client.close()
+
+    def _receive(self) -> None:
+        has_header = False
+        while True:
+            try:
+                batch = self._reader.read_chunk().data
+            except StopIteration:
+                return
+            except (pa.ArrowException, OSError) as error:
+                raise translate(error) from None
+            self._moved = self._clock()
+            for second, position, data in _rows(batch):
+                with self._use() as sink:
+                    if has_header:
+                        sink.chunk(second, position, data)
+                    else:
+                        sink.header(bytes(data))
+                        has_header = True
+            self._progress()
+
+    def _progress(self) -> None:
+        if self._moved - self._told >= PROGRESS_S:
+            self._told = self._moved
+            received, expected = self.progress
+            self._tell("snapshot-progress", peer=self.peer, bytes=received, of_bytes=expected)
+
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[Sink]:
+        with self._lock:
+            if self._abandoned:
+                raise NodeUnreachable("the snapshot was given up")
+            yield self._sink
+
+
+def _row(second: int, position: int, data: bytes) -> pa.RecordBatch:
+    columns = [
+        pa.array([second], pa.int64()),
+        pa.array([position], pa.int64()),
+        pa.array([data], pa.large_binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=CHUNKS)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
+    """Errors: ``InvalidBatch``."""
+    try:
+        if batch is None or batch.schema.types != CHUNKS.types:
+            raise InvalidBatch("not a part of a snapshot")
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise InvalidBatch(f"a broken part of a snapshot: {str(error)[:200]}") from None
+    seconds, positions = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+    for row, data in enumerate(batch.column(2)):
+        if seconds[row] is None or positions[row] is None or not data.is_valid:
+            raise InvalidBatch("a part of a snapshot with nothing in it")
+        yield seconds[row], positions[row], memoryview(data.as_buffer())

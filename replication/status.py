@@ -1,0 +1,59 @@
+"""What a peer tells of itself and of the others, in plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .core import Core
+from .group import Group
+from .states import Role
+
+
+def status_of(
+    core: Core, group: Group, now: float, links: Callable[[str], Mapping[str, object]]
+) -> dict[str, Any]:
+    """``links``: of the connections to a peer. In ms where the name says so; None: not known."""
+    return {
+        "me": group.me,
+        "role": core.role.value,
+        "epoch": core.epoch,
+        "master": core.master if core.role is not Role.MASTER else group.me,
+        "master_address": master_address(core, group),
+        "commit": core.commit,
+        "last_index": core.last_index,
+        "peers": [_peer(core, group, peer, now, links(peer)) for peer in group.others],
+    }
+
+
+def master_address(core: Core, group: Group) -> str | None:
+    """Where the master is, if one is known."""
+    if core.role is Role.MASTER:
+        return group.address
+    return group.peers.get(core.master) if core.master is not None else None
+
+
+def _peer(
+    core: Core, group: Group, peer: str, now: float, link: Mapping[str, object]
+) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "id": peer,
+        "address": group.peers[peer],
+        "state": None,
+        "match": None,
+        "lag_entries": None,
+        "heard_ms": None,
+        "admitted": peer in core.admitted,
+        **link,
+    }
+    progress = core.progress.get(peer)
+    if progress is not None:
+        heard_s = now - progress.heard
+        told |= {
+            "state": progress.state.value,
+            "match": progress.match,
+            "lag_entries": max(0, core.last_index - progress.match),
+            "heard_ms": int(heard_s * 1000) if heard_s < 1e9 else None,
+            "admitted": bool(progress.store) and core.admitted.get(peer) == progress.store,
+        }
+    return told
