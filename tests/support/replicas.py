@@ -1,200 +1,221 @@
-"""Data directories of peers, made by hand: slot files, journal and state that belong together."""
+"""Peers in one process: real drivers, real wheels over real files, real Flight servers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from random import Random
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from slotwheel.wheel.config import TICK_MS
-from slotwheel.wheel.entry import Entry, Kind
-from slotwheel.wheel.files import Files
-from slotwheel.wheel.findings import Checked
-from slotwheel.wheel.journal import Journal
-from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, encode_block, path_of
-from slotwheel.wheel.state import Checkpoint, Sent, SlotInfo, Update
-from slotwheel.wheel.verify import verify_slots, verify_state
-from slotwheel.wheel.verify_journal import verify_journal
-from support.crashfs import CrashFiles, Mode
-from support.journals import load, open_journal
-from support.memstate import MemoryState
-from support.steps import Steps
-from support.wheels import piece_at, rows_at
+import numpy as np
+import pyarrow as pa
 
-GROUP = "orders"
-CONFIG = {"version": 1, "group": GROUP, "slots": 7200, "key": "5a" * 16}
-SECOND = 1_900_000_000
+from slotwheel.intake.flight import FlightIntake
+from slotwheel.replication.driver import Driver
+from slotwheel.replication.group import Group
+from slotwheel.replication.timing import Timing
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.entry import Entry
+from slotwheel.wheel.errors import SlotwheelError
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.peer import PeerWheel
+from slotwheel.wheel.receipt import Receipt
+from slotwheel.wheel.state import LmdbState
+from support.fakewheel import eventually, now_ms
+from support.mailboxes import Events, free_addresses
+from support.wheels import batch
 
-Row = tuple[int, int]
-"""``(due in ms, offset)``."""
-
-
-def payload(base_offset: int, due: Sequence[int], pad: int = 0) -> bytes:
-    """The payload of a ROWS entry; row ``offset`` has the content that ``rows_at`` gives it."""
-    return bytes(piece_at(base_offset, due, pad=pad).rows.serialize())
+TIMING = Timing(
+    heartbeat_s=0.05, lease_s=0.3, promise_s=0.4, election_spread_s=0.2, hand_over_s=0.15
+)
 
 
-def rows_entry(index: int, epoch: int, base_offset: int, due: Sequence[int]) -> Entry:
-    return Entry(Kind.ROWS, epoch, index, base_offset, len(due), 0, -1, payload(base_offset, due))
-
-
-def mark_entry(index: int, epoch: int, next_offset: int, marks: Marks) -> Entry:
-    return Entry(Kind.MARK, epoch, index, next_offset, 0, 0, -1, marks.encode())
-
-
-def write_slots(files: Files, rows: Mapping[int, Sequence[Sequence[Row]]], pad: int = 0) -> Any:
-    """Slot files of second -> blocks of rows; the catalog, durable."""
-    slots = SlotFiles(files, 8)
-    catalog: dict[int, SlotInfo] = {}
-    for second, blocks in rows.items():
-        for keys in blocks:
-            data = encode_block(rows_at(sorted(keys), pad=pad))
-            highest = max(offset for _, offset in keys)
-            catalog[second] = slots.append(second, catalog.get(second), data, len(keys), 0, highest)
-    slots.close()
-    files.sync_all()
-    return catalog
-
-
-@dataclass
 class Replica:
-    """One peer's directory, in memory, and how to look at it."""
+    """One peer. ``stop`` is a stop without a farewell; ``start`` opens the directory again."""
 
-    files: Any = field(default_factory=CrashFiles)
-    state: Any = None
-    store: bytes = b"replica-one-0000"
-
-    def __post_init__(self) -> None:
-        if self.state is None:
-            steps = getattr(self.files, "steps", None)
-            self.state = MemoryState(step=steps and steps.hit)
-
-    def fill(
+    def __init__(
         self,
+        path: Path,
+        group: Group,
+        config: WheelConfig,
         *,
-        index: int,
-        slots: Mapping[int, Sequence[Sequence[Row]]],
-        entries: Sequence[Entry],
-        epoch: int = 1,
-        entry_epoch: int = 1,
-        marks: Marks | None = None,
-        producers: Mapping[int, Sequence[Sent]] | None = None,
-        pad: int = 0,
-        first_index: int = 1,
-        next_offset: int | None = None,
+        listen: str | None = None,
+        dial: Mapping[str, str] | None = None,
+        files: Callable[[Path], Any] = OsFiles,
     ) -> None:
-        """A checkpoint at ``index`` with these slot files; a journal of ``entries``."""
-        catalog = write_slots(self.files, slots, pad)
-        count = sum(info.rows for info in catalog.values())
-        behind = [one for one in entries if one.index > index]
-        if next_offset is None:
-            end = max((info.highest + 1 for info in catalog.values()), default=0)
-            next_offset = behind[0].base_offset if behind else end
-        checkpoint = Checkpoint(
-            index=index,
-            epoch=entry_epoch,
-            next_offset=next_offset,
-            rows=count,
-            marks=marks or Marks(),
-            config=CONFIG,
+        self.name = group.me
+        self.path = path
+        self.group = group
+        self.config = config
+        self.listen = listen or group.address
+        self.dial = dict(group.peers) | dict(dial or {})
+        self.events = Events()
+        self.fatal: list[BaseException] = []
+        self.running = False
+        self._make_files = files
+
+    def start(self) -> Replica:
+        self.path.mkdir(exist_ok=True)
+        self.files = self._make_files(self.path)
+        self.state = LmdbState(self.path)
+        self.wheel = PeerWheel.open(
+            self.files, self.state, self.config, now_ms(), node_id=self.name
         )
-        self.state.commit(
-            Update(
-                epoch=epoch,
-                vote="node-a",
-                voter=True,
-                store_id=self.store,
-                checkpoint=checkpoint,
-                slots=catalog,
-                producers=producers or {},
-            )
+        self.driver = Driver(
+            self.wheel,
+            self.group,
+            clock=now_ms,
+            events=self.events,
+            on_fatal=self.fatal.append,
+            address_of=self.dial.__getitem__,
         )
-        journal = self.journal(first_index=first_index)
-        for one in entries:
-            journal.append([one])
-        journal.sync()
-        journal.close()
-
-    def journal(self, first_index: int | None = None) -> Journal:
-        return self.journal_and_entries(first_index)[0]
-
-    def journal_and_entries(self, first_index: int | None = None) -> tuple[Journal, list[Entry]]:
-        """Open the journal; the entries behind the checkpoint."""
-        first = first_index or self.state.load().checkpoint.index + 1
-        journal, entries, _ = open_journal(
-            self.files, first_index=first, store_id=self.store, entry_bytes_max=1 << 20
+        self.flight = FlightIntake(
+            self.wheel, self.listen, peers=self.driver.port, group=self.driver.status
         )
-        return journal, entries
+        self._ending = threading.Event()
+        self._threads = [
+            threading.Thread(target=turn, daemon=True) for turn in (self._sync, self._spill)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self.driver.start()
+        self.running = True
+        return self
 
-    def crash(self, mode: Mode, rng: Random, steps: Steps | None = None) -> Replica:
-        """What the next process finds."""
-        files = self.files.survivors(mode, rng, steps=steps)
-        return Replica(files, MemoryState(self.state.durable, files.steps.hit), self.store)
+    def _sync(self) -> None:
+        while not self._ending.is_set():
+            self.wheel.write_pending(0.05)
 
-    def slot_content(self) -> dict[int, bytes]:
-        """The committed bytes of every slot file of the catalog that is there."""
-        there = self.files.list(SLOT_DIRECTORY)
-        return {
-            second: load(self.files, path_of(second))[: info.length]
-            for second, info in self.state.load().slots.items()
-            if f"{second}.arrows" in there
+    def _spill(self) -> None:
+        while not self._ending.wait(0.05):
+            now = now_ms()
+            if self.wheel.spill_needed(now):
+                self.wheel.spill(now)
+            self.wheel.clean(now)
+
+    def stop(self) -> None:
+        if not self.running:
+            return
+        self.running = False
+        self.driver.stop()
+        self.flight.close(0.2)
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(10)
+        self.wheel.close()
+        self.files.close()
+
+    @property
+    def is_master(self) -> bool:
+        return self.running and self.wheel.serving and self.driver.leased()
+
+    def entries(self) -> list[bytes]:
+        """The committed entries in the journal, as bytes."""
+        return [encoded(entry) for entry in self.committed()]
+
+    def committed(self) -> list[Entry]:
+        view = self.wheel.log_view()
+        found: list[Entry] = []
+        first = view.first
+        while first <= view.commit:
+            found += self.wheel.entries(first, view.commit, 1 << 20)
+            first = found[-1].index + 1
+        return found
+
+    def deliver(self, until_ms: int) -> list[bytes]:
+        """All that is due by then, as a hand would get it."""
+        master = self.wheel.master
+        assert master is not None
+        values: list[bytes] = []
+        while (chunk := master.next_chunk(until_ms)) is not None:
+            values += chunk.rows.column("value").to_pylist()
+            master.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+        return values
+
+
+def batch_of(*values: bytes, due_ms: int | None = None) -> pa.RecordBatch:
+    """An INPUT batch, due in a minute unless told otherwise."""
+    due = now_ms() + 60_000 if due_ms is None else due_ms
+    return batch([(due, "t", value) for value in values])
+
+
+def encoded(entry: Entry) -> bytes:
+    return b"".join(bytes(part) for part in entry.encode())
+
+
+class Replicas:
+    """A group of them."""
+
+    def __init__(
+        self,
+        path: Path,
+        names: str = "abc",
+        *,
+        timing: Timing = TIMING,
+        dial: Callable[[str, str], str | None] = lambda me, peer: None,
+        **limits: Any,
+    ) -> None:
+        peers = dict(zip(names, free_addresses(len(names)), strict=True))
+        config = WheelConfig(**({"disk_reserve_bytes": 0} | limits))
+        self.all = {
+            name: Replica(path / name, Group(name, peers, timing), config) for name in names
         }
+        self._sequence = itertools.count()
 
-    def checked(self) -> Iterator[Checked]:
-        yield verify_state(self.state.load())
-        yield from verify_journal(self.files, self.state.load)
-        yield from verify_slots(self.files, self.state.load)
+    def start(self) -> Replicas:
+        for one in self.all.values():
+            one.start()
+        return self
 
-    def faults(self) -> list[str]:
-        return [str(fault) for item in self.checked() for fault in item.faults]
+    def stop(self) -> None:
+        for one in self.all.values():
+            one.stop()
 
-    def notes(self) -> list[str]:
-        return [str(note) for item in self.checked() for note in item.notes]
+    @property
+    def running(self) -> list[Replica]:
+        return [one for one in self.all.values() if one.running]
 
+    def master(self, timeout_s: float = 20.0) -> Replica:
+        """The one that serves; waits for it."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for one in self.running:
+                if one.is_master:
+                    return one
+            time.sleep(0.005)
+        raise AssertionError(f"no master: {[one.driver.status() for one in self.running]}")
 
-def due_in(second: int, *ms: int) -> list[int]:
-    return [second * TICK_MS + one for one in ms]
+    def standbys(self) -> list[Replica]:
+        master = self.master()
+        return [one for one in self.running if one is not master]
 
+    def send(self, *values: bytes, due_ms: int | None = None) -> Receipt:
+        """Until it is committed, with as many tries as it takes, as a client would."""
+        producer, sequence = 1 + next(self._sequence), 0
+        now, rows = now_ms(), batch_of(*values, due_ms=due_ms)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                future = self.master().wheel.append(rows, now, producer=producer, sequence=sequence)
+                return future.result(5)
+            except (SlotwheelError, TimeoutError):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
 
-def old_peer() -> Replica:
-    """Fell behind at entry 4; entries 5 to 12 in four segments, never committed."""
-    old = Replica()
-    slots = {
-        SECOND: [[(SECOND * TICK_MS + 5, 0), (SECOND * TICK_MS + 6, 1)]],
-        SECOND + 1: [[((SECOND + 1) * TICK_MS, 2)]],
-        SECOND + 7: [[((SECOND + 7) * TICK_MS + 1, 3)]],
-    }
-    entries = [rows_entry(n, 1, n - 1, due_in(SECOND + 20, n)) for n in range(1, 13)]
-    producers = {7: [Sent(1, 0, 1, 1, 1)], 9: [Sent(2, 1, 1, 2, 1)]}
-    old.fill(index=4, slots=slots, entries=entries, epoch=6, producers=producers)
-    return old
+    def agree(self, timeout_s: float = 20.0) -> None:
+        """Wait until all that run have committed the same, and that it is the same bytes."""
 
+        def level() -> bool:
+            views = [one.wheel.log_view() for one in self.running]
+            return len({(view.commit, view.placed) for view in views}) == 1
 
-def new_peer() -> Replica:
-    """The sender: its checkpoint is at entry 9, so the receiver's new segment has the name that an
-    old one of its own had. Some seconds are the same, with other bytes."""
-    new = Replica(store=b"replica-two-0000")
-    base = SECOND * TICK_MS
-    slots = {
-        SECOND: [[(base + 5, 0), (base + 6, 1)], [(base + 1, 7), (base + 999, 8)]],
-        SECOND + 2: [[(base + 2000 + n, 20 + n) for n in range(9)]],
-        SECOND + 7: [[(base + 7001, 3)], [(base + 7001, 9)]],
-        SECOND + 3000: [[(base + 3_000_000, 29)]],
-    }
-    entries = [rows_entry(n, 4, 20 + n, due_in(SECOND + 20, n)) for n in range(10, 12)]
-    marks = Marks(Mark(base - 1, 1 << 60, 6), 4, {}, 3, 0, 3, 0)
-    producers = {8: [Sent(5, 20, 3, 9, 9)], 9: [Sent(2, 1, 1, 2, 1), Sent(3, 7, 2, 5, 2)]}
-    new.fill(
-        index=9,
-        slots=slots,
-        entries=entries,
-        epoch=5,
-        entry_epoch=3,
-        marks=marks,
-        producers=producers,
-        first_index=10,
-        pad=40,
-    )
-    return new
+        eventually(level, timeout_s)
+        logs = [{entry.index: encoded(entry) for entry in one.committed()} for one in self.running]
+        for other in logs[1:]:
+            shared = logs[0].keys() & other.keys()
+            assert {index: logs[0][index] for index in shared} == {
+                index: other[index] for index in shared
+            }
+        assert [one.fatal for one in self.running] == [[]] * len(self.running)
