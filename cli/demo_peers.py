@@ -125,9 +125,9 @@ def _print(
 
 
 def _lines(outcome: PeersOutcome, proof: Proof, in_files: dict[str, int]) -> list[Line]:
-    files = ", ".join(f"{rows:,} in the files of {name}" for name, rows in in_files.items())
-    repeated = "sent again by the next master: the mark was not on two disks"
-    found = proof_lines(proof, files, repeated)
+    each = " / ".join(f"{rows:,}" for rows in in_files.values())
+    repeated = "sent again by the next master: not marked in time"
+    found = proof_lines(proof, f"{each} in files", repeated)
     waited = f"{proof.outage.count:,}, as there was no master"
     found.append(("  of those that waited", in_ms(proof.outage), waited))
     for killed, outage in zip(outcome.killed, outcome.outages, strict=True):

@@ -29,9 +29,10 @@ NAMES = ("a", "b", "c")
 TOPICS = 4
 SMALL = (
     *("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms"),
-    *("--disk-reserve", "1M", "--log-level", "debug"),
+    *("--disk-reserve", "1M", "--peer-journal", "1M"),
 )
-"""So that spilling, cleaning and dropping segments happen all the time."""
+"""So that spilling, cleaning and dropping segments happen all the time, and wiped peers need a
+snapshot."""
 DISK_BYTES = 256 << 20
 LATE_S = 40.0
 """How long the last messages may take after they are due: the group gets back on its feet."""

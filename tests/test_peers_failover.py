@@ -214,8 +214,9 @@ def test_a_wiped_peer_comes_back_and_carries_a_failover(tmp_path: Path, figure: 
     """By snapshot: what it needs has long left the master's journal. Then the master is killed,
     and without the wiped one there is no majority."""
     rng = Random(46)
-    small = ("--segment-bytes", "256K", "--tail-age", "500ms", "--tail-keep", "200ms")
-    with Peers(tmp_path, *small, names=NAMES, lab=Loopback(NAMES)) as peers:
+    tail = ("--tail-age", "500ms", "--tail-keep", "200ms")
+    journal = ("--segment-bytes", "256K", "--peer-journal", "256K")
+    with Peers(tmp_path, *tail, *journal, names=NAMES, lab=Loopback(NAMES)) as peers:
         master = peers.wait_until_whole()
         send_far(peers.addresses)
         arrivals = EmbeddedArrivals([node.data for node in peers.nodes.values()], TOPICS)

@@ -23,7 +23,7 @@ TOPICS = ("one", "two")
 CHUNK_ROWS = 256
 SMALL = (
     *("--segment-bytes", "256K", "--tail-age", "500ms", "--tail-keep", "200ms"),
-    *("--chunk-rows", str(CHUNK_ROWS)),
+    *("--chunk-rows", str(CHUNK_ROWS), "--peer-journal", "256K"),
 )
 Figure = Callable[[str], None]
 
