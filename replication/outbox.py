@@ -79,7 +79,10 @@ class Outbox:
 class Shipments:
     """Ranges of entries for one peer. ``unsent(index)``: told, in the thread that sends or drops,
     that entries from ``index`` on will not arrive and the peer has to be asked again where it is.
-    ``failed(error)``: the own journal could not be read."""
+    ``failed(error)``: the own journal could not be read.
+
+    A master that takes its pipeline for lost begins again further back. What it asked for before
+    and is still waiting then goes, or a slow link would carry everything twice."""
 
     def __init__(
         self,
@@ -96,6 +99,8 @@ class Shipments:
     def put(self, append: Append) -> None:
         dropped = None
         with self._lock:
+            while self._waiting and self._waiting[-1].prev_index >= append.prev_index:
+                self._waiting.pop()
             if len(self._waiting) >= SHIPMENTS_MAX:
                 dropped = self._waiting.popleft()
             self._waiting.append(append)

@@ -225,6 +225,27 @@ def test_shipments_are_forgotten_when_the_mastership_is(make: Make) -> None:
     assert a.lost == []
 
 
+def test_what_is_asked_for_again_is_sent_once(make: Make) -> None:
+    gate = threading.Event()
+
+    def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
+        gate.wait(10)
+        return entries_from(first, last)
+
+    a, b = make("a", load=load), make("b")
+    connected(a, b)
+    for index in range(1, 10):
+        a.transport.send(append(index, index))
+    eventually(lambda: a.loaded)
+    a.transport.send(append(4, 3))  # the master probes again
+    a.transport.send(append(4, 9))
+    gate.set()
+    a.transport.send(append(10, 10))
+    eventually(lambda: len(b.entries) == 10)
+    assert [entry.index for entry in b.entries] == list(range(1, 11))
+    assert [(one.prev_index, one.last_index) for one in b.of(Append)][-2:] == [(3, 9), (9, 10)]
+
+
 def test_a_restarted_peer_is_found_again_at_once(make: Make, peers: dict[str, str]) -> None:
     a = make("a")
     with Mailbox("b", peers) as b:
