@@ -1,4 +1,5 @@
-"""``slotwheel verify``: every checksum of a data directory, and all that must agree.
+"""``slotwheel verify``: every checksum of a data directory, and all that must agree; with
+``--against``, whether two peers of a group hold the same.
 
 It reads only, and goes on after a fault. A node may be running on the directory; then only what is
 committed is looked at, and what is being written shows up as a note.
@@ -22,6 +23,7 @@ from ..wheel.findings import Checked, Finding
 from ..wheel.state import STATE_DIRECTORY, Stored
 from ..wheel.verify import verify_slots, verify_state
 from ..wheel.verify_journal import verify_journal
+from .agree import compare_directories, print_agreement
 from .directory import ReadOnlyFiles, load_state, reading, running_process
 from .shared import json_option, print_json
 
@@ -120,25 +122,66 @@ def file_count(files: ReadOnlyFiles) -> int:
     envvar="SLOTWHEEL_DATA",
     metavar="DIR",
 )
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Verify this directory of a peer, too, and that both hold the same.",
+)
 @json_option
-def command(directory: Path, as_json: bool) -> None:
+def command(directory: Path, against: Path | None, as_json: bool) -> None:
     """Verify the data directory DIR: checksums, order, catalog against files, rows in their slots.
 
     Changes nothing, and may run beside a node. Ends with "N ok, M invalid", counted in files; exit
     code 1 if any is invalid. A note names what a crash may leave behind and the next start cleans.
+
+    With --against, entries that both journals hold must be the same byte for byte, and each message
+    that is still to be delivered must be on both. Stop both nodes before: what changes meanwhile
+    may show up as a difference. A peer that is behind is not wrong.
     """
-    with reading(directory) as files:
-        running = running_process(directory)
-        summary = Summary()
-        items = check_all(directory, files, running=running is not None)
-        for item in _with_progress(items, file_count(files), as_json):
-            summary.add(item)
+    if against is not None and against.resolve() == directory.resolve():
+        raise click.UsageError("--against names the same directory.")
+    reports = [verify(one, as_json) for one in (directory, against) if one is not None]
+    valid = not any(report.summary.invalid for report in reports)
+    told = reports[0].to_json()
+    if against is not None:
+        agreement = compare_directories(directory, against, as_json)
+        valid = valid and agreement.agrees
+        told |= {"against": reports[1].to_json(), "agreement": asdict(agreement)}
+        if not as_json:
+            print_agreement(agreement)
     if as_json:
-        print_json({"directory": str(directory), "running": running, **summary.to_json()})
-    else:
-        _print(summary, running)
-    if summary.invalid:
+        print_json(told)
+    if not valid:
         click.get_current_context().exit(1)
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found in one directory."""
+
+    directory: Path
+    running: str | None
+    summary: Summary
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "directory": str(self.directory),
+            "running": self.running,
+            **self.summary.to_json(),
+        }
+
+
+def verify(directory: Path, quiet: bool) -> Report:
+    """Look at everything in a directory; print what was found, unless ``quiet``."""
+    with reading(directory) as files:
+        report = Report(directory, running_process(directory), Summary())
+        items = check_all(directory, files, running=report.running is not None)
+        for item in _with_progress(items, file_count(files), quiet):
+            report.summary.add(item)
+    if not quiet:
+        _print(report.summary, report.running)
+    return report
 
 
 def _with_progress(items: Iterator[Checked], total: int, quiet: bool) -> Iterator[Checked]:
