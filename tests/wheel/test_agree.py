@@ -22,7 +22,7 @@ from slotwheel.wheel.slotfile import path_of
 from slotwheel.wheel.state import Update
 from slotwheel.wheel.verify_journal import decode_rows
 from support.journals import flipped
-from support.replicas import (
+from support.peerdirs import (
     CONFIG,
     SECOND,
     Replica,

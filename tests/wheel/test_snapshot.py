@@ -25,7 +25,7 @@ from slotwheel.wheel.state import Checkpoint, LmdbState, Sent, SlotInfo, Update
 from slotwheel.wheel.switch import install, prepare, set_aside
 from support.crashfs import CrashFiles
 from support.journals import flipped, store
-from support.replicas import GROUP, SECOND, Replica, new_peer, old_peer, write_slots
+from support.peerdirs import GROUP, SECOND, Replica, new_peer, old_peer, write_slots
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshot-v1.bin"
 GOLDEN_HEADER = SnapshotHeader(

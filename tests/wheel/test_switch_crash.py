@@ -19,7 +19,7 @@ from slotwheel.wheel.snapshot import SnapshotSink, SnapshotSource
 from slotwheel.wheel.state import Update
 from slotwheel.wheel.switch import install, prepare
 from support.crashfs import MODES, Mode, PowerCut
-from support.replicas import GROUP, Replica, new_peer, old_peer, rows_entry
+from support.peerdirs import GROUP, Replica, new_peer, old_peer, rows_entry
 from support.steps import Steps
 
 Patch = pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from slotwheel.wheel.snapshot import SnapshotSink, SnapshotSource
 from slotwheel.wheel.state import Update
 from slotwheel.wheel.verify_journal import decode_config
 from support.journals import flipped
-from support.replicas import (
+from support.peerdirs import (
     CONFIG,
     GROUP,
     SECOND,
