@@ -92,7 +92,7 @@ def test_repeats_need_a_fault_between_them() -> None:
     kill = Fault("kill", KILL, KILL + 3000)
     assert not repeat(KILL - 10, KILL + 50)
     assert repeat(KILL - 10, KILL + 50, kill)
-    assert (kill.repeats, kill.farthest_ms) == (1, 10)
+    assert (kill.repeats, kill.from_ms, kill.to_ms) == (1, -10, 0)
     assert not repeat(KILL - 20, KILL - 10, kill), "both before it"
     assert repeat(KILL - UNMARKED_MS, KILL + 50, kill)
     assert not repeat(KILL - UNMARKED_MS - 1, KILL + 50, kill), "long marked"

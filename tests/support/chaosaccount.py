@@ -47,8 +47,9 @@ class Fault:
     held: bool = False
     """A process was paused: what it had in hand may leave when it is resumed."""
     repeats: int = 0
-    farthest_ms: int = 0
-    """How long before it the first arrival of one that was repeated was, at most."""
+    from_ms: int = 0
+    to_ms: int = 0
+    """First arrivals of what was repeated were within these, counted from its begin."""
     silence_ms: int = 0
     """The longest time without any arrival, from its begin to the next fault."""
 
@@ -105,7 +106,7 @@ def account(promised: Promised, arrivals: Sequence[Arrival], faults: Sequence[Fa
     )
     faults = sorted(faults, key=lambda fault: fault.begin_ms)
     for fault in faults:
-        fault.repeats = fault.farthest_ms = 0
+        fault.repeats = fault.from_ms = fault.to_ms = 0
     came: dict[int, list[Arrival]] = defaultdict(list)
     for one in sorted(arrivals, key=lambda one: one.at_ms):
         if one.at_ms < one.due:
@@ -162,7 +163,8 @@ def _explain(first: Arrival, later: Arrival, faults: Sequence[Fault]) -> bool:
         if before or sent_late:
             fault.repeats += 1
             if before:
-                fault.farthest_ms = max(fault.farthest_ms, fault.begin_ms - first.at_ms)
+                fault.from_ms = min(fault.from_ms, first.at_ms - fault.begin_ms)
+                fault.to_ms = max(fault.to_ms, first.at_ms - fault.begin_ms)
             return True
     return False
 
@@ -182,9 +184,9 @@ def table(faults: Sequence[Fault]) -> list[str]:
     if not faults:
         return []
     start = min(fault.begin_ms for fault in faults)
-    rows = [("fault", "at", "for", "silence", "repeats (before it)")]
+    rows = [("fault", "at", "for", "silence", "repeats (first arrived)")]
     for fault in faults:
-        far = f" ({fault.farthest_ms} ms)" if fault.repeats else ""
+        far = f" ({fault.from_ms:+} to {fault.to_ms:+} ms)" if fault.repeats else ""
         rows.append(
             (
                 fault.what,
