@@ -237,7 +237,7 @@ def test_a_master_that_takes_streams_and_drops_them_is_not_hammered() -> None:
 
 
 def test_a_stream_that_is_refused_at_once_says_nothing_on_stderr(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deposed between the hello and the stream: an end that nobody closed complains when freed."""
 
@@ -245,7 +245,7 @@ def test_a_stream_that_is_refused_at_once_says_nothing_on_stderr(
         raise NotMaster
 
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
-        group.servers[0]._check_master = refuse
+        monkeypatch.setattr(group.servers[0], "_check_master", refuse)
         receipt = client.send("t", b"x", delay=60)
         eventually(lambda: group.proxies[0].connections > 5)
         group.elect(1)
