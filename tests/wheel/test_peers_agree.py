@@ -1,0 +1,349 @@
+"""Three real wheels live through the same log, by hand and at random: appends, cancels, deliveries,
+spills, cleaning, cuts, failovers, power cuts, wiped peers, snapshots. Whatever happened, each
+directory is sound, all agree, and in the end everything that was promised has been delivered.
+
+What replication decides is decided here by its rules: who leads has a log not behind that of one
+other; an entry is committed when two hold it on disk and it is of the master's epoch; a wiped peer
+counts for nothing before it has everything.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwheel.wheel.agree import Agreement, compare
+from slotwheel.wheel.agree import Peer as Side
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.entry import Entry, decode_entry
+from slotwheel.wheel.errors import NotMaster, Overloaded
+from slotwheel.wheel.peer import PeerWheel
+from slotwheel.wheel.receipt import CancelAnswer, Receipt
+from support.crashfs import MODES, CrashFiles
+from support.memstate import MemoryState
+from support.peerdirs import Replica
+from support.wheels import batch
+
+START = 1_800_000_000_000
+CONFIG = WheelConfig(segment_bytes=2500, peer_journal_bytes_max=4000, disk_reserve_bytes=0)
+STORES = {name: name.encode() * 16 for name in "abc"}
+
+
+class Node:
+    """One peer."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.files = CrashFiles()
+        self.state = MemoryState()
+        self.wheel: Any = None
+
+    def open(self, now_ms: int) -> None:
+        self.wheel = PeerWheel.open(self.files, self.state, CONFIG, now_ms, node_id=self.name)
+
+    def crash(self, rng: Random, now_ms: int) -> None:
+        self.files = self.files.survivors(rng.choice(MODES), rng)
+        self.state = MemoryState(self.state.durable)
+        self.open(now_ms)
+
+    def sync(self) -> None:
+        while self.wheel.write_pending(0):
+            pass
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """How far its log goes, as an election compares it."""
+        epochs = self.wheel.epochs()
+        return epochs.last_epoch, epochs.last_index
+
+    def directory(self) -> Replica:
+        return Replica(self.files, self.state)
+
+
+class Group:
+    """All three, and the world around them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.now = START
+        self.nodes = [Node(name) for name in STORES]
+        for node in self.nodes:
+            node.open(self.now)
+        self.epoch = 0
+        self.count = 0
+        self.asked: list[tuple[bytes, int, Future[Receipt]]] = []
+        self.delivered: list[bytes] = []
+        self.cancelled: set[bytes] = set()
+        self.maybe_cancelled: set[bytes] = set()
+        self.snapshots = self.cuts = self.failovers = 0
+        self.master = self.nodes[0]
+        self.acked: dict[str, int] = {}
+        self.elect(self.master)
+        self.ship_all()
+
+    @property
+    def standbys(self) -> list[Node]:
+        return [node for node in self.nodes if node is not self.master]
+
+    # -- what replication does
+
+    def elect(self, node: Node) -> None:
+        """A node that is not behind both others leads from here on."""
+        if node.newest < sorted(one.newest for one in self.nodes)[1]:
+            node = max(self.nodes, key=lambda one: one.newest)
+        self.epoch += 1
+        for one in self.nodes:
+            one.wheel.stand_by()
+            one.wheel.promise(self.epoch, node.name, True)
+        self.master = node
+        self.acked = {}
+        node.wheel.lead(self.epoch, STORES, self.now)
+        node.sync()
+        self.failovers += 1
+
+    def ship(self, standby: Node, entries_max: int = 1000) -> None:
+        """The standby gets what it lacks, perhaps not all; both learn what is committed."""
+        master, wheel = self.master.wheel, standby.wheel
+        match = self.match(standby)
+        if match is None:
+            self.snapshot(standby)
+            match = self.match(standby)
+            assert match is not None
+        if wheel.log_view().placed > match:
+            wheel.cut_after(match)
+            self.cuts += 1
+        last = min(master.log_view().written, match + entries_max)
+        while match < last:
+            found = master.entries(match + 1, last, 2000)
+            wheel.receive([over_the_wire(entry) for entry in found])
+            match = found[-1].index
+        standby.sync()
+        self.acked[standby.name] = min(match, wheel.log_view().durable)
+        self.commit()
+        upto = min(match, master.commit_index)
+        wheel.commit(upto if entries_max > 100 else self.rng.randint(0, upto))
+
+    def commit(self) -> None:
+        master = self.master.wheel
+        held = [master.log_view().durable, *self.acked.values(), 0, 0]
+        index = sorted(held, reverse=True)[1]
+        if master.epochs().epoch_at(index) == self.epoch:
+            master.commit(index)
+
+    def ship_all(self) -> None:
+        for _ in range(2):  # the first learns of commits that the second brings about
+            for standby in self.standbys:
+                self.ship(standby)
+        assert self.master.wheel.serving
+
+    def match(self, standby: Node) -> int | None:
+        """The last entry that both have; None if the master has dropped what comes behind it."""
+        mine, theirs = self.master.wheel.epochs(), standby.wheel.epochs()
+        for index in range(min(mine.last_index, theirs.last_index), -1, -1):
+            epoch = mine.epoch_at(index)
+            if epoch is None:
+                return None
+            if epoch == theirs.epoch_at(index):
+                return index
+        raise AssertionError("no entry in common")
+
+    def snapshot(self, standby: Node) -> None:
+        sink = standby.wheel.snapshot_sink()
+        with self.master.wheel.snapshot() as source:
+            sink.begin()
+            sink.header(source.header())
+            for chunk in source.chunks(500):
+                sink.chunk(*chunk)
+            index, epoch, stores = standby.wheel.install(sink.finish())
+        assert self.master.wheel.epochs().epoch_at(index) in (epoch, None)
+        assert stores == STORES
+        self.snapshots += 1
+
+    # -- what the world does
+
+    def send(self) -> None:
+        rows = []
+        for _ in range(self.rng.randint(1, 8)):
+            self.count += 1
+            due = self.now + self.rng.choice((-100, 5, 300, 1000, 2500, 9000, 60_000))
+            rows.append((due + self.rng.randint(0, 9), "t", b"m%d" % self.count))
+        try:
+            future = self.master.wheel.append(batch(rows), self.now)
+        except (NotMaster, Overloaded):
+            return
+        self.asked += [(row[2], number, future) for number, row in enumerate(rows)]
+
+    def send_and_sync(self) -> None:
+        self.send()
+        self.master.sync()
+
+    def deliver(self) -> None:
+        wheel = self.master.wheel
+        for _ in range(self.rng.randint(1, 4)):
+            chunk = wheel.next_chunk(self.now)
+            if chunk is None:
+                break
+            self.delivered += chunk.rows.column("value").to_pylist()
+            wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+        wheel.tell_mark(self.now, at_once=True)
+        self.master.sync()
+
+    def cancel(self) -> None:
+        done = [one for one in self.asked if one[2].done() and not one[2].exception()]
+        if not done:
+            return
+        value, row, future = self.rng.choice(done)
+        receipt = future.result(0)
+        target = self.master.wheel.mint.one(int(receipt.due[row]), receipt.base_offset + row)
+        was_delivered = value in self.delivered
+        (answer,) = self.master.wheel.cancel([target], self.now, 0.0)
+        assert answer is not CancelAnswer.DELIVERED or was_delivered or value in self.cancelled
+        if answer is CancelAnswer.CANCELLED:
+            self.cancelled.add(value)
+        else:
+            self.maybe_cancelled.add(value)
+        self.master.sync()
+
+    def spill(self) -> None:
+        self.rng.choice(self.nodes).wheel.spill(self.now, everything=self.rng.random() < 0.6)
+
+    def clean(self) -> None:
+        self.rng.choice(self.nodes).wheel.clean(self.now)
+
+    def wait(self) -> None:
+        self.now += self.rng.choice((50, 500, 1500, 4000))
+
+    def crash_standby(self) -> None:
+        self.rng.choice(self.standbys).crash(self.rng, self.now)
+
+    def crash_master(self) -> None:
+        self.master.crash(self.rng, self.now)
+        self.elect(self.rng.choice(self.nodes))
+
+    def wipe(self) -> None:
+        """A new disk: it gets everything before it counts."""
+        at = self.nodes.index(self.rng.choice(self.standbys))
+        for node in self.standbys:
+            self.ship(node)
+        self.nodes[at] = fresh = Node(self.nodes[at].name)
+        self.acked.pop(fresh.name)
+        fresh.open(self.now)
+        fresh.wheel.promise(self.epoch, "", False)
+        self.ship(fresh)
+
+    def fail_over(self) -> None:
+        if self.rng.random() < 0.7:
+            self.send_and_sync()  # written, and perhaps never committed
+        self.elect(self.rng.choice(self.standbys))
+        if self.rng.random() < 0.5:
+            self.send_and_sync()
+            self.elect(self.rng.choice(self.nodes))  # and again, before anybody followed
+
+    def ship_one(self) -> None:
+        self.ship(self.rng.choice(self.standbys))
+
+    def ship_some(self) -> None:
+        self.ship(self.rng.choice(self.standbys), self.rng.randint(1, 5))
+
+    def go_on_without_one(self) -> None:
+        """One gets nothing for so long that only a snapshot can help it."""
+        other = self.rng.choice(self.standbys)
+        for _ in range(8):
+            self.send_and_sync()
+            self.ship(other)
+        self.deliver()
+        self.ship(other)
+        self.master.wheel.spill(self.now, everything=True)
+
+    # -- what must hold
+
+    def agreements(self) -> list[Agreement]:
+        sides = [Side(one.name, one.files, one.state.load()) for one in self.nodes]
+        return [compare(one, other) for one, other in combinations(sides, 2)]
+
+    def check(self) -> list[Agreement]:
+        for node in self.nodes:
+            assert node.directory().faults() == []
+        found = self.agreements()
+        assert [one.problems for one in found] == [[], [], []]
+        return found
+
+    def finish(self) -> None:
+        self.ship_all()
+        self.check()
+        self.now += 100_000
+        before = -1
+        while before != len(self.delivered):
+            before = len(self.delivered)
+            self.deliver()
+            self.ship_all()
+        for found in self.check():
+            assert found.last_index == self.master.wheel.log_view().written
+        promised = {
+            value for value, _, future in self.asked if future.done() and not future.exception()
+        }
+        lost = promised - set(self.delivered) - self.cancelled - self.maybe_cancelled
+        assert not lost, f"never delivered: {sorted(lost)}"
+        twice = self.cancelled & set(self.delivered)
+        assert not twice, f"cancelled, and delivered: {sorted(twice)}"
+
+
+def over_the_wire(entry: Entry) -> Entry:
+    return decode_entry(b"".join(bytes(part) for part in entry.encode()), "the wire", 0)
+
+
+ACTS: dict[Any, int] = {
+    Group.send: 6,
+    Group.send_and_sync: 12,
+    Group.ship_one: 7,
+    Group.ship_some: 9,
+    Group.deliver: 8,
+    Group.cancel: 4,
+    Group.spill: 7,
+    Group.clean: 4,
+    Group.wait: 8,
+    Group.crash_standby: 3,
+    Group.crash_master: 1,
+    Group.wipe: 1,
+    Group.fail_over: 2,
+    Group.go_on_without_one: 2,
+}
+
+
+def live(seed: int, acts: int) -> Group:
+    group = Group(seed)
+    chosen = group.rng.choices(list(ACTS), list(ACTS.values()), k=acts)
+    for number, act in enumerate(chosen):
+        if not group.master.wheel.serving and act in NEEDS_A_MASTER:
+            group.ship_all()
+        act(group)
+        if number % 11 == 0:
+            group.check()
+    group.finish()
+    return group
+
+
+NEEDS_A_MASTER = (Group.deliver, Group.cancel, Group.go_on_without_one, Group.wipe)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_wheels_of_one_log_agree(seed: int) -> None:
+    live(seed, 80)
+
+
+def test_these_lives_are_eventful() -> None:
+    groups = [live(seed, 80) for seed in range(100, 104)]
+    for what in ("snapshots", "cuts", "cancelled", "delivered"):
+        assert any(getattr(group, what) for group in groups), what
+    assert all(group.failovers > 1 for group in groups)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1000, 1300))
+def test_many_lives(seed: int) -> None:
+    live(seed, 200)
