@@ -349,6 +349,7 @@ class Driver:
 
     def _slow_tick(self, now: float) -> None:
         core = self._core
+        self._look(now)  # spilling drops old entries, and tells nobody
         self._fetching.watch()
         self._snapshots.watch()
         self._tell_master(core)
