@@ -385,7 +385,9 @@ class Driver:
         core = self._core
         if not self._fetching.ended(fetch):
             return
-        if core.role is Role.MASTER or fetch.update.checkpoint.index <= core.commit:
+        ends = fetch.update.checkpoint
+        # Asked again: the entries may have come meanwhile by another way, and been acknowledged.
+        if not core.wants_snapshot(ends.index, ends.epoch):
             self._events.event("snapshot-lost", peer=fetch.peer, error="not needed any more")
             return
         began = self._now()
