@@ -23,10 +23,12 @@ import pytest
 
 from slotwheel.client import Client
 from slotwheel.wheel.rows import from_columns
+from support import kafkaload
 from support.arrivals import EmbeddedArrivals, KafkaArrivals
 from support.broker import Cluster, TopicFactory
 from support.chaosaccount import Account, Arrival, Fault, account
 from support.chaosload import ChaosLoad, Promised
+from support.deliveries import Sent
 from support.peers import Peers
 from support.proxylab import Loopback
 from support.steady import AHEAD_MS, Steady, longest_gap, next_after
@@ -205,6 +207,46 @@ def test_hand_over(tmp_path: Path, figure: Figure, times: int) -> None:
     tell("longest silence at `slotwheel step-down`", asked, found, figure, "<= 200")
     tell("longest silence at SIGTERM", ended, found, figure, "<= 200")
     assert max(asked + ended) < HAND_OVER_MAX_MS
+
+
+def test_the_delay_topic_moves_with_the_master(
+    tmp_path: Path, broker: Cluster, topic: TopicFactory, figure: Figure
+) -> None:
+    """Each record of it becomes one message, whoever reads it: the position is in the log."""
+    target, delays = topic("target"), topic("delays", message_timestamp_type="CreateTime")
+    kafka = ("--sink", "confluent", "--bootstrap", broker.bootstrap, "--delay-topic", delays)
+    due: list[int] = []
+    with Peers(tmp_path, *SMALL, *kafka, names=NAMES, lab=Loopback(NAMES)) as peers:
+        arrivals = KafkaArrivals(broker.bootstrap, [target])
+        for number in range(24):
+            first, now = len(due), _now_ms()
+            due += [now + 500 + row * 10 for row in range(200)]
+            values = enumerate(due[first:], first)
+            sent = [Sent(target, b"%d" % value, b"key", due=when) for value, when in values]
+            kafkaload.send_by_librdkafka(broker.bootstrap, delays, sent)
+            if number in (6, 14):
+                master = peers.wait_until_whole()
+                peers[master].kill()
+            elif number in (10, 18):
+                peers.start()
+            time.sleep(0.2)
+        peers.wait("all delivered", lambda: _arrived(arrivals, len(due)), 40)
+        time.sleep(0.5)
+        found = arrivals.look()
+        arrivals.close()
+        peers.wait_until_whole()
+        peers.stop()
+        assert peers.disagreements() == []
+    figure(f"delay topic, two kills of the master: {len(due)} records, {len(found)} deliveries")
+    # What came twice came under one id: it is in the log once.
+    assert len({(one.number, one.due, one.offset) for one in found}) == len(due)
+    assert [one for one in found if one.due != due[one.number]] == []
+    assert [one for one in found if one.at_ms < one.due] == []
+
+
+def _arrived(arrivals: Arrivals, count: int) -> bool:
+    arrivals.look()
+    return len(arrivals.numbers) >= count
 
 
 FAR_ROWS, FAR_S = 20_000, 3_600
