@@ -90,7 +90,9 @@ class Driver:
         self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._backlog = Backlog()
         self._look_asked = False
-        self._snapshots = Snapshots(wheel.snapshot, self._events.event, monotonic)
+        self._snapshots = Snapshots(
+            wheel.snapshot, self._events.event, self._events.alarm, monotonic
+        )
         self.transport = Transport(
             group,
             wheel.config.group,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..wheel.errors import SlotwheelError, SyncFailed
+from ..wheel.errors import SyncFailed
 from .group import Group
-from .handshake import SNAPSHOT, is_refusal
+from .handshake import SNAPSHOT
 from .pull import Fetch, Sink
 from .transport import Events, Transport
 
 RETRY_S = 0.5
 REFUSED_RETRY_S = 5.0
 """After an error that will hardly be gone in a moment: no room, a damaged file."""
+
+_PASSING = frozenset({"node-unreachable", "not-running"})
 
 
 class Fetching:
@@ -92,12 +94,9 @@ class Fetching:
             return True
         if isinstance(error, SyncFailed):
             raise error
-        lasts = is_refusal(error) if isinstance(error, SlotwheelError) else True
-        lasts = lasts or getattr(error, "code", "") == "damaged"
-        self._not_before = self._clock() + (REFUSED_RETRY_S if lasts else RETRY_S)
-        if isinstance(error, LookupError):
-            self._not_before = self._clock() + RETRY_S  # older than what is here: nothing is wrong
-            lasts = False
-        tell = self._events.alarm if lasts else self._events.event
+        # The journal shipped meanwhile may reach further than the snapshot: nothing is wrong then.
+        passes = isinstance(error, LookupError) or getattr(error, "code", "") in _PASSING
+        self._not_before = self._clock() + (RETRY_S if passes else REFUSED_RETRY_S)
+        tell = self._events.event if passes else self._events.alarm
         tell("snapshot-lost", peer=fetch.peer, error=str(error))
         return False

@@ -24,7 +24,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
-from ..wheel.errors import InvalidBatch, NodeUnreachable
+from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
+from ..wheel.protocol import encode_json
 from .exchange import connect, greet, translate, translated
 from .handshake import Greeting
 
@@ -71,16 +72,19 @@ class _Serving:
 
 
 class Snapshots:
-    """The master's side. ``snapshot``: opens a source, and closes it."""
+    """The master's side. ``snapshot``: opens a source, and closes it. ``alarm``: somebody has to
+    look at it."""
 
     def __init__(
         self,
         snapshot: Callable[[], AbstractContextManager[Source]],
         tell: Tell,
+        alarm: Tell,
         clock: Callable[[], float],
     ) -> None:
         self._snapshot = snapshot
         self._tell = tell
+        self._alarm = alarm
         self._clock = clock
         self._lock = threading.Lock()
         self._serving: dict[str, _Serving] = {}
@@ -122,6 +126,10 @@ class Snapshots:
                     mine.moved = self._clock()
                     self.sent_bytes += len(data)
                     yield _row(second, position, data)
+        except (SlotwheelError, OSError) as error:
+            self._alarm("snapshot-failed", peer=peer, error=str(error))
+            info = encode_json(error.to_wire()) if isinstance(error, SlotwheelError) else b""
+            raise flight.FlightServerError(str(error), extra_info=info) from None
         finally:
             with self._lock:
                 if self._serving.get(peer) is mine:
@@ -206,6 +214,10 @@ class Fetch:
             self._receive()
             with self._use() as sink:
                 return sink.finish()
+        except BaseException:
+            if self._reader is not None:
+                self._reader.cancel()  # or the sender would go on
+            raise
         finally:
             with contextlib.suppress(pa.ArrowException, OSError):
                 client.close()

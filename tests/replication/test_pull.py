@@ -1,0 +1,282 @@
+"""A snapshot from one peer to another: whole, broken off, given up, damaged, stalled."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from slotwheel.replication import pull
+from slotwheel.replication.handshake import SNAPSHOT, Greeting
+from slotwheel.replication.pull import CHUNKS, HEADER, Fetch, Snapshots
+from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError
+from support.fakewheel import eventually
+from support.mailboxes import Events, Mailbox, free_addresses
+from support.proxy import Proxy
+
+
+class Source:
+    """Chunks of a mebibyte. ``break_at``: raises there."""
+
+    def __init__(self, count: int, break_at: int = -1) -> None:
+        self.index = 7
+        self.count = count
+        self.nbytes = count << 20
+        self.break_at = break_at
+        self.read = 0
+        self.closed = threading.Event()
+
+    def header(self) -> bytes:
+        return b"header" * 1000
+
+    def chunks(self, bytes_max: int) -> Iterator[tuple[int, int, bytes]]:
+        assert bytes_max == pull.CHUNK_BYTES
+        for number in range(self.count):
+            if number == self.break_at:
+                raise Damaged("slots/5.arrows", 8, expected="this", found="that")
+            self.read = number + 1
+            yield 5 + number // 4, number % 4 << 20, bytes([number % 256]) * (1 << 20)
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[Source]:
+        try:
+            yield self
+        finally:
+            self.closed.set()
+
+
+class Sink:
+    def __init__(self, slow_s: float = 0.0) -> None:
+        self.calls: list[Any] = []
+        self.received = self.expected = 0
+        self.slow_s = slow_s
+        self.refuse: Exception | None = None
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def header(self, data: bytes) -> None:
+        if self.refuse:
+            raise self.refuse
+        self.calls.append(data)
+
+    def chunk(self, second: int, position: int, data: memoryview) -> None:
+        time.sleep(self.slow_s)
+        self.received += len(data)
+        self.calls.append((second, position, len(data), data[0], data[-1]))
+
+    def finish(self) -> str:
+        self.calls.append("finish")
+        return "update"
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+
+@pytest.fixture
+def peers() -> dict[str, str]:
+    return dict(zip("ab", free_addresses(2), strict=True))
+
+
+class Rig:
+    """Peer a has the snapshot; ``fetch`` is what b does."""
+
+    def __init__(self, peers: dict[str, str], source: Source) -> None:
+        self.events = Events()
+        self.snapshots = Snapshots(source, self.events.event, self.events.alarm, time.monotonic)
+        self.a = Mailbox("a", peers)
+        self.a.transport.incoming._snapshot = self.snapshots.stream
+        self.peers = peers
+        self.ended = threading.Event()
+
+    def greeting(self, **changed: Any) -> Greeting:
+        fields: dict[str, Any] = {
+            "group": "g",
+            "node_id": "b",
+            "to": "a",
+            "instance": "i",
+            "store": b"b" * 16,
+            "peers": self.peers,
+            "promise_ms": 800,
+            "lane": SNAPSHOT,
+        }
+        return Greeting(**(fields | changed))
+
+    def fetch(self, sink: Sink, address: str | None = None, **changed: Any) -> Fetch:
+        self.ended.clear()
+        fetch = Fetch(
+            "a",
+            address or self.peers["a"],
+            self.greeting(**changed),
+            sink,
+            lambda _: self.ended.set(),
+            self.events.event,
+        )
+        fetch.start()
+        return fetch
+
+    def close(self) -> None:
+        self.snapshots.stop()
+        self.a.close()
+
+
+@pytest.fixture
+def rig(peers: dict[str, str]) -> Iterator[Callable[[Source], Rig]]:
+    made: list[Rig] = []
+
+    def make(source: Source) -> Rig:
+        made.append(Rig(peers, source))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 50])
+def test_all_chunks_arrive_in_order_and_then_the_end(
+    rig: Callable[[Source], Rig], count: int
+) -> None:
+    source = Source(count)
+    made, sink = rig(source), Sink()
+    fetch = made.fetch(sink)
+    assert made.ended.wait(20)
+    assert (fetch.error, fetch.update) == (None, "update")
+    assert sink.calls == [
+        "begin",
+        b"header" * 1000,
+        *((5 + n // 4, n % 4 << 20, 1 << 20, n, n) for n in range(count)),
+        "finish",
+    ]
+    assert source.closed.wait(5)
+    assert made.snapshots.sent_bytes == source.nbytes
+
+
+def test_damage_on_the_sender_is_told_and_nothing_is_finished(
+    rig: Callable[[Source], Rig],
+) -> None:
+    source = Source(10, break_at=6)
+    made, sink = rig(source), Sink()
+    fetch = made.fetch(sink)
+    assert made.ended.wait(20)
+    assert "slots/5.arrows is damaged" in str(fetch.error)
+    assert sink.calls[-1] == "abort"
+    assert "finish" not in sink.calls
+    assert source.closed.wait(5)
+    eventually(lambda: made.events.alarmed("snapshot-failed", "damaged"))
+
+
+def test_a_sink_that_refuses_ends_it(rig: Callable[[Source], Rig]) -> None:
+    source = Source(1000)
+    made, sink = rig(source), Sink()
+    sink.refuse = LookupError("older than what is here")
+    fetch = made.fetch(sink)
+    assert made.ended.wait(20)
+    assert fetch.error is sink.refuse
+    assert source.closed.wait(10)
+    assert source.read < 1000
+
+
+def test_a_connection_that_breaks_is_an_error_on_both_sides(
+    rig: Callable[[Source], Rig], peers: dict[str, str]
+) -> None:
+    source = Source(2000)
+    made, sink = rig(source), Sink(0.005)
+    with Proxy(made.a.server.port) as proxy:
+        fetch = made.fetch(sink, proxy.address)
+        eventually(lambda: sink.received)
+        proxy.cut()
+        assert made.ended.wait(20)
+        assert isinstance(fetch.error, SlotwheelError)
+        assert sink.calls[-1] == "abort"
+        assert source.closed.wait(10)
+
+
+def test_what_is_given_up_touches_nothing_more(rig: Callable[[Source], Rig]) -> None:
+    source = Source(2000)
+    made, sink = rig(source), Sink(0.005)
+    fetch = made.fetch(sink)
+    eventually(lambda: sink.received)
+    fetch.abandon()
+    count = len(sink.calls)
+    assert source.closed.wait(10)
+    time.sleep(0.3)
+    assert len(sink.calls) == count
+    assert not made.ended.is_set()
+
+
+def test_a_newer_request_ends_the_older_one(rig: Callable[[Source], Rig]) -> None:
+    source = Source(3000)
+    made, first, second = rig(source), Sink(0.01), Sink()
+    older = made.fetch(first)
+    eventually(lambda: first.received)
+    made.fetch(second)
+    eventually(lambda: second.received)
+    eventually(lambda: older.error is not None)
+    assert "finish" not in first.calls
+    assert made.ended.wait(30)
+
+
+def test_a_reader_that_takes_nothing_is_cut_off(
+    rig: Callable[[Source], Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "STALL_S", 0.5)
+    source = Source(3000)
+    made, sink = rig(source), Sink(1e9)
+    gate = threading.Event()
+    sink.chunk = lambda *_: gate.wait(30)  # type: ignore[assignment, method-assign]
+    made.fetch(sink)
+    eventually(lambda: source.read > 1)
+    time.sleep(1.0)
+    made.snapshots.watch()
+    assert source.closed.wait(10)
+    gate.set()
+
+
+def test_a_sender_that_sends_nothing_is_noticed(
+    rig: Callable[[Source], Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "STALL_S", 0.5)
+    made, sink = rig(Source(3000)), Sink(0.005)
+    with Proxy(made.a.server.port) as proxy:
+        fetch = made.fetch(sink, proxy.address)
+        eventually(lambda: sink.received)
+        assert not fetch.is_stalled()
+        proxy.stall()
+        eventually(fetch.is_stalled)
+        fetch.abandon()
+        proxy.go_on()
+
+
+def test_a_stranger_gets_no_snapshot(rig: Callable[[Source], Rig]) -> None:
+    source = Source(1)
+    made, sink = rig(source), Sink()
+    fetch = made.fetch(sink, node_id="stranger")
+    assert made.ended.wait(20)
+    assert "not among the peers" in str(fetch.error)
+    assert source.read == 0
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pa.RecordBatch.from_arrays([pa.array([1])], ["second"]),
+        pa.RecordBatch.from_arrays(
+            [pa.array([None], pa.int64()), pa.array([0]), pa.array([b""], pa.large_binary())],
+            schema=CHUNKS,
+        ),
+        pa.RecordBatch.from_arrays(
+            [pa.array([HEADER]), pa.array([0]), pa.array([None], pa.large_binary())],
+            schema=CHUNKS,
+        ),
+        None,
+    ],
+)
+def test_parts_that_are_none_are_refused(batch: Any) -> None:
+    with pytest.raises(InvalidBatch):
+        list(pull._rows(batch))
