@@ -7,6 +7,8 @@ damage (``journal_recovery.py``).
 Rules
 - One thread appends and cuts, one may ``sync`` and one may drop meanwhile; any may read. The lock
   below is held for a sync, a cut, or the change from one segment to the next, never for an append.
+- Files of dropped segments are used again, a few of them: see ``segment.py``. A file gets a spare's
+  name, durably, before any of it is overwritten; and readers are told, before that.
 - After an ``OSError`` the journal is as it was before the call, and usable: a disk that has room
   again needs no restart. Only a cut may have been done in part.
 - A cut goes from the end backwards, each step durable before the next, and appends wait for it. So
@@ -17,6 +19,7 @@ Rules
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from .entry import Entry
@@ -25,10 +28,13 @@ from .files import Files
 from .journal_read import Readers
 from .journal_recovery import RecoveryReport, recover
 from .scan import Segment
-from .segment import DIRECTORY, SegmentHeader
+from .segment import DIRECTORY, SegmentHeader, index_of, is_spare_name, spare_path
 from .segment_writer import SegmentWriter
 
 __all__ = ["Journal", "RecoveryReport"]
+
+_SPARES_MAX = 3
+"""So many are dropped at once under load: the tail that is spilled is larger than a segment."""
 
 
 class Journal:
@@ -44,12 +50,14 @@ class Journal:
         closed: list[Segment],
         writer: SegmentWriter | None,
         epochs: Epochs,
+        spares: Sequence[str],
     ) -> None:
         self._files = files
         self._store_id = store_id
         self._segment_bytes = segment_bytes
         self._entry_bytes_max = entry_bytes_max
         self._closed = closed
+        self._spares = deque((path, 0) for path in spares)  # each with one past its last entry
         self._epochs = epochs
         self._epochs_lock = threading.Lock()
         self._last_index = self._durable_index = epochs.last_index
@@ -99,6 +107,7 @@ class Journal:
             closed=closed,
             writer=writer,
             epochs=epochs,
+            spares=_find_spares(files),
         )
         return journal, report
 
@@ -196,10 +205,11 @@ class Journal:
         return self._readers.read(segments, from_index, last, cuts)
 
     def drop_below(self, index: int, *, keep_bytes: int = 0) -> int:
-        """Delete closed segments all of whose entries have an index below ``index``; how many.
+        """Drop closed segments all of whose entries have an index below ``index``; how many.
 
-        ``keep_bytes``: so much stays in any case. Oldest first, each made durable before the next:
-        a crash never leaves a gap.
+        They are deleted, but for a few whose files will be used again. ``keep_bytes``: so much
+        stays in any case. Oldest first, each made durable before the next: a crash never leaves a
+        gap.
         """
         dropped = 0
         size = self.bytes if keep_bytes else 0
@@ -207,10 +217,13 @@ class Journal:
             size -= self._closed[0].size
             if keep_bytes and size < keep_bytes:
                 break
-            self._files.unlink(self._closed[0].path)
+            segment = self._closed[0]
+            spare = self._to_spare(segment)
             del self._closed[0]
             dropped += 1
             self._files.sync_dir(DIRECTORY)
+            if spare is not None:
+                self._spares.append((spare, segment.end_index))
         if dropped:
             first = self.first_index
             with self._epochs_lock:
@@ -219,12 +232,14 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the open segment. Does not sync."""
-        self._writer.close()
+        self._writer.close_cut()
 
     def _segments(self) -> list[Segment]:
-        """All segments, the open one last."""
-        with self._lock:
-            return self._segments_now()
+        """All segments, the open one last; without the lock, which may be held for a sync."""
+        while True:
+            writer, found = self._writer, self._segments_now()
+            if writer is self._writer:
+                return found
 
     def _segments_now(self) -> list[Segment]:
         writer = self._writer
@@ -248,16 +263,42 @@ class Journal:
         self._last_index = index
         self._durable_index = min(self._durable_index, index)
 
+    def _to_spare(self, segment: Segment) -> str | None:
+        """Delete a segment, or give it the name of a spare, which is returned. Not durable."""
+        usual = self._segment_bytes <= segment.size <= 2 * self._segment_bytes
+        if not usual or len(self._spares) >= _SPARES_MAX:
+            self._files.unlink(segment.path)
+            return None
+        spare = spare_path(index_of(segment.path))
+        self._files.rename(segment.path, spare)
+        return spare
+
     def _new_segment(self) -> SegmentWriter:
-        header = SegmentHeader(self._last_index + 1, self._epochs.last_epoch, self._store_id)
-        return SegmentWriter.create(self._files, header)
+        first, epoch = self._last_index + 1, self._epochs.last_epoch
+        if not self._spares:
+            return SegmentWriter.create(self._files, SegmentHeader(first, epoch, self._store_id))
+        path, end_index = self._spares.popleft()
+        self._readers.reuse(end_index)
+        header = SegmentHeader(first, epoch, self._store_id, reused=True)
+        return SegmentWriter.reuse(self._files, header, path)
 
     def _roll(self) -> None:
         """Close the open segment and begin the next. What is before that is durable first."""
         self.sync()
         old = self._writer
+        old.finish()
         new = self._new_segment()
         with self._lock:
             self._closed.append(Segment(old.path, old.first_index, new.first_index, old.size))
             self._writer = new
             old.close()
+
+
+def _find_spares(files: Files) -> list[str]:
+    """Those of an earlier process, whose names may not be durable yet. They hold anything."""
+    found = [f"{DIRECTORY}/{name}" for name in files.list(DIRECTORY) if is_spare_name(name)]
+    for path in found[_SPARES_MAX:]:
+        files.unlink(path)
+    if found:
+        files.sync_dir(DIRECTORY)
+    return found[:_SPARES_MAX]

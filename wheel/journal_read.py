@@ -2,8 +2,9 @@
 
 Theory: a reader takes what the journal is at one moment, and then reads files that others go on
 changing. Entries are only ever appended, and segments deleted whole, so all that can happen is that
-a file is gone. A cut is the exception: other entries may soon stand where the reader looks. So cuts
-are counted, *before* anything is changed; what was read before the count moved is what was there.
+a file is gone. There are two exceptions, a cut and a file that is used again: other entries may
+soon stand where the reader looks. So cuts are counted, and it is noted up to where files are used
+again, *before* anything is changed; what was read before that moved is what was there.
 
 Rules
 - Nothing here waits: a reader that is thrown away anywhere, at any moment, must not need a lock.
@@ -26,12 +27,13 @@ _PLACES_MAX = 64
 class Readers:
     """All readers of one journal, past and present."""
 
-    __slots__ = ("_entry_bytes_max", "_files", "_places", "cuts")
+    __slots__ = ("_entry_bytes_max", "_files", "_places", "_reused_below", "cuts")
 
     def __init__(self, files: Files, entry_bytes_max: int) -> None:
         self._files = files
         self._entry_bytes_max = entry_bytes_max
         self._places: dict[int, tuple[str, int]] = {}
+        self._reused_below = 0
         self.cuts = 0
         """How often the journal was cut."""
 
@@ -39,6 +41,11 @@ class Readers:
         """The journal is about to be cut."""
         self.cuts += 1
         self._places = {}  # another one: a reader that ends late writes into the old
+
+    def reuse(self, end_index: int) -> None:
+        """The file of a dropped segment, which ended before ``end_index``, is about to be used
+        again."""
+        self._reused_below = max(self._reused_below, end_index)
 
     def read(
         self, segments: Sequence[Segment], from_index: int, last_index: int, cuts: int
@@ -50,18 +57,20 @@ class Readers:
         places = self._places
         known = places.get(from_index) if self.cuts == cuts else None
         last: tuple[str, Located] | None = None
+        index = from_index
         try:
             for path, located in read_entries(
                 self._files, segments, from_index, last_index, self._entry_bytes_max, known=known
             ):
-                if self.cuts != cuts:
+                if self._is_gone(index, cuts):
                     break
                 last = path, located
+                index += 1
                 yield located.entry
             else:
                 return
         except SlotwheelError:
-            if self.cuts == cuts:
+            if not self._is_gone(index, cuts):
                 raise
         finally:
             if last is not None:
@@ -69,4 +78,7 @@ class Readers:
                     places.clear()
                 path, located = last
                 places[located.entry.index + 1] = path, located.end
-        raise LookupError("the journal was cut meanwhile")
+        raise LookupError(f"entry {index}: the journal was cut or dropped there meanwhile")
+
+    def _is_gone(self, index: int, cuts: int) -> bool:
+        return self.cuts != cuts or index < self._reused_below

@@ -8,6 +8,8 @@ the checkpoint's floor.
 
 Rules
 - Only consecutive indexes and non-decreasing epochs are taken.
+- An end mark in the last segment is its end, and nothing is torn: what stands behind it is from an
+  earlier life of the file, or of a write of which nothing else is left. It is cut all the same.
 - A segment is created when all before it is durable. So only the last one can have a torn end, and
   its mere name is a witness to all before it.
 - A last segment of at most a header's length that is short or all zeros was never used: a crash hit
@@ -36,7 +38,7 @@ _COPY_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening a journal found. ``torn_path`` is None when nothing was cut."""
+    """What opening a journal found. ``torn_path`` is None when nothing torn was cut."""
 
     entries: int
     """Entries handed on: those from the first index asked for."""
@@ -46,6 +48,7 @@ class RecoveryReport:
     """The segment whose end was cut; it is gone if it was cut at position 0."""
     torn_position: int = 0
     torn_bytes: int = 0
+    """All that was cut; in a reused file also what stood there before."""
 
 
 def recover(
@@ -157,7 +160,8 @@ class _Scan:
             except Damaged:
                 if not is_last or self._was_durable(self._last_index + 1, reader, position):
                     raise
-                self._torn = (path, position, reader.size - position)
+                if not reader.ends_at(position):
+                    self._torn = (path, position, reader.size - position)
                 break
             entry = located.entry
             self._last_index = entry.index

@@ -24,6 +24,7 @@ from .segment import (
     SEGMENT_BYTES,
     SegmentHeader,
     decode_frame,
+    end_mark,
     index_of,
     padded,
 )
@@ -100,6 +101,14 @@ class SegmentReader:
             )
         return Located(position, end, durable, entry)
 
+    def ends_at(self, position: int) -> bool:
+        """Whether nothing follows: the file ends there by now, or an end mark says so."""
+        if position >= self.handle.size():
+            return True
+        if not self.header.reused:
+            return False
+        return self.handle.pread(FRAME_BYTES, position) == end_mark(self._seed, position)
+
     def witness(self, position: int) -> int:
         """The highest durable index that any valid frame behind ``position`` names; -1 if none."""
         best = -1
@@ -125,7 +134,8 @@ def walk(files: Files, path: str, *, entry_bytes_max: int = ENTRY_BYTES_MAX) -> 
     """Every entry of one segment in order, for inspection.
 
     Errors: ``Damaged`` at the first byte that is not right, which in a segment that is being
-    written or was torn by a crash is its end; ``UnsupportedVersion``; ``OSError``.
+    written or was torn by a crash is its end; ``UnsupportedVersion``; ``OSError``, among them
+    ``FileNotFoundError`` when a running node has dropped it, before or meanwhile.
     """
     handle = files.open(path)
     try:
@@ -134,8 +144,14 @@ def walk(files: Files, path: str, *, entry_bytes_max: int = ENTRY_BYTES_MAX) -> 
         index = reader.header.first_index
         epoch = reader.header.last_epoch
         while position < reader.size:
-            located = reader.entry(position)
-            check_order(path, located, index, epoch)
+            try:
+                located = reader.entry(position)
+                check_order(path, located, index, epoch)
+            except Damaged:
+                if reader.ends_at(position):
+                    return
+                files.open(path).close()  # not there: it was dropped, and serves as another one
+                raise
             yield located
             position = located.end
             index += 1

@@ -15,10 +15,16 @@ frame must not be forgeable by content, so its CRC starts from the segment's hea
 random store id) and its own position: a copy of a frame in a payload, in another file or at another
 place is not a frame.
 
+A file that was a segment before may become one again, since overwriting costs the disk much less
+than growing. What it held then lies behind the end of what it holds now, and none of it counts: its
+frames began from another header, and its indexes are lower than any that can follow. So that this
+end can be told from a torn one, an end mark stands there: a frame of an entry of no length.
+
 Rules
 - Starts are multiples of 8: the first fields of a frame or an entry never straddle a disk sector.
 - A segment is created only when all before it is durable, and takes entries only when its header
   and its name are durable.
+- A closed segment ends with its last entry: what a reused file holds behind it is cut first.
 """
 
 from __future__ import annotations
@@ -46,8 +52,8 @@ STORE_ID_BYTES = 16
 #  +----------+---------+----------+------+-------------+---------------+
 #  32           40                            56            64
 #  +------------+-----------------------------+-------------+
-#  | last epoch | store id                    | reserved    |
-#  | u64        | 16 bytes                    | u64 = 0     |
+#  | last epoch | store id                    | flags       |
+#  | u64        | 16 bytes                    | u64         |
 #  +------------+-----------------------------+-------------+
 SEGMENT = struct.Struct(
     "<"
@@ -59,7 +65,7 @@ SEGMENT = struct.Struct(
     "Q"  # durable index when the segment was created: first index - 1
     "Q"  # last epoch: the epoch of the entry before the first; 0 if there was none
     "16s"  # store id of the data directory
-    "Q"  # reserved, zero
+    "Q"  # flags: 1 if the file was a segment before, so that an end mark stands behind its entries
 )
 SEGMENT_BYTES = SEGMENT.size
 assert SEGMENT_BYTES == 64
@@ -73,7 +79,7 @@ FRAME = struct.Struct(
     "<"
     "4s"  # magic: "SWFR"
     "I"  # CRC-32C of: segment header, position of the frame (u64), bytes 8..24
-    "I"  # entry length in bytes: header and payload, without the padding
+    "I"  # entry length in bytes: header and payload, without the padding; 0: the end mark
     "I"  # reserved, zero
     "Q"  # durable index: up to where this peer's journal was durable when it wrote the frame
 )
@@ -84,7 +90,9 @@ _FRAME_CHECKED = struct.Struct("<QIIQ")  # the position, then bytes 8..24
 PADDING = tuple(bytes(-n % ALIGNMENT) for n in range(ALIGNMENT))
 """``PADDING[length % 8]`` are the zeros after an entry of that length."""
 
+_REUSED = 1
 _NAME = re.compile(r"^[0-9]{20}\.journal$")
+_SPARE_NAME = re.compile(r"^[0-9]{20}\.spare$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,8 @@ class SegmentHeader:
     first_index: int
     last_epoch: int
     store_id: bytes
+    reused: bool = False
+    """The file was a segment before: until it is closed, an end mark stands behind its entries."""
 
     @property
     def durable_index(self) -> int:
@@ -103,7 +113,12 @@ class SegmentHeader:
     def encode(self) -> bytes:
         assert len(self.store_id) == STORE_ID_BYTES
         checked = struct.pack(
-            "<QQQ16sQ", self.first_index, self.durable_index, self.last_epoch, self.store_id, 0
+            "<QQQ16sQ",
+            self.first_index,
+            self.durable_index,
+            self.last_epoch,
+            self.store_id,
+            _REUSED if self.reused else 0,
         )
         return struct.pack("<8sHHI", SEGMENT_MAGIC, SEGMENT_VERSION, 0, crc32c(checked)) + checked
 
@@ -122,8 +137,8 @@ class SegmentHeader:
                 expected=f"a segment header of {SEGMENT_BYTES} bytes",
                 found=f"{len(data)} bytes",
             )
-        magic, version, reserved, crc, first, durable, epoch, store_id, reserved_too = (
-            SEGMENT.unpack_from(data)
+        magic, version, reserved, crc, first, durable, epoch, store_id, flags = SEGMENT.unpack_from(
+            data
         )
         if magic != SEGMENT_MAGIC:
             raise Damaged(path, 0, expected=f"segment magic {SEGMENT_MAGIC!r}", found=repr(magic))
@@ -137,19 +152,24 @@ class SegmentHeader:
         actual = crc32c(data[16:SEGMENT_BYTES])
         if actual != crc:
             raise Damaged(path, 12, expected=f"header CRC-32C {crc:08x}", found=f"{actual:08x}")
-        if reserved or reserved_too:
-            raise Damaged(
-                path, 10, expected="reserved fields zero", found=f"{reserved}, {reserved_too}"
-            )
+        if reserved:
+            raise Damaged(path, 10, expected="reserved field zero", found=reserved)
+        if flags & ~_REUSED:
+            raise Damaged(path, 56, expected=f"flags {_REUSED} or none", found=flags)
         if first == 0 or durable != first - 1:
             raise Damaged(path, 24, expected=f"durable index {first - 1}", found=durable)
-        return cls(first, epoch, store_id)
+        return cls(first, epoch, store_id, flags == _REUSED)
 
 
 def encode_frame(seed: int, position: int, entry_length: int, durable: int) -> bytes:
     """The frame of an entry that begins at ``position`` of a segment whose seed is ``seed``."""
     crc = crc32c(_FRAME_CHECKED.pack(position, entry_length, 0, durable), seed)
     return FRAME.pack(FRAME_MAGIC, crc, entry_length, 0, durable)
+
+
+def end_mark(seed: int, position: int) -> bytes:
+    """What stands behind the last entry of a reused segment, until the next one takes its place."""
+    return encode_frame(seed, position, 0, 0)
 
 
 def decode_frame(
@@ -192,6 +212,15 @@ def segment_path(first_index: int) -> str:
 
 def is_segment_name(name: str) -> bool:
     return _NAME.match(name) is not None
+
+
+def spare_path(first_index: int) -> str:
+    """The name of a file that is no segment any more, and waits to become another one."""
+    return f"{DIRECTORY}/{first_index:020d}.spare"
+
+
+def is_spare_name(name: str) -> bool:
+    return _SPARE_NAME.match(name) is not None
 
 
 def index_of(path: str) -> int:

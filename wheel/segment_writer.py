@@ -4,6 +4,8 @@ Theory: an append is one gathered write at a position that is known, never "at t
 a crash or on a full disk the end may hold junk.
 
 Rules
+- In a reused file an end mark follows every write, and the next write takes its place. Once the
+  file is cut at its end there is nothing behind it, and no mark is needed.
 - A write that failed moves nothing: the known end stays, and what lies behind it is cut, durably,
   before anything else is written there. Durably, because a crash might otherwise bring back entries
   that were reported as failed, behind others that have taken their place since.
@@ -26,6 +28,7 @@ from .segment import (
     SEGMENT_BYTES,
     SegmentHeader,
     encode_frame,
+    end_mark,
     padded,
     segment_path,
 )
@@ -34,12 +37,15 @@ from .segment import (
 class SegmentWriter:
     """The segment that takes entries. ``size`` is its known end, in bytes."""
 
-    __slots__ = ("_handle", "_junk_behind_end", "_seed", "first_index", "path", "size")
+    __slots__ = ("_handle", "_junk_behind_end", "_marked", "_seed", "first_index", "path", "size")
 
-    def __init__(self, handle: Handle, header: SegmentHeader, size: int) -> None:
+    def __init__(
+        self, handle: Handle, header: SegmentHeader, size: int, *, marked: bool = False
+    ) -> None:
         self._handle = handle
         self._seed = header.seed
         self._junk_behind_end = False
+        self._marked = marked  # an end mark stands behind the known end, and old bytes behind that
         self.path = segment_path(header.first_index)
         self.first_index = header.first_index
         self.size = size
@@ -63,6 +69,27 @@ class SegmentWriter:
                 files.unlink(path)
             raise
         return cls(handle, header, SEGMENT_BYTES)
+
+    @classmethod
+    def reuse(cls, files: Files, header: SegmentHeader, spare: str) -> SegmentWriter:
+        """As ``create``, in a file that was a segment before. Its name ``spare`` must be durable.
+
+        Errors: ``OSError``: nothing was created, and the spare is given up. ``SyncFailed``.
+        """
+        assert header.reused
+        path = segment_path(header.first_index)
+        handle = files.open(spare)
+        try:
+            handle.pwrite([header.encode(), end_mark(header.seed, SEGMENT_BYTES)], 0)
+            handle.sync()
+            files.rename(spare, path)
+            files.sync_dir(DIRECTORY)
+        except OSError:
+            handle.close()
+            with contextlib.suppress(OSError):
+                files.unlink(spare)
+            raise
+        return cls(handle, header, SEGMENT_BYTES, marked=True)
 
     def append(self, entries: Sequence[Entry], durable: int, entry_bytes_max: int) -> None:
         """Write ``entries`` behind the known end, their frames naming ``durable``.
@@ -88,6 +115,8 @@ class SegmentWriter:
             if length % ALIGNMENT:
                 parts.append(PADDING[length % ALIGNMENT])
             end += FRAME_BYTES + padded(length)
+        if self._marked:
+            parts.append(end_mark(self._seed, end))
         try:
             self._handle.pwrite(parts, self.size)
         except BaseException as error:
@@ -129,6 +158,14 @@ class SegmentWriter:
         self._junk_behind_end = True
         self._cut_junk()
 
+    def finish(self) -> None:
+        """No entry follows: cut what an earlier life of the file left behind the end, durably.
+
+        Errors: as ``cut``.
+        """
+        if self._marked:
+            self.cut(self.size)
+
     def sync(self) -> None:
         """Errors: ``SyncFailed``."""
         self._handle.sync()
@@ -136,7 +173,14 @@ class SegmentWriter:
     def close(self) -> None:
         self._handle.close()
 
+    def close_cut(self) -> None:
+        """Close, and leave nothing behind the end. Not durable: the end mark says the same."""
+        if self._marked:
+            with contextlib.suppress(OSError):
+                self._handle.truncate(self.size)
+        self._handle.close()
+
     def _cut_junk(self) -> None:
         self._handle.truncate(self.size)
         self._handle.sync()
-        self._junk_behind_end = False
+        self._junk_behind_end = self._marked = False

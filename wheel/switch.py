@@ -26,7 +26,7 @@ from contextlib import suppress
 
 from .errors import Damaged
 from .files import Files
-from .segment import DIRECTORY, SegmentHeader, is_segment_name
+from .segment import DIRECTORY, SegmentHeader, is_segment_name, is_spare_name
 from .segment_writer import SegmentWriter
 from .slotfile import SLOT_DIRECTORY, path_of, second_of
 from .state import STATE_DIRECTORY, SlotInfo, StateStore, Stored, Update
@@ -129,7 +129,7 @@ def _check_length(files: Files, path: str, length: int) -> None:
 def _new_journal(files: Files, header: SegmentHeader) -> None:
     files.make_directory(DIRECTORY)
     for name in files.list(DIRECTORY):
-        if is_segment_name(name):
+        if is_segment_name(name) or is_spare_name(name):
             files.unlink(f"{DIRECTORY}/{name}")
     files.sync_dir(DIRECTORY)
     files.sync_dir(".")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from .segment import (
     STORE_ID_BYTES,
     decode_frame,
     is_segment_name,
+    is_spare_name,
 )
 from .state import Stored
 
@@ -71,16 +72,19 @@ def verify_journal(files: Files, load: Callable[[], Stored | None]) -> Iterator[
             break
     yield from found
     for name in names:
-        if not is_segment_name(name):
+        if not is_segment_name(name) and not is_spare_name(name):
             item = Checked("journal", f"{DIRECTORY}/{name}")
             item.note(0, "<first index>.journal", "an unknown file, which slotwheel leaves alone")
             yield item
     for path in segments:
         is_last = path == segments[-1]
+        before = replace(log)
         try:
             item = _segment(files, path, log, is_last=is_last)
-        except FileNotFoundError:  # dropped by the running node
-            log.next_index = log.next_offset = -1
+            if item.faults:
+                files.open(path).close()
+        except FileNotFoundError:  # dropped by the running node, which may use the file again
+            log = replace(before, next_index=-1, next_offset=-1)
             continue
         if is_last:
             _check_end(item, log)
@@ -156,15 +160,24 @@ def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) 
             located = reader.entry(position)
         except (Damaged, UnsupportedVersion) as error:
             following = next_frame(reader, position)
-            torn = is_last and following is None and log.next_index > log.durable
-            if torn and isinstance(error, Damaged):
-                item.note(
-                    position,
-                    error.expected,
-                    f"{error.found}: a torn end of {reader.size - position} bytes, never"
-                    " acknowledged; cut when a node opens the directory",
-                )
-                return
+            if is_last and isinstance(error, Damaged):
+                durable = max(log.durable, reader.witness(position))
+                # A running node may have been writing it, and gone on. So it is looked at again,
+                # behind what was found: by then all before that is written.
+                is_end = reader.ends_at(position)
+                if is_end and following is None:
+                    return
+                if not is_end and _is_whole(reader, position):
+                    continue
+                if log.next_index > durable:
+                    if not is_end:
+                        item.note(
+                            position,
+                            error.expected,
+                            f"{error.found}: a torn end of {reader.size - position} bytes, never"
+                            " acknowledged; cut when a node opens the directory",
+                        )
+                    return
             item.error(error, position)
             log.next_index, log.next_offset, log.broken = -1, -1, True
             if following is None:
@@ -175,6 +188,14 @@ def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) 
         _check_order(item, located, log)
         _check_content(item, located, log)
         position = located.end
+
+
+def _is_whole(reader: SegmentReader, position: int) -> bool:
+    try:
+        reader.entry(position)
+    except (Damaged, UnsupportedVersion):
+        return False
+    return True
 
 
 def next_frame(reader: SegmentReader, position: int) -> int | None:

@@ -85,7 +85,7 @@ class Node:
     def crash(self) -> None:
         """The process is gone: descriptors are closed by the kernel, nothing else happens."""
         log: Any = self.wheel._log
-        log.journal.close()
+        log.journal._writer.close()
         self.wheel._storage.close()
         self.state.close()
         self.files.close()
@@ -93,7 +93,7 @@ class Node:
     def litter(self, junk: bytes) -> None:
         """What a crash in the middle of a write leaves: bytes that were never committed."""
         journal = self.path / "journal"
-        last = max(journal.iterdir())
+        last = max(journal.glob("*.journal"))
         with last.open("ab") as file:
             file.write(junk)
         slots = self.path / SLOT_DIRECTORY

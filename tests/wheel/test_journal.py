@@ -32,7 +32,8 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Files]:
 
 
 def names(files: Files) -> list[int]:
-    return [int(name.removesuffix(".journal")) for name in files.list("journal")]
+    found = [name for name in files.list("journal") if name.endswith(".journal")]
+    return [int(name.removesuffix(".journal")) for name in found]
 
 
 def test_a_new_journal_is_empty_and_starts_where_it_is_told(files: Files) -> None:

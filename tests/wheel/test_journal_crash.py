@@ -3,12 +3,15 @@
 *Acknowledged* means: appended, and a ``sync`` after it returned. What a crash leaves must be the
 entries up to some index at or above that, each as it was sent. A cut takes an acknowledgement back
 and, once it has returned, what it removed was never sent: so a crash leaves a prefix of what was
-there before the cut, or of what came after it, never one behind the other.
+there before the cut, or of what came after it, never one behind the other. All of it holds in files
+that were segments before, too; and where nothing was torn, nothing is called torn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
@@ -17,11 +20,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from slotwheel.wheel import journal, journal_recovery, segment_writer
 from slotwheel.wheel.entry import Entry
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal import Journal
 from slotwheel.wheel.segment_writer import SegmentWriter
-from support.crashfs import MODES, CrashFiles, Mode, PowerCut
+from slotwheel.wheel.verify_journal import verify_journal
+from support.crashfs import MODES, CrashFiles, CrashHandle, Mode, PowerCut
 from support.journals import entry, open_journal
 
 
@@ -35,10 +40,13 @@ class Run:
         self.checkpoint = 1  # the next process reads from here
         self.salt = 0
         self.epoch = 1
+        self.untorn = False
+        """The crash left nothing but what had been synced, since the journal was opened."""
         self.journal: Journal | None = None
 
     def open(self) -> None:
         """Open, and compare what is found with what was sent. What was found is then promised."""
+        self.check_verifier()
         journal, got, report = open_journal(
             self.files, first_index=self.checkpoint, durable_floor=self.acknowledged
         )
@@ -46,9 +54,20 @@ class Run:
         assert last >= self.acknowledged
         assert got == [self.sent[index] for index in range(self.checkpoint, last + 1)]
         assert journal.durable_index == journal.last_index == last
+        if self.untorn:
+            assert report.torn_path is None
+        self.untorn = False
         self.sent = {index: one for index, one in self.sent.items() if index <= last}
         self.acknowledged = last
         self.journal = journal
+
+    def check_verifier(self) -> None:
+        """It decides as recovery does. (The entries' payloads are none that it knows.)"""
+        for item in verify_journal(self.files, lambda: None):
+            faults = [one for one in item.faults if not one.expected.startswith("a record batch")]
+            assert faults == []
+            if self.untorn:
+                assert item.notes == []
 
     def append(self, sizes: list[int]) -> None:
         assert self.journal is not None
@@ -90,6 +109,7 @@ class Run:
 
     def crash(self, mode: Mode, rng: Random) -> None:
         self.files = self.files.survivors(mode, rng)
+        self.untorn = mode == "durable" and self.journal is not None
         self.journal = None
 
 
@@ -126,12 +146,49 @@ def script(run: Run) -> None:
     run.sync()
     run.drop(8)
     run.append([100, 100])
+    run.sync()
+    for _ in range(4):  # segments of about one size, whose files are used again
+        run.append([300, 0, 3])
+        run.append([5, 150])
+        run.sync()
+        run.drop(run.acknowledged)
+    run.append([100, 3])
+    run.cut(run.acknowledged - 2)  # within a reused file
+    run.append([200])
+    run.sync()
+    run.append([30, 40])
+    run.files.free = 0
+    with pytest.raises(OSError, match="No space"):  # beyond the end of a reused file
+        run.append([700, 900])
+    run.files.free = 100_000
+    run.append([9, 9])
+    run.open()
+    run.append([700])
+    run.append([1])
+    run.sync()
 
 
 def steps_of(life: Callable[[Run], None]) -> int:
     files = CrashFiles()
     life(Run(files))
+    assert reused(files) >= 3
     return files.steps.count
+
+
+def reused(files: CrashFiles) -> int:
+    """How many files became segments again."""
+    return sum(bool(re.search(r"^rename .*spare .*journal$", name)) for name in files.steps.names)
+
+
+def after_a_crash(run: Run) -> None:
+    """It goes on, also in what the crash left of spares."""
+    run.open()  # the disk may still be full: recovery needs no room
+    run.files.free = 100_000
+    run.append([50])
+    run.sync()
+    run.append([600])
+    run.append([600])
+    run.sync()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -139,17 +196,22 @@ def test_a_crash_at_every_step(mode: Mode) -> None:
     total = steps_of(script)
     assert total > 40
     for stop_at in range(1, total + 1):
-        for seed in range(20 if mode == "random" else 1):
+        for seed in range(20 if mode == "random" else 6):
             run = Run(CrashFiles(stop_at))
             with pytest.raises(PowerCut):
                 script(run)
             run.crash(mode, Random(seed))
-            run.open()  # the disk may still be full: recovery needs no room
-            run.files.free = 100_000
-            run.append([50])
-            run.sync()
+            if seed % 2:  # and once more, while it goes on
+                run.files.steps.stop_at = Random(stop_at * 31 + seed).randint(1, 30)
+            with suppress(PowerCut):
+                after_a_crash(run)
             run.crash("durable", Random(seed))
             run.open()
+
+
+def sweep_all() -> None:
+    for mode in MODES:
+        test_a_crash_at_every_step(mode)
 
 
 def cut_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -188,16 +250,105 @@ def removed_without_the_directory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Journal, "_remove_newest", unsynced)
 
 
+def renamed_before_the_header_is_synced(patch: pytest.MonkeyPatch) -> None:
+    reuse = SegmentWriter.reuse.__func__  # type: ignore[attr-defined]
+
+    def unsynced(cls: Any, files: Any, header: Any, spare: str) -> Any:
+        with monkey(CrashHandle, "sync", lambda handle: None):
+            return reuse(cls, files, header, spare)
+
+    patch.setattr(SegmentWriter, "reuse", classmethod(unsynced))
+
+
+def name_of_a_reused_segment_not_synced(patch: pytest.MonkeyPatch) -> None:
+    reuse = SegmentWriter.reuse.__func__  # type: ignore[attr-defined]
+
+    def unsynced(cls: Any, files: Any, header: Any, spare: str) -> Any:
+        with monkey(CrashFiles, "sync_dir", lambda files, directory: None):
+            return reuse(cls, files, header, spare)
+
+    patch.setattr(SegmentWriter, "reuse", classmethod(unsynced))
+
+
+def overwritten_under_the_old_name(patch: pytest.MonkeyPatch) -> None:
+    """A spare's own name is not durable when its file is used."""
+    drop_below = Journal.drop_below
+
+    def unsynced(self: Journal, index: int) -> int:
+        with monkey(CrashFiles, "sync_dir", lambda files, directory: None):
+            return drop_below(self, index)
+
+    patch.setattr(Journal, "drop_below", unsynced)
+
+
+def found_spares_taken_as_durable(patch: pytest.MonkeyPatch) -> None:
+    """The process was killed before it had synced the name, and the next one uses the file."""
+    find = journal._find_spares
+
+    def unsynced(files: Any) -> list[str]:
+        with monkey(CrashFiles, "sync_dir", lambda files, directory: None):
+            return find(files)
+
+    patch.setattr(journal, "_find_spares", unsynced)
+    run = journal_recovery._Scan.run
+
+    def unsynced_run(self: Any) -> Any:
+        with monkey(CrashFiles, "sync_dir", lambda files, directory: None):
+            return run(self)
+
+    patch.setattr(journal_recovery._Scan, "run", unsynced_run)
+
+
+def no_end_mark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(segment_writer, "end_mark", lambda seed, position: b"")
+
+
+def end_mark_of_zeros(patch: pytest.MonkeyPatch) -> None:
+    """Looks like one sector that was never written."""
+    patch.setattr(segment_writer, "end_mark", lambda seed, position: bytes(24))
+
+
+def closed_with_old_bytes_behind_its_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SegmentWriter, "finish", lambda self: None)
+
+
+def closed_without_a_sync(patch: pytest.MonkeyPatch) -> None:
+    def finish(self: SegmentWriter) -> None:
+        if self._marked:
+            self._handle.truncate(self.size)
+
+    patch.setattr(SegmentWriter, "finish", finish)
+
+
+@contextmanager
+def monkey(where: Any, name: str, value: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(where, name, value)
+        yield
+
+
 @pytest.mark.parametrize(
-    "breakage", [cut_not_synced, cut_from_the_front, removed_without_the_directory]
+    "breakage",
+    [
+        cut_not_synced,
+        cut_from_the_front,
+        removed_without_the_directory,
+        renamed_before_the_header_is_synced,
+        name_of_a_reused_segment_not_synced,
+        overwritten_under_the_old_name,
+        found_spares_taken_as_durable,
+        no_end_mark,
+        end_mark_of_zeros,
+        closed_with_old_bytes_behind_its_end,
+        closed_without_a_sync,
+    ],
 )
 def test_the_sweep_finds(
     breakage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breakage(monkeypatch)
-    assert steps_of(script) > 40  # without a crash all is well
     with pytest.raises((AssertionError, Damaged)):
-        test_a_crash_at_every_step("random")
+        sweep_all()
 
 
 def test_a_crash_at_every_step_of_the_recovery_itself() -> None:

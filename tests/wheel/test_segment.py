@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,13 @@ from slotwheel.wheel.segment import (
     SegmentHeader,
     decode_frame,
     encode_frame,
+    end_mark,
     index_of,
     is_segment_name,
+    is_spare_name,
     padded,
     segment_path,
+    spare_path,
 )
 from support.crashfs import CrashFiles
 from support.journals import STORE, entry, flipped
@@ -29,16 +33,22 @@ HEADER = SegmentHeader(first_index=42, last_epoch=3, store_id=STORE)
 SEED = HEADER.seed
 
 
+REUSED = replace(HEADER, reused=True)
+
+
 def test_header_round_trip() -> None:
-    assert SegmentHeader.decode(HEADER.encode(), "x") == HEADER
-    assert HEADER.durable_index == 41
+    for header in (HEADER, REUSED):
+        assert SegmentHeader.decode(header.encode(), "x") == header
+        assert header.durable_index == 41
+    assert REUSED.seed != HEADER.seed
 
 
-def test_every_flipped_bit_of_the_header_is_seen() -> None:
+@pytest.mark.parametrize("header", [HEADER, REUSED])
+def test_every_flipped_bit_of_the_header_is_seen(header: SegmentHeader) -> None:
     for bit in range(64 * 8):
         expected = UnsupportedVersion if bit // 8 in (8, 9) else Damaged
         with pytest.raises(expected, match="some/file"):
-            SegmentHeader.decode(flipped(HEADER.encode(), bit), "some/file")
+            SegmentHeader.decode(flipped(header.encode(), bit), "some/file")
 
 
 def test_every_cut_of_the_header_is_seen() -> None:
@@ -48,12 +58,10 @@ def test_every_cut_of_the_header_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "durable", "reserved"), [(0, 2**64 - 1, 0), (42, 42, 0), (42, 40, 0), (42, 41, 1)]
+    ("first", "durable", "flags"), [(0, 2**64 - 1, 0), (42, 42, 0), (42, 40, 0), (42, 41, 2)]
 )
-def test_a_header_that_contradicts_itself_is_refused(
-    first: int, durable: int, reserved: int
-) -> None:
-    checked = struct.pack("<QQQ16sQ", first, durable, 3, STORE, reserved)
+def test_a_header_that_contradicts_itself_is_refused(first: int, durable: int, flags: int) -> None:
+    checked = struct.pack("<QQQ16sQ", first, durable, 3, STORE, flags)
     data = struct.pack("<8sHHI", b"SWJOURNL", 1, 0, crc32c(checked)) + checked
     with pytest.raises(Damaged):
         SegmentHeader.decode(data, "x")
@@ -61,6 +69,14 @@ def test_a_header_that_contradicts_itself_is_refused(
 
 def test_frame_round_trip() -> None:
     assert decode_frame(encode_frame(SEED, 64, 100, 41), SEED, "x", 64, 1000) == (100, 41)
+
+
+def test_the_end_mark_is_no_frame_and_is_valid_in_one_place_only() -> None:
+    mark = end_mark(SEED, 64)
+    assert len(mark) == FRAME_BYTES
+    with pytest.raises(Damaged, match="an entry of"):
+        decode_frame(mark, SEED, "x", 64, 1000)
+    assert mark not in (end_mark(SEED, 72), end_mark(REUSED.seed, 64), bytes(FRAME_BYTES))
 
 
 def test_every_flipped_bit_of_a_frame_is_seen() -> None:
@@ -106,6 +122,10 @@ def test_names() -> None:
     assert is_segment_name("00000000000000000042.journal")
     for other in ("42.journal", "00000000000000000042.journal.bak", "0000000000000000004x.journal"):
         assert not is_segment_name(other)
+    spare = spare_path(42).removeprefix("journal/")
+    assert (spare, is_spare_name(spare)) == ("00000000000000000042.spare", True)
+    assert not is_segment_name(spare)
+    assert not is_spare_name("42.spare")
 
 
 def test_golden_segment() -> None:
@@ -116,3 +136,16 @@ def test_golden_segment() -> None:
     assert [one.entry for one in found] == [entry(42, 5), entry(43, 0), entry(44, 100)]
     assert [one.durable for one in found] == [41, 41, 43]
     assert [one.position for one in found] == [64, 160, 248]
+
+
+def test_golden_segment_in_a_reused_file() -> None:
+    """Never rewritten: entries 142 and 143, an end mark, and what stood there before."""
+    content = (GOLDEN / "segment-v1-reused.journal").read_bytes()
+    files = CrashFiles()
+    files.replace(segment_path(142), content)
+    found = list(walk(files, segment_path(142)))
+    assert [one.entry for one in found] == [entry(142, 5), entry(143, 0)]
+    assert [one.durable for one in found] == [141, 142]
+    assert content[found[-1].end :].startswith(b"SWFR")
+    assert content[found[-1].end + FRAME_BYTES :].endswith(bytes(entry(44, 100).payload) + bytes(4))
+    assert SegmentHeader.decode(content, "x") == SegmentHeader(142, 1, STORE, reused=True)
