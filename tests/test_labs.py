@@ -35,7 +35,9 @@ for line in sys.stdin:
     try:
         if address not in ends:
             host, _, port = address.rpartition(":")
-            ends[address] = socket.create_connection((host, int(port)), 1)
+            # gRPC's way to call an address of IPv4 is a socket of IPv6.
+            before = "::ffff:" if sys.argv[1] == "b" else ""
+            ends[address] = socket.create_connection((before + host, int(port)), 1)
         ends[address].settimeout(0.5)
         ends[address].sendall(b"?")
         if ends[address].recv(100):
@@ -59,7 +61,7 @@ class Talkers:
         self.askers: dict[str, subprocess.Popen[str]] = {}
         for peer in lab.peers:
             self._run(peer, _SERVER, peer, lab.listen(peer))
-            self.askers[peer] = self._run(peer, _ASKER)
+            self.askers[peer] = self._run(peer, _ASKER, peer)
         for one, other in itertools.permutations(lab.peers, 2):
             deadline = time.monotonic() + 10
             while self.ask(one, other) != "yes":

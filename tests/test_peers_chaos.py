@@ -93,7 +93,7 @@ class Chaos:
                 load = ChaosLoad(
                     peers.addresses, topics, self.rng, rate=self.rate, ahead_ms=self.ahead_ms
                 )
-                time.sleep(1.0)
+                peers.wait("delivering", lambda: len(arrived.look()) > 500, 30)
                 faults.run(steps(faults))
                 promised = load.stop()
                 found = self._drain(promised, arrived, faults)

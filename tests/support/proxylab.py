@@ -24,6 +24,7 @@ from typing import Self
 from .namespaces import HOST
 
 _PIECE = 32 << 10
+_MAPPED = "0000000000000000FFFF0000"
 Link = tuple[str, str]
 _given: set[int] = set()
 
@@ -184,12 +185,14 @@ class Proxies(Loopback):
 
 
 def _inode_of(local: tuple[str, int], remote: tuple[str, int]) -> str | None:
-    """The socket at ``local`` that is connected to ``remote``."""
-    wanted = _hex(local), _hex(remote)
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if (fields[1], fields[2]) == wanted:
-            return fields[9]
+    """The socket at ``local`` that is connected to ``remote``; also one that speaks IPv6 and was
+    given an address of IPv4."""
+    for table, before in (("tcp", ""), ("tcp6", _MAPPED)):
+        wanted = before + _hex(local), before + _hex(remote)
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if (fields[1], fields[2]) == wanted:
+                return fields[9]
     return None
 
 
