@@ -78,6 +78,14 @@ class SimPeer:
             keep = self.world.rng.randint(disk.durable, disk.last)
             del disk.items[keep - disk.base :]
 
+    def configurations_behind(self, index: int) -> list[StoreIds]:
+        """Those that are written, or on their way there, and not known to be committed."""
+        written = [item.stores for item in self.disk.items[max(0, index - self.disk.base) :]]
+        if self.up:
+            written += [item.stores for item in self.queued]
+            written += [stores for stores, _ in self.own]
+        return [stores for stores in written if stores is not None]
+
     # Events
 
     def tick(self, boot: int) -> None:
@@ -96,6 +104,10 @@ class SimPeer:
         if self.paused_until > self.world.now:
             self.world.at(self.paused_until, self.deliver, message)
             return
+        if isinstance(message, AskVote) and not self.core.progress and self.world.blinks():
+            self.world.note(f"{self.name} blinks")
+            self.stop(power=False)
+            self.start()
         self.core.step(message, self.clock())
         self.drive(message)
 
@@ -231,6 +243,7 @@ class SimPeer:
             world.referee.won(
                 self.name, won.epoch, disk, won.stores, founding=disk.last + len(self.queued) == 0
             )
+            world.won(self)
             world.note(f"{self.name} is master of {won.epoch}")
             self.own.append((won.stores, 0))
             self._write_soon()
@@ -359,6 +372,7 @@ class SimPeer:
         if stores is None or not self.core.wants_snapshot(index, epoch):
             return
         self.world.note(f"{self.name} installs {index} of {epoch}")
+        self.world.referee.replaced(self.name, disk, index)
         disk.items.clear()
         self.queued.clear()
         disk.base = disk.durable = disk.checkpoint = self.sync_to = index

@@ -93,6 +93,14 @@ class Referee:
             )
         self._require(index >= disk.base, f"{node} cuts what a snapshot holds")
 
+    def replaced(self, node: str, disk: Disk, index: int) -> None:
+        """A snapshot up to ``index`` takes the place of the log."""
+        for gone in range(max(index, disk.base) + 1, min(disk.durable, len(self.committed)) + 1):
+            self._require(
+                disk.item(gone) is not self.committed[gone - 1],
+                f"{node} loses the committed {gone} to a snapshot",
+            )
+
     # Elections
 
     def voted(self, store: bytes, epoch: int, to: str, *, founding: bool, disk: Disk) -> None:

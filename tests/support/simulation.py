@@ -59,6 +59,16 @@ class Scene:
     propose: float = 8.0
     slow_disk: float = 0.0
     """Share of disk operations that take up to 0.2 s."""
+    slow_fetch: float = 0.0
+    """Share of snapshots that take up to 3 s."""
+    at_master: float = 0.0
+    """Share of faults that hit a master, if there is one."""
+    newborn: float = 0.0
+    """Probability that a new master is cut off soon after it has won."""
+    blink: float = 0.0
+    """Probability that a standby is started anew just before it is asked for its vote."""
+    restart_s: float = 1.5
+    """A peer that crashed is back after at most so long."""
 
 
 RATES = (
@@ -91,6 +101,10 @@ MOST = Scene(
     compact=2.0,
     propose=10.0,
     slow_disk=0.2,
+    slow_fetch=0.3,
+    at_master=0.7,
+    newborn=0.5,
+    blink=0.2,
 )
 
 
@@ -99,7 +113,7 @@ def any_scene(rng: Random) -> Scene:
     chosen: dict[str, Any] = {}
     for field in fields(Scene):
         most = getattr(MOST, field.name)
-        if field.name in {"peers", "seconds", "founded", "propose"}:
+        if field.name in {"peers", "seconds", "founded", "propose", "restart_s"}:
             continue
         chosen[field.name] = most * rng.random() if rng.random() < 0.5 else 0.0
     return Scene(
@@ -165,7 +179,15 @@ class World:
     def _heal(self) -> None:
         self.healed = True
         self.scene = replace(
-            self.scene, loss=0.0, repeat=0.0, late=0.0, power_in_step=0.0, slow_disk=0.0
+            self.scene,
+            loss=0.0,
+            repeat=0.0,
+            late=0.0,
+            power_in_step=0.0,
+            slow_disk=0.0,
+            slow_fetch=0.0,
+            newborn=0.0,
+            blink=0.0,
         )
         self._cuts.clear()
         for peer in self.peers.values():
@@ -236,13 +258,25 @@ class World:
         return 0.0 if self.rng.random() < 0.7 else self.rng.random() * 0.02
 
     def fetch_delay(self) -> float:
+        if self.scene.slow_fetch and self.rng.random() < self.scene.slow_fetch:
+            return self.rng.random() * 3.0
         return self.rng.random() ** 2
 
     def crash(self, peer: SimPeer, *, power: bool) -> None:
         self.note(f"{peer.name} {'loses power' if power else 'is killed'}")
         peer.stop(power=power)
         self._new_clock(peer)
-        self.after(self.rng.random() ** 2 * 1.5, self._restart, (peer, peer.boot))
+        self.after(self.rng.random() ** 2 * self.scene.restart_s, self._restart, (peer, peer.boot))
+
+    def won(self, peer: SimPeer) -> None:
+        """There is a new master."""
+        if self.scene.newborn and self.rng.random() < self.scene.newborn:
+            others = [name for name in self.names if name != peer.name]
+            links = {(peer.name, name) for name in others} | {(name, peer.name) for name in others}
+            self.after(self.rng.random() * 0.15, self._cut, links)
+
+    def blinks(self) -> bool:
+        return self.scene.blink > 0 and self.rng.random() < self.scene.blink
 
     # Faults
 
@@ -255,6 +289,9 @@ class World:
             return
         kind = self.rng.choices(RATES, self._rates)[0]
         peer = self.peers[self.rng.choice(self.names)]
+        if self.scene.at_master and self.rng.random() < self.scene.at_master:
+            masters = [one for one in self.peers.values() if one.up and one.core.progress]
+            peer = self.rng.choice(masters or [peer])
         if kind != "propose":
             self.note(f"fault: {kind} {peer.name}")
         getattr(self, f"_do_{kind}")(peer)
@@ -277,6 +314,8 @@ class World:
             self._cut({(other, peer.name) for other in others})
 
     def _cut(self, links: set[tuple[str, str]]) -> None:
+        if self.healed:
+            return
         self._cuts |= links
         self.after(self.rng.random() * 1.5, self._mend, links)
 
@@ -330,13 +369,18 @@ class World:
 
     def _may_lose(self, peer: SimPeer) -> bool:
         """Whether the group survives the loss of this peer's store: without it, and without those
-        that are not admitted voters now, there must be a majority."""
+        that are not admitted voters now, or by an admission under way, there must be a majority."""
         admitted = self.referee.admitted
+        under_way = [admitted] if admitted else []
+        for other in self.peers.values():
+            under_way += other.configurations_behind(len(self.referee.committed))
         lost = {peer.name}
         for other in self.peers.values():
             hard = other.disk.hard
             assert isinstance(hard, HardState)
-            if admitted and not (admitted.get(other.name) == other.store and hard.voter):
+            if any(stores.get(other.name) != other.store for stores in under_way):
+                lost.add(other.name)
+            if admitted and not hard.voter:
                 lost.add(other.name)
             if not admitted and other.old:
                 lost.add(other.name)
@@ -375,10 +419,12 @@ class World:
 def play(seed: int, core_class: type[Core] = Core, scene: Scene | None = None) -> World:
     """One schedule from beginning to end. Errors: ``Violation``, or what broke, with the seed."""
     rng = Random(seed)
-    world = World(rng.getrandbits(60), scene or any_scene(rng), core_class)
+    number = rng.getrandbits(60)
+    chosen = scene or any_scene(rng)
+    world = World(number, chosen, core_class)
     try:
         world.run()
     except Exception as error:
-        error.add_note(f"seed {seed}, after {world.now:.3f} s: {world.scene}")
+        error.add_note(f"seed {seed}, after {world.now:.3f} s: {chosen}")
         raise
     return world
