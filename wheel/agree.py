@@ -78,13 +78,14 @@ def _check_checkpoint(mine: Log, theirs: Log, found: Agreement) -> None:
     name, other = mine.peer.name, theirs.peer.name
     if not checkpoint.index:
         return
-    epoch = theirs.epochs.epoch_at(checkpoint.index)
+    shared = not mine.parted or checkpoint.index < mine.parted
+    epoch = theirs.epochs.epoch_at(checkpoint.index) if shared else None
     if epoch is not None and epoch != checkpoint.epoch:
         found.problem(
             f"the checkpoint of {name} ends with entry {checkpoint.index} of epoch"
             f" {checkpoint.epoch}, which {other} has of epoch {epoch}"
         )
-    end = theirs.ends.get(checkpoint.index, -1)
+    end = theirs.ends.get(checkpoint.index, -1) if shared else -1
     if end not in (-1, checkpoint.next_offset):
         found.problem(
             f"the checkpoint of {name} ends before offset {checkpoint.next_offset}, entry"

@@ -2,9 +2,9 @@
 
 Theory: Raft's log matching says that two entries of the same index and the same epoch are the same
 entry, and that all before them are the same too. So the bytes of such a pair must be equal. Where
-the epochs differ, one of the two was never committed, and will be cut: that is no fault, unless
-the index is known to be committed. Known is what a checkpoint covers, and any entry whose rows a
-later mark in the same log calls committed (its ``L``).
+the epochs differ the journals part. That is no fault as long as one of the two ends was never
+committed: its peer will cut it. It is one if both are known to be committed: by the peer's own
+checkpoint, or by a later mark in the same log that speaks of an entry's rows (``L``).
 
 Rules
 - Nothing is changed. At most one entry of each journal is in memory, but for the rows that are in
@@ -41,7 +41,9 @@ class Log:
         self.next_offset = checkpoint.next_offset
         """Behind the last row up to where they part."""
         self.marks = checkpoint.marks
-        """The newest mark, of checkpoint and journal."""
+        """The newest mark, of checkpoint and journal, to its end: slot files are deleted by it."""
+        self.parted = 0
+        """The first index at which the other peer has another entry; 0 if there is none."""
         self.first_marks: Marks | None = None
         self.last_marks: Marks | None = None
         self.seen_marks: set[int] = set()
@@ -52,31 +54,31 @@ class Log:
         """The highest index that is known to be committed."""
         self._unproven: deque[tuple[int, int]] = deque()  # (index, offset behind it)
 
-    def take(self, entry: Entry, path: str, *, parted: bool = False) -> None:
-        """The next entry. ``parted``: the other peer has another one in its place.
+    def take(self, entry: Entry, path: str) -> None:
+        """The next entry.
 
         Errors: ``Damaged``, ``UnsupportedVersion``: the payload is not what its kind says.
         """
         self.epochs.append(entry.index, entry.epoch)
         end = entry.base_offset + entry.count
-        if not parted:
+        if not self.parted:
             self.next_offset = max(self.next_offset, end)
         if entry.index in self.ends:
             self.ends[entry.index] = end
         if entry.kind is Kind.MARK:
-            self._take_marks(Marks.decode(bytes(entry.payload), path), parted=parted)
+            self._take_marks(Marks.decode(bytes(entry.payload), path))
         elif entry.kind is Kind.ROWS:
             if entry.count and entry.index > self.proven:
                 self._unproven.append((entry.index, end))
-            if entry.index > self.peer.stored.checkpoint.index and not parted:
+            if entry.index > self.peer.stored.checkpoint.index and not self.parted:
                 rows = decode_rows(entry, path)
                 self.pieces.append(piece_of(entry.base_offset, rows, entry.index, 0))
 
-    def _take_marks(self, marks: Marks, *, parted: bool) -> None:
+    def _take_marks(self, marks: Marks) -> None:
         self.first_marks = self.first_marks or marks
         self.last_marks = marks
         self.seen_marks.add(key_of(marks))
-        if not parted and progress(marks) >= progress(self.marks):
+        if progress(marks) >= progress(self.marks):
             self.marks = marks
         # Rows up to L were committed when this mark was made, by whoever made this log.
         while self._unproven and self._unproven[0][1] <= marks.main.L + 1:
@@ -112,11 +114,11 @@ class _Pass:
     def step(self) -> None:
         self.located = next(self._entries, None)
 
-    def take(self, *, parted: bool = False) -> None:
+    def take(self) -> None:
         """Learn from this entry, and go on to the next."""
         assert self.located is not None
         try:
-            self._log.take(self.located.entry, self.path, parted=parted)
+            self._log.take(self.located.entry, self.path)
         except (Damaged, UnsupportedVersion) as error:
             self._found.problem(f"{self._log.peer.name}: entry {self.index}: {error}")
         self.step()
@@ -168,7 +170,6 @@ class _Pass:
 def compare_journals(left: Log, right: Log, found: Agreement) -> None:
     """Walk through both, compare what they share, and fill in ``left`` and ``right``."""
     one, other = _Pass(left, found), _Pass(right, found)
-    parted = 0
     while one.located is not None and other.located is not None:
         mine, theirs = one.located.entry, other.located.entry
         if mine.index < theirs.index:
@@ -176,7 +177,7 @@ def compare_journals(left: Log, right: Log, found: Agreement) -> None:
         elif mine.index > theirs.index:
             other.take()
         elif mine.epoch != theirs.epoch:
-            parted = mine.index
+            left.parted = right.parted = mine.index
             break
         else:
             _compare(one, other, found)
@@ -184,9 +185,9 @@ def compare_journals(left: Log, right: Log, found: Agreement) -> None:
             other.take()
     for rest in (one, other):
         while rest.located is not None:
-            rest.take(parted=bool(parted))
-    if parted:
-        _judge(left, right, parted, found)
+            rest.take()
+    if left.parted:
+        _judge(left, right, left.parted, found)
         return
     ends = left.epochs.last_index, right.epochs.last_index
     if not found.last_index:
@@ -225,13 +226,14 @@ def _difference(mine: Entry, theirs: Entry) -> str:
 
 
 def _judge(left: Log, right: Log, index: int, found: Agreement) -> None:
-    committed = max(left.proven, right.proven)
     text = " and ".join(
         f"{log.peer.name} has entries {index} to {log.epochs.last_index}, the first of epoch"
         f" {log.epochs.epoch_at(index)}"
         for log in (left, right)
     )
-    if index <= committed:
-        found.problem(f"{text}: another history, though all up to {committed} is committed")
+    if index <= min(left.proven, right.proven):
+        found.problem(
+            f"{text}: two histories, and both are committed, up to {left.proven} and {right.proven}"
+        )
     else:
         found.notes.append(f"{text}: an uncommitted end, which one of them will cut")

@@ -370,29 +370,57 @@ def test_a_mark_that_covers_more_on_one_peer_hides_no_loss_on_the_other() -> Non
     assert "does not have" in only_problem(ahead, behind)
 
 
-def test_another_history_at_a_committed_index() -> None:
+def parted() -> tuple[History, History]:
+    """Two logs that part at entry 6."""
     made = history()
     other = replace(made, entries=made.entries[:5], next_offset=9, epoch=3)
     other.rows(9004, 50_000)
-    left = made.peer(spilled=6)  # its checkpoint says that entry 6 is committed
-    first, second, third = both_ways(left, other.peer(spilled=3)).problems
-    assert "entries 6 to 8, the first of epoch 2" in first
-    assert "all up to 6 is committed" in first
-    assert "entry 6 of epoch 2, which right has of epoch 3" in second
-    assert "ends before offset 13, entry 6 in the journal of right before 11" in third
+    return made, other
+
+
+def test_two_histories_that_are_both_committed() -> None:
+    """Both checkpoints say that entry 6 is."""
+    made, other = parted()
+    first, *rows = both_ways(made.peer(spilled=7), other.peer(spilled=6)).problems
+    assert "left has entries 6 to 8, the first of epoch 2" in first
+    assert "both are committed, up to 7 and 6" in first
+    assert rows, "and so their slot files differ"
+
+
+def test_an_end_that_others_have_outrun_is_a_note() -> None:
+    """The peer was cut off when its end was overtaken, and has not come back yet."""
+    made, other = parted()
+    for spilled in range(9):
+        found = both_ways(made.peer(spilled=spilled), other.peer(spilled=5))
+        assert found.problems == []
+        assert found.next_offset == 9
+        (note,) = found.notes
+        assert note.endswith("an uncommitted end, which one of them will cut")
 
 
 def test_a_mark_proves_what_was_committed() -> None:
     """No checkpoint says so, but a later mark speaks of the rows as delivered or seen."""
-    made = history()
-    other = replace(made, entries=made.entries[:5], next_offset=9, epoch=3)
-    other.rows(9004, 50_000)
+    made, other = parted()
+    made.mark(1501, 12)  # entry 9: all rows of entry 6
+    other.mark(1501, 9)  # entry 7: not yet all rows of its entry 6
     assert both_ways(made.peer(spilled=2), other.peer(spilled=3)).agrees
-    made.mark(1501, 12)
+    other.mark(1501, 10)
     problem = only_problem(made.peer(spilled=2), other.peer(spilled=3))
-    assert "all up to 6 is committed" in problem
-    made.entries[-1] = mark_entry(9, 4, 15, Marks(Mark(BASE + 1501, 1 << 60, 11), 4))
-    assert both_ways(made.peer(spilled=2), other.peer(spilled=3)).agrees
+    assert "both are committed, up to 6 and 6" in problem
+
+
+def test_a_mark_behind_the_parting_excuses_what_it_covers() -> None:
+    """Its peer was right to delete the slot file; which end was committed is not known."""
+    made, other = parted()
+    other.mark(9_999, 10)
+
+    def cleaned(slots: dict[int, list[list[Row]]]) -> None:
+        slots.clear()
+
+    assert both_ways(made.peer(spilled=4), other.peer(spilled=5, changed=cleaned)).agrees is False
+    other.entries.pop()
+    other.mark(20_500, 10)
+    assert both_ways(made.peer(spilled=4), other.peer(spilled=5, changed=cleaned)).agrees
 
 
 def test_a_damaged_segment_that_is_not_the_last() -> None:
