@@ -46,6 +46,7 @@ class PeerWheel(Wheel):
 
     def _begin(self, found: Recovered, now_ms: int) -> None:
         self.store_id = found.stored.store_id
+        self._stored_key = found.stored.group_key
         self._vote = found.stored.vote
         self._voter = found.stored.voter
         self._epoch = found.stored.epoch
@@ -104,9 +105,10 @@ class PeerWheel(Wheel):
 
     @property
     def group_key(self) -> bytes | None:
-        """The group's key, once a configuration with it is committed here."""
+        """The group's key, once a configuration with it was committed here, also before a
+        restart."""
         key = self._configuration.get("key")
-        return None if key is None else bytes.fromhex(key)
+        return self._stored_key or None if key is None else bytes.fromhex(key)
 
     def known_stores(self) -> list[tuple[int, StoreIds]]:
         """The admitted stores by index of the entry that says so: the committed one first, then
@@ -233,6 +235,14 @@ class PeerWheel(Wheel):
 
     def _written(self) -> None:
         """What is committed is decided by peers."""
+
+    def commit(self, index: int) -> None:
+        super().commit(index)
+        key = self.group_key
+        if key is not None and key != self._stored_key:
+            with contextlib.suppress(OSError):  # no room: when something is committed again
+                self._state.commit(Update(group_key=key))
+                self._stored_key = key
 
     def _count(self, done: Sequence[Queued], pieces: Sequence[Any]) -> None:
         super()._count(done, pieces)

@@ -121,6 +121,7 @@ class Update:
     producers: Mapping[int, Sequence[Sent]] = field(default_factory=dict)
     producers_deleted: Sequence[int] = ()
     voter: bool | None = None
+    group_key: bytes | None = None
     incoming: bool | None = None
     replace: bool = False
 
@@ -139,6 +140,9 @@ class Stored:
     """This store may vote: it took part in the founding, or saw its own admission committed."""
     incoming: bool = False
     """The state is that of a received snapshot, whose files are perhaps not in place yet."""
+    group_key: bytes = b""
+    """With peers: the group's key, from the moment that it is committed here. The checkpoint learns
+    it only with the first spill, and a directory must know its group before."""
 
 
 class StateStore(Protocol):
@@ -277,6 +281,7 @@ class LmdbState:
             stored.epoch = int(self._get(txn, b"epoch", b"0"))
             stored.vote = self._get(txn, b"vote", b"").decode()
             stored.voter = self._get(txn, b"voter", b"0") == b"1"
+            stored.group_key = self._get(txn, b"group_key", b"")
             stored.incoming = self._get(txn, b"incoming", b"0") == b"1"
             raw = self._get(txn, b"checkpoint", b"")
             if raw:
@@ -316,6 +321,8 @@ class LmdbState:
                 put(b"vote", update.vote.encode(), self._meta)
             if update.voter is not None:
                 put(b"voter", b"1" if update.voter else b"0", self._meta)
+            if update.group_key is not None:
+                put(b"group_key", update.group_key, self._meta)
             if update.incoming is not None:
                 put(b"incoming", b"1" if update.incoming else b"0", self._meta)
             if update.replace:

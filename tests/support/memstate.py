@@ -39,6 +39,8 @@ class MemoryState:
             new.vote = update.vote
         if update.checkpoint is not None:
             new.checkpoint = update.checkpoint
+        if update.group_key is not None:
+            new.group_key = update.group_key
         if update.voter is not None:
             new.voter = update.voter
         if update.incoming is not None:

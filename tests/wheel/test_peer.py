@@ -329,3 +329,19 @@ def test_marks_and_configurations_are_entries_like_others(peers: tuple[Peer, Pee
     a.wheel.commit(2)
     a.ship(b)
     assert b.wheel.known_stores() == [(2, {**STORES, "c": b"c" * 16})]
+
+
+def test_a_directory_knows_its_group_from_the_first_commit_on(peers: tuple[Peer, Peer]) -> None:
+    a, b = peers
+    assert a.wheel.group_key is None
+    a.lead(1)
+    a.ship(b, commit=0)
+    assert b.wheel.group_key is None
+    b.wheel.commit(a.wheel.commit_index)
+    key = a.wheel.group_key
+    assert key is not None
+    for one in peers:
+        assert one.wheel.group_key == key
+        one.reopen()
+        assert one.wheel.commit_index == 0
+        assert one.wheel.group_key == key

@@ -61,11 +61,12 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
             producers=producers,
             voter=True,
             incoming=True,
+            group_key=b"k" * 16,
         )
     )
     state.close()
     assert reload(tmp_path) == Stored(
-        b"0123456789abcdef", 3, "node-ü", CHECKPOINT, slots, producers, True, True
+        b"0123456789abcdef", 3, "node-ü", CHECKPOINT, slots, producers, True, True, b"k" * 16
     )
 
 
@@ -98,16 +99,18 @@ def test_replace_leaves_only_what_comes_with_it(store: str, tmp_path: Path) -> N
     state = STORES[store](tmp_path)
     sent = [Sent(1, 1, 1, 1, 1)]
     old = {second: SlotInfo(1, 1, 0, 1, 1) for second in range(2000)}
-    state.commit(Update(epoch=7, vote="v", store_id=b"s" * 16, voter=True, slots=old))
+    state.commit(
+        Update(epoch=7, vote="v", store_id=b"s" * 16, voter=True, group_key=b"k", slots=old)
+    )
     state.commit(Update(producers=dict.fromkeys(range(1, 100), sent)))
     new = {1: SlotInfo(2, 2, 0, 2, 2), 3000: SlotInfo(3, 3, 0, 3, 3)}
     state.commit(
         Update(checkpoint=CHECKPOINT, slots=new, producers={5: sent}, incoming=True, replace=True)
     )
-    expected = Stored(b"s" * 16, 7, "v", CHECKPOINT, new, {5: sent}, True, True)
+    expected = Stored(b"s" * 16, 7, "v", CHECKPOINT, new, {5: sent}, True, True, b"k")
     assert state.load() == expected
     state.commit(Update(replace=True, incoming=False, voter=False))
-    assert state.load() == Stored(b"s" * 16, 7, "v", CHECKPOINT)
+    assert state.load() == Stored(b"s" * 16, 7, "v", CHECKPOINT, group_key=b"k")
     state.close()
 
 
@@ -126,7 +129,7 @@ def test_a_directory_of_before_peers_opens(tmp_path: Path) -> None:
                 b"vote",
             ]
     stored = reload(tmp_path)
-    assert (stored.voter, stored.incoming) == (False, False)
+    assert (stored.voter, stored.incoming, stored.group_key) == (False, False, b"")
 
 
 def test_a_replace_that_fails_changes_nothing(tmp_path: Path) -> None:
