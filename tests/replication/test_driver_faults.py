@@ -186,7 +186,7 @@ def test_a_standby_with_a_full_disk_catches_up_when_there_is_room(tmp_path: Path
 def test_a_promise_without_room_is_tried_again(
     group: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = []
+    refused: list[int] = []
     one = group.all["a"]
 
     def start_poor(replica: Replica) -> None:

@@ -333,13 +333,12 @@ def test_marks_and_configurations_are_entries_like_others(peers: tuple[Peer, Pee
 
 def test_a_directory_knows_its_group_from_the_first_commit_on(peers: tuple[Peer, Peer]) -> None:
     a, b = peers
-    assert a.wheel.group_key is None
+    assert [one.wheel.group_key for one in peers] == [None, None]
     a.lead(1)
     a.ship(b, commit=0)
-    assert b.wheel.group_key is None
-    b.wheel.commit(a.wheel.commit_index)
     key = a.wheel.group_key
-    assert key is not None
+    assert [key is None, b.wheel.group_key] == [False, None]
+    b.wheel.commit(a.wheel.commit_index)
     for one in peers:
         assert one.wheel.group_key == key
         one.reopen()
