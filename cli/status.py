@@ -19,6 +19,7 @@ _MASTER_TIMEOUT_S = 2.0
 _COLUMNS = (
     ("peer", "id"),
     ("address", "address"),
+    ("connected", "connected"),
     ("state", "state"),
     ("match", "match"),
     ("lag", "lag_entries"),
@@ -92,6 +93,9 @@ def _print_group(group: dict[str, Any]) -> None:
         table.add_row(*(_cell(name, peer.get(name)) for _, name in columns))
     click.echo()
     Console().print(table)
+    for peer in peers:
+        if peer.get("error") and not peer.get("connected"):
+            click.echo(f"{peer['id']}: {peer['error']}")
 
 
 def _cell(name: str, value: Any) -> str:

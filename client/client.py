@@ -258,7 +258,8 @@ class Client:
         answer = self._ask(STEP_DOWN, {"timeout_s": timeout_s}, wait_s=timeout_s + _ROUND_TRIP_S)
         while answer["done"] and time.monotonic() < end:
             now = self._ask(HELLO, {}, again=True, wait_s=max(0.1, end - time.monotonic()))
-            if now["epoch"] > before["epoch"]:
+            # What a peer says of itself may be a moment old.
+            if now["epoch"] > before["epoch"] and now["master_address"]:
                 return str(now["master_address"])
             time.sleep(_STEP_S)
         raise NotRunning(
