@@ -28,7 +28,7 @@ from slotwheel.wheel.state import SlotInfo, Update
 from slotwheel.wheel.storage import Storage
 from slotwheel.wheel.tail import Piece
 from slotwheel.wheel.wheel import Wheel
-from support.crashfs import MODES
+from support.crashfs import MODES, CrashFiles, CrashHandle
 from support.crashlife import PowerCut, Steps, World
 from support.crashscript import SCENES, next_scene, play
 from support.memstate import MemoryState
@@ -251,6 +251,32 @@ def new_segment_without_its_directory(patch: Patch) -> None:
     patch.setattr(SegmentWriter, "create", classmethod(without))
 
 
+def spare_renamed_before_its_header_is_synced(patch: Patch) -> None:
+    reuse = SegmentWriter.reuse.__func__  # type: ignore[attr-defined]
+
+    def unsynced(*arguments: Any) -> Any:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(CrashHandle, "sync", lambda handle: None)
+            return reuse(*arguments)
+
+    patch.setattr(SegmentWriter, "reuse", classmethod(unsynced))
+
+
+def spare_overwritten_before_its_name_is_durable(patch: Patch) -> None:
+    drop_below = Journal.drop_below
+
+    def unsynced(*arguments: Any, **options: Any) -> int:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(CrashFiles, "sync_dir", lambda files, directory: None)
+            return drop_below(*arguments, **options)
+
+    patch.setattr(Journal, "drop_below", unsynced)
+
+
+def reused_segment_closed_with_its_old_end(patch: Patch) -> None:
+    patch.setattr(SegmentWriter, "finish", lambda self: None)
+
+
 BREAKAGES: Sequence[Callable[[Patch], None]] = (
     receipt_before_sync,
     slot_files_not_synced,
@@ -274,6 +300,9 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
     recovered_entries_not_made_durable,
     rows_joined_with_spilled_ones_spilled_again,
     new_segment_without_its_directory,
+    spare_renamed_before_its_header_is_synced,
+    spare_overwritten_before_its_name_is_durable,
+    reused_segment_closed_with_its_old_end,
 )
 
 POINTS_MAX = 900
