@@ -111,7 +111,7 @@ class Core(Following):
         if self._leading is None or meta.epoch != self.epoch:
             return
         self.log.append(index, meta)
-        self._leading.appended(index)
+        self._leading.appended(index, configuration=meta.stores is not None)
         self._settle()
 
     def persisted(self, index: int, now: float) -> None:

@@ -60,8 +60,8 @@ def majority(stores: StoreIds) -> int:
 
 
 def may_found(log: LogView, hard: HardState) -> bool:
-    """Whether this store may take part in a founding: it is empty, and has never heard of a group
-    (or only of a founding in which it voted)."""
+    """Whether this store may take part in a founding: it is empty, and has never followed a master
+    (or only one for whose founding it voted)."""
     return log.empty and (hard.epoch == 0 or hard.voter)
 
 

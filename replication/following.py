@@ -18,7 +18,14 @@ from .voting import Voting
 
 class Following(Voting):
     def _hear_master(self, message: Append | Heartbeat | SnapshotOffer) -> bool:
-        """Whether this is the master of the epoch; if so, it may rely on this peer from now on."""
+        """Whether this is the master of the epoch; if so, it may rely on this peer from now on.
+
+        A store that knows of no group heeds only a master that has something committed: what has
+        not may be a founding that failed, and having followed it would bar the store from the next.
+        """
+        if self._knows_no_group and not isinstance(message, SnapshotOffer) and not message.commit:
+            self._observe(message.epoch, hears_group=False)
+            return False
         if message.epoch < self.epoch:
             self._send(Ack(self.me, message.sender, self.store, self.epoch, 0, 0))
             return False
@@ -110,7 +117,7 @@ class Following(Voting):
 
     def _on_ack(self, ack: Ack) -> None:
         if ack.epoch > self.epoch:
-            self._observe(ack.epoch, hears_group=True)
+            self._observe(ack.epoch, hears_group=False)
         elif ack.epoch == self.epoch and self._leading is not None:
             if ack.sent_at > self._now:
                 self._fault(ack, "echoes what was not sent yet")

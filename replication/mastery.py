@@ -105,9 +105,11 @@ class Master:
         if changed or peer.relied_on > relied_on:
             self.measure_lease()
 
-    def appended(self, index: int) -> None:
+    def appended(self, index: int, *, configuration: bool) -> None:
         if not self.first_index:
             self.first_index = index
+        if configuration:
+            self._admit_due = NEVER
 
     def unsent(self, name: str, from_index: int, now: float) -> None:
         """Entries from ``from_index`` on could not be shipped: try again a little later."""

@@ -85,6 +85,10 @@ class Peer:
         return may_found(self.log, self._hard)
 
     @property
+    def _knows_no_group(self) -> bool:
+        return self._may_found and not self._hard.voter
+
+    @property
     def _promised(self) -> bool:
         """Whether a master, maybe this one, may rely on this peer not to vote."""
         return self._leading is not None or self._now < self._promised_until
@@ -96,7 +100,7 @@ class Peer:
 
     def _observe(self, epoch: int, *, hears_group: bool) -> None:
         """There is a newer epoch. ``hears_group``: by a master, or by a vote about to be given."""
-        if not hears_group and self._may_found and not self._hard.voter:
+        if not hears_group and self._knows_no_group:
             self._heard_epoch = max(self._heard_epoch, epoch)
             return
         self._adopt(epoch)

@@ -1,0 +1,124 @@
+"""Transcripts: stores that are wiped, admitted, put back; messages that are not for this peer."""
+
+from __future__ import annotations
+
+from slotwheel.replication.core import Core
+from slotwheel.replication.messages import AskVote, HardState, Heartbeat
+from slotwheel.replication.states import TRANSITIONS, Role, Why, diagram
+from support.transcript import STORES, Group
+
+NEW = b"C" * 16
+
+
+def wiped() -> tuple[Group, Core, Core]:
+    """a is master, c has got an empty disk."""
+    group = Group()
+    a = group.elect("a")
+    group.append("a", 3)
+    group.settle()
+    return group, a, group.start("c", [], hard=HardState(), store=NEW)
+
+
+def test_a_wiped_store_copies_and_is_admitted() -> None:
+    group, a, c = wiped()
+    assert c.role is Role.LEARNER
+    group.beat("a")
+    assert "a store-changed" in group.events
+    assert c.last_index == 5
+    assert not c.hard.voter
+    assert a.admitted["c"] == STORES["c"]
+    group.beat("a")
+    assert "a admission" in group.events
+    assert a.admitted["c"] == NEW
+    group.beat("a")
+    assert (c.role, c.hard.voter, c.commit) == (Role.STANDBY, True, 6)
+
+
+def test_a_wiped_store_does_not_count_before_its_admission_is_committed() -> None:
+    group, a, c = wiped()
+    lost = {"a>b", "b>a"}
+    group.beat("a", lose=lost)
+    commit = a.commit
+    group.append("a")
+    group.settle(lose=lost)
+    assert a.progress["c"].match == a.last_index
+    assert a.progress["c"].counted == 0
+    assert a.commit == commit
+    group.beat("a", lose=lost)  # the admission is proposed, and c has it; b does not
+    assert a.last_index == a.progress["c"].match
+    assert a.commit == commit
+    assert not c.hard.voter
+
+
+def test_a_wiped_store_neither_votes_nor_stands() -> None:
+    group, _, c = wiped()
+    group.beat("a")
+    group.now += 5.0
+    group.tick("c")
+    assert c.role is Role.LEARNER
+    c.step(AskVote("b", "c", STORES["b"], 9, 99, 9), group.now)
+    assert group.drive(c) == ["c>b vote 2 no: store not admitted"]
+
+
+def test_votes_of_another_store_do_not_count() -> None:
+    group = Group()
+    group.start("c", [1], hard=HardState(1, "", True), store=NEW)
+    group.now += 2.0
+    group.time_out("a")
+    assert "c>a vote pre 1 no: store not admitted" in group.deliver(only="a>c")
+    group.deliver(only="c>a")
+    assert group.cores["a"].role is Role.PRE_CANDIDATE
+
+
+def test_a_store_that_was_replaced_may_not_vote_when_it_is_put_back() -> None:
+    group, a, _ = wiped()
+    for _ in range(4):
+        group.beat("a")
+    assert a.admitted["c"] == NEW
+    old = group.start("c", [1, 2, 2], hard=HardState(2, "a", True))
+    assert old.hard.voter, "it does not know yet"
+    group.beat("a")
+    assert "c may-not-vote" in group.events
+    for _ in range(3):
+        group.beat("a")
+    assert a.admitted["c"] == STORES["c"], "a majority has admitted it again"
+    assert old.hard.voter
+
+
+def test_one_admission_at_a_time() -> None:
+    group = Group()
+    a = group.elect("a")
+    group.start("b", [], hard=HardState(), store=b"B" * 16)
+    group.start("c", [], hard=HardState(), store=NEW)
+    for _ in range(6):
+        group.beat("a")
+    assert group.events.count("a admission") == 1
+    assert a.log.latest["b"] == b"B" * 16
+    assert a.log.latest["c"] == STORES["c"]
+    assert a.commit == 2, "with two of three lost nothing can be committed"
+
+
+def test_messages_of_strangers_are_faults() -> None:
+    group = Group()
+    a = group.cores["a"]
+    for sender, to in (("x", "a"), ("b", "c"), ("a", "a")):
+        a.step(Heartbeat(sender, to, b"x" * 16, 9, 0, 1.0), group.now)
+        assert group.drive(a) == []
+        assert group.events[-1] == "a fault"
+    assert a.epoch == 1
+
+
+def test_two_masters_in_an_epoch_are_a_fault() -> None:
+    group = Group()
+    group.elect("a")
+    b = group.cores["b"]
+    b.step(Heartbeat("c", "b", STORES["c"], 2, 0, 1.0), group.now)
+    assert group.drive(b) == []
+    assert (group.events[-1], b.master) == ("b fault", "a")
+
+
+def test_every_state_and_reason_is_used() -> None:
+    assert {role for role, _ in TRANSITIONS} == set(Role)
+    assert set(TRANSITIONS.values()) == set(Role)
+    assert {why for _, why in TRANSITIONS} == set(Why)
+    assert diagram().startswith("stateDiagram-v2\n")
