@@ -34,6 +34,8 @@ from .outbox import Load, Outbox, Shipments
 
 WATCH_S = 0.25
 ALARM_EVERY_S = 30.0
+OTHER_ALARM_S = 2.0
+"""How soon another reason is told about the same peer."""
 
 
 class Events(Protocol):
@@ -94,7 +96,7 @@ class Transport:
         self._receiver = receiver
         self.instance = secrets.token_hex(8)
         self._instances = Instances()
-        self._told: dict[tuple[str, str], float] = {}
+        self._told: dict[tuple[str, str], tuple[float, str]] = {}
         self._told_lock = threading.Lock()
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="peer-watch", daemon=True)
@@ -252,15 +254,16 @@ class Transport:
         self._instances.admit(theirs.node_id, theirs.instance, self._clock())
 
     def alarm(self, name: str, peer: str, error: Exception) -> None:
-        """Tell it, unless it was told of this peer a moment ago."""
-        now = self._clock()
+        """Tell it, unless it was told of this peer a moment ago. Another reason is told sooner."""
+        now, text = self._clock(), str(error)
         with self._told_lock:
-            if now - self._told.get((name, peer), -ALARM_EVERY_S) < ALARM_EVERY_S:
+            at, before = self._told.get((name, peer), (-ALARM_EVERY_S, text))
+            if now - at < (ALARM_EVERY_S if text == before else OTHER_ALARM_S):
                 return
             if len(self._told) > 1000:  # strangers may call themselves anything
                 self._told.clear()
-            self._told[name, peer] = now
-        self._events.alarm(name, peer=peer, error=str(error))
+            self._told[name, peer] = now, text
+        self._events.alarm(name, peer=peer, error=text)
 
     def _watch(self) -> None:
         while not self._stopping.wait(WATCH_S):
