@@ -149,6 +149,13 @@ def _take(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
     return rows.take(from_numpy(indices.astype(np.int64), pa.int64()))
 
 
+def _all_but(indices: Int64s, count: int) -> Int64s:
+    """The others of ``count`` indices."""
+    others = np.ones(count, dtype=np.bool_)
+    others[indices] = False
+    return np.flatnonzero(others)
+
+
 class _Rows:
     """All rows of both peers that both have got."""
 
@@ -182,11 +189,13 @@ class _Rows:
         self._found.slots += 1
         mine, theirs = read
         offsets, others = times(mine, "offset"), times(theirs, "offset")
-        _, at, there = np.intersect1d(offsets, others, assume_unique=True, return_indices=True)
-        one, other = self._sides
-        self._missing(one, other, _take(mine, np.setdiff1d(np.arange(len(offsets)), at)))
-        self._missing(other, one, _take(theirs, np.setdiff1d(np.arange(len(others)), there)))
-        self._equal(_take(mine, at), _take(theirs, there))
+        if not np.array_equal(offsets, others):
+            _, at, there = np.intersect1d(offsets, others, assume_unique=True, return_indices=True)
+            one, other = self._sides
+            self._missing(one, other, _take(mine, _all_but(at, len(offsets))))
+            self._missing(other, one, _take(theirs, _all_but(there, len(others))))
+            mine, theirs = _take(mine, at), _take(theirs, there)
+        self._equal(mine, theirs)
 
     def _once(self, side: _Side, rows: pa.RecordBatch) -> pa.RecordBatch:
         offsets = times(rows, "offset")

@@ -517,7 +517,7 @@ def drawn_peer(data: st.DataObject, made: History) -> Replica:
     return made.peer(spilled=spilled, last=last, marked=marked)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_peers_of_any_history_agree(data: st.DataObject) -> None:
     made = data.draw(histories())
@@ -525,7 +525,7 @@ def test_peers_of_any_history_agree(data: st.DataObject) -> None:
     assert both_ways(left, right).problems == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_uncovered_row_that_is_lost_is_found(data: st.DataObject) -> None:
     made = data.draw(histories())
