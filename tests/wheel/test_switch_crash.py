@@ -100,6 +100,14 @@ class Expected:
 EXPECTED = Expected()
 
 
+def test_spare_files_of_the_old_journal_go_with_it() -> None:
+    peer = old_peer()
+    peer.files.replace(f"journal/{1:020d}.spare", b"old")
+    install(peer.files, peer.state, receive(peer, EXPECTED.sender))
+    checkpoint = EXPECTED.new.checkpoint
+    assert peer.files.list("journal") == [f"{checkpoint.index + 1:020d}.journal"]
+
+
 def steps_of_a_life() -> tuple[int, int]:
     """Steps before it begins, and steps of it."""
     peer = old_peer()
