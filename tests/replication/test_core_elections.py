@@ -241,11 +241,11 @@ def test_hand_over() -> None:
     group = Group()
     a = group.elect("a")
     a.hand_over(group.now, "c")
-    assert not a.leased(group.now)
-    assert not a.may_propose
+    assert (a.leased(group.now), a.may_propose) == (False, False)
     group.pass_time(0.01)
     assert group.tick("a") == ["a>c take over 2"]
-    assert (a.role, a.may_propose, a.lease_until) == (Role.STANDBY, False, float("-inf"))
+    assert group.roles() == "standby standby standby"
+    assert a.lease_until == float("-inf")
     assert group.deliver() == ["c>a ask transfer 3 log 2@2", "c>b ask transfer 3 log 2@2"]
     assert group.deliver() == ["a>c vote 3 yes", "b>c vote 3 yes"]
     group.settle()
@@ -261,11 +261,10 @@ def test_hand_over_waits_for_the_other_and_resumes_when_that_takes_too_long() ->
     a.hand_over(group.now, "c")
     group.pass_time(0.01)
     assert "a>c take over 2" not in group.tick("a")
-    assert not a.may_propose
+    assert (a.leased(group.now), a.may_propose) == (False, False)
     group.pass_time(T.hand_over_s)
     group.tick("a")
-    assert a.may_propose
-    assert a.leased(group.now)
+    assert (a.leased(group.now), a.may_propose) == (True, True)
     assert group.events[-2:] == ["a hand-over", "a hand-over-failed"]
 
 
@@ -298,3 +297,15 @@ def test_timing_is_checked() -> None:
         Timing(lease_s=0.8, promise_s=0.8)
     with pytest.raises(InvalidConfiguration):
         Timing(heartbeat_s=0.5)
+
+
+def test_a_peer_alone_elects_itself() -> None:
+    group = Group(names="a", founded=False)
+    assert group.time_out("a") == []
+    a = group.cores["a"]
+    assert (a.role, a.commit) == (Role.MASTER, 1)
+    assert a.leased(group.now + 1000)
+    group.append("a", 3)
+    assert a.commit == 4
+    group.beat("a")
+    assert a.may_propose

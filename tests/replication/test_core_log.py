@@ -214,7 +214,7 @@ def test_a_candidate_that_cannot_write_what_it_claimed_gives_up() -> None:
     b = group.cores["b"]
     assert b.role is Role.PRE_CANDIDATE
     b.write_failed(2, group.now)
-    assert b.role is Role.STANDBY
+    assert group.roles() == "master standby standby"
 
 
 def test_own_entries_of_an_epoch_that_is_over_are_ignored() -> None:
@@ -247,7 +247,7 @@ def test_a_master_that_cannot_write_its_first_entry_steps_down() -> None:
     assert a.role is Role.MASTER
     for _ in range(int(2 * T.promise_s / T.heartbeat_s) + 2):
         group.beat("a")
-    assert a.role is Role.STANDBY
+    assert group.roles() == "standby standby standby"
 
 
 def test_a_gap_before_the_journal_is_filled_by_a_snapshot() -> None:

@@ -89,7 +89,7 @@ class SimPeer:
     # Events
 
     def tick(self, boot: int) -> None:
-        if boot != self.boot or not self.up:
+        if self._ended(boot):
             return
         if self.paused_until > self.world.now:
             self.world.at(self.paused_until, self.tick, boot)
@@ -142,6 +142,10 @@ class SimPeer:
         self.core.log_begins(keep + 1)
         self.drive()
 
+    def _ended(self, boot: int) -> bool:
+        """The process that an event was meant for is gone."""
+        return boot != self.boot or not self.up
+
     def _write_soon(self) -> None:
         if not self.writing:
             self.writing = True
@@ -149,7 +153,7 @@ class SimPeer:
 
     def _write(self, boot: int) -> None:
         """What was written at the last call is durable now; what was queued is written."""
-        if boot != self.boot or not self.up:
+        if self._ended(boot):
             return
         if self.paused_until > self.world.now:
             self.world.at(self.paused_until, self._write, boot)
@@ -160,7 +164,7 @@ class SimPeer:
             disk.durable = self.sync_to
             self.core.persisted(disk.durable, self.clock())
             self.drive()
-            if not self.up:
+            if self._ended(boot):
                 return
         if self.full:
             self._cannot_write()
@@ -168,7 +172,7 @@ class SimPeer:
             disk.items += self.queued
             self.queued.clear()
             self._write_own()
-        if not self.up:
+        if self._ended(boot):
             return
         self.sync_to = disk.last
         if disk.durable < disk.last or self.queued or self.own:
@@ -195,7 +199,7 @@ class SimPeer:
 
     def _notice(self, boot: int) -> None:
         """The core learns what was written; maybe too late."""
-        if boot != self.boot or not self.up:
+        if self._ended(boot):
             return
         if self.paused_until > self.world.now:
             self.world.at(self.paused_until, self._notice, boot)
@@ -353,7 +357,7 @@ class SimPeer:
     def _fetch(self, what: tuple[int, str]) -> None:
         """A snapshot arrives, if its sender is still there."""
         boot, name = what
-        if boot != self.boot or not self.up:
+        if self._ended(boot):
             return
         if self.paused_until > self.world.now:
             self.world.at(self.paused_until, self._fetch, what)

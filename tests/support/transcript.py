@@ -65,11 +65,13 @@ def line(message: Message) -> str:
 class Group:
     """Peers ``a``, ``b``, ``c``. Disks are at once durable unless ``durable`` is false."""
 
-    def __init__(self, *, founded: bool = True, logs: dict[str, list[int]] | None = None) -> None:
+    def __init__(
+        self, *, names: str = "abc", founded: bool = True, logs: dict[str, list[int]] | None = None
+    ) -> None:
         """``logs``: the epochs of each peer's entries; of a founded group, the first entry is of
         epoch 1 and admits all stores."""
         self.now = 100.0
-        self.names = list("abc")
+        self.names = list(names)
         self.under_way: list[Message] = []
         self.durable = True
         self.events: list[str] = []
@@ -110,6 +112,10 @@ class Group:
             random=random.Random(name),
         )
         return self.cores[name]
+
+    def roles(self) -> str:
+        """Of all peers, in the order of their names."""
+        return " ".join(core.role.value for core in self.cores.values())
 
     # What happens
 

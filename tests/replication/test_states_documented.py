@@ -1,0 +1,22 @@
+"""The diagram in docs/replication.md is the table in states.py."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from slotwheel.replication.states import diagram
+
+PAGE = Path(__file__).parents[2] / "docs" / "replication.md"
+MARKERS = re.compile(r"(<!-- states: .*? -->\n)(.*?)(<!-- end of states -->)", re.DOTALL)
+
+
+def test_the_diagram_is_made_from_the_table() -> None:
+    """SLOTWHEEL_WRITE_DOCS=1 writes it anew."""
+    text = PAGE.read_text()
+    assert len(MARKERS.findall(text)) == 1
+    made = MARKERS.sub(lambda found: f"{found[1]}```mermaid\n{diagram()}```\n{found[3]}", text)
+    if os.environ.get("SLOTWHEEL_WRITE_DOCS"):
+        PAGE.write_text(made)
+    assert made == text
