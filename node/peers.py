@@ -20,7 +20,6 @@ from typing import Any
 
 from ..replication.driver import Driver
 from ..replication.group import Group
-from ..replication.timing import Timing
 from ..wheel.master import Master
 from ..wheel.peer import PeerWheel
 from .config import NodeConfig
@@ -38,15 +37,10 @@ repeated by the next master."""
 
 
 def group_of(config: NodeConfig) -> Group:
-    """The peers, and how long they wait for one another. Errors: ``InvalidConfiguration``."""
-    promise_s = config.election_ms / 1000
-    timing = Timing(
-        heartbeat_s=promise_s / 10,
-        lease_s=promise_s * 3 / 4,
-        promise_s=promise_s,
-        election_spread_s=promise_s / 2,
-    )
-    return Group(config.node_id, config.peers, timing)
+    """The peers, and how long they wait for one another, of a node that has any."""
+    group = config.group()
+    assert group is not None
+    return group
 
 
 class Peers:
