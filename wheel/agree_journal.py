@@ -52,6 +52,7 @@ class Log:
         """Next offset behind the entries where some checkpoint is."""
         self.proven = checkpoint.index
         """The highest index that is known to be committed."""
+        self._proven_offset = checkpoint.next_offset
         self._unproven: deque[tuple[int, int]] = deque()  # (index, offset behind it)
 
     def take(self, entry: Entry, path: str) -> None:
@@ -82,7 +83,12 @@ class Log:
             self.marks = marks
         # Rows up to L were committed when this mark was made, by whoever made this log.
         while self._unproven and self._unproven[0][1] <= marks.main.L + 1:
-            self.proven = self._unproven.popleft()[0]
+            self.proven, self._proven_offset = self._unproven.popleft()
+
+    def forget_unproven(self) -> None:
+        """Whether the other peer has the same entries cannot be told: keep what is committed."""
+        self.pieces = [piece for piece in self.pieces if piece.index <= self.proven]
+        self.next_offset = min(self.next_offset, self._proven_offset)
 
 
 def progress(marks: Marks) -> tuple[int, int, int, int]:
@@ -186,6 +192,9 @@ def compare_journals(left: Log, right: Log, found: Agreement) -> None:
     for rest in (one, other):
         while rest.located is not None:
             rest.take()
+    if not found.last_index and not _meet(left, right):
+        left.forget_unproven()
+        right.forget_unproven()
     if left.parted:
         _judge(left, right, left.parted, found)
         return
@@ -195,6 +204,13 @@ def compare_journals(left: Log, right: Log, found: Agreement) -> None:
     if ends[0] != ends[1]:
         behind = left if ends[0] < ends[1] else right
         found.notes.append(f"{behind.peer.name} is {abs(ends[0] - ends[1])} entries behind")
+
+
+def _meet(left: Log, right: Log) -> bool:
+    """Whether one journal ends with, or goes over, the entry before the first of the other."""
+    index = max(left.epochs.base_index, right.epochs.base_index)
+    epoch = left.epochs.epoch_at(index)
+    return epoch is not None and epoch == right.epochs.epoch_at(index)
 
 
 def _compare(one: _Pass, other: _Pass, found: Agreement) -> None:

@@ -13,6 +13,8 @@ from slotwheel.wheel.files import Files
 from slotwheel.wheel.findings import Checked
 from slotwheel.wheel.journal import Journal
 from slotwheel.wheel.mark import Mark, Marks
+from slotwheel.wheel.segment import DIRECTORY, SegmentHeader
+from slotwheel.wheel.segment_writer import SegmentWriter
 from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, encode_block, path_of
 from slotwheel.wheel.state import Checkpoint, Sent, SlotInfo, Update
 from slotwheel.wheel.verify import verify_slots, verify_state
@@ -84,8 +86,10 @@ class Replica:
         pad: int = 0,
         first_index: int = 1,
         next_offset: int | None = None,
+        before_epoch: int = 0,
     ) -> None:
-        """A checkpoint at ``index`` with these slot files; a journal of ``entries``."""
+        """A checkpoint at ``index`` with these slot files; a journal of ``entries``, which begins
+        behind an entry of epoch ``before_epoch``."""
         catalog = write_slots(self.files, slots, pad)
         count = sum(info.rows for info in catalog.values())
         behind = [one for one in entries if one.index > index]
@@ -111,6 +115,9 @@ class Replica:
                 producers=producers or {},
             )
         )
+        self.files.make_directory(DIRECTORY)
+        header = SegmentHeader(first_index, before_epoch, self.store)
+        SegmentWriter.create(self.files, header).close()
         journal = self.journal(first_index=first_index)
         for one in entries:
             journal.append([one])
@@ -195,6 +202,7 @@ def new_peer() -> Replica:
         marks=marks,
         producers=producers,
         first_index=10,
+        before_epoch=3,
         pad=40,
     )
     return new

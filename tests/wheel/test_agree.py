@@ -93,6 +93,7 @@ class History:
             marks=marks,
             first_index=first,
             next_offset=ends[-1],
+            before_epoch=self.entries[first - 2].epoch if first > 1 else 0,
         )
         return peer
 
@@ -162,13 +163,32 @@ def test_a_peer_that_is_behind_is_not_wrong() -> None:
 
 
 def test_journals_without_a_common_entry() -> None:
+    """What the one behind has at its end may be another history: only what it knows to be committed
+    is compared, here by its mark up to offset 8."""
     made = history()
     left = made.peer(spilled=7, first=8)
     right = made.peer(spilled=2, last=6)
     found = both_ways(left, right)
     assert found.problems == []
     assert "the journals share no entry" in found.notes
-    assert (found.entries, found.rows) == (0, 9)
+    assert (found.entries, found.rows, found.next_offset) == (0, 5, 9)
+
+
+def test_an_end_of_another_history_that_the_other_journal_does_not_reach_back_to() -> None:
+    made = history()
+    other = replace(made, entries=made.entries[:5], next_offset=9, epoch=3)
+    other.rows(9004, 50_000)
+    for first, last in ((8, 6), (7, 6), (7, 8)):  # a gap; side by side; one entry over another
+        while len(other.entries) < last:
+            other.rows(60_000)
+        found = both_ways(made.peer(spilled=7, first=first), other.peer(spilled=5, last=last))
+        assert (found.problems, found.entries, found.next_offset) == ([], 0, 9)
+
+
+def test_journals_that_meet_in_the_entry_before_the_first() -> None:
+    made = history()
+    found = both_ways(made.peer(spilled=7, first=7), made.peer(spilled=2, last=6))
+    assert (found.problems, found.next_offset, found.rows) == ([], 13, 9)
 
 
 def test_an_end_that_was_not_committed_is_a_note() -> None:
