@@ -107,11 +107,21 @@ def test_a_resumed_process_may_send_what_it_had_in_hand() -> None:
     assert not repeat(end - 3000, end + RUN_ON_MS + 1, Fault("pause", KILL, end, held=True))
 
 
+def test_a_change_of_master_explains_repeats_and_is_counted_apart() -> None:
+    arrivals = [*all_but(3), one(3, KILL - 10), one(3, KILL + 50)]
+    kill, turn = Fault("kill", KILL, KILL + 3000), Fault("turn", KILL + 20, KILL + 20)
+    found = account(promised(), arrivals, [], [turn])
+    assert (found.violations(), found.by_turns) == ({}, 1)
+    found = account(promised(), arrivals, [kill], [turn])
+    assert (found.violations(), found.by_turns) == ({}, 0)
+
+
 def test_the_table_tells_the_silence() -> None:
     kill = Fault("SIGKILL a", KILL, KILL + 3000)
-    many = [one(0, KILL - 400), one(1, KILL - 10), one(2, KILL + 700), one(3, KILL + 800)]
-    held(many, (kill,))
-    assert kill.silence_ms == 710
+    cut = Fault("cut", KILL + 790, KILL + 3000)
+    many = [one(0, KILL - 800), one(1, KILL - 10), one(2, KILL + 700), one(3, KILL + 800)]
+    held([*many, one(4, KILL + 1100)], (kill, cut))
+    assert (kill.silence_ms, cut.silence_ms) == (710, 300)
     head, line = table([kill])
-    assert line.split() == ["SIGKILL", "a", "0.0", "s", "3.0", "s", "710", "ms", "0"]
     assert head.split()[:2] == ["fault", "at"]
+    assert line.split() == ["SIGKILL", "a", "0.0", "s", "3.0", "s", "710", "ms", "0"]

@@ -96,12 +96,14 @@ class Chaos:
                 peers.wait("delivering", lambda: len(arrived.look()) > 500, 30)
                 faults.run(steps(faults))
                 promised = load.stop()
-                found = self._drain(promised, arrived, faults)
+                found = self._drain(promised, arrived, faults, peers)
                 arrived.close()
                 self._after(peers)
         return found, faults, lab.kind
 
-    def _drain(self, promised: Promised, arrived: KafkaArrivals, faults: Faults) -> Account:
+    def _drain(
+        self, promised: Promised, arrived: KafkaArrivals, faults: Faults, peers: Peers
+    ) -> Account:
         """Until all that must come has come, and a moment more for what must not."""
         assert not promised.errors, promised.errors[:3]
         deadline = time.monotonic() + self.ahead_ms / 1000 + LATE_S
@@ -113,7 +115,7 @@ class Chaos:
                     break
             time.sleep(0.5)
         time.sleep(1.0)
-        return account(promised, arrived.look(), [*faults.done])
+        return account(promised, arrived.look(), faults.done, peers.turns())
 
     @staticmethod
     def _after(peers: Peers) -> None:

@@ -8,6 +8,8 @@ first arrival was not on a majority's disks when its master was lost. So its fir
 the last moments before a fault, or in the moments after it in which the old master still had its
 lease and what it had handed to its sink was still under way; and the second arrival lies behind
 that. Whatever is paused and resumed may also send then what it had in hand when it was paused.
+On a machine with too much to do a master may lose its majority without any fault of ours; its log
+says so, and such a change explains repeats as a fault does (``turns``).
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Fault:
     to_ms: int = 0
     """First arrivals of what was repeated were within these, counted from its begin."""
     silence_ms: int = 0
-    """The longest time without any arrival, from its begin to the next fault."""
+    """The longest time without any arrival that fell into it, up to the next fault."""
 
 
 @dataclass
@@ -70,6 +72,8 @@ class Account:
     moved_and_not: list[int] = field(default_factory=list)
     """Arrived under the old id and the new one."""
     repeated: int = 0
+    by_turns: int = 0
+    """Of them: by changes of the master that were none of our faults."""
     unexplained: list[tuple[Arrival, Arrival]] = field(default_factory=list)
 
     def violations(self) -> dict[str, object]:
@@ -90,11 +94,17 @@ class Account:
             f" {self.moved} rescheduled: {len(self.lost)} lost, {len(self.early)} early,"
             f" {len(self.strangers)} never sent,"
             f" {len(self.cancelled_but_delivered)} delivered although cancelled;"
-            f" {self.repeated} repeated, {len(self.unexplained)} of them without a reason"
+            f" {self.repeated} repeated, {self.by_turns} of them by a change of master that was no"
+            f" fault of ours, {len(self.unexplained)} without a reason"
         )
 
 
-def account(promised: Promised, arrivals: Sequence[Arrival], faults: Sequence[Fault]) -> Account:
+def account(
+    promised: Promised,
+    arrivals: Sequence[Arrival],
+    faults: Sequence[Fault],
+    turns: Sequence[Fault] = (),
+) -> Account:
     """Hold ``arrivals`` (in any order) against the promises. Fills in the faults' figures."""
     found = Account(
         promised=len(promised.due) - promised.refused,
@@ -120,7 +130,11 @@ def account(promised: Promised, arrivals: Sequence[Arrival], faults: Sequence[Fa
     for many in came.values():
         for first, later in itertools.pairwise(many):
             found.repeated += 1
-            if not _explain(first, later, faults):
+            if _explain(first, later, faults):
+                continue
+            if _explain(first, later, turns):
+                found.by_turns += 1
+            else:
                 found.unexplained.append((first, later))
     _silences(arrivals, faults)
     return found
@@ -170,13 +184,14 @@ def _explain(first: Arrival, later: Arrival, faults: Sequence[Fault]) -> bool:
 
 
 def _silences(arrivals: Sequence[Arrival], faults: Sequence[Fault]) -> None:
-    times = sorted(one.at_ms for one in arrivals)
-    for at, fault in enumerate(faults):
-        until = faults[at + 1].begin_ms if at + 1 < len(faults) else fault.end_ms + 5_000
-        low = max(0, bisect.bisect_left(times, fault.begin_ms) - 1)
-        inside = times[low : bisect.bisect_right(times, until)]
-        gaps = [b - a for a, b in itertools.pairwise(inside)]
-        fault.silence_ms = max(gaps, default=0)
+    """Each silence belongs to the fault in whose time its middle lies."""
+    begins = [fault.begin_ms for fault in faults]
+    for fault in faults:
+        fault.silence_ms = 0
+    for one, later in itertools.pairwise(sorted(one.at_ms for one in arrivals)):
+        at = bisect.bisect_right(begins, (one + later) // 2) - 1
+        if at >= 0:
+            faults[at].silence_ms = max(faults[at].silence_ms, later - one)
 
 
 def table(faults: Sequence[Fault]) -> list[str]:

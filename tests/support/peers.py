@@ -8,10 +8,12 @@ group is closed. Peers answer for themselves here; a client would go to the mast
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +21,7 @@ from typing import Any, Self
 from slotwheel.client.link import call, connect
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.protocol import HELLO, STATUS, STEP_DOWN
+from support.chaosaccount import Fault
 from support.namespaces import Lab, Namespaces, NotAllowed, SmallDisk
 from support.nodeprocess import NodeProcess, run_cli
 from support.proxylab import Proxies
@@ -26,6 +29,8 @@ from support.proxylab import Proxies
 MASTER_WITHIN_S = 30.0
 _ASK_S = 2.0
 _POLL_S = 0.03
+_PROMISE_MS = 800
+_DEPOSED = re.compile(r"^(\S+) info replication-deposed ", re.MULTILINE)
 
 
 def lab_of(peers: Sequence[str]) -> Lab:
@@ -228,6 +233,16 @@ class Peers:
             if done.returncode != 0:
                 found.append(f"verify {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}")
         return found
+
+    def turns(self) -> list[Fault]:
+        """When a master found out that it is none any more, by the logs. It had lost touch with
+        its majority for a promise (800 ms) by then."""
+        found = []
+        for name, node in self.nodes.items():
+            for moment in _DEPOSED.findall(node.log_text()):
+                at_ms = round(datetime.fromisoformat(moment).timestamp() * 1000)
+                found.append(Fault(f"{name} deposed", at_ms - _PROMISE_MS, at_ms))
+        return sorted(found, key=lambda turn: turn.begin_ms)
 
     def log_ends(self, lines: int = 15) -> str:
         """For the report of a failure."""
