@@ -6,7 +6,7 @@ decided, and nothing it decides is overtaken.
 
     transport -- messages, unsent --> inbox --> core -- Ready --> promise -> stand_by -> cut_after
     wheel ---- its log changed -----> inbox -->               -> receive -> send -> commit -> lead
-    clock ----- every 10 ms ------------------>
+    clock ----- every 20 ms ------------------>
 
 Rules
 - A ``Ready`` is done in its order, and completely, before the core hears anything more.
@@ -45,8 +45,9 @@ from .states import Role
 from .status import master_address, status_of
 from .transport import Events, Silent, Transport
 
-TICK_S = 0.01
-SLOW_TICK_S = 0.1
+TICK_S = 0.02
+"""Or a quarter of a heartbeat, if that is less."""
+SLOW_TICK_S = 0.2
 PROMISE_RETRY_S = 0.05
 JOURNAL_FAILS_S = 1.0
 """A master whose journal cannot be written for so long hands over, if another one can."""
@@ -177,7 +178,7 @@ class Driver:
         return self._now() - self._turned
 
     def status(self) -> dict[str, Any]:
-        """Of the group as this peer sees it, at most a tenth of a second old: see ``status.py``,
+        """Of the group as this peer sees it, at most a fifth of a second old: see ``status.py``,
         and ``lease_ms``. Cheap; from any thread."""
         left_s = self._lease_until - self._now()
         return {**self._status, "lease_ms": max(0, int(left_s * 1000)) if left_s > 0 else 0}
@@ -230,6 +231,7 @@ class Driver:
                 self._on_fatal(error)
 
     def _turn_until_stopped(self) -> None:
+        tick_s = min(TICK_S, self._group.timing.heartbeat_s / 4)
         tick_due = self._now()
         self._look(tick_due)
         while not self._stopping.is_set():
@@ -242,7 +244,7 @@ class Driver:
             if call is not None and not self._stopping.is_set():
                 call(now)
             if now >= tick_due:
-                tick_due = now + TICK_S
+                tick_due = now + tick_s
                 self._core.tick(now)
                 self._after(now)
                 if now >= self._slow_due:

@@ -1,10 +1,10 @@
 """What peers send here: checked, decoded and verified in the thread that received it.
 
 Theory: Flight gives each exchange a thread. It takes one message after the other, verifies what
-stands beside it (a CRC an entry, outside the interpreter lock where it matters), hands it on and
-answers with a beat. Handing on never blocks; when more is received than the journal could write,
-the bulk exchange waits *after* the message, beating all the while, so that the sender knows a slow
-disk from a dead link.
+stands beside it (a CRC an entry, outside the interpreter lock where it matters), and hands it on.
+Beats go back now and then, and for each ping at once. Handing on never blocks; when more is
+received than the journal could write, the bulk exchange waits *after* the message, beating all the
+while, so that the sender knows a slow disk from a dead link.
 
 Rules: whoever does not introduce itself properly is told why and gets no further. A message that
 is none ends its exchange, never more. A newer exchange of the same peer ends the older one, which
@@ -25,13 +25,15 @@ from ..wheel.entry import Entry
 from ..wheel.errors import InvalidBatch, SlotwheelError
 from . import wire
 from .exchange import PING, encode_beat
-from .handshake import BULK, SNAPSHOT, Greeting, Instances, check_greeting
+from .handshake import SNAPSHOT, Greeting, Instances, check_greeting
 from .messages import Message
 
 SILENT_S = 10.0
 """An exchange on which nothing, not even a ping, came for so long is cut."""
 _ROOM_POLL_S = 0.01
-_BEAT_S = 0.5
+_BEAT_S = 0.2
+_BEAT_BYTES = 1 << 20
+"""Beats come so often, or after so many bytes, whatever is first."""
 
 Identity = Callable[[str, str], Greeting]
 """(to, lane): what this node says of itself."""
@@ -52,7 +54,9 @@ class _Open:
     cut: Callable[[], object]
     heard: float
     count: int = 0
-    nbytes: int = 0
+    beat_at: float = float("-inf")
+    beat_bytes: int = 0
+    """Bytes that came since the last beat."""
     over: threading.Event = field(default_factory=threading.Event)
 
 
@@ -164,16 +168,24 @@ class Incoming:
         mine.heard = self._clock()
         self._instances.heard(mine.greeting.node_id, mine.greeting.instance, mine.heard)
         metadata = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
-        if metadata != PING:
+        is_ping = metadata == PING
+        if not is_ping:
             self._hand_on(mine, metadata, chunk.data)
-        mine.count += 1
         try:
-            if mine.greeting.lane == BULK and not self._room():
+            if chunk.data is not None and not self._room():
                 self._wait_for_room(mine, writer)
-            writer.write_metadata(pa.py_buffer(encode_beat(mine.count)))
+            mine.count += 1
+            due = mine.heard - mine.beat_at >= _BEAT_S or mine.beat_bytes >= _BEAT_BYTES
+            if is_ping or due:
+                self._beat(mine, writer)
         except (pa.ArrowException, OSError):
             return False
         return True
+
+    def _beat(self, mine: _Open, writer: Any) -> None:
+        mine.beat_at = mine.heard
+        mine.beat_bytes = 0
+        writer.write_metadata(pa.py_buffer(encode_beat(mine.count)))
 
     def _hand_on(self, mine: _Open, header: bytes, batch: pa.RecordBatch | None) -> None:
         greeting = mine.greeting
@@ -190,15 +202,14 @@ class Incoming:
                 remedy="Run the same version of slotwheel on every peer",
             )
         self.received_messages += 1
-        self.received_bytes += 0 if batch is None else batch.nbytes
+        if batch is not None:
+            mine.beat_bytes += batch.nbytes
+            self.received_bytes += batch.nbytes
         self._receive(message, entries)
 
     def _wait_for_room(self, mine: _Open, writer: Any) -> None:
-        beat_at = self._clock()
         while not self._room() and not mine.over.is_set() and not self._stopping:
-            now = self._clock()
-            mine.heard = now
-            if now - beat_at >= _BEAT_S:
-                beat_at = now
-                writer.write_metadata(pa.py_buffer(encode_beat(mine.count - 1)))
+            mine.heard = self._clock()
+            if mine.heard - mine.beat_at >= _BEAT_S:
+                self._beat(mine, writer)
             mine.over.wait(_ROOM_POLL_S)

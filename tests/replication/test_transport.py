@@ -19,6 +19,7 @@ from slotwheel.replication.handshake import BULK, CONTROL, SNAPSHOT, Greeting
 from slotwheel.replication.lane import LINK_SILENT_S, WINDOW_BYTES
 from slotwheel.replication.messages import Ack, Append, Heartbeat, Meta, TakeOver, Vote
 from slotwheel.replication.outbox import SHIPMENT_BYTES
+from slotwheel.replication.timing import Timing
 from slotwheel.wheel.entry import Entry
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.protocol import PEER_ACTION, PEER_COMMAND
@@ -327,6 +328,7 @@ def greeting(peers: dict[str, str], **changed: Any) -> Greeting:
         "instance": "i",
         "store": store_of("a"),
         "peers": peers,
+        "promise_ms": 800,
     }
     return Greeting(**(fields | changed))
 
@@ -340,6 +342,7 @@ def greeting(peers: dict[str, str], **changed: Any) -> Greeting:
         ({"peers": "moved"}, "different lists of peers"),
         ({"peers": "strange"}, "is not among the peers"),
         ({"dial": "c"}, "connected to the wrong node"),
+        ({"timing": Timing(promise_s=0.9)}, "wait differently long"),
     ],
 )
 def test_a_mismatch_is_told_on_both_sides_and_hurts_nobody(
@@ -425,8 +428,10 @@ def test_hostile_greetings_are_refused(make: Make, peers: dict[str, str], body: 
     assert b.events.alarms
 
 
-@pytest.mark.parametrize("field", ["group", "node", "to", "instance", "store", "peers", "lane"])
-@pytest.mark.parametrize("value", [None, 3, "x" * 300, [], {"a": 1}])
+@pytest.mark.parametrize(
+    "field", ["group", "node", "to", "instance", "store", "peers", "lane", "promise_ms"]
+)
+@pytest.mark.parametrize("value", [None, 3.5, "x" * 300, [], {"a": 1}])
 def test_a_greeting_with_a_field_that_is_none_is_refused(
     make: Make, peers: dict[str, str], field: str, value: Any
 ) -> None:

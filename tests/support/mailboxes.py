@@ -12,6 +12,7 @@ from slotwheel.intake.flight import FlightIntake
 from slotwheel.replication.group import Group
 from slotwheel.replication.handshake import Greeting
 from slotwheel.replication.messages import Message
+from slotwheel.replication.timing import Timing
 from slotwheel.replication.transport import Transport
 from slotwheel.wheel.entry import Entry, Kind
 from support.fakewheel import FakeWheel
@@ -67,6 +68,7 @@ class Mailbox:
         *,
         group_name: str = "g",
         key: str = "",
+        timing: Timing | None = None,
         listen: str | None = None,
         dial: Mapping[str, str] | None = None,
         load: Callable[[int, int, int], Sequence[Entry]] | None = None,
@@ -80,7 +82,7 @@ class Mailbox:
         self.has_room.set()
         self.loaded: list[tuple[int, int, int]] = []
         self._load = load or (lambda first, last, nbytes: entries_from(first, last))
-        group = Group(name, peers)
+        group = Group(name, peers, timing or Timing())
         self.transport = Transport(
             group,
             group_name,
