@@ -40,7 +40,7 @@ Left = tuple[bytes, int]
 """Value, and the clock when the sink got it."""
 
 
-def send(node: Node, rows: Sequence[NewRow], now: int, **options: int) -> Receipt:
+def send(node: Node, rows: Sequence[NewRow], now: int, **options: Any) -> Receipt:
     future = node.wheel.append(batch(rows), now, **options)
     node.sync()
     return future.result(0)
