@@ -97,6 +97,11 @@ class BenchNode:
         times = self._watched.cpu_times()
         return float(times.user + times.system)
 
+    @property
+    def master_cpu_s(self) -> float:
+        """It is alone, so it is the master."""
+        return self.cpu_s
+
     def metrics(self) -> dict[str, float]:
         """The node's own figures by name (with labels as they stand)."""
         with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=5) as answer:

@@ -57,6 +57,10 @@ class BenchPeers:
         return sum(node.cpu_s for node in self.nodes.values())
 
     @property
+    def master_cpu_s(self) -> float:
+        return self.nodes[self.master].cpu_s
+
+    @property
     def rss_max(self) -> int:
         """Of the largest of them."""
         return max(node.rss_max for node in self.nodes.values())

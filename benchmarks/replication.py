@@ -48,6 +48,7 @@ class Run:
     alone_ms: tuple[float, float]
     node_us: float
     """Processor time of all nodes together, a message."""
+    master_us: float
     client_us: float
     groups: float
     wall_s: float
@@ -97,9 +98,9 @@ def measure(target: BenchNode | BenchPeers, load: Load, count: int) -> Run:
     before = target.metrics()
     # Started processes wait for each other, so this is the nodes' time alone.
     clients.go()
-    node_cpu, started = target.cpu_s, time.perf_counter()
+    node_cpu, master_cpu, started = target.cpu_s, target.master_cpu_s, time.perf_counter()
     sent = clients.results(load.seconds + 60)
-    node_cpu = target.cpu_s - node_cpu
+    node_cpu, master_cpu = target.cpu_s - node_cpu, target.master_cpu_s - master_cpu
     wall_s = time.perf_counter() - started
     groups = "slotwheel_group_commits_total"
     seconds = max(one.ended for one in sent) - min(one.started for one in sent)
@@ -111,6 +112,7 @@ def measure(target: BenchNode | BenchPeers, load: Load, count: int) -> Run:
         receipts_ms=percentiles(sent),
         alone_ms=percentiles(alone),
         node_us=node_cpu / messages * 1e6,
+        master_us=master_cpu / messages * 1e6,
         client_us=sum(one.cpu_s for one in sent) / messages * 1e6,
         groups=target.metrics().get(groups, 0.0) - before.get(groups, 0.0),
         wall_s=wall_s,
@@ -132,6 +134,8 @@ def tell(report: Report, name: str, run: Run, goal: str = "") -> None:
         report.figure(f"{name}, receipt {what}, ms, p50", p50, text)
         report.figures[f"{name}, receipt {what}, ms, p99"] = p99
     report.figure(f"{name}, CPU of nodes, us/message", run.node_us, f"{run.node_us:.2f}")
+    if run.master_us < run.node_us:
+        report.figure(f"{name}, the master's, us/message", run.master_us, f"{run.master_us:.2f}")
     report.figure(f"{name}, CPU of clients, us/message", run.client_us, f"{run.client_us:.2f}")
     resident = run.rss_max / 1e6
     report.figure(f"{name}, peak resident, MB", resident, f"{resident:.0f}", "<= 1000")
