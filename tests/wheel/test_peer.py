@@ -124,7 +124,7 @@ def test_an_epoch_begins_with_an_entry_that_names_the_stores(peers: tuple[Peer, 
     assert not a.wheel.serving, "durable is not committed"
     assert a.wheel.written_after(0) == [(1, 1, STORES)]
     a.wheel.commit(1)
-    assert a.wheel.serving
+    a.send((NOW, "t", b"in time"))
     a.ship(b)
     assert b.wheel.known_stores() == [(1, STORES)]
     assert b.wheel.epochs().last_epoch == 1
