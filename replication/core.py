@@ -186,7 +186,7 @@ class Core(Following):
         if self._leading is not None:
             self._leading.ship(self._now)
         out = self._out
-        if self._hard != self._persisted_hard:
+        if self._hard is not self._persisted_hard and self._hard != self._persisted_hard:
             out.hard = self._persisted_hard = self._hard
         if not out:
             return None

@@ -95,9 +95,13 @@ class Following(Voting):
         if new > append.last_index:
             return True
         for index in range(new, append.last_index + 1):
-            log.append(index, append.entries[index - before - 1])
+            meta = append.entries[index - before - 1]
+            log.append(index, meta)
+            if meta.stores is not None:
+                # One by one: a store that is left out and taken in again by one message is no
+                # voter until it sees the second committed.
+                self._settle()
         self._out.receive = (new, append.last_index)
-        self._settle()
         return True
 
     def _follow_commit(self) -> None:

@@ -89,6 +89,8 @@ class Master:
             self._event("fault", peer=ack.sender, what="acknowledges what was never sent")
             return
         changed = peer.store not in {b"", ack.store}
+        if changed and ack.sent_at <= peer.echo:
+            return  # a late word of a store that another has replaced since
         peer.store = ack.store
         if changed:
             self._event("store-changed", peer=ack.sender)
@@ -161,8 +163,7 @@ class Master:
             elif now >= peer.due:
                 peer.due = now + self._timing.heartbeat_s
                 if peer.next <= self._log.epochs.base_index:
-                    peer.state = Shipping.SNAPSHOT
-                    self._send(SnapshotOffer(*self._head(peer), now))
+                    self._offer(peer, now)
                 else:
                     self._send(self._append(peer, peer.next - 1, now))
 
@@ -185,6 +186,16 @@ class Master:
         metas = self._log.metas(peer.next, until) if until > before else ()
         return Append(*self._head(peer), before, epoch, metas, self._log.commit, now)
 
+    def _offer(self, peer: Progress, now: float) -> None:
+        """What comes next is not in the journal. But the peer may have it, only not verified (after
+        a start of its own): so it is asked first, and again, for the entry before the journal."""
+        epochs, head = self._log.epochs, self._head(peer)
+        before = epochs.base_index, epochs.base_epoch
+        self._send(Append(*head, *before, (), self._log.commit, now))
+        if peer.state is Shipping.SNAPSHOT:
+            self._send(SnapshotOffer(*head, now))
+        peer.state = Shipping.SNAPSHOT
+
     def _beat(self, now: float) -> None:
         for peer in self.progress.values():
             commit = min(self._log.commit, peer.match)
@@ -198,10 +209,9 @@ class Master:
         if now < self._admit_due or not (self.first_index and log.settled) or self.handing_to:
             return
         for peer in self.progress.values():
-            if (
-                peer.store
-                and log.latest.get(peer.peer) != peer.store
-                and (log.last_index - peer.match < ADMIT_WITHIN and peer.match >= self.first_index)
+            there = now - peer.echo <= 4 * self._timing.heartbeat_s
+            if (there and log.latest.get(peer.peer) != peer.store) and (
+                log.last_index - peer.match < ADMIT_WITHIN and peer.match >= self.first_index
             ):
                 self._admit_due = now + ADMIT_AGAIN_S
                 self._out().admit = Admission({**log.latest, peer.peer: peer.store})

@@ -110,7 +110,7 @@ class Progress:
 
     def rejected(self, hint: int) -> None:
         """The peer's log can part from the master's at ``hint`` at the latest."""
-        if self.match <= hint < self.next - 1:
+        if self.state is not Shipping.SNAPSHOT and self.match <= hint < self.next - 1:
             self.probe(hint + 1, NEVER)
 
     def beat(self) -> bool:

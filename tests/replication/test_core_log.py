@@ -286,3 +286,18 @@ def test_a_snapshot_of_what_the_log_holds_by_now_is_not_wanted() -> None:
     assert not a.wants_snapshot(7, 2)
     with pytest.raises(AssertionError):
         b.snapshot_installed(4, 2, dict(a.admitted), group.now)
+
+
+def test_no_snapshot_for_a_peer_that_has_all_and_was_only_started_anew() -> None:
+    group = Group()
+    a = group.elect("a")
+    lost = {"b>a", "b>c"}
+    group.append("a", 4)
+    group.settle(lose=lost)  # b has entries that the master does not know of
+    b = group.cores["b"]
+    group.start("b", [1, 2, 2, 2, 2, 2], hard=b.hard, commit=2)
+    a.log_begins(6)
+    for _ in range(5):
+        group.beat("a")
+    assert a.progress["b"].state is Shipping.REPLICATE
+    assert group.cores["b"].commit == 6

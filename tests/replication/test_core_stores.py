@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotwheel.replication.core import Core
-from slotwheel.replication.messages import AskVote, HardState, Heartbeat
+from slotwheel.replication.messages import Ack, Append, AskVote, HardState, Heartbeat, Meta
 from slotwheel.replication.states import TRANSITIONS, Role, Why, diagram
 from support.transcript import STORES, Group
 
@@ -122,3 +122,29 @@ def test_every_state_and_reason_is_used() -> None:
     assert set(TRANSITIONS.values()) == set(Role)
     assert {why for _, why in TRANSITIONS} == set(Why)
     assert diagram().startswith("stateDiagram-v2\n")
+
+
+def test_a_store_left_out_and_taken_in_again_by_one_message_is_no_voter_yet() -> None:
+    group = Group()
+    a = group.elect("a")
+    b = group.cores["b"]
+    without = {**STORES, "b": b"B" * 16}
+    metas = (Meta(2, without), Meta(2, dict(a.admitted)))
+    b.step(Append("a", "b", STORES["a"], 2, 2, 2, metas, 2, group.now), group.now)
+    assert group.drive(b) == ["b>a ack 2 durable 4 verified 4"]
+    assert not b.hard.voter
+    b.step(Heartbeat("a", "b", STORES["a"], 2, 4, group.now), group.now)
+    assert b.hard.voter, "now it is committed"
+
+
+def test_a_late_word_of_a_replaced_store_is_ignored() -> None:
+    group, a, _ = wiped()
+    for _ in range(3):
+        group.beat("a")
+    assert a.admitted["c"] == NEW
+    before = group.events.count("a store-changed")
+    late = Ack("c", "a", STORES["c"], 2, 5, 5, group.now - 0.5, voter=True)
+    a.step(late, group.now)
+    group.drive(a)
+    assert group.events.count("a store-changed") == before
+    assert a.progress["c"].store == NEW
