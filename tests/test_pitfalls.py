@@ -146,6 +146,35 @@ class FailingHandle(OsHandle):
         return super().pwrite(parts, position)
 
 
+def test_a_spill_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
+    """A file that no catalog knows would stay when its rows are delivered before the next spill."""
+    rows: list[NewRow] = [(NOW + 1000 * second, "t", b"x") for second in range(1, 5)]
+    failures = 0
+    for fail_at in range(1, 20):
+        path = tmp_path / str(fail_at)
+        files, state = FailingFiles(path), LmdbState(path)
+        wheel = Wheel.open(files, state, CONFIG, NOW)
+        wheel.append(batch(rows[:1]), NOW)
+        wheel.write_pending(0)
+        wheel.spill(NOW, everything=True)
+        wheel.append(batch(rows), NOW)
+        wheel.write_pending(0)
+        before = {name: (path / "slots" / name).stat().st_size for name in files.list("slots")}
+        assert len(before) == 1
+        files.calls, files.fail_at = 0, fail_at
+        try:
+            wheel.spill(NOW, everything=True)
+        except OSError:
+            failures += 1
+            assert files.list("slots") == list(before)
+            files.fail_at = -1
+            wheel.spill(NOW, everything=True)
+        assert len(files.list("slots")) == 4
+        wheel.close()
+        files.close()
+    assert failures >= 4
+
+
 def test_a_failure_on_the_way_in_is_never_a_receipt(tmp_path: Path) -> None:
     """Chronos, RocketMQ: an exception on the way in acknowledged as success."""
     refused, steps = 0, 0

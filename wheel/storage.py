@@ -14,8 +14,9 @@ Rules
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -194,16 +195,26 @@ class Storage:
         """
         marks = plan.checkpoint.marks
         changed: dict[int, SlotInfo] = {}
-        fresh = False
         rows = 0
-        for block in blocks(plan.pieces, marks.all_covered, ahead):
-            info = self.catalog.get(block.second)
-            fresh = fresh or info is None
-            changed[block.second] = self.slot_files.append(
-                block.second, info, block.data, block.rows.num_rows, block.cancels, block.highest
-            )
-            rows += block.rows.num_rows
-        self._make_durable(changed, fresh)
+        made: set[int] = set()
+        try:
+            for block in blocks(plan.pieces, marks.all_covered, ahead):
+                info = self.catalog.get(block.second)
+                if info is None:
+                    made.add(block.second)
+                changed[block.second] = self.slot_files.append(
+                    block.second,
+                    info,
+                    block.data,
+                    block.rows.num_rows,
+                    block.cancels,
+                    block.highest,
+                )
+                rows += block.rows.num_rows
+        except OSError:
+            self._take_back(made)
+            raise
+        self._make_durable(changed, bool(made))
         self._state.commit(
             Update(
                 checkpoint=plan.checkpoint,
@@ -229,6 +240,13 @@ class Storage:
             dropped(plan.checkpoint)
         total = sum(piece.rows.num_rows for piece in plan.pieces)
         return SpillReport(rows, total - rows, len(changed), nbytes)
+
+    def _take_back(self, seconds: Iterable[int]) -> None:
+        """Remove new files of a spill that failed. Their rows may be delivered before the next one,
+        and then nobody would ever look for them. Only before the commit: after it they are true."""
+        for second in seconds:
+            with contextlib.suppress(OSError):
+                self.slot_files.remove(second)
 
     def _make_durable(self, changed: Mapping[int, SlotInfo], fresh: bool) -> None:
         if len(changed) > _SYNC_ONE_BY_ONE_MAX:
