@@ -61,6 +61,12 @@ class LogView:
         """There is a configuration, and none that is not committed."""
         return bool(self.configurations) and self.configurations[-1][0] <= self.commit
 
+    def admits(self, peer: str, store: bytes) -> bool:
+        """Whether the last committed configuration names the store, and all that follow do, too."""
+        return bool(self.committed) and all(
+            stores.get(peer) == store for _, stores in self.configurations
+        )
+
     @property
     def acknowledged(self) -> int:
         """What may be acknowledged to the master of this epoch."""

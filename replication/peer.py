@@ -151,7 +151,7 @@ class Peer:
         if log.configurations:
             if log.latest.get(self.me) != self.store:
                 voter = False
-            elif log.settled:
+            elif log.admits(self.me, self.store):
                 voter = True
         if voter != self._hard.voter:
             self._hard = HardState(self._hard.epoch, self._hard.vote, voter)

@@ -137,6 +137,22 @@ def test_a_store_left_out_and_taken_in_again_by_one_message_is_no_voter_yet() ->
     assert b.hard.voter, "now it is committed"
 
 
+def test_an_admission_counts_though_the_next_configuration_is_not_committed() -> None:
+    """A new master repeats the configuration, and needs the store's acknowledgement for that."""
+    group = Group()
+    a = group.elect("a")
+    c = group.start("c", [], hard=HardState(), store=NEW)
+    admitted = {**a.admitted, "c": NEW}
+    old = Meta(1, dict(a.admitted))
+    metas = (old, Meta(2, dict(a.admitted)), Meta(2, admitted), Meta(2, admitted))
+    c.step(Append("a", "c", STORES["a"], 2, 0, 0, metas, 2, group.now), group.now)
+    group.drive(c)
+    assert not c.hard.voter
+    c.step(Heartbeat("a", "c", STORES["a"], 2, 3, group.now), group.now)
+    assert c.hard.voter
+    assert c.commit == 3
+
+
 def test_a_late_word_of_a_replaced_store_is_ignored() -> None:
     group, a, _ = wiped()
     for _ in range(3):

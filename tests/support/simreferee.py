@@ -172,6 +172,10 @@ class Referee:
     def admitted(self) -> StoreIds:
         return self._configurations[-1][1] if self._configurations else {}
 
+    @property
+    def admitted_at(self) -> int:
+        return self._configurations[-1][0] if self._configurations else 0
+
     def acknowledged(self, node: str, disk: Disk, durable: int) -> None:
         self._require(
             durable <= disk.durable, f"{node} acknowledges {durable}, durable {disk.durable}"

@@ -380,7 +380,8 @@ class World:
             assert isinstance(hard, HardState)
             if any(stores.get(other.name) != other.store for stores in under_way):
                 lost.add(other.name)
-            if admitted and not hard.voter:
+            # A disk that was put back may not know yet that it was left out meanwhile.
+            if admitted and not (hard.voter and other.disk.last >= self.referee.admitted_at):
                 lost.add(other.name)
             if not admitted and other.old:
                 lost.add(other.name)
