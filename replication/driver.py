@@ -52,6 +52,9 @@ PROMISE_RETRY_S = 0.05
 JOURNAL_FAILS_S = 1.0
 """A master whose journal cannot be written for so long hands over, if another one can."""
 HAND_OVER_AGAIN_S = 10.0
+OFTEN_EVERY_S = 5.0
+_OFTEN = frozenset({"hand-over-failed", "hand-over-impossible", "log-cut"})
+"""Events that come again many times a second while a disk is full or a last peer is to stop."""
 _STEP_DOWN_RETRY_S = 0.05
 _STOP_S = 2.0
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -119,6 +122,7 @@ class Driver:
         self._status: dict[str, Any] = {}
         self._role_moved = threading.Condition()
         self._refused_hand_overs = 0
+        self._told_at: dict[str, float] = {}
         self._stopping = threading.Event()
         self._slow_due = NEVER
         self._first = 0
@@ -413,8 +417,15 @@ class Driver:
             text = ", ".join(f"{key} {value}" for key, value in fields.items())
             error = SlotwheelError(f"a peer broke the protocol: {text}")
             self.transport.alarm("peer-fault", str(fields.get("peer")), error)
-        else:
+        elif name not in _OFTEN or self._not_told_lately(name):
             self._events.event(f"replication-{name}", **fields)
+
+    def _not_told_lately(self, name: str) -> bool:
+        now = self._now()
+        if now - self._told_at.get(name, NEVER) < OFTEN_EVERY_S:
+            return False
+        self._told_at[name] = now
+        return True
 
     # -- what others see -------------------------------------------------------------------------
 
