@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from .agree import compare_directories
 from .demo_arrivals import TOPICS
 from .demo_peers_scenario import PeersOutcome, PeersScenario
 from .demo_proof import Proof, prove
@@ -78,8 +79,15 @@ def command(data: Path | None, messages: int, kept: int, seconds: float, as_json
         for name, path in outcome.directories.items()
     }
     summaries = {name: verify(path) for name, path in outcome.directories.items()}
+    (first, path), *others = outcome.directories.items()
+    differ = {
+        f"{first} and {name}": found.problems
+        for name, other in others
+        if not (found := compare_directories(path, other, quiet=True)).agrees
+    }
     holds = (
         proof.holds
+        and not differ
         and proof.refused == 0
         and all(summary.invalid == 0 for summary in summaries.values())
         and all(rows == kept for rows in in_files.values())
@@ -94,13 +102,14 @@ def command(data: Path | None, messages: int, kept: int, seconds: float, as_json
                 "cancel_answers": outcome.cancel_answers,
                 "failover_ms": [round(one.seconds * 1000) for one in outcome.outages],
                 "killed": outcome.killed,
+                "differ": differ,
                 "verify": {
                     name: {"ok": one.ok, "invalid": one.invalid} for name, one in summaries.items()
                 },
             }
         )
     else:
-        _print(directory, outcome, proof, in_files, summaries)
+        _print(directory, outcome, proof, in_files, summaries, differ)
         click.echo("The proof holds." if holds else "THE PROOF FAILS: see above.")
     if not holds:
         click.get_current_context().exit(1)
@@ -112,11 +121,16 @@ def _print(
     proof: Proof,
     in_files: dict[str, int],
     summaries: dict[str, Summary],
+    differ: dict[str, list[str]],
 ) -> None:
     print_lines(_lines(outcome, proof, in_files))
     for name, summary in summaries.items():
         print_faults(summary)
         click.echo(f"slotwheel verify, peer {name}: {summary.verdict}")
+    for pair, problems in differ.items():
+        click.echo(f"peers {pair} differ: {problems[0]}")
+    if not differ:
+        click.echo("slotwheel verify --against: the peers agree")
     click.echo()
     click.echo("Look around, and remove it when you are done:")
     click.echo(f"  {program()} inspect slots {directory / 'a'}")

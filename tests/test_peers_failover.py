@@ -180,7 +180,7 @@ def test_failover_with_kafka(
 ) -> None:
     topics = [topic("a"), topic("b")]
     with watching_kafka(tmp_path, broker.bootstrap, topics, 42) as watch:
-        kill_again_and_again(watch, 3, "Kafka", figure)
+        kill_again_and_again(watch, 2, "Kafka", figure)
 
 
 @pytest.mark.soak

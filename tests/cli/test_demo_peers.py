@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,36 +40,41 @@ def numbers_in_topics(data: Path) -> list[int]:
     return found
 
 
-def test_the_demo_proves_itself(tmp_path: Path) -> None:
-    demo = start(tmp_path, *SMALL, "--data", "peers")
+def test_the_demo_proves_itself_in_text_and_in_json(tmp_path: Path) -> None:
+    text = start(tmp_path, *SMALL, "--data", "peers")
+    machine = start(tmp_path, *SMALL, "--json")
     try:
-        output, error = demo.communicate(timeout=120)
+        output, error = text.communicate(timeout=120)
+        assert (text.returncode, error) == (0, ""), output + error
+        report, error = machine.communicate(timeout=120)
+        assert (machine.returncode, error) == (0, ""), report + error
     finally:
-        demo.kill()
-    assert (demo.returncode, error) == (0, ""), output + error
+        text.kill()
+        machine.kill()
+    _check_text(output, tmp_path / "peers")
+    _check_json(json.loads(report))
+
+
+def _check_text(output: str, data: Path) -> None:
     assert "The proof holds." in output
     killed = re.findall(r"SIGKILL to the master, (\w) \(process \d+\)", output)
     assert len(killed) == 2
     values = dict(re.findall(r"^(sent|early|lost) +([\d,]+) ", output, re.MULTILINE))
     assert values == {"sent": "6,400", "early": "0", "lost": "0"}
     assert len(re.findall(r"^failover +[\d,]+ ms ", output, re.MULTILINE)) == 2
-    assert len(re.findall(r"^slotwheel verify, peer \w: \d+ ok, 0 invalid", output, re.M)) == 3
+    verified = r"^slotwheel verify, peer \w: \d+ ok, 0 invalid"
+    assert len(re.findall(verified, output, re.MULTILINE)) == 3
+    assert "the peers agree" in output
     # More than one of them has delivered, and together everything that was to come.
-    delivered = [numbers_in_topics(tmp_path / "peers" / name) for name in NAMES]
+    delivered = [numbers_in_topics(data / name) for name in NAMES]
     assert sum(bool(numbers) for numbers in delivered) >= 2
     (said,) = re.findall(r"^delivered +([\d,]+) ", output, re.MULTILINE)
     assert len({n for numbers in delivered for n in numbers}) == int(said.replace(",", ""))
 
 
-def test_the_result_as_json(tmp_path: Path) -> None:
-    demo = start(tmp_path, *SMALL, "--json")
-    try:
-        output, error = demo.communicate(timeout=120)
-    finally:
-        demo.kill()
-    assert (demo.returncode, error) == (0, ""), output + error
-    report = json.loads(output)
+def _check_json(report: dict[str, Any]) -> None:
     assert report["ok"] is True
+    assert report["differ"] == {}
     assert (report["lost"], report["early"], report["refused"]) == (0, 0, 0)
     assert report["kept_in_slot_files"] == dict.fromkeys(NAMES, 400)
     assert len(report["failover_ms"]) == len(report["killed"]) == 2

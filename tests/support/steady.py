@@ -20,7 +20,7 @@ from support.chaosaccount import Arrival
 from support.chaosload import Promised
 
 EVERY_MS = 4
-AHEAD_MS = 5_000
+AHEAD_MS = 3_000
 _ROWS = 50
 
 
