@@ -7,6 +7,7 @@ holds that list against the tests that exist.
 from __future__ import annotations
 
 import ast
+import errno
 import re
 import threading
 import time
@@ -173,6 +174,28 @@ def test_a_spill_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
         wheel.close()
         files.close()
     assert failures >= 4
+
+
+def test_a_spill_that_cannot_be_committed_leaves_no_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, state = OsFiles(tmp_path), LmdbState(tmp_path)
+    wheel = Wheel.open(files, state, CONFIG, NOW)
+    wheel.append(batch([(NOW + 1000, "t", b"x")]), NOW)
+    wheel.write_pending(0)
+
+    def full(update: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "commit", full)
+        with pytest.raises(OSError, match="no room"):
+            wheel.spill(NOW, everything=True)
+    assert files.list("slots") == []
+    wheel.spill(NOW, everything=True)
+    assert len(files.list("slots")) == 1
+    wheel.close()
+    files.close()
 
 
 def test_a_failure_on_the_way_in_is_never_a_receipt(tmp_path: Path) -> None:

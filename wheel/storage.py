@@ -211,18 +211,18 @@ class Storage:
                     block.highest,
                 )
                 rows += block.rows.num_rows
-        except OSError:
+            self._make_durable(changed, bool(made))
+            self._state.commit(
+                Update(
+                    checkpoint=plan.checkpoint,
+                    slots=changed,
+                    producers=plan.producers,
+                    producers_deleted=plan.producers_gone,
+                )
+            )
+        except OSError:  # the state store commits nothing then, either
             self._take_back(made)
             raise
-        self._make_durable(changed, bool(made))
-        self._state.commit(
-            Update(
-                checkpoint=plan.checkpoint,
-                slots=changed,
-                producers=plan.producers,
-                producers_deleted=plan.producers_gone,
-            )
-        )
         self.slot_files.committed(changed)
         with self._lock:
             nbytes = sum(
