@@ -75,7 +75,7 @@ class Hand:
         self._held = HeldTopics(
             wheel,
             sink,
-            lambda chunk: hand_over(sink, dead_letters, chunk.rows, trial=True),
+            self._deliver_held,
             self._settle,
             clock,
             monotonic,
@@ -180,6 +180,13 @@ class Hand:
         else:
             self._pause(self._stuck.failed())
         return True
+
+    def _deliver_held(self, chunk: Chunk) -> Outcome:
+        """In a worker, which may have waited, or stood still, since the chunk was taken."""
+        if not self._allowed() or int(times(chunk.rows, "due").max()) > self._clock():
+            nothing = np.zeros(chunk.rows.num_rows, np.bool_)
+            return Outcome(nothing, nothing.copy(), held="not now")
+        return hand_over(self._sink, self._dead_letters, chunk.rows, trial=True)
 
     def _settle(self, chunk: Chunk, outcome: Outcome) -> None:
         """Book what became of a chunk: first the wheel, then those who watch."""

@@ -86,8 +86,9 @@ class Peers:
         self._changed.clear()
         master = self._wheel.master
         if self.reign is not None and self.reign.master is not master:
-            self.on_deposed()
-            self.reign.tell()
+            if not self.reign.told:
+                self.on_deposed()
+                self.reign.tell()
             left = self.reign.stop(_REIGN_STOP_S)
             if left:  # the next reign waits: one sink serves one hand
                 event(log, logging.WARNING, "still waiting for the sink", threads=", ".join(left))

@@ -38,6 +38,8 @@ class Reign:
         allowed: Callable[[], bool] = lambda: True,
     ) -> None:
         self.master = master
+        self.told = False
+        """Its threads were told to end."""
         self._threads = Threads(events.failed, on_fatal)
         self._source = delay_topic(config, wheel, clock, events.intake)
         self._hand = hand = Hand(
@@ -70,6 +72,7 @@ class Reign:
 
     def tell(self) -> None:
         """Tell all its threads to end, and do not wait."""
+        self.told = True
         self._threads.tell("delay-topic", "hand", "prefetcher")
 
     def stop(self, within_s: float) -> list[str]:

@@ -40,7 +40,7 @@ from .incoming import Incoming
 from .messages import HardState, Message, Meta
 from .progress import NEVER
 from .pull import Fetch, Snapshots
-from .ready import Ready
+from .ready import Mastery, Ready
 from .states import Role
 from .status import master_address, status_of
 from .transport import Events, Silent, Transport
@@ -294,13 +294,19 @@ class Driver:
             wheel.commit(core.commit)
         if ready.became_master is not None:
             self._told_master = None
-            wheel.lead(ready.became_master.epoch, ready.became_master.stores, self._clock())
+            self._lead(core, ready.became_master)
         if ready.admit is not None:
             wheel.tell_stores(ready.admit.stores)
         if ready.fetch_from is not None:
             self._fetching.want(ready.fetch_from)
         for name, fields in ready.events:
             self._event(name, fields)
+
+    def _lead(self, core: Core, won: Mastery) -> None:
+        try:
+            self._wheel.lead(won.epoch, won.stores, self._clock(), after=core.last_index)
+        except LookupError:  # what it was elected with is gone: the next look tells the core
+            self._log_changed()
 
     def _promise(self, hard: HardState) -> None:
         while True:

@@ -73,7 +73,8 @@ class Queued:
     """(due, target, own offset) of the cancel rows in it."""
     sent: Sent | None = None
     """What its producer's table remembers."""
-    carried: Carried | None = None
+    callers: list[Carried] = field(default_factory=list)
+    """Who waits for it: the one that sent it, and some that sent it again."""
     own: bool = False
     """Made here, by this master; others were received, or found in the journal."""
 
@@ -82,8 +83,8 @@ class Queued:
         return len(self.entry.payload)
 
     def fail(self, error: SlotwheelError) -> None:
-        if self.carried is not None:
-            self.carried.fail(error)
+        for caller in self.callers:
+            caller.fail(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,7 @@ class Log:
     def wait(self, timeout_s: float) -> bool:
         """Wait for something to write; whether there is."""
         with self._lock:
-            if not self._queue and not self._closed:
+            if not self._queue:  # also when it is closed: whoever asks again must not spin
                 self._work.wait(timeout_s)
             return bool(self._queue)
 
@@ -275,8 +276,9 @@ class Log:
                 self._waiting.extend(group)
                 self._writing = []
         for queued in group:
-            if queued.carried is not None and queued.carried.early:
-                queued.carried.answer()
+            for caller in queued.callers:
+                if caller.early:
+                    caller.answer()
         self.changed()
         return []
 

@@ -203,11 +203,20 @@ class PeerWheel(Wheel):
 
     # -- the master of an epoch ------------------------------------------------------------------
 
-    def lead(self, epoch: int, stores: Mapping[str, bytes], now_ms: int) -> None:
+    def lead(
+        self, epoch: int, stores: Mapping[str, bytes], now_ms: int, *, after: int | None = None
+    ) -> None:
         """Elected: begin the epoch with an entry that names the admitted stores. Appends are taken
-        and delivery begins when it is committed (``serving``, ``on_serving``)."""
+        and delivery begins when it is committed (``serving``, ``on_serving``).
+
+        ``after``: the last entry of the log that was voted for. Errors: ``LookupError`` when it is
+        not the last one any more, because it could not be written (a full disk): its place must
+        not be given to another.
+        """
         with self._lock:
             assert not self._first_own, "leads already"
+            if after is not None and self._log.next_index - 1 != after:
+                raise LookupError(f"the log ends at {self._log.next_index - 1}, not at {after}")
             self._log.epoch = epoch
             self._epoch_offset = self._log.next_offset
             self._led_ms = now_ms

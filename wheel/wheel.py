@@ -312,7 +312,7 @@ class Wheel:
             if producer:
                 known = self._log.producers.find(producer, sequence)
                 if known is not None:
-                    return self._again(known, stored)
+                    return self._again(known, stored, early=early)
             return self._queue(data, stored, now_ms, producer, sequence, early=early).future
 
     def _queue_rows(
@@ -352,14 +352,20 @@ class Wheel:
         entry = queued.entry
         queued.piece = piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
         receipt = Receipt(entry.base_offset, entry.count, now_ms, piece.due)
-        queued.carried = Carried(receipt, Future(), early)
-        queued.carried.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
+        carried = self._wait_for(queued, receipt, early=early)
         queued.cancels = [
             (due, target, entry.base_offset + row) for row, (due, target) in enumerate(cancels)
         ]
-        return queued.carried
+        return carried
 
-    def _again(self, known: Sent, rows: pa.RecordBatch) -> Future[Receipt]:
+    @staticmethod
+    def _wait_for(queued: Queued, receipt: Receipt, *, early: bool) -> Carried:
+        carried = Carried(receipt, Future(), early)
+        carried.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
+        queued.callers.append(carried)
+        return carried
+
+    def _again(self, known: Sent, rows: pa.RecordBatch, *, early: bool) -> Future[Receipt]:
         """The answer to an entry that is here already: the first one's, once it is committed."""
         if known.count != rows.num_rows:
             raise InvalidBatch(
@@ -370,8 +376,11 @@ class Wheel:
             )
         with self._lock:
             waiting = self._log.in_queue(known.index)
-        if waiting is not None and waiting.carried is not None:
-            return waiting.carried.future
+            if waiting is not None and waiting.callers:
+                # Of one kind: a receipt that was given early is none for who waits for a majority.
+                same = [caller for caller in waiting.callers if caller.early is early]
+                receipt = waiting.callers[0].receipt
+                return (same or [self._wait_for(waiting, receipt, early=early)])[0].future
         future: Future[Receipt] = Future()
         future.set_result(
             Receipt(known.base_offset, known.count, known.created, times(rows, "due"))
@@ -439,8 +448,8 @@ class Wheel:
                 self._count(done, pieces)
                 break
         for queued in done:
-            if queued.carried is not None:
-                queued.carried.answer()
+            for caller in queued.callers:
+                caller.answer()
 
     def _count(self, done: Sequence[Queued], pieces: Sequence[Piece]) -> None:
         for queued in done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,10 @@ import pytest
 from slotwheel.delivery import hand
 from slotwheel.delivery.sink import Answer
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.due import Chunk
 from slotwheel.wheel.errors import SyncFailed
+from slotwheel.wheel.mark import Mark
+from slotwheel.wheel.schema import ROW
 from support.handrig import Rig, Script
 
 
@@ -318,3 +322,35 @@ def test_it_stops_at_once(rig: Rig) -> None:
     rig.send([("t", b"far")], 3_000_000)
     rig.start()
     rig.stop_hand()  # fails when it sleeps until then
+
+
+def test_who_may_not_deliver_hands_nothing_over(rig: Rig) -> None:
+    """A lease may end at every moment: also after a chunk was taken, also for held-back topics."""
+    answers = iter([True, False] * 20)
+    rig.hand._allowed = lambda: next(answers, False)
+    rig.send([("t", b"x")])
+    rig.start()
+    time.sleep(0.3)
+    assert rig.scripted.taken == []
+    assert rig.wheel.status().delivered == 0
+    chunk = Chunk(OLD_ROW, "t", Mark(), Mark())
+    outcome = rig.hand._deliver_held(chunk)
+    assert not outcome.answered.any()
+    assert rig.scripted.taken == []
+    rig.hand._allowed = lambda: True
+    rig.wait(lambda: len(rig.scripted.taken) == 1)
+    assert rig.hand._deliver_held(chunk).answered.all()
+
+
+OLD_ROW = pa.RecordBatch.from_pylist(
+    [
+        {
+            "offset": 9,
+            "due": datetime.fromtimestamp(0, UTC),
+            "created": datetime.fromtimestamp(0, UTC),
+            "topic": "t",
+            "headers": [],
+        }
+    ],
+    schema=ROW,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -344,3 +345,44 @@ def test_a_directory_knows_its_group_from_the_first_commit_on(peers: tuple[Peer,
         one.reopen()
         assert one.wheel.commit_index == 0
         assert one.wheel.group_key == key
+
+
+def test_no_epoch_begins_on_a_log_that_lost_its_end(
+    peers: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes back what was received, in the moment in which this peer is elected."""
+    a, b = peers
+    a.lead(1)
+    a.ship(b)
+    a.send((NOW + 1, "t", b"x"))
+    a.sync()
+    b.wheel.receive([over_the_wire(entry) for entry in a.wheel.entries(2, 2, 1000)])
+    with monkeypatch.context() as patch:
+        journal = b.wheel._log.journal
+
+        def full(entries: object) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+        patch.setattr(journal, "append", full)
+        b.wheel.write_pending(0)
+    with pytest.raises(LookupError, match="ends at 1, not at 2"):
+        b.wheel.lead(2, STORES, NOW, after=2)
+    assert b.wheel.log_view().placed == 1, "its place was not given to another"
+    b.wheel.lead(2, STORES, NOW, after=1)
+
+
+def test_an_early_receipt_is_none_for_who_waits_for_the_majority(
+    peers: tuple[Peer, Peer],
+) -> None:
+    a, _ = peers
+    a.lead(1)
+    rows = batch([(NOW, "t", b"x")])
+    early = a.wheel.append(rows, NOW, producer=7, sequence=0, early=True)
+    a.sync()
+    assert early.done()
+    for _ in range(2):
+        again = a.wheel.append(rows, NOW, producer=7, sequence=0)
+        assert not again.done()
+    assert a.wheel.append(rows, NOW, producer=7, sequence=0, early=True).done()
+    a.wheel.commit(a.wheel.log_view().durable)
+    assert again.result(0) == early.result(0)
