@@ -54,6 +54,7 @@ def _peer(
             "match": progress.match,
             "lag_entries": max(0, core.last_index - progress.match),
             "heard_ms": int(heard_s * 1000) if heard_s < 1e9 else None,
-            "admitted": bool(progress.store) and core.admitted.get(peer) == progress.store,
+            # Admitted, and said so itself: only then does it count for a majority.
+            "admitted": progress.counted > 0 and core.admitted.get(peer) == progress.store,
         }
     return told
