@@ -48,6 +48,7 @@ STOP_WITHIN_S = 1.3
 _LAST_MARK_S = 0.4
 """Kept of that time for the last mark and for closing."""
 _HAND_OVER_S = 0.3
+_HEAR_S = 0.2
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread keeps the interpreter; short, so that the hand is punctual."""
 EXIT_FATAL = 3
@@ -269,7 +270,9 @@ class Node:
         """So that the others need not find out that this one is gone. Then say nothing more."""
         try:
             if peers.step_down(_HAND_OVER_S):
-                event(log, logging.INFO, "handed over")
+                # The word to take over is on its way until the next master is heard.
+                heard = peers.wait_for_master(_HEAR_S)
+                event(log, logging.INFO, "handed over", to=heard or "nobody yet")
         except Exception:
             log.exception("the hand-over failed; the others will elect a master")
         peers.driver.stop()

@@ -30,6 +30,7 @@ from .reign import Reign
 log = logging.getLogger("slotwheel.node")
 
 LOOK_EVERY_S = 0.1
+_POLL_S = 0.005
 _REIGN_STOP_S = 0.5
 _LAST_CHUNK_S = 0.05
 """How long a hand-over waits for the chunk that is being delivered; one that is answered later is
@@ -116,6 +117,13 @@ class Peers:
                 self._paused = False
                 self._wheel.hold_appends(False)
                 self._changed.set()
+
+    def wait_for_master(self, timeout_s: float) -> str:
+        """Wait until a master is known; its node id, empty if none is in time."""
+        deadline = time.monotonic() + timeout_s
+        while not (master := self.status()["master"]) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return str(master or "")
 
     def status(self) -> dict[str, Any]:
         return self.driver.status()
