@@ -119,7 +119,8 @@ def test_a_wiped_peer_is_filled_from_a_snapshot_and_counts_again(tmp_path: Path)
         assert sorted(group.master().deliver(now_ms() + 100_000)) == sorted(
             [b"%d" % n * 500 for n in range(50)] + [b"after", b"more"]
         )
-        assert group.all[me].wheel.commit_index == group.master().wheel.commit_index
+        # Delivering told a mark, which is on its way.
+        eventually(lambda: group.all[me].wheel.commit_index == group.master().wheel.commit_index)
     finally:
         group.stop()
     for one in group.all.values():
