@@ -118,7 +118,7 @@ def _check(known: Mapping[str, Any], config: WheelConfig, *, replicated: bool) -
     if replicated and "stores" not in known:
         raise InvalidConfiguration(
             "the data directory was filled by a node without peers and cannot join a group",
-            remedy="Start it without --peer until it is empty, or give a new --data",
+            remedy="Give a new --data; what is pending here is delivered by starting it without --peer",
         )
     if not replicated and "stores" in known:
         raise InvalidConfiguration(
