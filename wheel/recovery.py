@@ -118,7 +118,7 @@ def _check(known: Mapping[str, Any], config: WheelConfig, *, replicated: bool) -
     if replicated and "stores" not in known:
         raise InvalidConfiguration(
             "the data directory was filled by a node without peers and cannot join a group",
-            remedy="Give a new --data; what is pending here is delivered by starting it without --peer",
+            remedy="Give a new --data; started without --peer, this one delivers what is pending",
         )
     if not replicated and "stores" in known:
         raise InvalidConfiguration(
