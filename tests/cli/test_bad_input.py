@@ -354,13 +354,16 @@ def test_hostile_clients_cost_neither_the_node_nor_its_memory(node: NodeProcess)
             ):
                 connection.sendall(rng.randbytes(size))
 
-    for _ in range(2):  # what the allocators keep for themselves, they have after this
-        attack()
-    before = process.memory_info().rss
-    for _ in range(10):
-        attack()
-    deadline = time.monotonic() + 10
-    while process.memory_info().rss > before + 48 * MIB:
-        assert time.monotonic() < deadline, "memory of refused batches is kept"
-        time.sleep(0.1)
+    # Allocators keep some of it, the more the more threads had a part in it, but not ever more: a
+    # round brings more than 700 MB, and in one of a few rounds almost nothing may stay.
+    sizes = [process.memory_info().rss]
+    for _ in range(6):
+        for _ in range(10):
+            attack()
+        time.sleep(0.5)
+        sizes.append(process.memory_info().rss)
+        if sizes[-1] <= sizes[-2] + 48 * MIB:
+            break
+    else:
+        pytest.fail(f"memory of refused batches is kept: {[size // MIB for size in sizes]} MiB")
     assert answer_to(node.address, rows(3), append) is None
