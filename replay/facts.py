@@ -1,0 +1,84 @@
+"""A fact: that a row was seen somewhere. 64 bytes, fixed width, whatever the message's size.
+
+Theory: to judge a message one must see all that is known of it side by side: what was accepted, on
+which peers, what lies in slot files, what arrived. Bringing rows together is what a cluster is slow
+at, so what travels is small: the message's content is a digest by then. And it does not travel row
+by row: facts of a range of offsets are packed into one binary value (``bucket_of``), which Spark
+moves whole, and NumPy takes apart again.
+
+Source: DESIGN section 2, step 8.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Facts = npt.NDArray[np.void]
+"""Shape (n,), dtype ``FACT``."""
+
+
+class Seen(IntEnum):
+    """Where a row was seen. 0 is never valid."""
+
+    ACCEPTED = 1
+    """A message in a journal entry. ``where``: the entry's index; ``at``: its epoch."""
+    CANCEL = 2
+    """A cancel row in a journal entry, at its own offset. ``where``, ``at``: as above."""
+    CANCELLED = 3
+    """The target of a cancel row in a journal entry, at the target's offset. ``where``: offset of
+    the cancel row; ``at``: its ``created``."""
+    SLOT = 4
+    """A row in a live slot file. ``where``: the second of the file's name."""
+    ARCHIVED = 5
+    """A row in a slot file of the archive. ``where``: the second of the file's name."""
+    DELIVERED = 6
+    """A record in its topic. ``at``: when it got there, ms; ``where``: position in the topic."""
+    DEAD = 7
+    """A record in the dead-letter topic, described as it was before. ``at``, ``where``: as above."""
+    RECEIPT = 8
+    """A message that a producer holds a receipt for. ``where``: its number in the file."""
+
+
+CANCEL_ROW = 1
+"""Flag of a SLOT or ARCHIVED fact: a cancel row."""
+FORGED = 2
+"""Flag of a DELIVERED or DEAD fact: the id's check is not what the group's key gives."""
+NO_DIGEST = 4
+"""Flag: ``digest`` says nothing."""
+
+FACT = np.dtype(
+    [
+        ("offset", "<i8"),  # the message's offset in the wheel's log
+        ("due", "<i8"),  # ms
+        ("created", "<i8"),  # ms; -1: not known here
+        ("digest", "<u8"),  # of topic, key, value and headers
+        ("at", "<i8"),  # see Seen
+        ("where", "<i8"),  # see Seen
+        ("topic", "<u4"),  # CRC-32C of the topic's name; 0 for a cancel row
+        ("partition", "<i4"),  # asked for, or where it arrived; -1: none
+        ("file", "<u4"),  # File.number
+        ("peer", "<u2"),  # File.peer
+        ("seen", "u1"),  # Seen
+        ("flags", "u1"),  # CANCEL_ROW | FORGED | NO_DIGEST
+    ]
+)
+assert FACT.itemsize == 64
+
+BUCKET_BITS = 18
+"""Facts of 2**18 consecutive offsets come together in one task."""
+
+
+def bucket_of(offset: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return offset >> BUCKET_BITS
+
+
+def pack(facts: Facts) -> bytes:
+    return facts.tobytes()
+
+
+def unpack(data: bytes) -> Facts:
+    """Facts as they were packed; a view of ``data``, not writable."""
+    return np.frombuffer(data, FACT)

@@ -1,0 +1,88 @@
+"""What there is to read: values that the driver makes and the tasks use. No input or output here.
+
+A ``Layout`` is everything that belongs to one wheel group: its peers (data directories), and files,
+each of which belongs to a peer or, for dumps and receipts, to none (peer ``NO_PEER``).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+JOURNAL, SLOT, TOPIC, DUMP, RECEIPTS = KINDS = ("journal", "slot", "topic", "dump", "receipts")
+NO_PEER = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file to read. Positions and sizes in bytes."""
+
+    number: int
+    """Its place in ``Layout.files``; facts name it."""
+    kind: str
+    """One of ``KINDS``."""
+    path: str
+    """Where a task opens it."""
+    name: str
+    """What a report calls it: the peer's name and the path below its directory."""
+    nbytes: int
+    """How much is to be read."""
+    peer: int = NO_PEER
+    archived: bool = False
+    second: int = -1
+    """SLOT: whose rows it holds."""
+    length: int = -1
+    """SLOT: the committed length, from the catalog or the archived file's name; -1: not known."""
+    crc: int = -1
+    """SLOT: CRC-32C of that; -1: not known."""
+    rows: int = -1
+    """SLOT: rows by the catalog; -1: not known."""
+    first: int = -1
+    """JOURNAL: index of the first entry. TOPIC: position of the first row."""
+    is_last: bool = False
+    """JOURNAL: the newest live segment of its peer, whose end may be torn."""
+    topic: str = ""
+    """TOPIC, DUMP: the topic, if it is known before reading."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> File:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One data directory, as it was when the layout was made."""
+
+    name: str
+    """The directory as the user gave it; short where that is unambiguous."""
+    root: str
+    checkpoint_index: int = 0
+    spilled: int = 0
+    """Rows below this offset are in slot files, or were covered when they were spilled."""
+    checkpoint_marks: str = ""
+    """``Marks`` of the checkpoint, encoded, hex; empty: none."""
+    slots: int = 0
+    """Live slot files by the catalog."""
+    is_replica: bool = False
+    """Whether it belongs to a group of several peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """``key``: of the group's ids, 16 bytes as hex; empty when no directory tells it."""
+
+    group: str
+    key: str
+    peers: list[Peer]
+    files: list[File]
+    problems: list[str] = field(default_factory=list)
+    """``Problem`` as JSON: what is wrong with a directory as such."""
+    made_ms: int = 0
+    """When it was made. Topics are read after that."""
+    dead_letter_topic: str = "slotwheel-dead-letters"
+
+    def of(self, *kinds: str) -> list[File]:
+        return [file for file in self.files if file.kind in kinds]

@@ -1,0 +1,41 @@
+"""What a validator finds: one row each, the same schema for all of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+INTEGRITY, PLACEMENT, AGREEMENT = "integrity", "placement", "agreement"
+CONSERVATION, PUNCTUALITY, ORDER = "conservation", "punctuality", "order"
+VALIDATORS = (INTEGRITY, PLACEMENT, AGREEMENT, CONSERVATION, PUNCTUALITY, ORDER)
+
+PROBLEM_SCHEMA = (
+    "validator string, kind string, id string, offset bigint, due_ms bigint, file string,"
+    " position bigint, text string"
+)
+"""Spark's schema of problems; the fields of ``Problem`` in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``id``: of the message, empty for a fault of a file; ``file``: as the layout names it, empty
+    for a fault of a message; ``position``: byte in the file or position in the topic, -1: none."""
+
+    validator: str
+    """One of ``VALIDATORS``."""
+    kind: str
+    """A word or two, by which problems are counted: "lost", "early", "damaged", ..."""
+    text: str
+    """A sentence: what was expected, and what was found."""
+    id: str = ""
+    offset: int = -1
+    due_ms: int = -1
+    file: str = ""
+    position: int = -1
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Problem:
+        return cls(**json.loads(text))
