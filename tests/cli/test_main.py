@@ -6,11 +6,13 @@ import io
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
+import psutil
 import pytest
 
 from slotwheel.cli import main, send, shared
@@ -131,10 +133,16 @@ def test_an_interrupted_command_is_130() -> None:
         assert process.stdin is not None
         process.stdin.write(b"x\n")
         process.stdin.flush()
+        # Its client's threads run: from now on it waits for more lines, and for a node.
+        limit = time.monotonic() + 30
+        while psutil.Process(process.pid).num_threads() < 4:
+            assert process.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.05)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(2)  # it waits for more lines, and for a node
+            process.wait(0.5)
         process.send_signal(signal.SIGINT)
-        assert process.wait(5) == 130
+        assert process.wait(20) == 130
 
 
 def test_time_spans() -> None:
