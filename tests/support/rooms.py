@@ -22,14 +22,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "wheel": frozenset(),
     "replication": frozenset({"wheel"}),
     "delivery": frozenset({"wheel"}),
-    "replay": frozenset({"wheel"}),
+    "replay": frozenset({"wheel", "delivery"}),
     "node": ROOMS - {"cli"} | {ROOT_ROOM},
     "cli": ROOMS | {ROOT_ROOM},
 }
 
-# What the client may use of the engine: modules that hold formats, ids, errors and limits, and no
-# state. A module of that kind is added here when it comes.
-WHEEL_MODULES = {"client": frozenset({"config", "errors", "ids", "protocol", "rows", "schema"})}
+# Of some rooms another may use only what holds formats, ids, errors and limits, and no state: the
+# client of the engine, replay of delivery (a topic's files, and the headers of what was sent). A
+# module of that kind is added here when it comes.
+ONLY_MODULES = {
+    ("client", "wheel"): frozenset(
+        {"config", "digest", "errors", "ids", "protocol", "rows", "schema"}
+    ),
+    ("replay", "delivery"): frozenset({"deadletters", "records", "topicfile"}),
+}
+# What only one room imports, and of the command line's modules only the one that is named.
+PYSPARK = "pyspark"
+PYSPARK_ONLY = ("replay/", "cli/replay.py")
 
 # The engine: files and time are handed in.
 SEAM = frozenset({"wheel/files.py", "wheel/state.py"})
@@ -159,6 +168,8 @@ def _import_violations(path: PurePosixPath, tree: ast.Module) -> Iterator[str]:
         if found.level == 0:
             if first in ROOMS:
                 yield f"{where} `{first}` without slotwheel is somebody else's package"
+            elif first == PYSPARK and room and not str(path).startswith(PYSPARK_ONLY):
+                yield f"{where} only {' and '.join(PYSPARK_ONLY)} import {PYSPARK}"
             elif first != ROOT_ROOM:
                 continue
             elif not room:
@@ -186,10 +197,10 @@ def _judge(where: str, room: str, target: str) -> Iterator[str]:
         return
     if to not in MAY_IMPORT[room]:
         yield f"{where} {room} may not import {to}"
-    elif to == "wheel" and room in WHEEL_MODULES:
+    elif (room, to) in ONLY_MODULES:
         module = rest.partition(".")[0]
-        if module not in WHEEL_MODULES[room]:
-            yield f"{where} {room} uses only the engine's formats, not wheel.{module}"
+        if module not in ONLY_MODULES[room, to]:
+            yield f"{where} {room} uses only the formats of {to}, not {to}.{module}"
 
 
 def _engine_violations(path: str, tree: ast.Module) -> Iterator[str]:
