@@ -1,0 +1,88 @@
+"""What a task says about each file that it read: one small value a file, whatever the file's size.
+
+The driver takes these, and only these, from the scan: they are what it must know before a row can
+be judged - which offsets a peer's journal covers, where something is missing, up to where rows were
+committed, what the group's key is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+TOPICS_MAX = 10_000
+"""Names kept of one file; beyond that only their CRCs are known."""
+Ranges = list[list[int]]
+"""``[base, next]`` pairs of offsets, ascending and apart."""
+
+
+@dataclass(slots=True)
+class FileSummary:
+    """``number``: of the file; of a Kafka source there are several of one number, one a task."""
+
+    number: int
+    rows: int = 0
+    entries: int = 0
+    """JOURNAL: entries read, of any kind."""
+    first_index: int = -1
+    last_index: int = -1
+    last_epoch: int = -1
+    offsets: Ranges = field(default_factory=list)
+    """JOURNAL: offsets of the rows read."""
+    gaps: Ranges = field(default_factory=list)
+    """JOURNAL: offsets between rows read that are missing, because of damage."""
+    marks: str = ""
+    """JOURNAL: the newest ``Marks`` in it, hex; empty: none."""
+    marks_index: int = -1
+    max_l: int = -1
+    """JOURNAL: the largest L of a mark. Lower offsets were committed: they had been handed out."""
+    group: str = ""
+    key: str = ""
+    """JOURNAL: group and key (hex) of the last configuration in it; empty: none."""
+    topics: dict[int, str] = field(default_factory=dict)
+    """CRC-32C of a topic's name: the name."""
+    topics_omitted: bool = False
+    """There were more than ``TOPICS_MAX``."""
+    damaged: bool = False
+    """Rows of it may be missing."""
+    first_delivered_ms: int = -1
+    last_delivered_ms: int = -1
+    """TOPIC, DUMP: when the first and the last record got there; -1: no record."""
+    foreign: int = 0
+    """Rows of another group, or without an id: counted and left out."""
+    problems_cut: int = 0
+    """Problems found in it and not reported, because there were too many."""
+    note: str = ""
+    """Anything else worth a line, for a person."""
+
+    def add_offsets(self, base: int, next_offset: int) -> None:
+        """Rows ``base <= offset < next_offset``, read in the order of the journal."""
+        if self.offsets and self.offsets[-1][1] == base:
+            self.offsets[-1][1] = next_offset
+            return
+        if self.offsets and self.offsets[-1][1] < base:
+            self.gaps.append([self.offsets[-1][1], base])
+        self.offsets.append([base, next_offset])
+
+    def add_topics(self, topics: dict[int, str]) -> None:
+        for crc, name in topics.items():
+            if crc not in self.topics:
+                if len(self.topics) >= TOPICS_MAX:
+                    self.topics_omitted = True
+                    return
+                self.topics[crc] = name
+
+    def add_delivered(self, first_ms: int, last_ms: int) -> None:
+        known = self.first_delivered_ms >= 0
+        self.first_delivered_ms = min(self.first_delivered_ms, first_ms) if known else first_ms
+        self.last_delivered_ms = max(self.last_delivered_ms, last_ms)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> FileSummary:
+        fields = json.loads(text)
+        # JSON knows only text as a key.
+        fields["topics"] = {int(crc): name for crc, name in fields["topics"].items()}
+        return cls(**fields)
