@@ -37,8 +37,8 @@ class Seen(IntEnum):
     DELIVERED = 6
     """A record in its topic. ``at``: when it got there, ms; ``where``: position in the topic."""
     DEAD = 7
-    """A record in the dead-letter topic, described as it was before it came there. ``at``, ``where``:
-    as above."""
+    """A record in the dead-letter topic, described as it was before. ``at``, ``where``: as for
+    DELIVERED."""
     RECEIPT = 8
     """A message that a producer holds a receipt for. ``where``: its number in the file."""
 
