@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+
+import pyarrow as pa
 
 INTEGRITY, PLACEMENT, AGREEMENT = "integrity", "placement", "agreement"
 CONSERVATION, PUNCTUALITY, ORDER = "conservation", "punctuality", "order"
@@ -14,6 +17,16 @@ PROBLEM_SCHEMA = (
     " position bigint, text string"
 )
 """Spark's schema of problems; the fields of ``Problem`` in its order."""
+PROBLEM_ARROW = pa.schema(
+    [
+        *((name, pa.utf8()) for name in ("validator", "kind", "id")),
+        *((name, pa.int64()) for name in ("offset", "due_ms")),
+        ("file", pa.utf8()),
+        ("position", pa.int64()),
+        ("text", pa.utf8()),
+    ]
+)
+"""The same for Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +52,8 @@ class Problem:
     @classmethod
     def from_json(cls, text: str) -> Problem:
         return cls(**json.loads(text))
+
+
+def problem_batch(problems: Sequence[Problem]) -> pa.RecordBatch:
+    """Problems as rows, for a function that Spark calls with Arrow batches."""
+    return pa.RecordBatch.from_pylist([asdict(one) for one in problems], schema=PROBLEM_ARROW)
