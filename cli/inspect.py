@@ -17,13 +17,13 @@ from ..delivery.topicreader import TopicReader, check_exists, topics
 from ..delivery.topicreader import walk as walk_topic
 from ..wheel.entry import Entry, Kind
 from ..wheel.errors import Damaged, InvalidConfiguration
+from ..wheel.payloads import decode_rows
 from ..wheel.scan import walk as walk_journal
 from ..wheel.schema import check_topic, times
 from ..wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.segment import is_segment_name
 from ..wheel.slotfile import SLOT_DIRECTORY, path_of, second_of
 from ..wheel.verify import read_slot, slot_blocks
-from ..wheel.verify_journal import decode_rows
 from .directory import ReadOnlyFiles, load_state, reading
 from .printing import Fields, Printer, message_fields, quiet_pipe, row_fields
 from .records import entry_fields, marks_fields, public, slot_fields

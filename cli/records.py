@@ -6,11 +6,11 @@ from typing import Any
 
 from ..wheel.entry import Kind
 from ..wheel.mark import Marks
+from ..wheel.payloads import decode_config, decode_rows
 from ..wheel.scan import Located
 from ..wheel.schema import times
 from ..wheel.slotfile import path_of
 from ..wheel.state import SlotInfo
-from ..wheel.verify_journal import decode_config, decode_rows
 from .printing import Fields
 
 

@@ -39,6 +39,8 @@ class File:
     """SLOT: rows by the catalog; -1: not known."""
     first: int = -1
     """JOURNAL: index of the first entry. TOPIC: position of the first row."""
+    end: int = -1
+    """JOURNAL: one past the last index that it must hold; -1: not known."""
     is_last: bool = False
     """JOURNAL: the newest live segment of its peer, whose end may be torn."""
     topic: str = ""

@@ -24,10 +24,10 @@ from .entry import Entry, Kind
 from .epochs import Epochs
 from .errors import Damaged, UnsupportedVersion
 from .mark import Marks
+from .payloads import decode_rows
 from .scan import Located, walk
 from .segment import DIRECTORY, SEGMENT_BYTES, SegmentHeader, index_of, is_segment_name
 from .tail import Piece, piece_of
-from .verify_journal import decode_rows
 
 
 class Log:

@@ -123,6 +123,18 @@ class SegmentReader:
                 found = data.find(FRAME_MAGIC, found + 1)
         return best
 
+    def next_frame(self, position: int) -> int | None:
+        """Where the next valid frame behind ``position`` begins; None if there is none."""
+        for at in range(position + ALIGNMENT, self.size, _WINDOW_BYTES):
+            data = self.handle.pread(_WINDOW_BYTES + FRAME_BYTES - ALIGNMENT, at)
+            found = data.find(FRAME_MAGIC)
+            while found >= 0:
+                frame = data[found : found + FRAME_BYTES]
+                if found % ALIGNMENT == 0 and self._durable_of(frame, at + found) >= 0:
+                    return at + found
+                found = data.find(FRAME_MAGIC, found + 1)
+        return None
+
     def _durable_of(self, frame: bytes, position: int) -> int:
         try:
             return decode_frame(frame, self._seed, self.path, position, self._max)[1]

@@ -11,33 +11,18 @@ Rules: as in ``verify.py``; memory is bounded by one entry.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
-from .entry import Entry, Kind
+from .entry import Kind
 from .errors import Damaged, UnsupportedVersion
 from .files import Files
 from .findings import Checked
 from .mark import Mark, Marks
+from .payloads import decode_config, decode_rows
 from .scan import ENTRY_BYTES_MAX, Located, SegmentReader
-from .schema import PAYLOAD
-from .segment import (
-    ALIGNMENT,
-    DIRECTORY,
-    FRAME_BYTES,
-    FRAME_MAGIC,
-    SEGMENT_BYTES,
-    STORE_ID_BYTES,
-    decode_frame,
-    is_segment_name,
-    is_spare_name,
-)
+from .segment import DIRECTORY, SEGMENT_BYTES, is_segment_name, is_spare_name
 from .state import Stored
-
-_WINDOW_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -159,7 +144,7 @@ def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) 
         try:
             located = reader.entry(position)
         except (Damaged, UnsupportedVersion) as error:
-            following = next_frame(reader, position)
+            following = reader.next_frame(position)
             if is_last and isinstance(error, Damaged):
                 durable = max(log.durable, reader.witness(position))
                 # A running node may have been writing it, and gone on. So it is looked at again,
@@ -196,25 +181,6 @@ def _is_whole(reader: SegmentReader, position: int) -> bool:
     except (Damaged, UnsupportedVersion):
         return False
     return True
-
-
-def next_frame(reader: SegmentReader, position: int) -> int | None:
-    """Where the next valid frame behind ``position`` begins; None if there is none."""
-    seed = reader.header.seed
-    for at in range(position + ALIGNMENT, reader.size, _WINDOW_BYTES):
-        data = reader.handle.pread(_WINDOW_BYTES + FRAME_BYTES - ALIGNMENT, at)
-        found = data.find(FRAME_MAGIC)
-        while found >= 0:
-            if found % ALIGNMENT == 0:
-                frame = data[found : found + FRAME_BYTES]
-                try:
-                    decode_frame(frame, seed, reader.path, at + found, ENTRY_BYTES_MAX)
-                except Damaged:
-                    pass
-                else:
-                    return at + found
-            found = data.find(FRAME_MAGIC, found + 1)
-    return None
 
 
 def _check_order(item: Checked, located: Located, log: _Log) -> None:
@@ -262,40 +228,6 @@ def _check_content(item: Checked, located: Located, log: _Log) -> None:
 def _check_mark(item: Checked, position: int, before: Mark, mark: Mark) -> None:
     if (mark.c, mark.r) < (before.c, before.r) or mark.L < before.L:
         item.fault(position, f"a mark at or beyond {before}", mark)
-
-
-def decode_rows(entry: Entry, where: str) -> pa.RecordBatch:
-    """The rows of an entry (PAYLOAD schema), safe to compute with. Errors: ``Damaged``."""
-    try:
-        rows = pa.ipc.read_record_batch(pa.py_buffer(entry.payload), PAYLOAD)
-        rows.validate(full=True)
-    except (pa.ArrowException, ValueError, EOFError, OSError) as error:
-        raise Damaged(where, 0, expected="a record batch", found=str(error)[:200]) from None
-    if rows.num_rows != entry.count:
-        raise Damaged(where, 0, expected=f"{entry.count} rows", found=rows.num_rows)
-    return rows
-
-
-def decode_config(entry: Entry, where: str) -> dict[str, object]:
-    """The wheel group's configuration. Errors: ``Damaged``."""
-    try:
-        config = json.loads(bytes(entry.payload))
-        missing = {"group", "key", "slots"} - set(config)
-    except (ValueError, TypeError) as error:
-        raise Damaged(where, 0, expected="a configuration", found=str(error)[:200]) from None
-    if missing:
-        raise Damaged(where, 0, expected="group, key and slots", found=f"no {sorted(missing)}")
-    stores = config.get("stores", {})
-    if not isinstance(stores, dict) or not all(map(_is_store_id, stores.values())):
-        raise Damaged(where, 0, expected="a store id of each peer", found=str(stores)[:200])
-    return dict(config)
-
-
-def _is_store_id(text: object) -> bool:
-    try:
-        return isinstance(text, str) and len(bytes.fromhex(text)) == STORE_ID_BYTES
-    except ValueError:
-        return False
 
 
 def _check_end(item: Checked, log: _Log) -> None:

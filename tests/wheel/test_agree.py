@@ -16,11 +16,11 @@ from slotwheel.wheel.agree import Agreement, Peer, compare
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.entry import Entry, Kind
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
+from slotwheel.wheel.payloads import decode_rows
 from slotwheel.wheel.schema import times
 from slotwheel.wheel.segment import segment_path
 from slotwheel.wheel.slotfile import path_of
 from slotwheel.wheel.state import Update
-from slotwheel.wheel.verify_journal import decode_rows
 from support.journals import flipped
 from support.peerdirs import (
     CONFIG,

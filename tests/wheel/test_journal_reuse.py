@@ -365,7 +365,7 @@ def test_verifying_beside_a_running_node(
         journal = reusing(files)
         calls += 1
         seen = done = 0
-        read, search = SegmentReader.entry, verifier.next_frame
+        read, search = SegmentReader.entry, SegmentReader.next_frame
 
         def stop(journal: Journal = journal, at: int = calls) -> None:
             nonlocal seen, done
@@ -387,7 +387,7 @@ def test_verifying_beside_a_running_node(
 
         with monkeypatch.context() as patch:
             patch.setattr(SegmentReader, "entry", entry_then)
-            patch.setattr(verifier, "next_frame", search_then)
+            patch.setattr(SegmentReader, "next_frame", search_then)
             found = notes_and_faults(files)
         journal.close()
         assert found == ([], []), f"stopped at {calls}"

@@ -11,10 +11,10 @@ import pytest
 from slotwheel.wheel.entry import Entry, Kind
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.mark import Mark, Marks
+from slotwheel.wheel.payloads import decode_config
 from slotwheel.wheel.slotfile import path_of
 from slotwheel.wheel.snapshot import SnapshotSink, SnapshotSource
 from slotwheel.wheel.state import Update
-from slotwheel.wheel.verify_journal import decode_config
 from support.journals import flipped
 from support.peerdirs import (
     CONFIG,
