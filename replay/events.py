@@ -27,9 +27,9 @@ class Rows:
 
     file: File
     rows: pa.RecordBatch
-    index: Int64s | None = None
+    index: int | Int64s = -1
     """JOURNAL: index of the entry of each row."""
-    epoch: Int64s | None = None
+    epoch: int | Int64s = -1
     """JOURNAL: its epoch."""
     position: int = 0
     """RECEIPTS: number of the first row."""

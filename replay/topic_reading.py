@@ -45,7 +45,7 @@ def read_topic(file: File) -> Iterator[Event]:
         header = IndexHeader.decode(index, str(index_path), file.first)
         blocks, _ = parse_index(index, str(index_path), header)
     except SlotwheelError as error:
-        yield _problem(file, error, SEGMENT_SUFFIX, INDEX_SUFFIX)
+        yield _problem(file, error, file.name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX))
         yield Ended(file, damaged=True)
         return
     with pa.memory_map(file.path) as source:
@@ -177,10 +177,9 @@ class _Gathered:
         yield Rows(self._file, rows, position=number, topic=self._topic, group=self._group)
 
 
-def _problem(file: File, error: SlotwheelError, *renamed: str) -> Event:
-    """``renamed``: which ending of the file's name stands for which."""
-    name = file
+def _problem(file: File, error: SlotwheelError, index_name: str = "") -> Event:
+    """``index_name``: of the index, when it is that which is damaged."""
     if isinstance(error, Damaged):
-        where = f" ({file.name.replace(*renamed)})" if renamed else ""
-        return damage(name, "damaged", error.position, f"{error.expected}{where}", error.found)
-    return damage(name, "damaged", 0, "a known version", error)
+        where = f" in {index_name}" if index_name else ""
+        return damage(file, "damaged", error.position, f"{error.expected}{where}", error.found)
+    return damage(file, "damaged", 0, "a known version", error)
