@@ -125,7 +125,9 @@ def decimals(values: pa.Array) -> Int64s:
     try:
         numbers = values.cast(pa.utf8()).cast(pa.int64())
     except pa.ArrowInvalid:
-        return np.array([_decimal(value) for value in values.to_pylist()], np.int64)
+        return np.array(
+            [_decimal(value) for value in values.cast(pa.binary()).to_pylist()], np.int64
+        )
     return np.asarray(pc.fill_null(numbers, -1), dtype=np.int64)
 
 

@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 TOPICS_MAX = 10_000
-"""Names kept of one file; beyond that only their CRCs are known."""
+"""Names told by one task; beyond that only their CRCs are known."""
 Ranges = list[list[int]]
 """``[base, next]`` pairs of offsets, ascending and apart."""
 
@@ -40,7 +40,7 @@ class FileSummary:
     key: str = ""
     """JOURNAL: group and key (hex) of the last configuration in it; empty: none."""
     topics: dict[int, str] = field(default_factory=dict)
-    """CRC-32C of a topic's name: the name."""
+    """CRC-32C of a topic's name: the name. Of the files of one task, the first that has it."""
     topics_omitted: bool = False
     """There were more than ``TOPICS_MAX``."""
     damaged: bool = False
@@ -64,25 +64,22 @@ class FileSummary:
             self.gaps.append([self.offsets[-1][1], base])
         self.offsets.append([base, next_offset])
 
-    def add_topics(self, topics: dict[int, str]) -> None:
-        for crc, name in topics.items():
-            if crc not in self.topics:
-                if len(self.topics) >= TOPICS_MAX:
-                    self.topics_omitted = True
-                    return
-                self.topics[crc] = name
-
     def add_delivered(self, first_ms: int, last_ms: int) -> None:
         known = self.first_delivered_ms >= 0
         self.first_delivered_ms = min(self.first_delivered_ms, first_ms) if known else first_ms
         self.last_delivered_ms = max(self.last_delivered_ms, last_ms)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        """Only what is not as it is by default: there may be a hundred thousand of them."""
+        said = {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
+        return json.dumps({"number": self.number, **said})
 
     @classmethod
     def from_json(cls, text: str) -> FileSummary:
         fields = json.loads(text)
         # JSON knows only text as a key.
-        fields["topics"] = {int(crc): name for crc, name in fields["topics"].items()}
-        return cls(**fields)
+        topics = {int(crc): name for crc, name in fields.pop("topics", {}).items()}
+        return cls(**fields, topics=topics)
+
+
+_DEFAULTS = asdict(FileSummary(-1))

@@ -16,10 +16,17 @@ CONFIGURATION = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.pyspark.python": sys.executable,
-    "spark.pyspark.driver.python": sys.executable,
 }
+# Spark sets its log level only when it has started, and has warned of a few things by then.
+LOGGING = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c: %m%n%ex
+"""
 
 
 @contextmanager
@@ -28,19 +35,21 @@ def spark_session(directory: Path, **more: str) -> Iterator[Any]:
     further settings, with ``_`` in place of the points."""
     from pyspark.sql import SparkSession
 
+    logging = directory / "log4j2.properties"
+    logging.write_text(LOGGING)
     builder = SparkSession.builder.master("local[2]").appName("slotwheel tests")
     settings = {
         **CONFIGURATION,
         "spark.local.dir": str(directory / "spark"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        # Before the log level can be set, Spark would write warnings of its start.
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory} -Xss4m",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
         **{name.replace("_", "."): value for name, value in more.items()},
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    # Otherwise whatever `python3` is runs the tasks; Spark reads this from the environment alone.
+    session.sparkContext.pythonExec = sys.executable
     try:
         yield session
     finally:

@@ -1,0 +1,204 @@
+"""What one task says of the files of a real data directory, whole and damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from slotwheel.replay import layout, onefile
+from slotwheel.replay.chunks import OrderChunk
+from slotwheel.replay.facts import FACT, Facts, Seen, unpack
+from slotwheel.replay.files import JOURNAL, SLOT, TOPIC, File, Layout
+from slotwheel.replay.filescan import SCANNED_ARROW, TaskScan
+from slotwheel.replay.making import Terms
+from slotwheel.replay.problems import Problem
+from slotwheel.replay.summary import FileSummary
+from slotwheel.wheel.mark import Marks
+from slotwheel.wheel.schema import ROW
+from support.datadirs import START_MS, filled
+from support.factrows import TERMS, as_spark, kafka_rows, rows
+
+
+class Told:
+    """What a scan said, taken apart."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self.files: list[FileSummary] = []
+        self.problems: list[Problem] = []
+        self.chunks: list[OrderChunk] = []
+        packed: list[Facts] = [np.empty(0, FACT)]
+        for batch in batches:
+            assert batch.schema.equals(SCANNED_ARROW)
+            for row in batch.to_pylist():
+                if row["what"] == "facts":
+                    packed.append(unpack(row["data"]))
+                    assert len(packed[-1]) == row["count"]
+                elif row["what"] == "file":
+                    self.files.append(FileSummary.from_json(row["text"]))
+                    assert (row["file"], row["count"]) == (
+                        self.files[-1].number,
+                        self.files[-1].rows,
+                    )
+                elif row["what"] == "problem":
+                    self.problems.append(Problem.from_json(row["text"]))
+                else:
+                    self.chunks.append(OrderChunk.from_json(row["text"]))
+        self.facts = np.concatenate(packed)
+
+    def offsets(self, seen: Seen) -> list[int]:
+        return sorted(self.facts[self.facts["seen"] == seen]["offset"].tolist())
+
+
+def scan(files: Iterable[File], terms: Terms) -> Told:
+    task = TaskScan(terms)
+
+    def batches() -> Iterable[pa.RecordBatch]:
+        for file in files:
+            yield from task.file(file)
+        yield from task.end()
+
+    return Told(batches())
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Layout:
+    filled(tmp_path / "d", segment_bytes=1 << 20)
+    return layout.find([str(tmp_path / "d")])
+
+
+def terms_of(there: Layout) -> Terms:
+    return Terms(there.group, there.key)
+
+
+def test_a_whole_directory(there: Layout) -> None:
+    told = scan(there.files, terms_of(there))
+    assert told.problems == []
+    assert told.offsets(Seen.ACCEPTED) == list(range(406))
+    # What is in no slot file yet is the tail; what was delivered has left with its slot, or not.
+    assert told.offsets(Seen.DELIVERED) == list(range(6))
+    assert set(told.offsets(Seen.SLOT)) <= set(range(86))
+    for seen in (Seen.SLOT, Seen.DELIVERED):
+        for fact in told.facts[told.facts["seen"] == seen]:
+            (accepted,) = told.facts[
+                (told.facts["seen"] == Seen.ACCEPTED) & (told.facts["offset"] == fact["offset"])
+            ]
+            for name in ("due", "created", "digest", "topic", "partition"):
+                assert fact[name] == accepted[name]
+    assert not told.facts["flags"].any()
+
+    assert [one.number for one in told.files] == [file.number for file in there.files]
+    by_kind: dict[str, list[FileSummary]] = {}
+    for one in told.files:
+        by_kind.setdefault(there.files[one.number].kind, []).append(one)
+    journal, topic = by_kind[JOURNAL], by_kind[TOPIC]
+    assert [one.offsets for one in journal] == [[[0, 406]]]
+    assert not any(one.gaps or one.damaged for one in told.files)
+    assert (journal[0].group, journal[0].key) == (there.group, there.key)
+    marks = Marks.decode(bytes.fromhex(journal[0].marks))
+    assert marks.delivered == 6
+    assert journal[0].max_l == marks.main.L == 85
+    assert journal[0].first_index == 1
+    assert journal[0].last_index > journal[0].marks_index > 0
+    assert (topic[0].first_delivered_ms, topic[0].last_delivered_ms) == (
+        START_MS + 103,
+        START_MS + 200,
+    )
+    # Every name once a task.
+    assert [list(one.topics.values()) for one in told.files if one.topics] == [["orders"]]
+    # The first rows were accepted less than five seconds before they were due.
+    assert told.chunks == []
+
+
+def test_a_directory_of_another_group_is_foreign(there: Layout) -> None:
+    told = scan(there.of(TOPIC), Terms("other"))
+    assert (told.files[0].foreign, len(told.facts)) == (6, 0)
+
+
+def write_slot(path: Path, batches: list[pa.RecordBatch]) -> File:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, ROW) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    second = int(path.stem)
+    return File(0, SLOT, str(path), path.name, path.stat().st_size, 0, second=second)
+
+
+def slot(*some: dict[str, Any]) -> pa.RecordBatch:
+    return rows(*({"due": 5_000 + row["offset"], **row} for row in some))
+
+
+def test_a_row_in_the_slot_file_of_another_second(tmp_path: Path) -> None:
+    batch = slot({"offset": 1}, {"offset": 2, "due": 6_000}, {"offset": 3, "due": 6_001})
+    told = scan([write_slot(tmp_path / "5.arrows", [batch])], TERMS)
+    assert [(one.validator, one.kind, one.id, one.file) for one in told.problems] == [
+        ("placement", "misplaced", TERMS.id_of(6_000, 2), "5.arrows"),
+        ("placement", "misplaced", TERMS.id_of(6_001, 3), "5.arrows"),
+    ]
+    assert told.offsets(Seen.SLOT) == [1, 2, 3]
+
+
+def test_a_row_twice_in_a_slot_file(tmp_path: Path) -> None:
+    batch = slot({"offset": 1}, {"offset": 2}, {"offset": 2, "value": b"other"})
+    told = scan([write_slot(tmp_path / "5.arrows", [batch])], TERMS)
+    assert [(one.kind, one.offset, one.due_ms) for one in told.problems] == [
+        ("offset twice", 2, 5_002)
+    ]
+
+
+def test_problems_of_a_file_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onefile, "PROBLEMS_MAX", 10)
+    batch = slot(*({"offset": at, "due": 7_000 + at} for at in range(25)))
+    told = scan([write_slot(tmp_path / "5.arrows", [batch])], TERMS)
+    assert len(told.problems) == 10
+    assert told.files[0].problems_cut == 15
+
+
+def test_damage_costs_what_it_hits(there: Layout) -> None:
+    (journal,) = there.of(JOURNAL)
+    path = Path(journal.path)
+    data = bytearray(path.read_bytes())
+    # In the second of the small entries at the end.
+    place = data.rindex(b"value-39", 0, data.rindex(b"value-39", 0, data.rindex(b"value-39")))
+    data[place] ^= 1
+    path.write_bytes(data)
+    told = scan([journal], terms_of(there))
+    (problem,) = told.problems
+    assert (problem.validator, problem.file) == ("integrity", journal.name)
+    (summary,) = told.files
+    ((base, following),) = summary.gaps
+    assert following - base == 40
+    assert summary.offsets == [[0, base], [following, 406]]
+    assert summary.damaged
+    assert told.offsets(Seen.ACCEPTED) == [*range(base), *range(following, 406)]
+
+
+def test_records_of_kafka() -> None:
+    # Each second one changes places with the one before it.
+    sent = rows(*({"offset": at, "due": 9_000 + (at ^ 1), "created": 0} for at in range(6)))
+    batch = as_spark(kafka_rows(sent, first=10))
+    task = TaskScan(TERMS)
+    pieces = [batch.slice(0, 2), batch.slice(2)]
+    told = Told([*task.records(pieces, File(9, "dump", "", "Kafka", 0)), *task.end()])
+    (summary,) = told.files
+    assert (summary.number, summary.rows, summary.foreign) == (9, 6, 0)
+    assert told.offsets(Seen.DELIVERED) == list(range(6))
+    (chunk,) = told.chunks
+    assert (chunk.source, chunk.topic, chunk.first, chunk.last) == ("Kafka", "orders", 10, 15)
+    assert [(due, offset) for due, offset, *_ in chunk.out] == [(9_000, 1), (9_002, 3), (9_004, 5)]
+
+
+def test_a_text_that_begins_like_an_id_is_told_of() -> None:
+    batch = kafka_rows(rows({"offset": 1}))
+    headers = batch.column("headers").to_pylist()
+    headers[0][0]["value"] = b"lab.1.1.nonsense"
+    field = batch.schema.field(6)
+    batch = batch.set_column(6, field, pa.array(headers, field.type))
+    task = TaskScan(TERMS)
+    file = File(9, "dump", "", "Kafka", 0)
+    more = kafka_rows(rows({"offset": 2}), first=1)
+    told = Told([*task.records([batch, more], file), *task.end()])
+    assert [(one.kind, one.position, one.file) for one in told.problems] == [("forged", 0, "Kafka")]

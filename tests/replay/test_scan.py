@@ -1,0 +1,94 @@
+"""The scan in Spark: one partition a task, and nothing lost on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from slotwheel.replay import layout
+from slotwheel.replay.facts import Seen, unpack
+from slotwheel.replay.files import SLOT, File, Layout
+from slotwheel.replay.integrity import integrity, placement
+from slotwheel.replay.making import Terms
+from slotwheel.replay.problems import PROBLEM_ARROW
+from slotwheel.replay.scan import SCANNED, scan, scan_records, summaries, tasks_frame
+from support.datadirs import filled
+from support.factrows import TERMS, as_spark, kafka_rows, rows
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    root = tmp_path_factory.mktemp("scan") / "d"
+    filled(root)
+    return layout.find([str(root)])
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_one_partition_a_task(spark: Any, count: int) -> None:
+    files = [File(number, SLOT, f"/{number}", f"{number}", 1) for number in range(count * 2)]
+    tasks = [files[at::count] for at in range(count)]
+    frame = tasks_frame(spark, tasks)
+    assert frame.rdd.getNumPartitions() == count
+    assert [len(part) for part in frame.rdd.glom().collect()] == [1] * count
+
+
+def test_no_task(spark: Any) -> None:
+    assert scan(tasks_frame(spark, []), TERMS).count() == 0
+
+
+def test_a_directory(spark: Any, there: Layout) -> None:
+    tasks = [there.files[at::3] for at in range(3)]
+    found = scan(tasks_frame(spark, tasks), Terms(there.group, there.key)).persist()
+    try:
+        declared = spark.createDataFrame([], SCANNED).schema
+        assert found.schema == declared
+        told = summaries(found)
+        assert sorted(one.number for one in told) == [file.number for file in there.files]
+        pieces = found.where("what = 'facts'").collect()
+        facts = np.concatenate([unpack(bytes(row.data)) for row in pieces])
+        assert len(facts) == sum(row["count"] for row in pieces) == sum(one.rows for one in told)
+        assert {row.bucket for row in pieces} == {0}
+        assert int((facts["seen"] == Seen.DELIVERED).sum()) == 6
+        for validator in (integrity, placement):
+            problems = validator(found)
+            assert problems.columns == PROBLEM_ARROW.names
+            assert problems.count() == 0
+    finally:
+        found.unpersist()
+
+
+def test_problems_come_to_their_validator(spark: Any, there: Layout, tmp_path: Path) -> None:
+    (first, *others) = there.of(SLOT)
+    moved = File(**{**_fields(first), "second": first.second + 1})
+    path = tmp_path / "1.arrows"
+    data = bytearray(Path(others[0].path).read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    damaged = File(**{**_fields(others[0]), "path": str(path)})
+    found = scan(tasks_frame(spark, [[moved], [damaged]]), Terms(there.group, there.key))
+    assert {(row.kind, row.file) for row in placement(found).collect()} == {
+        ("misplaced", moved.name)
+    }
+    assert [(row.kind, row.file) for row in integrity(found).collect()] == [
+        ("damaged", damaged.name)
+    ]
+
+
+def _fields(file: File) -> dict[str, Any]:
+    return {name: getattr(file, name) for name in File.__slots__}
+
+
+def test_records_of_a_topic(spark: Any) -> None:
+    sent = rows(*({"offset": at, "headers": [("a", b"1")] * (at % 3)} for at in range(100)))
+    frame = spark.createDataFrame(pa.Table.from_batches([as_spark(kafka_rows(sent))]))
+    found = scan_records(frame, TERMS, 17)
+    pieces = found.where("what = 'facts'").collect()
+    facts = np.concatenate([unpack(bytes(piece.data)) for piece in pieces])
+    assert sorted(facts["offset"].tolist()) == list(range(100))
+    assert not facts["flags"].any()
+    assert sum(one.rows for one in summaries(found)) == 100
+    assert {one.number for one in summaries(found)} == {17}
