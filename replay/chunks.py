@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -60,7 +60,8 @@ class OrderChunk:
     """Rows out of order that are not listed."""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        # Not ``asdict``, which copies every number of the lists.
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def from_json(cls, text: str) -> OrderChunk:
