@@ -1,0 +1,405 @@
+"""A finished run of three peers, written straight to disk; and faults, planted so that only what
+they are about is wrong.
+
+Theory: a run is first described (who accepted, held and delivered which offsets), then written with
+the real encoders. A fault of meaning changes the description, so every checksum, index and catalog
+of the files is right. Damage changes bytes of the written files.
+
+The run: messages are accepted in entries of ``ENTRY`` rows. Those due by ``NOW_MS`` have left: they
+were delivered to embedded topics, first by peer 0, then by peer 1, but for a few that were
+cancelled or died. Their slot files and the journal up to the checkpoint are in the archive. Others
+are pending: in live slot files below the offset that is spilled, in the journal alone from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from slotwheel.delivery.deadletters import DEAD_LETTER_TOPIC, DeadLetters
+from slotwheel.delivery.topicfile import Block, IndexHeader, index_path, schema_of, segment_path
+from slotwheel.replay.making import Terms
+from slotwheel.wheel.entry import Entry, Kind
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.mark import Mark, Marks
+from slotwheel.wheel.rows import from_numpy, header_column
+from slotwheel.wheel.runs import sort_rows
+from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
+from slotwheel.wheel.segment import DIRECTORY, index_of
+from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, encode_block, path_of
+from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, Update
+from support.factrows import KEY, Keeps, topic_rows
+from support.journals import open_journal
+
+GROUP = "lab"
+TERMS = Terms(GROUP, KEY.hex())
+PEERS = ("one", "two", "three")
+TOPIC = "orders"
+START_MS = 1_790_000_000_000
+NOW_MS = START_MS + 120_000
+LATER_MS = START_MS + 10 * 365 * 86_400_000
+"""When the pending ones are due: long after any test."""
+DAY = "2026-09-21"
+ENTRY = 100
+SEGMENT_BYTES = 64 << 10
+TOPIC_BLOCK = 250
+Deliveries = list[tuple[int, int]]
+"""(offset, delivered in ms), in the order of the topic."""
+
+
+@dataclass
+class PeerRun:
+    """What one peer's directory says. ``entries``: offsets of each entry, ascending; ``live`` and
+    ``archived``: offsets by slot; ``dead``: of the dead-letter topic."""
+
+    name: str
+    entries: list[Int64s]
+    live: dict[int, list[int]]
+    archived: dict[int, list[int]]
+    delivered: Deliveries = field(default_factory=list)
+    dead: Deliveries = field(default_factory=list)
+    marks: Marks = field(default_factory=Marks)
+
+
+@dataclass
+class Run:
+    """``rows``: row ``offset`` is the message (or cancel row) of that offset."""
+
+    rows: pa.RecordBatch
+    spilled: int
+    peers: list[PeerRun]
+    cancelled: list[int]
+    buried: list[int]
+
+    @property
+    def due(self) -> Int64s:
+        return np.asarray(self.rows.column("due").cast(pa.int64()))
+
+    def id_of(self, offset: int) -> str:
+        return TERMS.id_of(int(self.due[offset]), offset)
+
+    def pick(self, offsets: Iterable[int]) -> pa.RecordBatch:
+        return self.rows.take(pa.array(list(offsets), pa.int64()))
+
+    def holder(self, offset: int) -> PeerRun:
+        """The peer that delivered it."""
+        return next(p for p in self.peers if any(o == offset for o, _ in p.delivered))
+
+    def a_delivered(self) -> int:
+        """A message from the middle of what peer 0 delivered."""
+        return self.peers[0].delivered[len(self.peers[0].delivered) // 2][0]
+
+    def a_pending(self) -> int:
+        """A message that every peer has in a live slot file."""
+        live = self.peers[0].live
+        return live[sorted(live)[len(live) // 2]][0]
+
+    def write(self, root: Path) -> list[str]:
+        """The peers' directories, below ``root``."""
+        for number, peer in enumerate(self.peers):
+            _write_peer(self, peer, number, root / peer.name)
+        return [str(root / peer.name) for peer in self.peers]
+
+
+def made(count: int = 6_000, seconds: int = 20) -> Run:
+    """A run without a fault: ``count`` rows, of which two thirds have left."""
+    offset = np.arange(count, dtype=np.int64)
+    random = np.random.default_rng(count)
+    entry = offset // ENTRY
+    created = START_MS + entry * 10
+    spilled = int(count * 0.9) // ENTRY * ENTRY
+    due = START_MS + 60_000 + random.integers(0, seconds * 1_000, count)
+    pending = (offset % 3 == 2) | (offset >= spilled)
+    due[pending] = LATER_MS + random.integers(0, seconds * 1_000, int(pending.sum()))
+    # Each tenth entry's last row cancels the first row of the entry before.
+    cancels = [
+        int(o) for o in offset[(offset % (10 * ENTRY) == 10 * ENTRY - 1) & (offset < spilled)]
+    ]
+    targets = [at - 2 * ENTRY + 1 for at in cancels]
+    due[cancels] = due[targets]
+    buried = [
+        int(o) for o in offset[(offset % 700 == 301) & ~pending] if o not in {*cancels, *targets}
+    ]
+    rows = _rows(offset, due, created, dict(zip(cancels, targets, strict=True)))
+    slots: dict[int, list[int]] = {}
+    for one in range(spilled):
+        slots.setdefault(int(due[one]) // 1000, []).append(one)
+    gone = due < NOW_MS
+    messages = gone & (offset < spilled)
+    messages[[*cancels, *targets, *buried]] = False
+    order = sorted((int(due[o]), int(o)) for o in np.flatnonzero(messages))
+    deliveries = [(o, at + 3) for at, o in order]
+    half = len(deliveries) // 2
+    marks = Marks(Mark(NOW_MS, 0, spilled - 1), 1, {}, int((gone & (offset < spilled)).sum()))
+    peers = [
+        PeerRun(
+            name,
+            [offset[at : at + ENTRY] for at in range(0, count, ENTRY)],
+            {s: list(keys) for s, keys in slots.items() if s * 1000 >= NOW_MS},
+            {s: list(keys) for s, keys in slots.items() if s * 1000 < NOW_MS},
+            marks=marks,
+        )
+        for name in PEERS
+    ]
+    peers[0].delivered, peers[1].delivered = deliveries[:half], deliveries[half:]
+    peers[0].dead = [(o, int(due[o]) + 3) for o in buried]
+    return Run(rows, spilled, peers, targets, buried)
+
+
+def _rows(offset: Int64s, due: Int64s, created: Int64s, cancels: dict[int, int]) -> pa.RecordBatch:
+    count = len(offset)
+    mine = [cancels.get(o) for o in range(count)]
+    own = [o not in cancels for o in range(count)]
+    columns = [
+        pa.array(offset),
+        from_numpy(due, TIME),
+        from_numpy(created, TIME),
+        pa.array(mine, pa.int64()),
+        pa.array([TOPIC if yes else "" for yes in own], pa.utf8()),
+        pa.nulls(count, pa.int32()),
+        pa.array([b"key %d" % (o % 7) if own[o] else None for o in range(count)], pa.binary()),
+        pa.array([b"value %d" % o if own[o] else None for o in range(count)], pa.binary()),
+        header_column([[("n", b"%d" % o)] if o % 50 == 1 and own[o] else [] for o in range(count)]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW)
+
+
+def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
+    files = OsFiles(root)
+    store = b"store of peer %d " % number
+    config = {
+        "version": 1,
+        "group": GROUP,
+        "slots": 1 << 20,
+        "key": KEY.hex(),
+        "stores": {name: (b"store of peer %d " % n).hex() for n, name in enumerate(PEERS)},
+    }
+    index = _write_journal(run, peer, files, store, config)
+    catalog: dict[int, SlotInfo] = {}
+    slots = SlotFiles(files, 8)
+    for second, offsets in sorted({**peer.archived, **peer.live}.items()):
+        if offsets:
+            block = sort_rows(run.pick(offsets))
+            cancel = len(offsets) - block.column("cancels").null_count
+            data = encode_block(block)
+            catalog[second] = slots.append(second, None, data, len(offsets), cancel, max(offsets))
+    slots.close()
+    for second in set(peer.archived) & set(catalog):
+        info = catalog.pop(second)
+        _move(
+            root / path_of(second),
+            root
+            / "archive"
+            / DAY
+            / SLOT_DIRECTORY
+            / f"{second}.{info.length}.{info.crc:08x}.arrows",
+        )
+    for segment in sorted((root / DIRECTORY).glob("*.journal"))[:-1]:
+        after = [p for p in (root / DIRECTORY).glob("*.journal") if p.name > segment.name]
+        if index_of(min(after).name) <= index + 1:
+            _move(segment, root / "archive" / DAY / DIRECTORY / segment.name)
+    checkpoint = Checkpoint(
+        index, 1, run.spilled, run.spilled, len(run.cancelled), peer.marks, config
+    )
+    state = LmdbState(root)
+    state.commit(Update(1, "one", store, checkpoint, catalog, voter=True, group_key=KEY))
+    state.close()
+    if peer.delivered:
+        _write_topic(root, TOPIC, [(run.pick([o]), at) for o, at in peer.delivered])
+    if peer.dead:
+        keeps = Keeps()
+        rows = run.pick([o for o, _ in peer.dead])
+        DeadLetters(keeps, None).bury(rows, ["too large"] * rows.num_rows)
+        (letters,) = keeps.rows
+        pieces = [(letters.slice(n, 1), at) for n, (_, at) in enumerate(peer.dead)]
+        _write_topic(root, DEAD_LETTER_TOPIC, pieces)
+    files.close()
+
+
+def _write_journal(
+    run: Run, peer: PeerRun, files: OsFiles, store: bytes, config: dict[str, object]
+) -> int:
+    """Returns the index of the last entry that is spilled."""
+    journal, _, _ = open_journal(
+        files, store_id=store, segment_bytes=SEGMENT_BYTES, entry_bytes_max=8 << 20
+    )
+    journal.append([Entry(Kind.CONFIG, 1, 1, 0, 0, 0, -1, json.dumps(config).encode())])
+    spilled_index = 1
+    for number, offsets in enumerate(peer.entries, 2):
+        rows = run.pick(offsets)
+        payload = pa.RecordBatch.from_arrays(rows.columns[1:], schema=PAYLOAD)
+        base = int(offsets[0])
+        data = bytes(payload.serialize())
+        journal.append([Entry(Kind.ROWS, 1, number, base, len(offsets), 0, -1, data)])
+        if offsets[-1] < run.spilled:
+            spilled_index = number
+    last = len(peer.entries) + 2
+    end = int(peer.entries[-1][-1]) + 1
+    journal.append([Entry(Kind.MARK, 1, last, end, 0, 0, -1, peer.marks.encode())])
+    journal.sync()
+    journal.close()
+    return spilled_index
+
+
+def _write_topic(root: Path, topic: str, pieces: list[tuple[pa.RecordBatch, int]]) -> None:
+    """One segment and its index; a block has one moment of delivery."""
+    schema = schema_of(topic, GROUP)
+    message = bytes(schema.serialize())
+    stream, crc = bytearray(message), crc32c(message)
+    index = bytearray(IndexHeader(0, len(message), crc).encode())
+    for at in range(0, len(pieces), TOPIC_BLOCK):
+        part = pieces[at : at + TOPIC_BLOCK]
+        rows = pa.Table.from_batches([one for one, _ in part]).combine_chunks().to_batches()[0]
+        batch = topic_rows(rows, topic, at, [ms for _, ms in part], GROUP)
+        data = bytes(batch.serialize())
+        stream += data
+        crc = crc32c(data, crc)
+        index += Block(at, len(stream), len(part), crc, part[-1][1]).encode()
+    path = root / segment_path(topic, 0)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(stream)
+    (root / index_path(topic, 0)).write_bytes(index)
+
+
+def _move(path: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(to)
+
+
+# Faults of meaning: they change the description, and return the offset they are about.
+
+
+def remove_delivered(run: Run) -> int:
+    offset = run.a_delivered()
+    peer = run.holder(offset)
+    peer.delivered = [one for one in peer.delivered if one[0] != offset]
+    return offset
+
+
+def repeat_delivered(run: Run) -> int:
+    offset = run.a_delivered()
+    peer = run.holder(offset)
+    peer.delivered.append((offset, peer.delivered[-1][1]))
+    return offset
+
+
+def deliver_at(run: Run, shift_ms: int) -> int:
+    """Delivered so long after it was due; before, when negative."""
+    offset = run.a_delivered()
+    peer = run.holder(offset)
+    due = int(run.due[offset])
+    peer.delivered = [(o, due + shift_ms if o == offset else at) for o, at in peer.delivered]
+    return offset
+
+
+def deliver_early(run: Run) -> int:
+    return deliver_at(run, -1)
+
+
+def deliver_late(run: Run) -> int:
+    return deliver_at(run, 1_000)
+
+
+def move_row(run: Run) -> int:
+    """To the slot file of the next second, on one peer."""
+    offset = run.a_pending()
+    live = run.peers[1].live
+    second = int(run.due[offset]) // 1000
+    live[second].remove(offset)
+    live[second + 1].append(offset)
+    return offset
+
+
+def miss_row(run: Run) -> int:
+    """One peer does not hold it."""
+    offset = run.a_pending()
+    run.peers[2].live[int(run.due[offset]) // 1000].remove(offset)
+    return offset
+
+
+def add_row(run: Run) -> int:
+    """One peer holds a row that no journal ever took."""
+    at = next(
+        n
+        for n, offsets in enumerate(run.peers[0].entries)
+        if n
+        and offsets[-1] % 3 == 2
+        and run.rows.column("cancels")[int(offsets[-1])].as_py() is None
+    )
+    offset = int(run.peers[0].entries[at][-1])
+    for peer in run.peers:
+        peer.entries[at] = peer.entries[at][:-1]
+    for peer in run.peers[:2]:
+        peer.live[int(run.due[offset]) // 1000].remove(offset)
+    return offset
+
+
+def deliver_cancelled(run: Run) -> int:
+    offset = next(o for o in run.cancelled if run.due[o] < NOW_MS)
+    peer = run.peers[1]
+    peer.delivered.append((offset, max(int(run.due[offset]), peer.delivered[-1][1])))
+    return offset
+
+
+def deliver_dead(run: Run) -> int:
+    offset = run.buried[0]
+    peer = run.peers[1]
+    peer.delivered.append((offset, max(int(run.due[offset]), peer.delivered[-1][1])))
+    return offset
+
+
+def accept_twice(run: Run) -> int:
+    """One peer's last entry stands in its journal again."""
+    peer = run.peers[0]
+    peer.entries.append(peer.entries[-1][-1:])
+    return int(peer.entries[-1][0])
+
+
+def claim_everything(run: Run) -> None:
+    """Every peer's marks, in journal and checkpoint, cover every row there is."""
+    end = run.rows.num_rows
+    everything = Marks(Mark(int(run.due.max()), end, end - 1), 2, {}, end)
+    for peer in run.peers:
+        peer.marks = everything
+
+
+FAULTS: dict[str, Callable[[Run], int]] = {
+    one.__name__: one
+    for one in (
+        remove_delivered,
+        repeat_delivered,
+        deliver_early,
+        deliver_late,
+        move_row,
+        miss_row,
+        add_row,
+        deliver_cancelled,
+        deliver_dead,
+        accept_twice,
+    )
+}
+
+# Damage: bytes of a written file.
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path, nbytes: int = 1) -> None:
+    """Take bytes from the end of a file."""
+    path.write_bytes(path.read_bytes()[:-nbytes])
+
+
+def first(root: Path, pattern: str) -> Path:
+    """The second file of that pattern, as a first one is often special; or the only one."""
+    found = sorted(root.glob(pattern))
+    return found[min(1, len(found) - 1)]
