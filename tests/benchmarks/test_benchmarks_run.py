@@ -18,6 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
         ("ingest", ["--seconds", "1"], ["messages/s", "ratio to the raw limit"]),
         ("pending", ["--rows", "20000", "--rest", "0.2"], ["resident at 0.02 M, MB"]),
         ("lateness", ["--seconds", "1", "--rate", "2000"], ["lateness p99, ms", "early"]),
+        (
+            "replay",
+            ["--rows", "40000"],
+            ["bare Arrow read at 0.04 M, rows/s", "scan at 0.04 M, rows/s"],
+        ),
     ],
 )
 def test_it_runs_and_tells_its_figures(

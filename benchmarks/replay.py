@@ -1,0 +1,313 @@
+"""How fast does Spark read a wheel's files, and does it grow with the data alone?
+
+Writes a journal, an archive of slot files and an embedded topic of so many messages with the real
+encoders, not through a node: each message is accepted, held and delivered once, so three rows are
+read for it. Then, at a quarter, half and all of ``--rows``, in this order: a bare Arrow read of
+these files in two processes, without Spark, checksums or facts (the raw limit); and the scan, which
+reads, checks and packs facts, thrown away as they come (Spark's ``noop``), on ``local[2]``.
+
+    python -m benchmarks.replay --rows 20000000
+
+Needs 500 bytes of disk a message, removed at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from crc32c import crc32c
+
+from slotwheel.delivery.topicfile import Block, IndexHeader, index_path, schema_of, segment_path
+from slotwheel.replay import layout, plan
+from slotwheel.replay.files import JOURNAL, File
+from slotwheel.replay.making import Terms
+from slotwheel.wheel.entry import HEADER_BYTES, Entry, Kind
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.ids import IdMint
+from slotwheel.wheel.mark import Mark, Marks
+from slotwheel.wheel.rows import from_numpy, no_headers
+from slotwheel.wheel.scan import ENTRY_BYTES_MAX, SegmentReader
+from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
+from slotwheel.wheel.segment import SEGMENT_BYTES, SegmentHeader
+from slotwheel.wheel.segment_writer import SegmentWriter
+from slotwheel.wheel.slotfile import SCHEMA_MESSAGE, encode_block
+from slotwheel.wheel.state import Checkpoint, LmdbState, Update
+
+from .harness import Report, data_directory, options, warm_memory
+
+_ESTIMATE = (
+    "a message is three rows of 150 bytes. Arrow maps a row for nothing and copies 150 bytes at"
+    " 5 GB/s: 0.1 us a message on two cores. The scan takes a CRC of the files and one of each"
+    " value (0.15 us a row), copies 64 bytes of facts twice, and Spark moves them through a socket"
+    " at 0.5 GB/s: 0.4 us a row, 1.2 us a message, 0.6 us on two cores: 1.7 M messages/s."
+)
+_STEPS = (0.25, 0.5, 1.0)
+_GROUP, _TOPIC, _KEY = "bench", "orders", bytes(16)
+_START_MS = 1_790_000_000_000
+_ENTRY, _SECOND, _SEGMENT = 1_000, 10_000, 400_000
+"""Rows of an entry, of a slot file, and of a journal or topic segment."""
+_VALUE_BYTES = 100
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = options(__doc__ or "")
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    chosen = parser.parse_args(arguments)
+    if chosen.quick:
+        chosen.rows = min(chosen.rows, 400_000)
+    with data_directory(chosen.dir) as directory:
+        report = Report("replay", _ESTIMATE, directory)
+        report.begin()
+        warm_memory(4.0 if chosen.warm_gib is None else chosen.warm_gib)
+        run(report, directory, chosen.rows)
+        report.end(chosen.json)
+    return 0
+
+
+def run(report: Report, directory: Path, rows: int) -> None:
+    spark = _spark(directory)
+    try:
+        data, before = directory / "data", 0
+        for step in _STEPS:
+            total = max(_SECOND, int(rows * step) // _SECOND * _SECOND)
+            write(data, before, total)
+            before = total
+            files = layout.find([str(data)]).files
+            if step == _STEPS[0]:
+                _check(spark, files, total)
+            _measure(report, spark, files, total)
+    finally:
+        spark.stop()
+
+
+def _measure(report: Report, spark: Any, files: Sequence[File], total: int) -> None:
+    from slotwheel.replay.scan import scan, tasks_frame
+
+    tasks = plan.tasks(files, 2)
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        list(pool.map(_bare, [[], []]))  # both are there, and have imported what they need
+        raw_s, seen = _timed(lambda: sum(pool.map(_bare, tasks)))
+    if seen != 3 * total:
+        raise RuntimeError(f"{3 * total} rows were written, but {seen} read")
+    terms = Terms(_GROUP, _KEY.hex())
+
+    def through_spark() -> None:
+        found = scan(tasks_frame(spark, tasks), terms)
+        found.write.format("noop").mode("overwrite").save()
+
+    _forget_peaks()
+    scan_s, _ = _timed(through_spark)
+    at = f"at {total / 1e6:g} M"
+    for name, taken in (("bare Arrow read", raw_s), ("scan", scan_s)):
+        rate = 3 * total / taken
+        text = f"{rate / 1e6:.2f} M ({total / taken / 1e6:.2f} M messages/s, {taken:.1f} s)"
+        report.figure(f"{name} {at}, rows/s", rate, text)
+    report.figure(f"scan / bare Arrow read {at}", raw_s / scan_s, f"{raw_s / scan_s:.0%}")
+    rss = _driver_peak()
+    report.figure(f"driver's peak {at}, MB", rss / 1e6, f"{rss / 1e6:.0f}", "flat")
+
+
+def _check(spark: Any, files: Sequence[File], total: int) -> None:
+    """The scan finds what was written, and nothing wrong. Workers are warm then, too."""
+    from slotwheel.replay.scan import scan, summaries, tasks_frame
+
+    found = scan(tasks_frame(spark, plan.tasks(files, 2)), Terms(_GROUP, _KEY.hex())).persist()
+    rows = sum(one.rows for one in summaries(found))
+    problems = found.where("what = 'problem'").count()
+    found.unpersist()
+    if (rows, problems) != (3 * total, 0):
+        raise RuntimeError(f"{3 * total} rows were written; scanned: {rows}, {problems} problems")
+
+
+def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    started = time.perf_counter()
+    found = work()
+    return time.perf_counter() - started, found
+
+
+def _driver() -> list[int]:
+    """This process and Spark's JVM, without the workers that it started."""
+    me = psutil.Process()
+    return [me.pid, *(child.pid for child in me.children() if "java" in child.name())]
+
+
+def _forget_peaks() -> None:
+    """Warming the memory and writing the files are not the driver's."""
+    for pid in _driver():
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _driver_peak() -> int:
+    """Resident at most since ``_forget_peaks``."""
+    lines = [Path(f"/proc/{pid}/status").read_text().splitlines() for pid in _driver()]
+    peaks = [line.split()[1] for some in lines for line in some if line.startswith("VmHWM:")]
+    return sum(int(kib) << 10 for kib in peaks)
+
+
+def _bare(files: Sequence[File]) -> int:
+    """Rows of the files, read by Arrow alone; of the journal's entries, only the payloads."""
+    rows = 0
+    for file in files:
+        if file.kind == JOURNAL:
+            rows += _bare_journal(file.path)
+            continue
+        with pa.memory_map(file.path) as source, pa.ipc.open_stream(source) as reader:
+            rows += sum(_touch(batch) for batch in reader)
+    return rows
+
+
+def _bare_journal(path: str) -> int:
+    handle = OsFiles(Path(path).parent).open(Path(path).name)
+    try:
+        reader = SegmentReader(handle, path, ENTRY_BYTES_MAX)
+        position, rows = SEGMENT_BYTES, 0
+        while position < reader.size:
+            located = reader.entry(position)
+            position = located.end
+            if located.entry.kind is Kind.ROWS:
+                data = pa.py_buffer(located.entry.payload)
+                rows += _touch(pa.ipc.read_record_batch(data, PAYLOAD))
+        return rows
+    finally:
+        handle.close()
+
+
+def _touch(batch: pa.RecordBatch) -> int:
+    """Look at every byte of the values: a map alone reads nothing."""
+    values = batch.column("value").buffers()[2]
+    np.frombuffer(values, np.uint8).sum()
+    return int(batch.num_rows)
+
+
+def write(root: Path, start: int, end: int) -> None:
+    """Add the messages of offsets ``start`` to ``end``, multiples of a slot's; the state store says
+    what is there by then."""
+    files = OsFiles(root)
+    files.make_directory("journal")
+    store = bytes(16)
+    config = {"version": 1, "group": _GROUP, "slots": 7200, "key": _KEY.hex()}
+    mint = IdMint(_GROUP, _KEY)
+    index = 1 + start // _ENTRY
+    if not start:
+        _write_segment(files, store, 1, [_entry(Kind.CONFIG, 1, 0, 0, json.dumps(config).encode())])
+    for first in range(start, end, _SEGMENT):
+        last = min(end, first + _SEGMENT)
+        entries = []
+        for base in range(first, last, _ENTRY):
+            index += 1
+            rows = _rows(np.arange(base, min(last, base + _ENTRY), dtype=np.int64))
+            payload = pa.RecordBatch.from_arrays(rows.columns[1:], schema=PAYLOAD)
+            entries.append(_entry(Kind.ROWS, index, base, len(rows), bytes(payload.serialize())))
+        _write_segment(files, store, entries[0].index, entries)
+        _write_topic(root, mint, first, last)
+    for base in range(start, end, _SECOND):
+        _write_slot(root, _rows(np.arange(base, base + _SECOND, dtype=np.int64)))
+    files.close()
+    marks = Marks(Mark(_START_MS + end, 0, end - 1), 1, {}, end, 0, end)
+    state = LmdbState(root)
+    checkpoint = Checkpoint(index, 1, end, end, 0, marks, config)
+    state.commit(Update(1, "", store, checkpoint, voter=True))
+    state.close()
+
+
+def _entry(kind: Kind, index: int, base: int, count: int, payload: bytes) -> Entry:
+    return Entry(kind, 1, index, base, count, 0, -1, payload)
+
+
+def _write_segment(files: OsFiles, store: bytes, index: int, entries: Sequence[Entry]) -> None:
+    writer = SegmentWriter.create(files, SegmentHeader(index, 1 if index > 1 else 0, store))
+    for entry in entries:
+        writer.append([entry], index - 1, HEADER_BYTES + len(entry.payload))
+    writer.finish()
+    writer.close()
+
+
+def _rows(offset: Int64s) -> pa.RecordBatch:
+    """A message a due millisecond, with a value of its own."""
+    count = len(offset)
+    due = _START_MS + offset // 10
+    values = np.random.default_rng(int(offset[0])).bytes(count * _VALUE_BYTES)
+    ends = np.arange(count + 1, dtype=np.int32) * _VALUE_BYTES
+    value = pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(values)]
+    )
+    columns = [
+        pa.array(offset),
+        from_numpy(due, TIME),
+        from_numpy(np.full(count, _START_MS - 60_000), TIME),
+        pa.nulls(count, pa.int64()),
+        pa.array([_TOPIC] * count, pa.utf8()),
+        pa.nulls(count, pa.int32()),
+        pa.nulls(count, pa.binary()),
+        value,
+        no_headers(count),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW)
+
+
+def _write_slot(root: Path, rows: pa.RecordBatch) -> None:
+    data = SCHEMA_MESSAGE + bytes(encode_block(rows))
+    second = rows.column("due")[0].value // 1000
+    directory = root / "archive" / "2026-09-21" / "slots"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{second}.{len(data)}.{crc32c(data):08x}.arrows").write_bytes(data)
+
+
+def _write_topic(root: Path, mint: IdMint, first: int, last: int) -> None:
+    schema = schema_of(_TOPIC, _GROUP)
+    message = bytes(schema.serialize())
+    index, crc, end = [], crc32c(message), len(message)
+    index.append(IndexHeader(first, len(message), crc).encode())
+    path = root / segment_path(_TOPIC, first)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as stream:
+        stream.write(message)
+        for base in range(first, last, _SECOND):
+            offset = np.arange(base, min(last, base + _SECOND), dtype=np.int64)
+            rows = _rows(offset)
+            due = _START_MS + offset // 10
+            columns = [
+                pa.array(offset),
+                from_numpy(due + 3, TIME),
+                pa.array(mint.checks(due, offset), pa.uint32()),
+                *(rows.column(name) for name in schema.names[3:]),
+            ]
+            data = bytes(pa.RecordBatch.from_arrays(columns, schema=schema).serialize())
+            stream.write(data)
+            crc, end = crc32c(data, crc), end + len(data)
+            index.append(Block(base, end, len(offset), crc, int(due[-1]) + 3).encode())
+    (root / index_path(_TOPIC, first)).write_bytes(b"".join(index))
+
+
+def _spark(directory: Path) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("slotwheel benchmark")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.local.dir": str(directory / "spark"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.pythonExec = sys.executable
+    return session
+
+
+if __name__ == "__main__":
+    sys.exit(main())
