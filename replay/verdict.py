@@ -1,5 +1,5 @@
-"""What a proof says. Small, whatever the number of messages: counts, percentiles, and problems up to
-a limit."""
+"""What a proof says. Small, whatever the number of messages: counts, percentiles, and problems up
+to a limit."""
 
 from __future__ import annotations
 
