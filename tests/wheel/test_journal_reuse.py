@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from slotwheel.wheel import verify_journal as verifier
 from slotwheel.wheel.entry import Entry
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.files import Files, OsFiles
