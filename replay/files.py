@@ -82,6 +82,8 @@ class Layout:
     files: list[File]
     problems: list[str] = field(default_factory=list)
     """``Problem`` as JSON: what is wrong with a directory as such."""
+    missing_slots: list[tuple[int, int]] = field(default_factory=list)
+    """Peer and second of live slot files that should be there and are not."""
     made_ms: int = 0
     """When it was made. Topics are read after that."""
     dead_letter_topic: str = "slotwheel-dead-letters"

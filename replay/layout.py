@@ -80,6 +80,7 @@ class _Search:
     peers: list[Peer] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    missing: list[tuple[int, int]] = field(default_factory=list)
 
     def run(
         self, directories: Sequence[str], dumps: Sequence[str], receipts: Sequence[str]
@@ -98,7 +99,9 @@ class _Search:
                 self._add(_topics(root, number, self.peers[number].name))
         for kind, paths in ((DUMP, dumps), (RECEIPTS, receipts)):
             self._add(_single(path, kind) for path in paths)
-        return Layout(self.group, self.key, self.peers, self.files, self.problems, made_ms)
+        return Layout(
+            self.group, self.key, self.peers, self.files, self.problems, self.missing, made_ms
+        )
 
     def _add(self, files: Iterator[File]) -> None:
         for file in files:
@@ -190,6 +193,7 @@ class _Search:
             shown = f"{name}/{SLOT_DIRECTORY}/{second}{SUFFIX}"
             if f"{second}{SUFFIX}" not in sizes and self._is_missing(root, second):
                 self._problem("missing", f"expected {info.length} bytes, found no file", shown)
+                self.missing.append((peer, second))
                 continue
             path = str(directory / f"{second}{SUFFIX}")
             yield File(
