@@ -17,12 +17,13 @@ LISTED_MAX = 1_000
 
 @dataclass(slots=True)
 class Found:
-    """``repeated``: offsets that arrived more than once."""
+    """``excused``: offsets of messages that the validator of order must not judge, as they arrived
+    more than once, or should not have arrived."""
 
     counts: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     problem_counts: dict[str, int] = field(default_factory=dict)
-    repeated: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    excused: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def count(self, name: str, number: int) -> None:
         if number:

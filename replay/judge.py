@@ -9,7 +9,7 @@ What leaves is small, and says what it is:
     problems   ``name``: a kind of problem; ``count``: how many there are, listed or not
     problem    ``name``: its kind; ``text``: a ``Problem`` as JSON
     late       ``name``: CRC of a topic; ``bucket_ms``, ``late_ms``, ``count``, ``max_ms``: one bar
-    repeated   ``count``: the offset of a message that arrived more than once
+    excused    ``count``: the offset of a message that the validator of order leaves out
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def rows_of(found: Found, bars: Histogram) -> Iterator[pa.RecordBatch]:
     if rows:
         what, name, count, text = (list(column) for column in zip(*rows, strict=True))
         yield _batch(len(rows), what=what, name=name, count=count, text=text)
-    if len(found.repeated):
-        many = len(found.repeated)
-        yield _batch(many, what=["repeated"] * many, count=found.repeated)
+    if len(found.excused):
+        many = len(found.excused)
+        yield _batch(many, what=["excused"] * many, count=found.excused)
     many = len(bars.count)
     if many:
         names = pa.array([f"{crc:08x}" for crc in np.unique(bars.topic).tolist()], pa.utf8())

@@ -302,6 +302,8 @@ def _journal(
     stored: Stored | None,
     wanted: Wanted,
 ) -> Iterator[File]:
+    if not segments:
+        return
     replica = stored is not None and bool(stored.group_key)
     ends = [index_of(after[0].name) for _, after in pairwise(segments)]
     ends.append(stored.checkpoint.index + 1 if stored is not None else -1)

@@ -52,9 +52,9 @@ def punctuality(judged: DataFrame) -> DataFrame:
     return problems(judged).where(f.col("validator") == PUNCTUALITY)
 
 
-def repeated(judged: DataFrame) -> DataFrame:
-    """``offset bigint`` of messages that arrived more than once."""
-    return judged.where("what = 'repeated'").select(f.col("count").alias("offset"))
+def excused(judged: DataFrame) -> DataFrame:
+    """``offset bigint`` of messages that arrived more than once, or should not have arrived."""
+    return judged.where("what = 'excused'").select(f.col("count").alias("offset"))
 
 
 def lateness(judged: DataFrame, *by: str) -> DataFrame:
