@@ -37,6 +37,7 @@ COMMANDS = {
     "step-down": "step_down",
     "inspect": "inspect",
     "verify": "verify",
+    "replay": "replay",
     "demo": "demo",
     "demo-peers": "demo_peers",
 }

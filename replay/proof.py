@@ -160,7 +160,7 @@ class _Proof:
         for row in rows:
             if row.validator in outside:
                 found[row.kind] += row["count"]
-            else:  # ids that the scan could not read at all
+            else:  # of these some are the scan's: ids that could not be read at all
                 found[row.kind] = max(found[row.kind], row["count"])
         for text in self._layout.problems:
             found[Problem.from_json(text).kind] += 1
@@ -177,6 +177,7 @@ class _Proof:
             "rank",
             f.row_number().over(Window.partitionBy("kind").orderBy("offset", "file", "position")),
         )
+        ranked = ranked.where(f.col("rank") <= limit)  # so that Spark need not sort all of a kind
         rows = ranked.orderBy("rank", "kind").limit(max(0, limit - len(own))).drop("rank").collect()
         found = [*own, *(Problem(**row.asDict()) for row in rows)]
         return sorted(found[:limit], key=lambda one: (one.kind, one.offset, one.file))
@@ -186,7 +187,7 @@ class _Proof:
         reasons = []
         for kind, number in sorted(by_kind.items()):
             option = FAILS_ONLY_IF_ASKED.get(kind)
-            if option is None or asked[option] not in (None, False):
+            if option is None or (asked[option] is not None and asked[option] is not False):
                 reasons.append(f"{kind}: {number:,}")
         if not counts.get("accepted"):
             reasons.append("nothing to prove: no accepted message was found")

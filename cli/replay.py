@@ -1,0 +1,196 @@
+"""``slotwheel replay``: prove that each accepted message was delivered once, in time.
+
+What it reads and how it judges is told in docs/replay.md. The verdict goes to standard output, as
+text or JSON; what is done meanwhile, to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ..wheel.errors import InvalidConfiguration
+from .shared import json_option, moment, span
+
+if TYPE_CHECKING:
+    from ..replay.context import Options
+    from ..replay.files import Layout
+    from ..replay.verdict import Verdict
+
+_SHOWN = 20
+_PATH = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("replay", short_help="Prove that each message was delivered once, in time.")
+@click.argument("directories", nargs=-1, required=True, metavar="DIR...")
+@click.option(
+    "--dump",
+    "dumps",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="What was delivered, as `slotwheel consume --arrow` wrote it; several times for several.",
+)
+@click.option(
+    "--receipts",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="What a producer was promised, an Arrow file of its receipts; several times for several.",
+)
+@click.option(
+    "--from", "start", type=moment, metavar="TIME", help="Judge what is due from this time on."
+)
+@click.option(
+    "--to", "end", type=moment, metavar="TIME", help="Judge what is due before this time."
+)
+@click.option(
+    "--interval",
+    type=span,
+    default="10s",
+    show_default=True,
+    metavar="SPAN",
+    help="Width of the time buckets in which lateness is told.",
+)
+@click.option(
+    "--late-ms",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="More than N milliseconds late fails the proof.",
+)
+@click.option("--exactly-once", is_flag=True, help="A message that came twice fails the proof.")
+@click.option(
+    "--problems",
+    type=click.IntRange(min=1, max=1_000_000),
+    default=1_000,
+    show_default=True,
+    metavar="N",
+    help="List at most N problems; all of them are counted.",
+)
+@click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    metavar="URL",
+    help="Where Spark runs: this machine's cores, or spark://HOST:PORT of a cluster.",
+)
+@click.option(
+    "--driver-memory",
+    default="2g",
+    show_default=True,
+    metavar="SIZE",
+    help="Memory of Spark's own process on this machine.",
+)
+@json_option
+def command(
+    directories: tuple[str, ...],
+    dumps: tuple[Path, ...],
+    receipts: tuple[Path, ...],
+    start: datetime | None,
+    end: datetime | None,
+    interval: timedelta,
+    late_ms: int | None,
+    exactly_once: bool,
+    problems: int,
+    master: str,
+    driver_memory: str,
+    as_json: bool,
+) -> int:
+    """Prove from the data directories of all peers of a group, and from what its topics hold, that
+    each accepted message was delivered once, in time. Start nodes with archives to keep what is
+    needed; the directories may be those of running nodes.
+
+    Exit code 0: proven; 1: not proven, and why.
+    """
+    if start is not None and end is not None and start >= end:
+        raise click.UsageError("--from is not before --to")
+    interval_ms = int(interval.total_seconds() * 1000)
+    if interval_ms < 1:
+        raise click.UsageError("--interval is shorter than a millisecond")
+    _check_spark()
+    from ..replay.context import Options
+    from ..replay.layout import Wanted, find
+
+    start_ms, end_ms = _ms(start), _ms(end)
+    options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
+    layout = find(
+        directories,
+        dumps=[str(path) for path in dumps],
+        receipts=[str(path) for path in receipts],
+        wanted=Wanted(start_ms=start_ms, end_ms=end_ms),
+    )
+    verdict = _prove(layout, options, master, driver_memory)
+    if as_json:
+        click.echo(json.dumps(verdict.to_dict()))
+    else:
+        print_verdict(verdict)
+    return 0 if verdict.proven else 1
+
+
+def _prove(layout: Layout, options: Options, master: str, driver_memory: str) -> Verdict:
+    from ..replay.proof import prove
+    from ..replay.session import session
+
+    console = Console(stderr=True)
+    nbytes = sum(file.nbytes for file in layout.files)
+    with console.status("starting Spark") as status:
+        if not console.is_terminal:
+            click.echo(f"replaying {len(layout.files):,} files, {nbytes:,} bytes", err=True)
+        with session(master, driver_memory=driver_memory) as spark:
+            return prove(spark, layout, options, progress=status.update)
+
+
+def _check_spark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise InvalidConfiguration(
+            "PySpark is not installed", remedy="Run: pip install 'slotwheel[replay]'"
+        ) from None
+    if shutil.which("java") is None:
+        raise InvalidConfiguration(
+            "there is no Java, which Spark needs",
+            limit="17 or newer",
+            remedy="Install it, for example Debian's openjdk-17-jre-headless",
+        )
+
+
+def _ms(value: datetime | None) -> int | None:
+    return None if value is None else int(value.timestamp() * 1000)
+
+
+def print_verdict(verdict: Verdict) -> None:
+    """The verdict for a person: first the word, then the counts, then what is wrong."""
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    click.echo("PROVEN" if verdict.proven else "NOT PROVEN")
+    for reason in verdict.reasons:
+        click.echo(f"  {reason}")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, number in verdict.counts.items():
+        if number or (name in ("accepted", "delivered", "lost") and ":" not in name):
+            table.add_row(name, f"{number:,}")
+    for one in verdict.lateness[:1]:
+        late = f"{one.p50:.0f} / {one.p99:.0f} / {one.p999:.0f} / {one.max:.0f} ms"
+        table.add_row("lateness p50 / p99 / p99.9 / max", late)
+    for pair in verdict.agreement:
+        rows = f"{pair.equal:,} rows equal, {pair.different:,} not"
+        table.add_row(f"{pair.left} and {pair.right}", rows)
+    console.print(table)
+    for problem in verdict.problems[:_SHOWN]:
+        where = problem.id or problem.file
+        click.echo(f"{problem.kind}: {where}: {problem.text}")
+    total = sum(verdict.problem_counts.values())
+    if total > _SHOWN:
+        click.echo(f"… and {total - min(_SHOWN, len(verdict.problems)):,} more")
+    for note in verdict.notes:
+        click.echo(f"note: {note}")

@@ -1,0 +1,52 @@
+"""``slotwheel replay`` from the outside: its exit codes, and what it prints where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support import replayrun
+from support.nodeprocess import run_cli
+
+
+def test_a_proven_run(tmp_path: Path) -> None:
+    directories = replayrun.made().write(tmp_path)
+    done = run_cli("replay", *directories, "--master", "local[2]", "--json", timeout_s=200)
+    assert done.returncode == 0, done.stderr
+    verdict = json.loads(done.stdout)
+    assert verdict["proven"] is True
+    assert verdict["counts"]["accepted"] == 5995
+    assert verdict["problems"] == []
+
+
+def test_a_lost_message(tmp_path: Path) -> None:
+    run = replayrun.made()
+    offset = replayrun.remove_delivered(run)
+    done = run_cli("replay", *run.write(tmp_path), "--master", "local[2]", timeout_s=200)
+    assert done.returncode == 1
+    assert done.stdout.startswith("NOT PROVEN\n  lost: 1\n")
+    assert f"lost: {run.id_of(offset)}: accepted for orders, and did not arrive" in done.stdout
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    done = run_cli("replay", str(tmp_path / "nowhere"))
+    assert done.returncode == 1
+    assert "no such directory" in done.stderr
+    assert "--data" in done.stderr
+    (tmp_path / "one").mkdir()
+    done = run_cli("replay", str(tmp_path / "one"), "--dump", str(tmp_path / "dump.arrow"))
+    assert done.returncode == 1
+    assert "no such file" in done.stderr
+
+
+def test_wrong_usage(tmp_path: Path) -> None:
+    day = ("--from", "2026-11-21T00:00:00Z", "--to", "2026-11-20T00:00:00Z")
+    for arguments, text in (
+        ((), "Missing argument"),
+        ((str(tmp_path), *day), "--from is not before --to"),
+        ((str(tmp_path), "--interval", "0.1ms"), "shorter than a millisecond"),
+        ((str(tmp_path), "--late-ms", "-1"), "--late-ms"),
+    ):
+        done = run_cli("replay", *arguments)
+        assert done.returncode == 2, done.stderr
+        assert text in done.stderr
