@@ -1,0 +1,240 @@
+"""What is made of facts, case by case: no files, no Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+
+from slotwheel.replay.context import Context, Options, PeerView, Ranges, within
+from slotwheel.replay.facts import FACT, FORGED, NO_DIGEST, Facts, Seen
+from slotwheel.replay.files import NO_PEER
+from slotwheel.replay.found import Found
+from slotwheel.replay.judge import judge_range
+from slotwheel.replay.making import Terms
+from slotwheel.replay.punctuality import Histogram, rounded
+from slotwheel.wheel.mark import Mark, Marks, TopicMark
+from slotwheel.wheel.schema import Int64s
+
+DUE = 1_000_000
+TOPIC = crc32c(b"orders")
+
+
+def fact(seen: Seen, offset: int, **fields: Any) -> Facts:
+    made = np.zeros(1, FACT)
+    values = {
+        "offset": offset,
+        "due": DUE + offset,
+        "created": DUE - 60_000,
+        "digest": 7 + offset,
+        "at": 1,
+        "where": offset,
+        "topic": TOPIC,
+        "partition": -1,
+        "seen": seen,
+    } | fields
+    for name, value in values.items():
+        made[name] = value
+    return made
+
+
+def arrived(offset: int, late_ms: int = 3, **fields: Any) -> Facts:
+    return fact(Seen.DELIVERED, offset, **({"at": DUE + offset + late_ms} | fields))
+
+
+def facts(*made: Facts) -> Facts:
+    return np.concatenate(made)
+
+
+def ranges(*pairs: tuple[int, int]) -> Int64s:
+    return np.array(pairs, np.int64).reshape(-1, 2).T.copy()
+
+
+def peer(name: str = "a", **fields: Any) -> PeerView:
+    marks = fields.pop("marks", Marks(Mark(DUE + 1_000, 0, 999)))
+    view = PeerView(name, 0, marks, ranges((0, 1_000)), ranges(), 0)
+    return replace(view, **fields)
+
+
+def context(*peers: PeerView, **fields: Any) -> Context:
+    peers = peers or (peer(),)
+    made = Context(Terms("lab"), Options(), peers, peers[0].marks, DUE, {TOPIC: "orders"})
+    return replace(made, **fields)
+
+
+def judged(what: Context, *made: Facts) -> tuple[Found, Histogram]:
+    return judge_range(facts(*made), what)
+
+
+def kinds(found: Found) -> dict[str, int]:
+    return found.problem_counts
+
+
+def test_delivered_once() -> None:
+    found, bars = judged(context(), fact(Seen.ACCEPTED, 5), arrived(5))
+    assert found.counts == {"accepted": 1, "delivered": 1}
+    assert found.problems == []
+    assert (bars.lateness_ms.tolist(), bars.count.tolist()) == ([3], [1])
+
+
+def test_a_mark_is_no_delivery() -> None:
+    found, _ = judged(context(), fact(Seen.ACCEPTED, 5), fact(Seen.SLOT, 5))
+    assert found.counts == {"accepted": 1, "lost": 1}
+    assert found.problems[0].id == f"lab.{DUE + 5}.5"
+
+
+def test_held_and_not_covered_is_pending() -> None:
+    behind = context(peer(marks=Marks(Mark(DUE - 1, 0, 999))))
+    found, _ = judged(behind, fact(Seen.ACCEPTED, 5))
+    assert found.counts == {"accepted": 1, "pending": 1}
+
+
+def test_not_covered_and_nowhere_is_lost() -> None:
+    behind = context(peer(marks=Marks(Mark(DUE - 1, 0, 999)), spilled=10))
+    found, _ = judged(behind, fact(Seen.ACCEPTED, 5))
+    assert found.counts == {"accepted": 1, "lost": 1}
+    assert "not held any more" in found.problems[0].text
+
+
+def test_a_topic_that_is_held_back_has_a_mark_of_its_own() -> None:
+    copies = {"orders": TopicMark(Mark(DUE + 5, 5, 999))}
+    held = context(peer(marks=Marks(Mark(DUE + 900, 0, 999), copies=copies)))
+    other = crc32c(b"other")
+    found, _ = judged(
+        held,
+        fact(Seen.ACCEPTED, 5),
+        fact(Seen.ACCEPTED, 6),
+        fact(Seen.ACCEPTED, 7, topic=other),
+    )
+    assert found.counts == {"accepted": 3, "pending": 1, "lost": 2}
+
+
+def test_cancelled() -> None:
+    taken_back = fact(Seen.CANCELLED, 5, where=9, flags=NO_DIGEST, created=-1)
+    row = fact(Seen.CANCEL, 9, due=DUE + 5, digest=5, topic=0)
+    found, _ = judged(context(), fact(Seen.ACCEPTED, 5), taken_back, row)
+    assert found.counts == {"accepted": 1, "cancelled": 1}
+    found, _ = judged(context(), fact(Seen.ACCEPTED, 5), taken_back, row, arrived(5))
+    assert kinds(found) == {"cancelled but delivered": 1}
+
+
+def test_what_arrives_is_what_was_accepted() -> None:
+    for change in ({"digest": 1}, {"due": DUE}, {"created": 1}, {"topic": 1}):
+        found, _ = judged(context(), fact(Seen.ACCEPTED, 5), arrived(5, **change))
+        assert kinds(found) == {"altered": 1}, change
+    asked = fact(Seen.ACCEPTED, 5, partition=3)
+    assert kinds(judged(context(), asked, arrived(5, partition=2))[0]) == {"altered": 1}
+    assert kinds(judged(context(), asked, arrived(5, partition=3))[0]) == {}
+    anywhere = fact(Seen.ACCEPTED, 5)
+    assert kinds(judged(context(), anywhere, arrived(5, partition=2))[0]) == {}
+
+
+def test_what_nobody_accepted() -> None:
+    known = fact(Seen.ACCEPTED, 4)
+    found, _ = judged(context(), known, arrived(4), arrived(5))
+    assert kinds(found) == {"unknown": 1}
+    found, _ = judged(context(), known, arrived(4), arrived(5, flags=FORGED))
+    assert kinds(found) == {"forged": 1}
+    found, _ = judged(context(), known, arrived(4), arrived(5_000))
+    assert kinds(found) == {}
+    assert found.counts["unaccounted"] == 1
+    damaged = context(peer(journal=ranges((0, 5), (6, 9)), missing=ranges((5, 6))))
+    found, _ = judged(damaged, known, arrived(4), arrived(5))
+    assert found.counts["unaccounted"] == 1
+    assert kinds(found) == {}
+
+
+def test_the_same_record_in_two_dumps_came_once() -> None:
+    dumped = [arrived(5, peer=NO_PEER, file=file, where=70) for file in (3, 4)]
+    found, _ = judged(context(), fact(Seen.ACCEPTED, 5), *dumped)
+    assert kinds(found) == {}
+    again = arrived(5, peer=NO_PEER, file=4, where=71)
+    found, _ = judged(context(), fact(Seen.ACCEPTED, 5), *dumped, again)
+    assert kinds(found) == {"repeated": 1}
+    assert found.counts["repeated"] == 1
+    assert found.excused.tolist() == [5]
+
+
+def test_a_receipt_counts_as_accepted() -> None:
+    receipt = fact(Seen.RECEIPT, 5, created=-1)
+    assert judged(context(), receipt)[0].counts == {"accepted": 1, "lost": 1}
+    assert judged(context(), receipt, arrived(5))[0].counts["delivered"] == 1
+    other = fact(Seen.ACCEPTED, 5, digest=1)
+    found, _ = judged(context(), receipt, other, arrived(5, digest=1))
+    assert kinds(found) == {"altered": 1}
+
+
+def three(**fields: Any) -> Context:
+    return context(peer("a"), peer("b"), peer("c"), is_group=True, **fields)
+
+
+def on(number: int, offset: int, **fields: Any) -> Facts:
+    return fact(Seen.ACCEPTED, offset, peer=number, **fields)
+
+
+def test_what_one_peer_of_three_has_is_in_doubt() -> None:
+    found, _ = judged(three(), on(0, 5))
+    assert found.counts == {"in doubt": 1}
+    assert kinds(found) == {}
+    found, _ = judged(three(), on(0, 5), on(1, 5), arrived(5))
+    assert found.counts["accepted"] == 1
+    # The third one's journal goes on behind it.
+    assert kinds(found) == {"missing row": 1}
+
+
+def test_an_end_that_one_peer_will_cut_is_no_fault() -> None:
+    """Another row of another epoch, on a peer that does not know its own to be committed."""
+    stale = on(0, 5, digest=1, at=1, where=20)
+    found, _ = judged(three(), stale, *(on(n, 5, at=2, where=21) for n in (1, 2)), arrived(5))
+    assert kinds(found) == {}
+    assert found.counts["delivered"] == 1
+    same_entry = on(0, 5, digest=1, at=2, where=21)
+    found, _ = judged(three(), same_entry, *(on(n, 5, at=2, where=21) for n in (1, 2)), arrived(5))
+    assert kinds(found) == {"differs": 1}
+
+
+def test_early_and_how_late() -> None:
+    found, _ = judged(context(), fact(Seen.ACCEPTED, 5), arrived(5, late_ms=-1))
+    assert kinds(found) == {"early": 1}
+    # What came in after its due time is late from then on.
+    late = fact(Seen.ACCEPTED, 6, created=DUE + 106)
+    found, bars = judged(context(), late, arrived(6, late_ms=150, created=DUE + 106))
+    assert bars.lateness_ms.tolist() == [50]
+    strict = context(options=Options(late_ms=49))
+    found, _ = judged(strict, late, arrived(6, late_ms=150, created=DUE + 106))
+    assert kinds(found) == {"late": 1}
+
+
+def test_only_what_is_due_in_the_time_asked_for() -> None:
+    part = context(options=Options(start_ms=DUE + 6, end_ms=DUE + 7))
+    made = [fact(Seen.ACCEPTED, at) for at in (5, 6, 7)]
+    found, bars = judged(part, *made, *(arrived(at) for at in (5, 6, 7)))
+    assert found.counts == {"accepted": 1, "delivered": 1}
+    assert bars.count.sum() == 1
+
+
+def test_a_bucket_has_its_begin_and_not_its_end() -> None:
+    made = [fact(Seen.ACCEPTED, at, due=due) for at, due in ((1, 19_999), (2, 20_000))]
+    came = [arrived(at, due=due, at=due) for at, due in ((1, 19_999), (2, 20_000))]
+    _, bars = judged(context(), *made, *came)
+    assert sorted(bars.bucket_ms.tolist()) == [10_000, 20_000]
+
+
+def test_lateness_keeps_three_digits() -> None:
+    values = np.array([0, 1, 4096, 4097, 123_456], np.int64)
+    assert rounded(values).tolist() == [0, 1, 4096, 4090, 123_000]
+
+
+def test_ranges() -> None:
+    journal = Ranges()
+    journal.add(10, 20, broken=False)
+    journal.add(20, 30, broken=False)
+    journal.add(35, 40, broken=True)
+    journal.open_end()
+    assert journal.held().tolist() == [[10, 35], [30, 40]]
+    assert journal.missing()[0].tolist() == [30, 40]
+    offsets = np.array([9, 10, 29, 30, 35, 39, 40], np.int64)
+    expected = [False, True, True, False, True, True, False]
+    assert within(journal.held(), offsets).tolist() == expected
