@@ -3,8 +3,9 @@
 Writes a journal, an archive of slot files and an embedded topic of so many messages with the real
 encoders, not through a node: each message is accepted, held and delivered once, so three rows are
 read for it. Then, at a quarter, half and all of ``--rows``, in this order: a bare Arrow read of
-these files in two processes, without Spark, checksums or facts (the raw limit); and the scan, which
-reads, checks and packs facts, thrown away as they come (Spark's ``noop``), on ``local[2]``.
+these files in two processes, without Spark or facts (the raw limit); the scan, which reads, checks
+and packs facts, thrown away as they come (Spark's ``noop``), on ``local[2]``; and the whole proof,
+with all validators, to its verdict.
 
     python -m benchmarks.replay --rows 20000000
 
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from crc32c import crc32c
 
 from slotwheel.delivery.topicfile import Block, IndexHeader, index_path, schema_of, segment_path
 from slotwheel.replay import layout, plan
-from slotwheel.replay.files import JOURNAL, File
+from slotwheel.replay.files import JOURNAL, File, Layout, Peer
 from slotwheel.replay.making import Terms
 from slotwheel.wheel.entry import HEADER_BYTES, Entry, Kind
 from slotwheel.wheel.files import OsFiles
@@ -107,8 +109,15 @@ def _measure(report: Report, spark: Any, files: Sequence[File], total: int) -> N
 
     _forget_peaks()
     scan_s, _ = _timed(through_spark)
+    prove_s, verdict = _timed(lambda: _prove(spark, files))
+    if not verdict.proven or verdict.counts["delivered"] != total:
+        raise RuntimeError(f"{total} messages were written; {verdict.reasons}, {verdict.counts}")
     at = f"at {total / 1e6:g} M"
-    for name, taken in (("bare Arrow read", raw_s), ("scan", scan_s)):
+    for name, taken in (
+        ("bare Arrow read", raw_s),
+        ("scan", scan_s),
+        ("all validators", prove_s),
+    ):
         rate = 3 * total / taken
         text = f"{rate / 1e6:.2f} M ({total / taken / 1e6:.2f} M messages/s, {taken:.1f} s)"
         report.figure(f"{name} {at}, rows/s", rate, text)
@@ -127,6 +136,15 @@ def _check(spark: Any, files: Sequence[File], total: int) -> None:
     found.unpersist()
     if (rows, problems) != (3 * total, 0):
         raise RuntimeError(f"{3 * total} rows were written; scanned: {rows}, {problems} problems")
+
+
+def _prove(spark: Any, files: Sequence[File]) -> Any:
+    """The whole proof, as the command runs it, of the files chosen."""
+    from slotwheel.replay.proof import prove
+
+    found = [replace(file, number=number) for number, file in enumerate(files)]
+    peers = [Peer("wheel", "")]
+    return prove(spark, Layout(_GROUP, _KEY.hex(), peers, found, made_ms=_START_MS))
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -233,10 +251,14 @@ def _write_segment(files: OsFiles, store: bytes, index: int, entries: Sequence[E
 
 
 def _rows(offset: Int64s) -> pa.RecordBatch:
-    """A message a due millisecond, with a value of its own."""
+    """Ten messages a due millisecond, each with a value of its own, the same in every file.
+    ``offset``: of whole entries."""
     count = len(offset)
     due = _START_MS + offset // 10
-    values = np.random.default_rng(int(offset[0])).bytes(count * _VALUE_BYTES)
+    entries = offset[::_ENTRY].tolist()
+    values = b"".join(
+        np.random.default_rng(entry).bytes(_ENTRY * _VALUE_BYTES) for entry in entries
+    )
     ends = np.arange(count + 1, dtype=np.int32) * _VALUE_BYTES
     value = pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(values)]

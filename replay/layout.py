@@ -86,6 +86,11 @@ class _Search:
         self, directories: Sequence[str], dumps: Sequence[str], receipts: Sequence[str]
     ) -> Layout:
         roots = [_directory(path) for path in directories]
+        for root in roots:
+            if roots.count(root) > 1:  # it would agree with itself, and count for a majority
+                raise InvalidConfiguration(
+                    "a directory is given twice", got=str(root), remedy="Name each peer's once"
+                )
         names = short_names(roots)
         kept = []
         for root, name in zip(roots, names, strict=True):

@@ -34,6 +34,9 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "no such directory" in done.stderr
     assert "--data" in done.stderr
     (tmp_path / "one").mkdir()
+    done = run_cli("replay", str(tmp_path / "one"), str(tmp_path / "one"))
+    assert done.returncode == 1
+    assert "given twice" in done.stderr
     done = run_cli("replay", str(tmp_path / "one"), "--dump", str(tmp_path / "dump.arrow"))
     assert done.returncode == 1
     assert "no such file" in done.stderr
