@@ -68,6 +68,12 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--exactly-once", is_flag=True, help="A message that came twice fails the proof.")
 @click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write report.json and report.html to this directory.",
+)
+@click.option(
     "--problems",
     type=click.IntRange(min=1, max=1_000_000),
     default=1_000,
@@ -99,6 +105,7 @@ def command(
     interval: timedelta,
     late_ms: int | None,
     exactly_once: bool,
+    report: Path | None,
     problems: int,
     master: str,
     driver_memory: str,
@@ -118,6 +125,7 @@ def command(
     _check_spark()
     from ..replay.context import Options
     from ..replay.layout import Wanted, find
+    from ..replay.report import write_report
 
     start_ms, end_ms = _ms(start), _ms(end)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
@@ -127,7 +135,12 @@ def command(
         receipts=[str(path) for path in receipts],
         wanted=Wanted(start_ms=start_ms, end_ms=end_ms),
     )
+    if report is not None:
+        report.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     verdict = _prove(layout, options, master, driver_memory)
+    if report is not None:
+        for path in write_report(verdict, report, layout.made_ms):
+            click.echo(f"wrote {path}", err=True)
     if as_json:
         click.echo(json.dumps(verdict.to_dict()))
     else:

@@ -11,12 +11,15 @@ from support.nodeprocess import run_cli
 
 def test_a_proven_run(tmp_path: Path) -> None:
     directories = replayrun.made().write(tmp_path)
-    done = run_cli("replay", *directories, "--master", "local[2]", "--json", timeout_s=200)
+    arguments = (*directories, "--master", "local[2]", "--report", str(tmp_path / "out"))
+    done = run_cli("replay", *arguments, "--json", timeout_s=200)
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
     assert verdict["proven"] is True
     assert verdict["counts"]["accepted"] == 5995
     assert verdict["problems"] == []
+    assert json.loads((tmp_path / "out/report.json").read_text("utf-8"))["proven"] is True
+    assert "Proven" in (tmp_path / "out/report.html").read_text("utf-8")
 
 
 def test_a_lost_message(tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""What a report says and how: JSON for programs, one page for people."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+from slotwheel.replay.page import page
+from slotwheel.replay.problems import CONSERVATION, Problem
+from slotwheel.replay.report import write_report
+from slotwheel.replay.verdict import Input, Lateness, PairAgreement, Verdict
+
+MADE_MS = 1_795_000_000_000
+BAD = '<script>alert("x")</script>&'
+
+
+def verdict(buckets: int = 30) -> Verdict:
+    times = [MADE_MS + at * 10_000 for at in range(buckets)]
+    return Verdict(
+        True,
+        [],
+        {"accepted": 1_234_567, "delivered": 1_200_000, "pending": 34_567, "lost": 0},
+        {},
+        [],
+        False,
+        [
+            Lateness("", -1, 1_200_000, 2, 11, 30, 41),
+            Lateness("orders", -1, 1_200_000, 2, 11, 30, 41),
+            *(Lateness("", at, 40_000, 2, 10 + n % 7, 20, 30 + n) for n, at in enumerate(times)),
+        ],
+        [PairAgreement("a", "b", 1_234_567, 0)],
+        [Input("journal", 3, 10**9, 1_234_567)],
+        10_000,
+        seconds=12.5,
+        options={"late_ms": None, "exactly_once": False},
+        versions={"pyspark": "4.3.0"},
+    )
+
+
+def failed() -> Verdict:
+    problems = [
+        Problem(CONSERVATION, "lost", f"accepted for {BAD}", id=f"lab.1.{n}.0", offset=n)
+        for n in range(50)
+    ]
+    return replace(
+        verdict(),
+        proven=False,
+        reasons=["lost: 50,000"],
+        problems=problems,
+        problem_counts={"lost": 50_000},
+        truncated=True,
+        agreement=[PairAgreement(BAD, "b", 1, 1)],
+        notes=[f"{BAD}: torn"],
+    )
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes; and that what is opened is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "line", "circle"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def tags(text: str) -> Tags:
+    found = Tags()
+    found.feed(text)
+    found.close()
+    assert found.open == []
+    return found
+
+
+def test_both_files_are_written(tmp_path: Path) -> None:
+    paths = write_report(verdict(), tmp_path / "out", MADE_MS)
+    assert [path.name for path in paths] == ["report.json", "report.html"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "report.html",
+        "report.json",
+    ]
+    told = json.loads(paths[0].read_text("utf-8"))
+    assert told["proven"] is True
+    assert told["made_ms"] == MADE_MS
+    assert told["counts"]["accepted"] == 1_234_567
+    assert told["lateness"][0]["p999"] == 30
+
+
+def test_the_verdict_comes_first() -> None:
+    for one, word in ((verdict(), "Proven"), (failed(), "Not proven")):
+        text = page(one, MADE_MS)
+        assert text.index(f">{word}</h1>") < text.index('<div class="cards">')
+        assert "1,234,567" in text
+    assert "lost: 50,000" in page(failed(), MADE_MS)
+    assert "50 of 50,000 are listed" in page(failed(), MADE_MS)
+
+
+def test_it_needs_nothing_from_elsewhere_and_runs_nothing() -> None:
+    for one in (verdict(), failed(), verdict(buckets=2_000)):
+        text = page(one, MADE_MS)
+        found = tags(text)
+        names = {name for name, _ in found.seen}
+        assert not names & {"script", "link", "img", "iframe", "object"}
+        for _, attributes in found.seen:
+            assert not any(name.startswith("on") or name in ("src", "href") for name in attributes)
+        assert not re.search(r"url\(|https?:|@import", text)
+
+
+def test_foreign_text_is_escaped() -> None:
+    text = page(failed(), MADE_MS)
+    assert BAD not in text
+    assert text.count("&lt;script&gt;") == 50 + 1 + 1
+
+
+def test_many_buckets_and_none() -> None:
+    assert page(verdict(buckets=2_000), MADE_MS).count("<rect") <= 160
+    empty = replace(verdict(), lateness=[], agreement=[], inputs=[], counts={"accepted": 0})
+    assert "<svg" not in page(empty, MADE_MS)
+    assert "<svg" in page(verdict(buckets=1), MADE_MS)
