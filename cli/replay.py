@@ -112,8 +112,8 @@ def command(
     as_json: bool,
 ) -> int:
     """Prove from the data directories of all peers of a group, and from what its topics hold, that
-    each accepted message was delivered once, in time. Start nodes with archives to keep what is
-    needed; the directories may be those of running nodes.
+    each accepted message was delivered once, in time. Messages whose journal entries a node has
+    deleted cannot be judged. The directories may be those of running nodes.
 
     Exit code 0: proven; 1: not proven, and why.
     """
