@@ -14,6 +14,7 @@ import pytest
 from slotwheel.client import Client
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.segment import SEGMENT_BYTES
 from slotwheel.wheel.state import LmdbState
 from support.arrivals import EmbeddedArrivals
 from support.peers import PeerProcess, Peers
@@ -125,10 +126,15 @@ def test_damage_on_one_peer_stays_there(peers: Peers, folder: str) -> None:
 
 
 def _flip_a_bit(folder: Path) -> Path:
-    """In the middle of the largest file."""
-    path = max(folder.iterdir(), key=lambda one: one.stat().st_size)
+    """In the middle of the oldest slot file, or in the first entry of the oldest segment.
+
+    Not anywhere in the journal: spares, and what stands behind the last entry of a file that is
+    used again, may be bad by right.
+    """
+    path = min(one for one in folder.iterdir() if one.suffix in (".arrows", ".journal"))
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0x10
+    at = len(content) // 2 if path.suffix == ".arrows" else SEGMENT_BYTES + 50
+    content[at] ^= 0x10
     path.write_bytes(content)
     return path
 
