@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -30,19 +31,32 @@ from .events import BYTES_MAX, ROWS_MAX, ConfigSeen, Ended, Event, MarkSeen, Row
 from .files import File
 
 
-def read_journal(file: File) -> Iterator[Event]:
-    """Errors: ``OSError``, among them ``FileNotFoundError``."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a segment, in bytes from an entry's edge on. ``stop``: -1: to the end; ``index``:
+    of the first entry, -1: any; ``store``: hex, empty: any."""
+
+    start: int = SEGMENT_BYTES
+    stop: int = -1
+    index: int = -1
+    epoch: int = 0
+    store: str = ""
+
+
+def read_journal(file: File, span: Span | None = None) -> Iterator[Event]:
+    """A segment, or a part of it. Errors: ``OSError``, among them ``FileNotFoundError``."""
     handle = OsHandle(os.open(file.path, os.O_RDONLY | os.O_CLOEXEC), file.path)
     try:
-        yield from _Segment(file, handle).events()
+        yield from _Segment(file, handle, span).events()
     finally:
         handle.close()
 
 
 class _Segment:
-    def __init__(self, file: File, handle: OsHandle) -> None:
+    def __init__(self, file: File, handle: OsHandle, span: Span | None) -> None:
         self._file = file
         self._handle = handle
+        self._span = span
         self._waiting: list[tuple[Entry, pa.RecordBatch]] = []
         self._rows = self._nbytes = 0
         self._entries = 0
@@ -57,6 +71,7 @@ class _Segment:
             return
         try:
             reader = SegmentReader(self._handle, self._file.path, ENTRY_BYTES_MAX)
+            self._check_store(reader)
         except (Damaged, UnsupportedVersion) as error:
             yield self._problem(error, 0)
             yield Ended(self._file, damaged=True)
@@ -83,9 +98,11 @@ class _Segment:
         return len(data) < SEGMENT_BYTES or data == bytes(SEGMENT_BYTES)
 
     def _entries_of(self, reader: SegmentReader) -> Iterator[Event]:
-        position, expected, epoch = SEGMENT_BYTES, reader.header.first_index, 0
+        span = self._span or Span(index=reader.header.first_index)
+        position, expected, epoch = span.start, span.index, span.epoch
+        stop = reader.size if span.stop < 0 else span.stop
         durable = reader.header.durable_index
-        while position < reader.size:
+        while position < stop:
             try:
                 located = reader.entry(position)
                 entry = located.entry
@@ -124,6 +141,13 @@ class _Segment:
             self._last_index, self._last_epoch = entry.index, entry.epoch
             durable = max(durable, located.durable)
             position, expected, epoch = located.end, entry.index + 1, entry.epoch
+
+    def _check_store(self, reader: SegmentReader) -> None:
+        """Errors: ``Damaged``: the file is one of another journal by now."""
+        found = reader.header.store_id.hex()
+        if self._span is not None and self._span.store not in ("", found):
+            expected = f"store id {self._span.store}"
+            raise Damaged(self._file.path, 40, expected=expected, found=found)
 
     def _break(self, position: int, expected: str, found: int) -> Iterator[Event]:
         yield from self._leave()

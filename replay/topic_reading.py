@@ -49,12 +49,13 @@ def read_topic(file: File) -> Iterator[Event]:
         yield Ended(file, damaged=True)
         return
     with pa.memory_map(file.path) as source:
-        yield from _topic_blocks(file, header, blocks, source.read_buffer())
+        yield from topic_blocks(file, header, blocks, source.read_buffer())
 
 
-def _topic_blocks(
+def topic_blocks(
     file: File, header: IndexHeader, blocks: list[Block], data: pa.Buffer
 ) -> Iterator[Event]:
+    """``blocks``: the first one stands for what lies before the others."""
     try:
         schema = header.check_schema(bytes(data[: header.schema_bytes]), file.path)
     except SlotwheelError as error:
