@@ -15,21 +15,22 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 import pyspark
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from . import validators
+from .chunks import OrderChunk
 from .context import Context, Options, make_context
 from .files import Layout
 from .integrity import problems_of
 from .judge import judge
 from .making import Terms
-from .order import validate as validate_order
 from .plan import tasks
 from .problems import Problem
 from .scan import scan, scan_records, summaries, tasks_frame
@@ -48,16 +49,26 @@ Progress = Callable[[str], None]
 """Told what is done now."""
 
 
+class Elsewhere(Protocol):
+    """What was delivered to topics that are not in the directories (``kafka_topics.py``)."""
+
+    def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
+        """Records as Spark's Kafka source gives them, with headers; None: there is no topic.
+        ``topics``: those that messages are for; None: too many to be told."""
+
+    def notes(self) -> list[str]:
+        """What is to be told of the topics, once they were asked for."""
+
+
 def prove(
     spark: SparkSession,
     layout: Layout,
     options: Options | None = None,
     *,
-    kafka: DataFrame | None = None,
+    kafka: Elsewhere | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
-    """``kafka``: records of Spark's Kafka source, with headers, of all topics that were delivered
-    to. Errors: those of Spark."""
+    """Errors: those of Spark, and of ``kafka``."""
     proof = _Proof(spark, layout, options or Options(), progress or (lambda _: None))
     try:
         return proof.run(kafka)
@@ -75,24 +86,23 @@ class _Proof:
         self._progress = progress
         self._terms = Terms(layout.group, layout.key, layout.dead_letter_topic)
         self._kept: list[DataFrame] = []
+        self._settings: dict[str, str | None] = {}
         self._began = time.monotonic()
 
-    def run(self, kafka: DataFrame | None) -> Verdict:
+    def run(self, kafka: Elsewhere | None) -> Verdict:
         self._progress("reading the files")
-        scanned, told = self._scan(kafka)
-        context = make_context(self._layout, told, self._terms, self._options)
+        scanned, told, chunks = self._scan(kafka)
+        context = make_context(self._layout, told, self._terms, self._options, chunks)
         self._progress("judging the messages")
-        partitions = self._partitions(told)
-        judged = self._keep(judge(scanned, context, partitions))
-        counts = _counts(validators.counts(judged))
-        self._progress("looking at the order")
-        order = validate_order(scanned, validators.excused(judged), self._terms)
-        problems = self._keep(problems_of(scanned).union(validators.problems(judged)).union(order))
-        by_kind = self._by_kind(problems, judged, told)
+        judged = self._keep(judge(scanned, context, self._partitions(told)))
+        sums = _Sums(judged)
+        counts = {name: number for name, number in sums.counts.items() if ":" not in name}
+        by_kind = self._by_kind(sums.problems, told)
         self._progress("writing it down")
-        listed = self._listed(problems)
+        listed = self._listed(problems_of(scanned).union(validators.problems(judged)), by_kind)
         reasons = self._reasons(counts, by_kind)
-        interval, lateness = self._lateness(judged, context)
+        interval = sums.interval(self._options.interval_ms)
+        lateness = _lateness(validators.lateness(judged, interval), context)
         return Verdict(
             not reasons,
             reasons,
@@ -101,10 +111,10 @@ class _Proof:
             listed,
             len(listed) < sum(by_kind.values()),
             lateness,
-            self._agreement(judged),
+            self._agreement(sums.counts),
             self._inputs(told),
             interval,
-            self._notes(told, counts),
+            self._notes(told, counts) + (kafka.notes() if kafka is not None else []),
             time.monotonic() - self._began,
             {
                 "exactly_once": self._options.exactly_once,
@@ -123,22 +133,48 @@ class _Proof:
     def close(self) -> None:
         for frame in self._kept:
             frame.unpersist()
+        for name, value in self._settings.items():
+            if value is None:
+                self._spark.conf.unset(name)
+            else:
+                self._spark.conf.set(name, value)
+
+    def _set(self, name: str, value: object) -> None:
+        """A setting of the session, until the end of the proof."""
+        self._settings.setdefault(name, self._spark.conf.get(name, None))
+        self._spark.conf.set(name, str(value))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         kept = frame.persist(StorageLevel.DISK_ONLY)
         self._kept.append(kept)
         return kept
 
-    def _scan(self, kafka: DataFrame | None) -> tuple[DataFrame, list[FileSummary]]:
-        self._spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_ARROW_BYTES))
+    def _scan(
+        self, kafka: Elsewhere | None
+    ) -> tuple[DataFrame, list[FileSummary], list[OrderChunk]]:
         cores = self._spark.sparkContext.defaultParallelism
+        self._set("spark.sql.execution.arrow.maxBytesPerBatch", _ARROW_BYTES)
+        # What comes after a shuffle is planned here, and what is added up is small: looking at each
+        # stage before planning the next costs more than it saves.
+        self._set("spark.sql.adaptive.enabled", "false")
+        self._set("spark.sql.shuffle.partitions", cores)
         planned = tasks(self._layout.files, cores)
-        scanned = scan(tasks_frame(self._spark, planned), self._terms)
-        if kafka is not None:
-            records = scan_records(kafka, self._terms, len(self._layout.files))
-            scanned = scanned.union(records)
-        scanned = self._keep(scanned)
-        return scanned, summaries(scanned)
+        scanned = self._keep(scan(tasks_frame(self._spark, planned), self._terms))
+        told, chunks = summaries(scanned)
+        if kafka is None:
+            return scanned, told, chunks
+        self._progress("reading what was delivered to Kafka")
+        records = kafka.records(self._spark, self._topics(told))
+        if records is None:
+            return scanned, told, chunks
+        elsewhere = self._keep(scan_records(records, self._terms, len(self._layout.files)))
+        also_told, more = summaries(elsewhere)
+        return scanned.union(elsewhere), told + also_told, chunks + more
+
+    def _topics(self, told: Iterable[FileSummary]) -> set[str] | None:
+        if any(summary.topics_omitted for summary in told):
+            return None
+        return {topic for summary in told for topic in summary.topics.values()}
 
     def _partitions(self, told: Iterable[FileSummary]) -> int:
         """Some for each core, and not more facts in one than a task should sort."""
@@ -146,41 +182,25 @@ class _Proof:
         cores = self._spark.sparkContext.defaultParallelism
         return max(cores, -(-rows // _FACTS_A_TASK))
 
-    def _by_kind(
-        self,
-        problems: DataFrame,
-        judged: DataFrame,
-        told: Iterable[FileSummary],
-    ) -> Counter[str]:
+    def _by_kind(self, judged: Mapping[str, int], told: Iterable[FileSummary]) -> Counter[str]:
         """How many problems there are, listed or not."""
-        found = Counter(_counts(validators.problem_counts(judged)))
-        outside = ("integrity", "placement", "order")
-        others = problems.where(f.col("validator").isin(*outside) | (f.col("kind") == "forged"))
-        rows = others.groupBy("validator", "kind").count().collect()
-        for row in rows:
-            if row.validator in outside:
-                found[row.kind] += row["count"]
-            else:  # of these some are the scan's: ids that could not be read at all
-                found[row.kind] = max(found[row.kind], row["count"])
-        for text in self._layout.problems:
-            found[Problem.from_json(text).kind] += 1
-        cut = sum(summary.problems_cut for summary in told)
-        if cut:
-            found["further problems of files"] = cut
+        found = Counter(judged)
+        for summary in told:
+            found.update(summary.problems)
+        found.update(Problem.from_json(text).kind for text in self._layout.problems)
         return found
 
-    def _listed(self, problems: DataFrame) -> list[Problem]:
+    def _listed(self, problems: DataFrame, by_kind: Mapping[str, int]) -> list[Problem]:
         """Up to ``problems_max`` of them, a fair share of each kind."""
         limit = self._options.problems_max
-        own = [Problem.from_json(text) for text in self._layout.problems]
-        ranked = problems.withColumn(
-            "rank",
-            f.row_number().over(Window.partitionBy("kind").orderBy("offset", "file", "position")),
-        )
-        ranked = ranked.where(f.col("rank") <= limit)  # so that Spark need not sort all of a kind
-        rows = ranked.orderBy("rank", "kind").limit(max(0, limit - len(own))).drop("rank").collect()
-        found = [*own, *(Problem(**row.asDict()) for row in rows)]
-        return sorted(found[:limit], key=lambda one: (one.kind, one.offset, one.file))
+        own = [Problem.from_json(text) for text in self._layout.problems][:limit]
+        others = Counter(by_kind)
+        others.subtract(problem.kind for problem in own)
+        shares = fair_shares(others, limit - len(own))
+        if shares:
+            rows = validators.listed(problems, shares).collect()
+            own += [Problem(**row.asDict()) for row in rows]
+        return sorted(own, key=lambda one: (one.kind, one.offset, one.file))
 
     def _reasons(self, counts: dict[str, int], by_kind: Counter[str]) -> list[str]:
         asked = {"exactly_once": self._options.exactly_once, "late_ms": self._options.late_ms}
@@ -195,32 +215,14 @@ class _Proof:
         assert total == counts.get("accepted", 0), f"{counts} do not add up"
         return reasons
 
-    def _lateness(self, judged: DataFrame, context: Context) -> tuple[int, list[Lateness]]:
-        interval = self._options.interval_ms
-        bars = judged.where("what = 'late'")
-        span = bars.agg(f.min("bucket_ms"), f.max("bucket_ms"), f.countDistinct("bucket_ms"))
-        first, last, buckets = span.collect()[0]
-        if not buckets:
-            return interval, []
-        if buckets > BUCKETS_MAX:
-            interval *= -(-(last - first + interval) // (interval * BUCKETS_MAX))
-            wider = f.col("bucket_ms") - f.pmod(f.col("bucket_ms"), f.lit(interval))
-            judged = judged.withColumn("bucket_ms", wider)
-        found = _lateness(validators.lateness(judged), context)
-        by_topic = validators.lateness(judged, "topic").orderBy(f.desc("count")).limit(TOPICS_MAX)
-        found += _lateness(by_topic, context)
-        by_time = validators.lateness(judged, "bucket_ms").orderBy("bucket_ms")
-        return interval, found + _lateness(by_time, context)
-
-    def _agreement(self, judged: DataFrame) -> list[PairAgreement]:
-        pairs = _counts(validators.pair_counts(judged))
+    def _agreement(self, counts: Mapping[str, int]) -> list[PairAgreement]:
         names = [peer.name for peer in self._layout.peers]
         return [
             PairAgreement(
                 names[left],
                 names[right],
-                pairs.get(f"equal:{left}:{right}", 0),
-                pairs.get(f"different:{left}:{right}", 0),
+                counts.get(f"equal:{left}:{right}", 0),
+                counts.get(f"different:{left}:{right}", 0),
             )
             for left in range(len(names))
             for right in range(left + 1, len(names))
@@ -262,12 +264,46 @@ class _Proof:
         return notes
 
 
-def _counts(frame: DataFrame) -> dict[str, int]:
-    return {row["name"]: row["count"] for row in frame.collect()}
+class _Sums:
+    """What all tasks together counted."""
+
+    def __init__(self, judged: DataFrame) -> None:
+        self.counts: dict[str, int] = {}
+        self.problems: dict[str, int] = {}
+        self._span = (0, 0, 0)
+        for row in validators.sums(judged).collect():
+            if row.what == "count":
+                self.counts[row.name] = row["count"]
+            elif row.what == "problems":
+                self.problems[row.name] = row["count"]
+            else:
+                self._span = row.first, row.last, row["count"]
+
+    def interval(self, wanted_ms: int) -> int:
+        """Wide enough that there are not too many time buckets."""
+        first, last, buckets = self._span
+        if buckets <= BUCKETS_MAX:
+            return wanted_ms
+        return wanted_ms * -(-(last - first + wanted_ms) // (wanted_ms * BUCKETS_MAX))
+
+
+def fair_shares(numbers: Mapping[str, int], limit: int) -> dict[str, int]:
+    """How many of each kind are listed: all of the rare ones, and equally many of the others."""
+    shares: dict[str, int] = {}
+    waiting = sorted((number, kind) for kind, number in numbers.items() if number > 0)
+    for at, (number, kind) in enumerate(waiting):
+        left = limit - sum(shares.values())
+        share = min(number, -(-left // (len(waiting) - at)))
+        if share > 0:
+            shares[kind] = share
+    return shares
 
 
 def _lateness(frame: DataFrame, context: Context) -> list[Lateness]:
-    return [
+    """Of all, of the topics with the most messages, and by time."""
+    by_topic = frame.where("topic is not null").orderBy(f.desc("count"), "topic").limit(TOPICS_MAX)
+    rows = frame.where("topic is null").orderBy("bucket_ms").collect() + by_topic.collect()
+    found = [
         Lateness(
             context.topic_name(int(row.topic, 16)) if row.topic else "",
             -1 if row.bucket_ms is None else row.bucket_ms,
@@ -277,5 +313,6 @@ def _lateness(frame: DataFrame, context: Context) -> list[Lateness]:
             row.p999,
             row.max,
         )
-        for row in frame.collect()
+        for row in rows
     ]
+    return sorted(found, key=lambda one: (one.bucket_ms >= 0, bool(one.topic)))
