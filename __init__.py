@@ -3,6 +3,7 @@
 from slotwheel.client import Client, Message, Receipt, Receipts
 from slotwheel.client.errors import (
     InvalidBatch,
+    InvalidConfiguration,
     InvalidMessage,
     NodeUnreachable,
     NotRunning,
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Client",
     "InvalidBatch",
+    "InvalidConfiguration",
     "InvalidMessage",
     "Message",
     "NodeUnreachable",

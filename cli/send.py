@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from io import BufferedReader
+from pathlib import Path
 from typing import BinaryIO
 
 import click
@@ -64,6 +65,12 @@ LINE_BYTES_MAX = 64 << 20
     type=click.File("rb"),
     help="Read values from a file, one a line; - is stdin.",
 )
+@click.option(
+    "--receipts",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep what was stored in a new FILE, for `slotwheel replay --receipts`.",
+)
 @node_options
 @json_option
 @click.pass_context
@@ -77,6 +84,7 @@ def command(
     headers: tuple[tuple[str, str], ...],
     partition: int | None,
     source: BinaryIO | None,
+    receipts: Path | None,
     address: str,
     timeout: timedelta,
     as_json: bool,
@@ -96,7 +104,10 @@ def command(
     stream = None if values else source or sys.stdin.buffer
     parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
     printer = Printer(as_json)
-    with Client(address, timeout_s=timeout.total_seconds()) as client, progress(stream) as step:
+    with (
+        Client(address, timeout_s=timeout.total_seconds(), receipts=receipts) as client,
+        progress(stream) as step,
+    ):
         for part in parts:
             messages = [Message(topic, value, key, headers, partition, at, delay) for value in part]
             printer.put(client.send_many(messages))

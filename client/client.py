@@ -15,6 +15,7 @@ import atexit
 # pyarrow imports it, through pandas, when it first sees a list; while the interpreter ends and the
 # last messages are sent, that is too late.
 import concurrent.futures.thread  # noqa: F401
+import contextlib
 import itertools
 import logging
 import os
@@ -26,7 +27,7 @@ from typing import Any, Self, overload
 
 import pyarrow as pa
 
-from ..wheel.errors import InvalidMessage, NotRunning
+from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
     ACKS,
@@ -44,6 +45,7 @@ from .asking import Asker
 from .columns import Sorted, conform, pieces, sort_messages, sort_rows
 from .link import Link, epoch_of_master
 from .message import Delay, Due, Headers, Message, due_ms_of, flatten
+from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts, Shipment
 from .sender import Sender
 
@@ -69,6 +71,10 @@ class Client:
     - ``acks``: ``"all"``, ``"1"``, or ``"0"`` (fire and forget: no ids, and errors are dropped).
     - ``batch_rows``, ``batch_bytes``: how large a batch may become; ``buffer_bytes``: how much may
       wait here, unanswered.
+    - ``receipts``: a new file for what is stored: an Arrow stream with a row for each message, from
+      which ``slotwheel replay`` proves delivery without believing the node. Not with ``acks="0"``.
+
+    Errors: ``InvalidMessage``; ``InvalidConfiguration``, ``OSError`` for ``receipts``.
     """
 
     def __init__(
@@ -81,9 +87,17 @@ class Client:
         batch_rows: int = 5_000,
         batch_bytes: int = 1 << 20,
         buffer_bytes: int = 64 << 20,
+        receipts: str | os.PathLike[str] | None = None,
     ) -> None:
         if acks not in ACKS:
             raise InvalidMessage("unknown acks", got=repr(acks), limit=", ".join(ACKS))
+        if receipts is not None and acks == "0":
+            raise InvalidConfiguration(
+                "without answers there are no receipts to write",
+                got='acks="0"',
+                limit='acks="all" or "1"',
+                remedy="Leave receipts or acks out",
+            )
         self.addresses = split(address)
         self.address = ",".join(self.addresses)
         self._timeout_s = timeout_s
@@ -92,6 +106,7 @@ class Client:
         self._asker = Asker(Addresses(address), timeout_s)
         self._pid = os.getpid()
         self._closed = False
+        self._receipts = None if receipts is None else ReceiptFile(receipts)
         self._sender = Sender(
             Addresses(address),
             Link,
@@ -103,6 +118,7 @@ class Client:
             batch_bytes=batch_bytes,
             buffer_bytes=buffer_bytes,
             answer_timeout_s=min(timeout_s, 15.0),
+            receipts=self._receipts,
         )
         # A script that ends without closing still gets its messages out, if that can be soon.
         self._at_exit = _close_at_exit(weakref.ref(self))
@@ -275,16 +291,24 @@ class Client:
     # Life
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until the fate of everything handed over is known. Errors: ``TimeoutError``."""
+        """Wait until the fate of everything handed over is known, and its receipts are in their
+        file. Errors: ``TimeoutError``; ``OSError``: the file of receipts is not complete."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
         self._sender.flush(timeout_s)
+        if self._receipts is not None:
+            self._receipts.flush(None if end is None else max(0.0, end - time.monotonic()))
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush for at most ``timeout_s`` (None: until each message is stored or given up), and
-        end. What is not answered by then fails with ``NotRunning``. May be called again."""
+        end. What is not answered by then fails with ``NotRunning``. May be called again.
+
+        Errors: ``OSError``: the file of receipts is not complete.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         atexit.unregister(self._at_exit)
+        end = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             self._sender.flush(timeout_s)
         except TimeoutError:  # told by the receipts, too, but who asks them now
@@ -292,6 +316,14 @@ class Client:
         finally:
             self._sender.close()
             self._asker.close()
+            if self._receipts is not None:
+                self._close_receipts(self._receipts, end)
+
+    def _close_receipts(self, receipts: ReceiptFile, end: float | None) -> None:
+        try:
+            receipts.close(None if end is None else max(0.1, end - time.monotonic()))
+        except TimeoutError:
+            _log.warning("slotwheel client: closed with receipts that were not written yet")
 
     def __enter__(self) -> Self:
         return self
@@ -304,7 +336,11 @@ class Client:
     ) -> None:
         # Whoever leaves by Ctrl-C does not want to wait for a node that is away.
         impatient = kind is not None and not issubclass(kind, Exception)
-        self.close(1.0 if impatient else None)
+        try:
+            self.close(1.0 if impatient else None)
+        except OSError:  # receipts; it is logged, and what the block has raised comes first
+            if error is None:
+                raise
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -320,7 +356,8 @@ def _close_at_exit(reference: weakref.ref[Client]) -> Any:
     def close() -> None:
         client = reference()
         if client is not None:
-            client.close(_AT_EXIT_S)
+            with contextlib.suppress(OSError):  # receipts; it is logged
+                client.close(_AT_EXIT_S)
 
     return close
 

@@ -2,6 +2,7 @@
 
 from ..wheel.errors import (
     InvalidBatch,
+    InvalidConfiguration,
     InvalidMessage,
     NodeUnreachable,
     NotRunning,
@@ -14,6 +15,7 @@ from ..wheel.errors import (
 
 __all__ = [
     "InvalidBatch",
+    "InvalidConfiguration",
     "InvalidMessage",
     "NodeUnreachable",
     "NotRunning",

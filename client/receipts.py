@@ -16,6 +16,7 @@ from typing import Self, overload
 import numpy as np
 import pyarrow as pa
 
+from ..wheel.digest import UInt64s
 from ..wheel.errors import SlotwheelError
 from ..wheel.ids import MessageId
 from ..wheel.protocol import Stored
@@ -37,6 +38,7 @@ class Shipment:
         "_places",
         "columns",
         "deadline",
+        "digest",
         "due",
         "errors",
         "failure",
@@ -45,6 +47,7 @@ class Shipment:
         "nbytes",
         "rows",
         "sent_at",
+        "sent_ms",
         "sequence",
         "stored",
         "uncertain",
@@ -60,6 +63,9 @@ class Shipment:
         self.deadline = deadline
         self.sequence = -1
         self.sent_at = 0.0
+        self.digest: UInt64s | None = None
+        """Of ``rows``, when there is a file of receipts; from the first sending on."""
+        self.sent_ms = 0
         self.uncertain = False
         """Whether the node may have stored it without our knowing."""
         self.last_error: SlotwheelError | None = None
@@ -77,7 +83,7 @@ class Shipment:
         numbers = np.arange(self.rows.num_rows) if self.kept is None else self.kept
         for row, error in bad.items():
             self.errors[int(numbers[row])] = error
-        self.kept, self.rows = numbers[kept], rest
+        self.kept, self.rows, self.digest = numbers[kept], rest, None
 
     def finish(self, stored: Stored | None, group: str) -> None:
         self.stored, self._group, self.rows = stored, group, None

@@ -32,6 +32,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from ..wheel.digest import digests
 from ..wheel.errors import (
     InvalidBatch,
     InvalidMessage,
@@ -42,9 +43,11 @@ from ..wheel.errors import (
 )
 from ..wheel.protocol import IN_FLIGHT_MAX, PRODUCER_LIMIT, AppendCommand, Refused, Stored
 from ..wheel.rows import bad_rows, from_columns
+from ..wheel.schema import times
 from .addresses import Addresses
 from .columns import Errors, Limits
 from .message import Flat
+from .receiptfile import Promised, ReceiptFile
 from .receipts import Shipment
 
 _log = logging.getLogger("slotwheel.client")
@@ -97,6 +100,7 @@ class Sender:
         batch_bytes: int,
         buffer_bytes: int,
         answer_timeout_s: float,
+        receipts: ReceiptFile | None = None,
     ) -> None:
         self._addresses = addresses
         self._connect = connect
@@ -111,6 +115,7 @@ class Sender:
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
         self._answer_timeout_s = answer_timeout_s
+        self._receipts = receipts
         self.limits = Limits()
         self._changed = threading.Condition()
         self._link: LinkLike | None = None
@@ -140,6 +145,8 @@ class Sender:
         ]
         for thread in self._threads:
             thread.start()
+        if receipts is not None:
+            receipts.start(self._free_room)
 
     # Called by the application's threads
 
@@ -359,6 +366,11 @@ class Sender:
                     shipment.rows, shipment.columns = rows, None
         if rows is None:  # given up in this moment
             return
+        if self._receipts is not None and shipment.digest is None:
+            # Now, for an answer comes under the lock, and takes the rows away.
+            content = (rows.column(name) for name in ("topic", "key", "value", "headers"))
+            shipment.digest = digests(*content)
+            shipment.sent_ms = _now_ms()
         shipment.sent_at = time.monotonic()
         try:
             link.write(rows, shipment.sequence)
@@ -388,6 +400,7 @@ class Sender:
                 self._addresses.served()
                 self._end(shipment)
                 if answer.count == rows.num_rows:
+                    self._keep_receipts(shipment, rows, answer)
                     shipment.finish(answer, self._group)
                 else:
                     shipment.fail(SlotwheelError("a receipt for another batch", got=answer.count))
@@ -416,6 +429,27 @@ class Sender:
                 self._fresh.appendleft(shipment)
                 self._changed.notify_all()
 
+    def _keep_receipts(self, shipment: Shipment, rows: pa.RecordBatch, stored: Stored) -> None:
+        if self._receipts is None or shipment.digest is None:
+            return
+        promised = Promised(
+            self._group,
+            stored.base_offset,
+            times(rows, "due"),
+            stored.checks,
+            rows.column("topic"),
+            shipment.digest,
+            shipment.sent_ms,
+            _now_ms(),
+        )
+        if self._receipts.put(promised):
+            self._buffered += promised.nbytes
+
+    def _free_room(self, nbytes: int) -> None:
+        with self._changed:
+            self._buffered -= nbytes
+            self._changed.notify_all()
+
     def _rows_to_drop(self, rows: pa.RecordBatch, error: SlotwheelError) -> Errors:
         """The row the node named, and every other one that we can see it would name next."""
         if error.row is None or not isinstance(error, InvalidMessage | InvalidBatch):
@@ -423,7 +457,7 @@ class Sender:
         if not 0 <= error.row < rows.num_rows:
             return {}
         limits = self.limits
-        latest = limits.latest_due_ms(time.time_ns() // 1_000_000)
+        latest = limits.latest_due_ms(_now_ms())
         bad = bad_rows(rows, latest_due_ms=latest, message_bytes_max=limits.message_bytes)
         return {**bad, error.row: error}
 
@@ -494,3 +528,7 @@ class Sender:
         if self._link is None and self._last_error is not None:
             return self._addresses.explain(self._last_error)
         return self._last_error
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,145 @@
+"""What producers were promised is proven, too: the wheel's own files are not the only witness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from slotwheel import Client, Message
+from slotwheel.client.receiptfile import Promised, ReceiptFile
+from slotwheel.replay.context import Options
+from slotwheel.replay.layout import find
+from slotwheel.replay.proof import prove
+from slotwheel.replay.verdict import Verdict
+from slotwheel.wheel.digest import digests
+from slotwheel.wheel.schema import times
+from support import replayrun
+from support.nodeprocess import NodeProcess, run_cli
+from support.replayrun import GROUP, TERMS, Run
+
+
+def write_receipts(run: Run, path: Path, offsets: Sequence[int], **changes: Any) -> str:
+    """As a producer would have kept them of these messages; ``changes``: columns that differ."""
+    assert TERMS.mint is not None
+    file = ReceiptFile(path)
+    file.start(lambda _: None)
+    for offset in offsets:
+        row = run.pick([offset])
+        due = times(row, "due")
+        fields: dict[str, Any] = {
+            "base_offset": offset,
+            "due": due,
+            "check": TERMS.mint.checks(due, np.array([offset])),
+            "topic": row.column("topic"),
+            "digest": digests(*(row.column(n) for n in ("topic", "key", "value", "headers"))),
+        }
+        file.put(Promised(group=GROUP, sent_ms=1, received_ms=2, **(fields | changes)))
+    file.close()
+    return str(path)
+
+
+def proof_of(spark: Any, directories: list[str], *receipts: str) -> Verdict:
+    return prove(spark, find(directories, receipts=receipts), Options())
+
+
+def a_message(run: Run) -> int:
+    """One that was delivered, and lies where a journal was read."""
+    return run.a_delivered()
+
+
+def test_receipts_of_what_was_delivered_change_nothing(spark: Any, tmp_path: Path) -> None:
+    run = replayrun.made()
+    delivered = [offset for peer in run.peers for offset, _ in peer.delivered][:500]
+    receipts = write_receipts(run, tmp_path / "receipts", [*delivered, run.a_pending()])
+    verdict = proof_of(spark, run.write(tmp_path), receipts)
+    assert verdict.proven, verdict.reasons
+    assert verdict.counts["accepted"] == 5995
+    assert verdict.problems == []
+    assert {one.kind: one.rows for one in verdict.inputs}["receipts"] == 501
+
+
+def test_a_promise_that_no_journal_knows_of_is_lost(spark: Any, tmp_path: Path) -> None:
+    """The wheel acknowledged a message and has nothing of it: no entry, no slot, no record."""
+    run = replayrun.made()
+    offset = a_message(run)
+    receipts = write_receipts(run, tmp_path / "receipts", [offset, run.a_pending()])
+    replayrun.remove_delivered(run)
+    for peer in run.peers:
+        # An entry's offsets are dense: it becomes two, around the one that is missing.
+        parts = [part for one in peer.entries for part in (one[one < offset], one[one > offset])]
+        peer.entries = [part for part in parts if len(part)]
+        for slots in (peer.live, peer.archived):
+            for second, offsets in slots.items():
+                slots[second] = [one for one in offsets if one != offset]
+    directories = run.write(tmp_path)
+    verdict = proof_of(spark, directories, receipts)
+    assert verdict.reasons == ["lost: 1"]
+    (problem,) = verdict.problems
+    assert (problem.kind, problem.id) == ("lost", run.id_of(offset))
+    # Without the receipt nobody can know of it: that is what receipts are for.
+    assert proof_of(spark, directories).proven
+
+
+def test_a_promise_of_other_content_is_altered(spark: Any, tmp_path: Path) -> None:
+    run = replayrun.made()
+    offset = a_message(run)
+    receipts = write_receipts(run, tmp_path / "receipts", [offset], digest=np.array([1], np.uint64))
+    verdict = proof_of(spark, run.write(tmp_path), receipts)
+    assert verdict.reasons == ["altered: 1"]
+    assert verdict.problems[0].id == run.id_of(offset)
+
+
+def test_an_id_that_the_group_did_not_give_out_is_forged(spark: Any, tmp_path: Path) -> None:
+    run = replayrun.made()
+    receipts = write_receipts(
+        run, tmp_path / "receipts", [a_message(run)], check=np.array([1], np.uint32)
+    )
+    verdict = proof_of(spark, run.write(tmp_path), receipts)
+    assert verdict.reasons == ["forged: 1"]
+
+
+def test_a_file_whose_producer_was_killed(spark: Any, tmp_path: Path) -> None:
+    run = replayrun.made()
+    delivered = [offset for offset, _ in run.peers[0].delivered][:2000]
+    path = tmp_path / "receipts"
+    receipts = write_receipts(run, path, delivered)
+    path.write_bytes(path.read_bytes()[:-200])
+    assert proof_of(spark, run.write(tmp_path), receipts).proven
+
+
+def test_a_node_and_its_producer(spark: Any, tmp_path: Path) -> None:
+    """Every kind of content, through a real node: client and proof agree on each digest."""
+    odd: list[bytes | None] = [None, b"", b"k" * 127, b"k" * 130, b"\0\0", "ä".encode()]
+    receipts = tmp_path / "receipts"
+    with NodeProcess(tmp_path / "data") as node:
+        with Client(node.address, receipts=receipts) as client:
+            client.send_many(
+                Message("odd", value, key, [("h", value), ("h", key)][: n % 3], delay=0.2)
+                for n, (key, value) in enumerate((k, v) for k in odd for v in odd)
+            ).result(10)
+            due = pa.array([0] * 1000)
+            table = {"due": due, "topic": ["t"] * 1000, "value": [b"%d" % n for n in range(1000)]}
+            client.send_table(pa.table(table)).result(10)
+        node.wait_for("odd", 36)
+        node.wait_for("t", 1000)
+        done = run_cli(
+            *("send", "cli", "a", "b", "--delay", "1h", "--node", node.address),
+            *("--receipts", tmp_path / "of-the-cli"),
+        )
+        assert done.returncode == 0, done.stderr
+        done = run_cli(
+            *("send", "cli", "a", "--delay", "1h", "--node", node.address),
+            *("--receipts", tmp_path / "of-the-cli"),
+        )
+        assert done.returncode == 1
+        assert "there already" in done.stderr
+        node.signal()
+    paths = [str(receipts), str(tmp_path / "of-the-cli")]
+    verdict = proof_of(spark, [str(tmp_path / "data")], *paths)
+    assert verdict.proven, (verdict.reasons, verdict.problems)
+    assert (verdict.counts["accepted"], verdict.counts["pending"]) == (1038, 2)
+    assert {one.kind: one.rows for one in verdict.inputs}["receipts"] == 1038
