@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,14 @@ from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from .configfile import read_settings
-from .shared import F, pair, size, span
+from .shared import F, Retention, pair, retention, size, span
 
 log = logging.getLogger("slotwheel.node")
 
 OFF = "off"
 _MS = timedelta(milliseconds=1)
 _LIMITS = WheelConfig()
-_IDENTITY = {"group", "slots"}
+_OWN = {"group", "slots", "retain_ms", "retain_bytes"}  # not in the table below
 
 # Option, field of WheelConfig, what it says. The type follows from the unit in the field's name.
 _LIMIT_OPTIONS = [
@@ -170,6 +170,13 @@ def _limits(function: F) -> F:
     show_default=True,
     help="The least important events that are logged.",
 )
+@click.option(
+    "--retain",
+    type=retention,
+    metavar="SPAN|BYTES",
+    help="Keep what is delivered in archive/, for `slotwheel replay`: for so long (24h), up to so"
+    " much (10GiB), or both (24h,10GiB). [default: keep nothing]",
+)
 @_limits
 def command(
     data: Path,
@@ -188,6 +195,7 @@ def command(
     dead_letter_topic: str,
     log_format: str,
     log_level: str,
+    retain: Retention | None,
     **limits: int | timedelta,
 ) -> None:
     """Run one node on a data directory, until SIGTERM or Ctrl-C.
@@ -210,7 +218,7 @@ def command(
         election_ms=election // _MS,
         listen=listen,
         metrics=None if metrics == OFF else metrics,
-        wheel=wheel_config(group, slots, limits),
+        wheel=replace(wheel_config(group, slots, limits), **asdict(retain or Retention())),
         sink=sink,
         bootstrap=bootstrap,
         kafka_settings=dict(kafka_settings),
@@ -223,7 +231,7 @@ def command(
 
 def wheel_config(group: str, slots: int, limits: dict[str, int | timedelta]) -> WheelConfig:
     """The engine's limits, checked against each other. Errors: ``InvalidConfiguration``."""
-    assert set(limits) | _IDENTITY == {field.name for field in fields(WheelConfig)}
+    assert set(limits) | _OWN == {field.name for field in fields(WheelConfig)}
     plain = {
         name: value // _MS if isinstance(value, timedelta) else value
         for name, value in limits.items()

@@ -21,8 +21,8 @@ from ..wheel.protocol import DEFAULT_ADDRESS
 F = TypeVar("F", bound=Callable[..., Any])
 
 GIB = 1024 * MIB
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _BYTES = {"": 1, "B": 1, "K": KIB, "KIB": KIB, "M": MIB, "MIB": MIB, "G": GIB, "GIB": GIB}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
@@ -35,7 +35,7 @@ class Session:
 
 
 def span(value: str | timedelta) -> timedelta:
-    """Option type: ``500ms``, ``30s``, ``5m``, ``2h``, also ``1.5h``."""
+    """Option type: ``500ms``, ``30s``, ``5m``, ``2h``, ``7d``, also ``1.5h``."""
     if isinstance(value, timedelta):
         return value
     found = _SPAN.fullmatch(value.strip())
@@ -67,6 +67,38 @@ def size(value: str | int) -> int:
     if found is None or unit is None or float(found[1]) * unit < 1:
         raise click.BadParameter(f"{value!r} is not a size; write 1000000, 64K, 128M or 1G")
     return int(float(found[1]) * unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much to keep; 0: no limit of that kind."""
+
+    retain_ms: int = 0
+    retain_bytes: int = 0
+
+
+def retention(value: str | Retention) -> Retention:
+    """Option type: a time span (``24h``), a size (``10G``), or both with a comma between."""
+    if isinstance(value, Retention):
+        return value
+    limits: dict[str, int] = {}
+    for part in value.split(","):
+        try:
+            name, limit = "retain_ms", span(part) // timedelta(milliseconds=1)
+        except click.BadParameter:
+            try:
+                if part.strip().isdecimal():  # 24 what?
+                    raise
+                name, limit = "retain_bytes", size(part)
+            except click.BadParameter:
+                message = f"{part!r} is neither a time span (24h, 7d) nor a size (10GiB)"
+                raise click.BadParameter(message) from None
+        if name in limits:
+            raise click.BadParameter(f"{value!r} has two limits of one kind; one span, one size")
+        if limit < 1:
+            raise click.BadParameter(f"{part!r} keeps nothing; leave --retain out for that")
+        limits[name] = limit
+    return Retention(**limits)
 
 
 def pair(value: str | tuple[str, str]) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.findings import Checked, Finding
 from ..wheel.state import STATE_DIRECTORY, Stored
 from ..wheel.verify import verify_slots, verify_state
+from ..wheel.verify_archive import verify_archive
 from ..wheel.verify_journal import verify_journal
 from .agree import compare_directories, print_agreement
 from .directory import ReadOnlyFiles, load_state, reading, running_process
@@ -31,6 +32,7 @@ KINDS = {
     "state": "state store",
     "journal": "journal segments",
     "slot": "slot files",
+    "archive": "archived files",
     "topic": "topic segments",
 }
 _NOTES_SHOWN = 20
@@ -105,6 +107,7 @@ def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Ch
         yield verify_state(stored)
         yield from verify_journal(files, now)
         yield from verify_slots(files, now)
+    yield from verify_archive(files)
     yield from verify_topics(files)
 
 
@@ -112,7 +115,13 @@ def file_count(files: ReadOnlyFiles) -> int:
     """About how many items ``check_all`` will give, for the progress bar."""
     topics = files.list("topics")
     segments = sum(len(files.list(f"topics/{topic}")) // 2 for topic in topics)
-    return 1 + len(files.list("journal")) + len(files.list("slots")) + segments
+    archived = sum(
+        len(files.list(f"archive/{day}/{part}"))
+        for day in files.list("archive")
+        for part in ("slots", "journal")
+        if Path(files.root, "archive", day).is_dir()
+    )
+    return 1 + len(files.list("journal")) + len(files.list("slots")) + archived + segments
 
 
 @click.command("verify", short_help="Check a data directory; change nothing.")
@@ -204,6 +213,8 @@ def _print(summary: Summary, running: str | None) -> None:
     for name in ("", "ok", "invalid", "rows", "bytes"):
         table.add_column(name, justify="left" if not name else "right")
     for name, kind in summary.kinds.items():
+        if name == "archive" and not kind.ok + kind.invalid:
+            continue
         rows = "" if name == "state" else f"{kind.rows:,}"
         nbytes = "" if name == "state" else f"{kind.nbytes:,}"
         table.add_row(KINDS[name], f"{kind.ok:,}", f"{kind.invalid:,}", rows, nbytes)

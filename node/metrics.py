@@ -40,6 +40,8 @@ _LEVELS: dict[str, tuple[str, Callable[[Status], float]]] = {
     "slot_bytes": ("Bytes in slot files", lambda s: s.slot_bytes),
     "slot_rows": ("Rows in slot files", lambda s: s.slot_rows),
     "journal_bytes": ("Bytes in journal segments", lambda s: s.journal_bytes),
+    "archive_bytes": ("Bytes kept in the archive", lambda s: s.archive_bytes),
+    "archive_missed": ("Files the archive could not keep", lambda s: s.archive_missed),
     "producers": ("Producers whose last sequences are remembered", lambda s: s.producers),
     "epoch": ("The epoch of this node's log", lambda s: s.epoch),
     "commit_index": ("Index up to which the log is committed", lambda s: s.commit_index),

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..delivery.topicfile import INDEX_SUFFIX, SEGMENT_SUFFIX, TOPICS_DIRECTORY, first_position_of
+from ..wheel.archive import ARCHIVE_DIRECTORY, parse_archived_slot
 from ..wheel.config import TICK_MS
 from ..wheel.entry import Kind
 from ..wheel.errors import Damaged, InvalidConfiguration, SlotwheelError
@@ -36,7 +37,6 @@ from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, Peer
 from .problems import INTEGRITY, Problem
 from .state_reading import read_state
 
-ARCHIVE_DIRECTORY = "archive"
 _PARTS = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY, ARCHIVE_DIRECTORY)
 _CONFIG_WITHIN = 10_000
 """The first configuration stands among the first entries of a log."""
@@ -171,7 +171,7 @@ class _Search:
         for path in sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{SLOT_DIRECTORY}/*")):
             shown = f"{name}/{path.relative_to(root)}"
             try:
-                second, length, crc = archived_name(path.name)
+                second, length, crc = parse_archived_slot(path.name)
             except ValueError:
                 self._problem("foreign", "expected <second>.<length>.<crc32c>.arrows", shown)
                 continue
@@ -225,16 +225,6 @@ class _Search:
         if stored is None or second not in stored.slots:
             return False
         return not (root / SLOT_DIRECTORY / f"{second}{SUFFIX}").exists()
-
-
-def archived_name(name: str) -> tuple[int, int, int]:
-    """Second, length and CRC-32C of an archived slot file, by its name. Errors: ``ValueError``."""
-    stem = name.removesuffix(SUFFIX)
-    second, length, crc = stem.split(".")
-    found = int(second), int(length), int(crc, 16)
-    if f"{found[0]}.{found[1]}.{found[2]:08x}{SUFFIX}" != name:
-        raise ValueError(name)
-    return found
 
 
 def short_names(roots: Sequence[Path]) -> list[str]:

@@ -55,6 +55,10 @@ class WheelConfig:
     """Appends are refused when less than this is free on the data directory's disk."""
     cancels_remembered_max: int = 500_000
     """Cancels of this epoch kept in memory, so that questions about them get true answers."""
+    retain_ms: int = 0
+    """Covered slot files and closed segments stay in the archive until they are so old; 0: none."""
+    retain_bytes: int = 0
+    """They stay until there are more bytes of them; 0: by age alone. With both 0 nothing stays."""
 
     peer_journal_bytes_max: int = 256 * MIB
     """With peers: how much of the journal stays for those that fall behind."""

@@ -8,7 +8,7 @@ Rules
 - Writes name their position. There is no append mode: after a crash there may be junk at the end.
 - ``sync`` that fails raises ``SyncFailed``; the process must end (the kernel may have dropped the
   dirty pages and will report success next time).
-- Creating, renaming or deleting is durable only after ``sync_dir`` (or ``sync_all``).
+- Creating, linking, renaming or deleting is durable only after ``sync_dir`` (or ``sync_all``).
 """
 
 from __future__ import annotations
@@ -56,7 +56,13 @@ class Files(Protocol):
 
     def rename(self, source: str, target: str) -> None: ...
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name. Errors: ``FileExistsError``."""
+
     def unlink(self, path: str) -> None: ...
+
+    def modified_ms(self, path: str) -> int:
+        """When a file was last written to."""
 
     def list(self, directory: str) -> list[str]:
         """Names in a directory, sorted; empty if there is none."""
@@ -151,8 +157,14 @@ class OsFiles:
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target, src_dir_fd=self._root_fd, dst_dir_fd=self._root_fd)
 
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target, src_dir_fd=self._root_fd, dst_dir_fd=self._root_fd)
+
     def unlink(self, path: str) -> None:
         os.unlink(path, dir_fd=self._root_fd)
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path, dir_fd=self._root_fd).st_mtime_ns // 1_000_000
 
     def list(self, directory: str) -> list[str]:
         try:

@@ -28,7 +28,8 @@ class Finding:
 
 @dataclass(slots=True)
 class Checked:
-    """One file (or the state store) that was looked at. ``kind``: state, journal, slot, topic."""
+    """One file (or the state store) that was looked at. ``kind``: state, journal, slot, archive,
+    topic."""
 
     kind: str
     path: str

@@ -204,12 +204,18 @@ class Journal:
             segments, last, cuts = self._segments_now(), self._last_index, self._readers.cuts
         return self._readers.read(segments, from_index, last, cuts)
 
-    def drop_below(self, index: int, *, keep_bytes: int = 0) -> int:
+    def drop_below(
+        self,
+        index: int,
+        *,
+        keep_bytes: int = 0,
+        keep: Callable[[str, int], bool] | None = None,
+    ) -> int:
         """Drop closed segments all of whose entries have an index below ``index``; how many.
 
         They are deleted, but for a few whose files will be used again. ``keep_bytes``: so much
-        stays in any case. Oldest first, each made durable before the next: a crash never leaves a
-        gap.
+        stays in any case. ``keep``: may take a segment (path, bytes) to another place, and says
+        whether it did. Oldest first, each made durable before the next: a crash never leaves a gap.
         """
         dropped = 0
         size = self.bytes if keep_bytes else 0
@@ -218,7 +224,8 @@ class Journal:
             if keep_bytes and size < keep_bytes:
                 break
             segment = self._closed[0]
-            spare = self._to_spare(segment)
+            taken = keep is not None and keep(segment.path, segment.size)
+            spare = None if taken else self._to_spare(segment)
             del self._closed[0]
             dropped += 1
             self._files.sync_dir(DIRECTORY)

@@ -278,13 +278,14 @@ class PeerWheel(Wheel):
 
     # -- slot files and snapshots ----------------------------------------------------------------
 
-    def _drop_journal(self, below: int) -> None:
+    def _drop_journal(self, below: int, now_ms: int) -> None:
         with self._lock:
             below = min([below, *self._pins])
-        self._log.journal.drop_below(below, keep_bytes=self.config.peer_journal_bytes_max)
+        keep_bytes = self.config.peer_journal_bytes_max
+        self._log.journal.drop_below(below, keep_bytes=keep_bytes, keep=self._keeper(now_ms))
 
-    def _clean(self, marks: Marks) -> int:
-        return 0 if self._pins else super()._clean(marks)
+    def _clean(self, marks: Marks, now_ms: int) -> int:
+        return 0 if self._pins else super()._clean(marks, now_ms)
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[SnapshotSource]:

@@ -34,6 +34,9 @@ class Status:
     slot_bytes: int
     open_handles: int
     journal_bytes: int
+    archive_bytes: int
+    archive_missed: int
+    """Files that should have been kept in the archive and could not be."""
     producers: int
     disk_free_bytes: int
     horizon_ms: int

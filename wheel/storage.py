@@ -8,7 +8,8 @@ Rules
 - Spill: blocks -> durable -> one commit (catalog and checkpoint) -> drop the tail's rows.
 - Delete: commit, then unlink. A crash in between leaves a file without a row in the catalog,
   which is removed at open.
-- A slot is deleted only when every committed mark covers every row in it.
+- A slot is deleted only when every committed mark covers every row in it. What is to be kept gets
+  its name in the archive before the commit.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from .archive import Archive
 from .config import TICK_MS, WheelConfig
 from .files import Files
 from .mark import Marks
@@ -66,6 +68,7 @@ class Storage:
         self._config = config
         self._lock = lock
         self.slot_files = SlotFiles(files, config.open_handles_max)
+        self.archive = Archive(files, config)
         self.tail = Tail()
         self.spilled = 0
         """Committed rows below this offset are in slot files (or were covered)."""
@@ -87,6 +90,7 @@ class Storage:
         for second in removed:
             self.slot_files.remove(second)
             mended.append(f"{second}: removed a slot file that the catalog does not know")
+        mended += self.archive.recover(slots)
         self.catalog = dict(slots)
         self._seconds = sorted(slots)
         self.spilled = spilled
@@ -257,8 +261,10 @@ class Storage:
         if fresh:
             self._files.sync_dir(SLOT_DIRECTORY)
 
-    def clean(self, marks: Marks, at_most: int = 1024) -> int:
-        """Delete slot files that every one of the committed ``marks`` covers whole; how many."""
+    def clean(self, marks: Marks, now_ms: int, at_most: int = 1024) -> int:
+        """Delete slot files that every one of the committed ``marks`` covers whole, or move them to
+        the archive; how many."""
+        self.archive.trim(now_ms)
         with self._lock:
             last = bisect.bisect_right(self._seconds, marks.main.c // TICK_MS)
             covered = [
@@ -268,7 +274,12 @@ class Storage:
             ][:at_most]
         if not covered:
             return 0
-        self._state.commit(Update(slots_deleted=covered))
+        kept = self.archive.keep_slots({one: self.catalog[one] for one in covered}, now_ms)
+        try:
+            self._state.commit(Update(slots_deleted=covered))
+        except OSError:
+            self.archive.take_back(kept)
+            raise
         with self._lock:
             for second in covered:
                 info = self.catalog.pop(second)

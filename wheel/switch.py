@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from .archive import ARCHIVE_DIRECTORY
 from .errors import Damaged
 from .files import Files
 from .segment import DIRECTORY, SegmentHeader, is_segment_name, is_spare_name
@@ -137,14 +138,16 @@ def _new_journal(files: Files, header: SegmentHeader) -> None:
 
 
 def set_aside(files: Files) -> str:
-    """Move a damaged directory's journal, slot files and state into ``damaged-<n>/``; its name.
+    """Move a damaged directory's journal, slot files, archive and state into ``damaged-<n>/``; its
+    name.
 
     The directory is empty then, and the node a new one that copies from its peers. The state must
     not be open, and the caller holds the directory's lock. The state goes last: as long as it is
     there, a node that starts after a crash in here finds damage again, and goes on.
     """
     there = files.list(".")
-    parts = [one for one in (INCOMING, DIRECTORY, SLOT_DIRECTORY, STATE_DIRECTORY) if one in there]
+    all_parts = (INCOMING, DIRECTORY, SLOT_DIRECTORY, ARCHIVE_DIRECTORY, STATE_DIRECTORY)
+    parts = [one for one in all_parts if one in there]
     number = 1
     while f"damaged-{number}" in there:
         inside = files.list(f"damaged-{number}")

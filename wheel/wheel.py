@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -543,11 +543,18 @@ class Wheel:
             report = self._storage.spill(plan, self._spilled, ahead)
             with self._lock:
                 self._log.producers.saved(plan.producers, plan.producers_gone)
-            self._drop_journal(plan.checkpoint.index + 1)
+            self._drop_journal(plan.checkpoint.index + 1, now_ms)
         return report
 
-    def _drop_journal(self, below: int) -> None:
-        self._log.journal.drop_below(below)
+    def _drop_journal(self, below: int, now_ms: int) -> None:
+        self._log.journal.drop_below(below, keep=self._keeper(now_ms))
+
+    def _keeper(self, now_ms: int) -> Callable[[str, int], bool] | None:
+        """What the journal asks to keep a segment; None: nothing is kept."""
+        archive = self._storage.archive
+        if not archive.keeps:
+            return None
+        return lambda path, nbytes: archive.keep_segment(path, nbytes, now_ms)
 
     def _plan(self, now_ms: int, everything: bool) -> SpillPlan:
         tail = self._storage.tail
@@ -577,11 +584,12 @@ class Wheel:
         self._room.notify_all()
 
     def clean(self, now_ms: int) -> int:
-        """Delete slot files that the committed marks cover whole; how many."""
+        """Delete slot files that the committed marks cover whole, or keep them in the archive; how
+        many."""
         with self._lock:
             marks = self._committed_marks
         with self._files_lock:
-            deleted = self._clean(marks)
+            deleted = self._clean(marks, now_ms)
         with self._lock:
             every = (marks.main, *(copy.mark for copy in marks.copies.values()))
             self._cancels.evict(
@@ -592,8 +600,8 @@ class Wheel:
             )
         return deleted
 
-    def _clean(self, marks: Marks) -> int:
-        return self._storage.clean(marks)
+    def _clean(self, marks: Marks, now_ms: int) -> int:
+        return self._storage.clean(marks, now_ms)
 
     # -- seen from outside -----------------------------------------------------------------------
 
@@ -627,6 +635,8 @@ class Wheel:
                 slot_bytes=storage.file_bytes,
                 open_handles=len(storage.slot_files.handles),
                 journal_bytes=log.journal.bytes,
+                archive_bytes=storage.archive.bytes,
+                archive_missed=storage.archive.missed,
                 producers=len(log.producers),
                 disk_free_bytes=self._disk_free,
                 horizon_ms=self.config.horizon_ms,

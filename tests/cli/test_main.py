@@ -17,6 +17,7 @@ import pytest
 
 from slotwheel.cli import main, send, shared
 from slotwheel.cli.node import wheel_config
+from slotwheel.cli.shared import Retention
 from slotwheel.wheel.errors import InvalidConfiguration, Overloaded
 from support.nodeprocess import command_line, environment
 
@@ -149,7 +150,7 @@ def test_time_spans() -> None:
     assert shared.span("500ms") == timedelta(milliseconds=500)
     assert shared.span("1.5h") == timedelta(minutes=90)
     assert shared.span("5m") == timedelta(minutes=5)
-    for wrong in ("", "5", "5d", "-1s", "1s1s", "m"):
+    for wrong in ("", "5", "5w", "-1s", "1s1s", "m"):
         with pytest.raises(click.BadParameter, match="time span"):
             shared.span(wrong)
 
@@ -172,6 +173,21 @@ def test_sizes() -> None:
     for wrong in ("", "1T", "-1", "0", "K"):
         with pytest.raises(click.BadParameter):
             shared.size(wrong)
+
+
+def test_retention() -> None:
+    day = 86_400_000
+    for text, found in {
+        "24h": Retention(retain_ms=day),
+        "7d": Retention(retain_ms=7 * day),
+        "10GiB": Retention(retain_bytes=10 << 30),
+        "24h,10G": Retention(day, 10 << 30),
+        "1.5G, 30m": Retention(1_800_000, 3 << 29),
+    }.items():
+        assert shared.retention(text) == found
+    for wrong in ("", "24", "x", "24h,1h", "1G,2G", "0s", "24h,", "0"):
+        with pytest.raises(click.BadParameter):
+            shared.retention(wrong)
 
 
 def test_limits_that_contradict_each_other() -> None:

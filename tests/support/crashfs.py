@@ -114,6 +114,8 @@ class CrashFiles:
     def __init__(self, stop_at: int | None = None, *, steps: Steps | None = None) -> None:
         self.steps = steps or Steps(stop_at)
         self.free = 1 << 40
+        self.clock_ms = 0
+        """When all of its files were written last, for who asks."""
         self._names: dict[str, Node | None] = {}
         self._durable: dict[str, Node | None] = {}
         self._pending: list[_NameChange] = []
@@ -124,7 +126,7 @@ class CrashFiles:
     def fail_next(self, operation: str, error: OSError, *, after: int = 0) -> None:
         """Let the next call of that name fail, or the one after ``after`` more.
 
-        open create pread pwrite truncate sync rename unlink list map make_directory
+        open create pread pwrite truncate sync rename link unlink list map make_directory
         remove_directory sync_dir sync_all. A failing sync raises ``SyncFailed``.
         """
         self._faults.setdefault(operation, []).append((after, error))
@@ -224,11 +226,24 @@ class CrashFiles:
         self.step("rename", f"{source} {target}")
         self._rename(_NameChange(source, target, node))
 
+    def link(self, source: str, target: str) -> None:
+        node = self._node(source)
+        self._folder(_parent(target))
+        if target in self._names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        self.step("link", f"{source} {target}")
+        self._rename(_NameChange(None, target, node))
+
     def unlink(self, path: str) -> None:
         node = self._node(path)
         self.step("unlink", path)
         self._rename(_NameChange(path, None, None))
-        self.free += len(node.live)
+        if all(other is not node for other in self._names.values()):
+            self.free += len(node.live)
+
+    def modified_ms(self, path: str) -> int:
+        self._node(path)
+        return self.clock_ms
 
     def list(self, directory: str) -> list[str]:
         self.steps.check()

@@ -37,10 +37,11 @@ def messages(
 class SinkNode(Node):
     """A wheel in one thread, with embedded topics. ``now`` is its clock, in ms."""
 
-    def __init__(self, root: Path, *, segment_bytes: int = 64 << 20) -> None:
-        super().__init__(
-            root, WheelConfig(disk_reserve_bytes=0, segment_bytes=segment_bytes), START_MS
+    def __init__(self, root: Path, *, segment_bytes: int = 64 << 20, retain_bytes: int = 0) -> None:
+        config = WheelConfig(
+            disk_reserve_bytes=0, segment_bytes=segment_bytes, retain_bytes=retain_bytes
         )
+        super().__init__(root, config, START_MS)
         self.now = START_MS
         self.sink = EmbeddedSink(self.files, self.wheel.mint, lambda: self.now)
         self.sync()
