@@ -131,7 +131,7 @@ def _check(spark: Any, files: Sequence[File], total: int) -> None:
     from slotwheel.replay.scan import scan, summaries, tasks_frame
 
     found = scan(tasks_frame(spark, plan.tasks(files, 2)), Terms(_GROUP, _KEY.hex())).persist()
-    rows = sum(one.rows for one in summaries(found))
+    rows = sum(one.rows for one in summaries(found)[0])
     problems = found.where("what = 'problem'").count()
     found.unpersist()
     if (rows, problems) != (3 * total, 0):

@@ -77,13 +77,7 @@ def judge_conservation(board: Board, found: Found) -> None:
 
 def wanted(board: Board) -> Mask:
     """Messages due in the time that is judged."""
-    options = board.context.options
-    mask = np.ones(board.n, np.bool_)
-    if options.start_ms is not None:
-        mask &= board.due >= options.start_ms
-    if options.end_ms is not None:
-        mask &= board.due < options.end_ms
-    return mask
+    return board.context.options.judges(board.due)
 
 
 def _cancelled(board: Board) -> Mask:
@@ -148,8 +142,7 @@ def _arrivals(
         both,
         "it arrived, and is in the dead-letter topic too",
     )
-    # Where these stand in their topic says nothing about the order of the others.
-    found.excused = board.offset[np.unique(np.concatenate([again, wrong, both]))]
+    found.strange = np.concatenate([wrong, both])
 
 
 def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:

@@ -17,6 +17,8 @@ from crc32c import crc32c
 
 from ..wheel.mark import Mark, Marks
 from ..wheel.schema import Int64s
+from .behind import Behind, behind
+from .chunks import OrderChunk
 from .files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, Layout
 from .making import Terms
 from .summary import FileSummary
@@ -35,6 +37,15 @@ class Options:
     start_ms: int | None = None
     end_ms: int | None = None
     problems_max: int = 1_000
+
+    def judges(self, due: Int64s) -> Mask:
+        """Which due times lie in the time that is judged."""
+        mask = np.ones(len(due), np.bool_)
+        if self.start_ms is not None:
+            mask &= due >= self.start_ms
+        if self.end_ms is not None:
+            mask &= due < self.end_ms
+        return mask
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,8 @@ class Context:
     """CRCs of topics of which records may be missing; None: any."""
     is_group: bool = False
     """The directories belong to a group of several peers, so that entries may be uncommitted."""
+    behind: Sequence[Behind] = ()
+    """Where a topic's messages stand behind later ones; most often nowhere."""
 
     @property
     def needed(self) -> int:
@@ -113,7 +126,11 @@ def covered(
 
 
 def make_context(
-    layout: Layout, summaries: Iterable[FileSummary], terms: Terms, options: Options
+    layout: Layout,
+    summaries: Iterable[FileSummary],
+    terms: Terms,
+    options: Options,
+    chunks: Iterable[OrderChunk] = (),
 ) -> Context:
     by_number: dict[int, FileSummary] = {}
     others: list[FileSummary] = []
@@ -136,6 +153,7 @@ def make_context(
         topics,
         _damaged_topics(layout, by_number),
         any(peer.is_replica for peer in layout.peers),
+        behind(chunks),
     )
 
 

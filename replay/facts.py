@@ -49,6 +49,8 @@ FORGED = 2
 """Flag of a DELIVERED or DEAD fact: the id's check is not what the group's key gives."""
 NO_DIGEST = 4
 """Flag: ``digest`` says nothing."""
+OUT_OF_ORDER = 8
+"""Flag of a DELIVERED fact: the task that read it saw a later message before it."""
 
 FACT = np.dtype(
     [
@@ -63,7 +65,7 @@ FACT = np.dtype(
         ("file", "<u4"),  # File.number
         ("peer", "<u2"),  # File.peer
         ("seen", "u1"),  # Seen
-        ("flags", "u1"),  # CANCEL_ROW | FORGED | NO_DIGEST
+        ("flags", "u1"),  # CANCEL_ROW | FORGED | NO_DIGEST | OUT_OF_ORDER
     ]
 )
 assert FACT.itemsize == 64

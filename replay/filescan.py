@@ -105,11 +105,11 @@ class TaskScan:
 
     def _made(self, one: OneFile, made: Made | None) -> Iterator[pa.RecordBatch]:
         if made is not None:
+            if one.order is not None:  # first, as it marks facts
+                yield from self._chunks(one, one.order.add(made.facts, made.topics))
             yield from self.out.pieces(self._buckets.add(made.facts))
             one.count(made)
             self._tell_topics(one.summary, made.topics)
-            if one.order is not None:
-                yield from self._chunks(one, one.order.add(made.facts, made.topics))
         for problem in one.new_problems():
             yield from self.out.text("problem", one.file.number, problem.to_json())
 
@@ -124,8 +124,6 @@ class TaskScan:
 
     def _chunks(self, one: OneFile, chunks: Iterable[OrderChunk]) -> Iterator[pa.RecordBatch]:
         for chunk in chunks:
-            if chunk.cut:
-                one.summary.note = f"{chunk.cut} rows out of order of one partition are not listed"
             yield from self.out.text("chunk", one.file.number, chunk.to_json())
 
     def _close(self, one: OneFile) -> Iterator[pa.RecordBatch]:

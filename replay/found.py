@@ -11,19 +11,15 @@ from ..wheel.schema import Int64s
 from .board import Board
 from .problems import Problem
 
-LISTED_MAX = 1_000
-"""Problems of one kind that are described, of one range of offsets; the others are counted."""
-
 
 @dataclass(slots=True)
 class Found:
-    """``excused``: offsets of messages that the validator of order must not judge, as they arrived
-    more than once, or should not have arrived."""
+    """``strange``: messages (numbers on the board) that arrived and should not have."""
 
     counts: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     problem_counts: dict[str, int] = field(default_factory=dict)
-    excused: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    strange: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def count(self, name: str, number: int) -> None:
         if number:
@@ -39,15 +35,16 @@ class Found:
         *,
         due: Int64s | None = None,
         position: Int64s | None = None,
+        file: Callable[[int], str] = lambda _: "",
     ) -> None:
         """A problem of each of these messages (numbers on the board). ``text``: of all, or of the
         one at a place among them. ``due``: of each, if not what was accepted; ``position``: in its
-        topic."""
+        topic, ``file``: where that is. All are counted, and as many described as can be listed."""
         if not len(messages):
             return
         self.problem_counts[kind] = self.problem_counts.get(kind, 0) + len(messages)
         dues = board.due[messages] if due is None else due
-        for at, message in enumerate(messages[:LISTED_MAX].tolist()):
+        for at, message in enumerate(messages[: board.context.options.problems_max].tolist()):
             offset, when = int(board.offset[message]), int(dues[at])
             self.problems.append(
                 Problem(
@@ -57,6 +54,7 @@ class Found:
                     board.context.terms.id_of(when, offset),
                     offset,
                     when,
+                    file(at),
                     position=-1 if position is None else int(position[at]),
                 )
             )

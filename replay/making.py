@@ -67,6 +67,8 @@ class Made:
     """Rows of another group, or without an id."""
     unreadable: list[tuple[int, str]] = field(default_factory=list)
     """Position and text of ids that begin with the group's name and are no ids; the first few."""
+    unnamed: int = 0
+    """How many more of these there are."""
 
 
 def journal_facts(

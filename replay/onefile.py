@@ -26,7 +26,7 @@ from .records import facts_of_records
 from .summary import FileSummary
 
 PROBLEMS_MAX = 1_000
-"""Of one file."""
+"""Of one file that are described; all are counted."""
 
 
 class OneFile:
@@ -60,7 +60,7 @@ class OneFile:
     def records(self, batch: pa.RecordBatch) -> Made:
         """Records of a Kafka topic."""
         if self.order is None:
-            self.order = OrderTracker("Kafka", self.file.name, embedded=False)
+            self.order = self._tracker("Kafka", embedded=False)
         made = facts_of_records(batch, self.file, self.terms)
         for position, text in made.unreadable:
             self.problem(
@@ -72,6 +72,8 @@ class OneFile:
                     position=position,
                 )
             )
+        if made.unnamed:
+            self._has_room("forged", made.unnamed)
         return made
 
     def count(self, made: Made) -> None:
@@ -82,11 +84,14 @@ class OneFile:
             self.summary.add_delivered(int(at.min()), int(at.max()))
 
     def problem(self, problem: Problem) -> None:
-        if self._reported >= PROBLEMS_MAX:
-            self.summary.problems_cut += 1
-            return
+        if self._has_room(problem.kind):
+            self._problems.append(problem)
+
+    def _has_room(self, kind: str, number: int = 1) -> bool:
+        """Count problems; whether one of them may be described."""
+        self.summary.problems[kind] = self.summary.problems.get(kind, 0) + number
         self._reported += 1
-        self._problems.append(problem)
+        return self._reported <= PROBLEMS_MAX
 
     def new_problems(self) -> list[Problem]:
         """Those since the last call."""
@@ -96,6 +101,9 @@ class OneFile:
     def end(self) -> None:
         if self.file.kind == SLOT and self._slot:
             self._offsets_twice()
+
+    def _tracker(self, source: str, *, embedded: bool) -> OrderTracker:
+        return OrderTracker(source, self.file.number, self.file.name, embedded=embedded)
 
     def _rows(self, event: Rows) -> Made:
         # The event's own file: a slot file may be in the archive by now.
@@ -115,7 +123,7 @@ class OneFile:
         if event.topic:
             if self.order is None:
                 source = f"peer {file.peer}" if kind == TOPIC else f"file {file.number}"
-                self.order = OrderTracker(source, file.name, embedded=True)
+                self.order = self._tracker(source, embedded=True)
             return topic_facts(file, event.topic, event.group, rows, self.terms)
         return self.records(rows)
 
@@ -159,8 +167,7 @@ class OneFile:
             self._slot_problem(INTEGRITY, "offset twice", text, int(due[row]), int(offsets[row]))
 
     def _slot_problem(self, validator: str, kind: str, text: str, due: int, offset: int) -> None:
-        if self._reported >= PROBLEMS_MAX:
-            self.summary.problems_cut += 1
-            return
-        name = self.terms.id_of(due, offset)
-        self.problem(Problem(validator, kind, text, name, offset, due, self.file.name))
+        if self._has_room(kind):  # before the id is made, which takes its time
+            name = self.terms.id_of(due, offset)
+            found = Problem(validator, kind, text, name, offset, due, self.file.name)
+            self._problems.append(found)

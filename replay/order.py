@@ -1,111 +1,85 @@
 """Validator *order*: within a partition, messages come in the order of their due times.
 
-Theory: ``chunks.py`` has found what is out of order inside a chunk. Between chunks it takes the
-highest key of all that end before a chunk begins: which of the chunk's lowest keys are lower? That
-is a running maximum over two small events a chunk, its begin and its end, in the order of
-positions. Chunks that overlap, because the same records were read twice, are not compared.
+Theory: what stands behind a later one in the same chunk is marked in its fact (``chunks.py``), and
+what must be above which key, because of earlier chunks, is in the context (``behind.py``). Here it
+is seen beside what else is known of the message.
+
+Rules
+- Of a message that arrived several times the first arrival is judged.
+- What should not have arrived at all is not blamed for where it stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import numpy as np
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as f
-
-from .chunks import CHUNK_SCHEMA, OrderChunk
-from .making import Terms
-from .problems import ORDER, PROBLEM_ARROW, PROBLEM_SCHEMA, Problem, problem_batch
-
-_BEGIN, _END = 0, 1
-
-
-def validate(scanned: DataFrame, repeated: DataFrame, terms: Terms) -> DataFrame:
-    """Rows out of order, as ``PROBLEM_SCHEMA``. ``scanned``: what ``scan`` gives; ``repeated``: a
-    column ``offset`` of messages that were delivered more than once."""
-    chunks = scanned.where("what = 'chunk'").select(
-        f.from_json("text", CHUNK_SCHEMA).alias("chunk"), "text"
-    )
-    events = chunks.select(_event("first", _BEGIN), "text").union(
-        chunks.select(_event("last", _END), f.lit(None).cast("string").alias("text"))
-    )
-    # At one position a begin comes first: a chunk that ends there is not before it.
-    before = (
-        Window.partitionBy("event.source", "event.topic", "event.partition")
-        .orderBy("event.at", "event.kind")
-        .rowsBetween(Window.unboundedPreceding, -1)
-    )
-    begun = events.select(
-        "text",
-        f.max(f.when(f.col("event.kind") == _END, f.col("event.key"))).over(before).alias("key"),
-    ).where("text is not null")
-    found = begun.select("text", "key.due", "key.offset").mapInArrow(
-        _problems(terms), PROBLEM_SCHEMA
-    )
-    return found.join(repeated.select("offset").distinct(), "offset", "left_anti").select(
-        *(name for name in PROBLEM_ARROW.names)
-    )
+from ..wheel.schema import Int64s
+from .behind import Behind
+from .board import Board
+from .chunks import in_time
+from .context import Mask
+from .facts import OUT_OF_ORDER, Seen
+from .found import Found
+from .problems import ORDER
 
 
-def _event(at: str, kind: int) -> Column:
-    chunk = f.col("chunk")
-    return f.struct(
-        chunk.source.alias("source"),
-        chunk.topic.alias("topic"),
-        chunk.partition.alias("partition"),
-        chunk[at].alias("at"),
-        f.lit(kind).alias("kind"),
-        f.struct(chunk.due.alias("due"), chunk["offset"].alias("offset")).alias("key"),
-    ).alias("event")
-
-
-def _problems(
-    terms: Terms,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                chunk = OrderChunk.from_json(row["text"])
-                yield problem_batch(list(late_rows(chunk, row["due"], row["offset"], terms)))
-
-    return judge
-
-
-def late_rows(
-    chunk: OrderChunk, due: int | None, offset: int | None, terms: Terms
-) -> Iterator[Problem]:
-    """Rows of a chunk that come too late. ``due`` and ``offset``: the highest key of all chunks
-    before it; None if there is none."""
-    listed = set()
-    for row_due, row_offset, position, high_due, high_offset in chunk.out:
-        listed.add(position)
-        yield _problem(chunk, (row_due, row_offset, position), (high_due, high_offset), terms)
-    if due is None or offset is None:
+def judge_order(board: Board, found: Found) -> None:
+    """After *conservation*, which knows what should not have arrived."""
+    context = board.context
+    if not context.behind:
         return
-    for row_due, row_offset, position in chunk.lowest:
-        if (row_due, row_offset) >= (due, offset):
-            return
-        if position not in listed:
-            yield _problem(chunk, (row_due, row_offset, position), (due, offset), terms)
-
-
-def _problem(
-    chunk: OrderChunk, row: tuple[int, int, int], before: tuple[int, int], terms: Terms
-) -> Problem:
-    due, offset, position = row
-    where = f"partition {chunk.partition} of {chunk.topic}" if chunk.partition >= 0 else chunk.topic
-    text = (
-        f"due {due} ms stands at position {position} of {where}, behind"
-        f" {terms.id_of(*before)} of due {before[0]} ms"
-    )
-    return Problem(
+    facts = board.of(Seen.DELIVERED)
+    facts = facts[in_time(board.facts[facts])]
+    fields = board.facts[facts]
+    late = fields["flags"] & OUT_OF_ORDER != 0
+    which = np.full(len(facts), -1)
+    for number, chunk in enumerate(context.behind):
+        inside = (fields["file"] == chunk.number) & (fields["topic"] == chunk.crc)
+        inside &= (fields["where"] >= chunk.first) & (fields["where"] <= chunk.last)
+        if chunk.partition >= 0:
+            inside &= fields["partition"] == chunk.partition
+        which[inside] = number
+        if chunk.key is not None:
+            due, offset = chunk.key
+            lower = (fields["due"] < due) | ((fields["due"] == due) & (fields["offset"] < offset))
+            late |= inside & lower
+    late &= (which >= 0) & _first_arrivals(board, facts) & context.options.judges(fields["due"])
+    late &= ~np.isin(board.place[facts], found.strange)
+    messages, first = np.unique(board.place[facts[late]], return_index=True)
+    chosen = np.flatnonzero(late)[first]
+    fields, which = fields[chosen], which[chosen]
+    found.tell(
+        board,
         ORDER,
         "out of order",
-        text,
-        id=terms.id_of(due, offset),
-        offset=offset,
-        due_ms=due,
-        file=chunk.file,
-        position=position,
+        messages,
+        lambda at: _text(board, context.behind[which[at]], fields[at]),
+        due=fields["due"],
+        position=fields["where"],
+        file=lambda at: context.behind[which[at]].file,
+    )
+
+
+def _first_arrivals(board: Board, facts: Int64s) -> Mask:
+    """Which of these facts are, or repeat, the first arrival of their message."""
+    every = board.of(Seen.DELIVERED)
+    at, where = board.facts["at"][every], board.facts["where"][every]
+    place = board.place[every]
+    order = np.lexsort((where, at, place))
+    messages, first = np.unique(place[order], return_index=True)
+    earliest = np.zeros((2, board.n), np.int64)
+    earliest[:, messages] = at[order[first]], where[order[first]]
+    mine = board.place[facts]
+    same: Mask = board.facts["at"][facts] == earliest[0][mine]
+    same &= board.facts["where"][facts] == earliest[1][mine]
+    return same
+
+
+def _text(board: Board, chunk: Behind, fact: np.void) -> str:
+    before = chunk.named.get(int(fact["where"]), chunk.key)
+    whom = "a message that is due later"
+    if before is not None:
+        whom = f"{board.context.terms.id_of(*before)} of due {before[0]} ms"
+    return (
+        f"due {fact['due']} ms stands at position {fact['where']} of {chunk.where}, behind {whom}"
     )

@@ -67,7 +67,7 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: Terms) -> Made:
         for at in ids.unreadable[:_UNREADABLE_MAX].tolist()
     ]
     foreign = batch.num_rows - len(rows) - len(ids.unreadable)
-    return Made(facts, names, foreign, unreadable)
+    return Made(facts, names, foreign, unreadable, len(ids.unreadable) - len(unreadable))
 
 
 @dataclass(frozen=True, slots=True)

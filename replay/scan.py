@@ -17,6 +17,7 @@ from dataclasses import asdict
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from .chunks import OrderChunk
 from .files import DUMP, File
 from .filescan import SCANNED, TaskScan
 from .making import Terms
@@ -50,10 +51,12 @@ def scan_records(records: DataFrame, terms: Terms, number: int, name: str = "Kaf
     return records.select(*columns).mapInArrow(_record_scan(terms, file), SCANNED)
 
 
-def summaries(scanned: DataFrame) -> list[FileSummary]:
-    """What the driver takes: one small value a file."""
-    rows = scanned.where("what = 'file'").select("text").toLocalIterator()
-    return [FileSummary.from_json(row.text) for row in rows]
+def summaries(scanned: DataFrame) -> tuple[list[FileSummary], list[OrderChunk]]:
+    """What the driver takes: small values, one a file, and one a file and partition. All tasks run
+    at once for it."""
+    rows = scanned.where("what in ('file', 'chunk')").select("what", "text").collect()
+    files = [FileSummary.from_json(row.text) for row in rows if row.what == "file"]
+    return files, [OrderChunk.from_json(row.text) for row in rows if row.what == "chunk"]
 
 
 def _file_scan(terms: Terms) -> Callable[[Batches], Batches]:

@@ -50,8 +50,8 @@ class FileSummary:
     """TOPIC, DUMP: when the first and the last record got there; -1: no record."""
     foreign: int = 0
     """Rows of another group, or without an id: counted and left out."""
-    problems_cut: int = 0
-    """Problems found in it and not reported, because there were too many."""
+    problems: dict[str, int] = field(default_factory=dict)
+    """How many problems of each kind were found in it; not all of them need be described."""
     note: str = ""
     """Anything else worth a line, for a person."""
 

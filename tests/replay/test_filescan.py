@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.replay import layout, onefile
-from slotwheel.replay.facts import Seen
+from slotwheel.replay.facts import OUT_OF_ORDER, Seen
 from slotwheel.replay.files import JOURNAL, SLOT, TOPIC, File, Layout
 from slotwheel.replay.filescan import TaskScan
 from slotwheel.replay.making import Terms
@@ -110,7 +110,7 @@ def test_problems_of_a_file_are_limited(tmp_path: Path, monkeypatch: pytest.Monk
     batch = slot(*({"offset": at, "due": 7_000 + at} for at in range(25)))
     told = scan([write_slot(tmp_path / "5.arrows", [batch])], TERMS)
     assert len(told.problems) == 10
-    assert told.files[0].problems_cut == 15
+    assert told.files[0].problems == {"misplaced": 25}
 
 
 def test_damage_costs_what_it_hits(there: Layout) -> None:
@@ -144,7 +144,9 @@ def test_records_of_kafka() -> None:
     assert told.offsets(Seen.DELIVERED) == list(range(6))
     (chunk,) = told.chunks
     assert (chunk.source, chunk.topic, chunk.first, chunk.last) == ("Kafka", "orders", 10, 15)
-    assert [(due, offset) for due, offset, *_ in chunk.out] == [(9_000, 1), (9_002, 3), (9_004, 5)]
+    assert chunk.named == [[11, 9_001, 0], [13, 9_003, 2], [15, 9_005, 4]]
+    marked = told.facts[told.facts["flags"] & OUT_OF_ORDER != 0]
+    assert sorted(marked["offset"].tolist()) == [1, 3, 5]
 
 
 def test_a_text_that_begins_like_an_id_is_told_of() -> None:

@@ -1,75 +1,130 @@
-"""The validator of order, over chunks of several tasks."""
+"""The validator of order: between chunks, and beside what else is known of a message."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
+from crc32c import crc32c
 
+from slotwheel.replay.behind import behind
+from slotwheel.replay.board import Board
 from slotwheel.replay.chunks import OrderChunk
-from slotwheel.replay.filescan import SCANNED
-from slotwheel.replay.order import validate
-from slotwheel.replay.problems import PROBLEM_ARROW
+from slotwheel.replay.context import Context, Options
+from slotwheel.replay.facts import FACT, OUT_OF_ORDER, Facts, Seen
+from slotwheel.replay.files import NO_PEER
+from slotwheel.replay.found import Found
+from slotwheel.replay.order import judge_order
+from slotwheel.replay.problems import Problem
 from support.factrows import MINT, TERMS
 
+ORDERS = crc32c(b"orders")
+Key = tuple[int, int]
 
-def chunk(first: int, keys: list[tuple[int, int]], **more: Any) -> OrderChunk:
+
+def chunk(first: int, keys: list[Key], **more: Any) -> OrderChunk:
     """A chunk in order from position ``first`` on."""
-    rows = [[due, offset, first + at] for at, (due, offset) in enumerate(keys)]
-    due, offset = max(keys)
-    made = OrderChunk("Kafka", "file", "orders", 0, first, rows[-1][2], due, offset, sorted(rows))
-    return dataclasses.replace(made, **more)
+    last = first + len(keys) - 1
+    values = ("Kafka", 9, "file", ORDERS, "orders", 0, first, last, *max(keys), *min(keys))
+    return dataclasses.replace(OrderChunk(*values), **more)
 
 
-def judge(spark: Any, chunks: list[OrderChunk], repeated: list[int]) -> list[Any]:
-    rows = [("chunk", 0, -1, 0, None, one.to_json()) for one in chunks]
-    scanned = spark.createDataFrame([("file", 0, -1, 0, None, "{}"), *rows], SCANNED)
-    offsets = spark.createDataFrame([(one,) for one in repeated], "offset bigint")
-    found = validate(scanned, offsets, TERMS)
-    assert found.columns == PROBLEM_ARROW.names
-    return sorted(found.collect(), key=lambda row: row.position)
+def arrived(first: int, keys: list[Key], **fields: Any) -> Facts:
+    """Records of such a chunk."""
+    made = np.zeros(len(keys), FACT)
+    made["seen"], made["file"], made["peer"], made["topic"] = Seen.DELIVERED, 9, NO_PEER, ORDERS
+    for at, (due, offset) in enumerate(keys):
+        made[at]["due"], made[at]["offset"] = due + 10_000, offset
+        made[at]["where"] = made[at]["at"] = first + at
+    for name, value in fields.items():
+        made[name] = value
+    return made
 
 
-ASCENDING = [chunk(0, [(10, 1), (20, 2)]), chunk(2, [(20, 3), (30, 1)]), chunk(4, [(40, 0)])]
+def later(keys: list[Key]) -> list[Key]:
+    """Due times as facts have them: after a time in which all was accepted."""
+    return [(due + 10_000, offset) for due, offset in keys]
 
 
-def test_chunks_in_order(spark: Any) -> None:
-    assert judge(spark, ASCENDING, []) == []
+def judged(chunks: list[OrderChunk], facts: Facts, strange: int = -1) -> Found:
+    context = Context(TERMS, Options(), (), None, 0, {}, behind=behind(chunks))
+    board, found = Board(facts, context), Found()
+    if strange >= 0:
+        found.strange = np.flatnonzero(board.offset == strange)
+    judge_order(board, found)
+    return found
 
 
-def test_a_row_behind_a_later_one_of_an_earlier_chunk(spark: Any) -> None:
-    late = chunk(6, [(25, 7), (30, 0), (40, 0), (50, 0)])
-    found = judge(spark, [late, *ASCENDING], [])
-    assert [(row.id, row.position) for row in found] == [
-        (str(MINT.one(25, 7)), 6),
-        (str(MINT.one(30, 0)), 7),
+def judge(chunks: list[OrderChunk], facts: Facts, strange: int = -1) -> list[Problem]:
+    found = judged(chunks, facts, strange)
+    assert sum(found.problem_counts.values()) == len(found.problems)
+    return sorted(found.problems, key=lambda one: one.position)
+
+
+EARLIER = [later([(10, 1), (20, 2)]), later([(20, 3), (30, 1)]), later([(40, 0)])]
+ASCENDING = [chunk(0, EARLIER[0]), chunk(2, EARLIER[1]), chunk(4, EARLIER[2])]
+LATE = [(25, 7), (30, 0), (40, 0), (50, 0)]
+
+
+def test_chunks_in_order() -> None:
+    assert behind(ASCENDING) == []
+
+
+def test_a_row_behind_a_later_one_of_an_earlier_chunk() -> None:
+    found = judge([chunk(6, later(LATE)), *ASCENDING], arrived(6, [(25, 7), (30, 6), (50, 9)]))
+    assert [(one.id, one.position) for one in found] == [
+        (str(MINT.one(10_025, 7)), 6),
+        (str(MINT.one(10_030, 6)), 7),
     ]
-    assert {row.kind for row in found} == {"out of order"}
+    assert {one.kind for one in found} == {"out of order"}
     assert found[0].text == (
-        f"due 25 ms stands at position 6 of partition 0 of orders, behind {MINT.one(40, 0)} of due"
-        " 40 ms"
+        f"due 10025 ms stands at position 6 of partition 0 of orders, behind"
+        f" {MINT.one(10_040, 0)} of due 10040 ms"
     )
-    assert (found[0].offset, found[0].due_ms, found[0].file) == (7, 25, "file")
+    assert (found[0].offset, found[0].due_ms, found[0].file) == (7, 10_025, "file")
 
 
-def test_what_was_repeated_is_not_out_of_order(spark: Any) -> None:
-    late = chunk(6, [(25, 7), (30, 0), (40, 0)])
-    assert [row.offset for row in judge(spark, [*ASCENDING, late], [7, 7, 99])] == [0]
+def test_any_number_of_rows_behind_an_earlier_chunk_is_found() -> None:
+    keys = [(at // 10, at + 100) for at in range(20_000)]
+    chunks = [chunk(6, later(keys)), chunk(0, [(1 << 40, 0)])]
+    found = judged(chunks, arrived(6, keys))
+    assert found.problem_counts == {"out of order": 20_000}
+    assert len(found.problems) == Options().problems_max
 
 
-def test_a_row_is_named_once(spark: Any) -> None:
-    late = chunk(6, [(50, 0), (25, 7)], out=[[25, 7, 7, 50, 0]])
-    assert [(row.offset, row.position) for row in judge(spark, [*ASCENDING, late], [])] == [(7, 7)]
+def test_a_message_that_came_twice_is_judged_by_its_first_arrival() -> None:
+    late = [chunk(6, later([(25, 7), (50, 9)])), *ASCENDING]
+    again = arrived(6, [(25, 7)])
+    assert [one.offset for one in judge(late, again)] == [7]
+    in_time = arrived(1, [(25, 7)], file=8)
+    assert judge(late, np.concatenate([in_time, again])) == []
+    # The first one stood behind a later message already.
+    more = arrived(9, [(25, 7)], file=8)
+    assert [one.position for one in judge(late, np.concatenate([again, more]))] == [6]
+
+
+def test_a_row_is_named_once_and_with_what_is_before_it_in_its_chunk() -> None:
+    both = chunk(6, later([(50, 0), (25, 7)]), late=1, named=[[7, 10_050, 0]])
+    facts = arrived(6, [(50, 8), (25, 7)])
+    facts["flags"][1] = OUT_OF_ORDER
+    (found,) = judge([*ASCENDING, both], facts)
+    assert (found.offset, found.position) == (7, 7)
+    assert str(MINT.one(10_050, 0)) in found.text
+
+
+def test_what_should_not_have_arrived_is_not_blamed_for_its_place() -> None:
+    assert judge([*ASCENDING, chunk(6, later(LATE))], arrived(6, [(25, 7)]), strange=7) == []
 
 
 @pytest.mark.parametrize(
-    "other", [{"source": "peer 1"}, {"topic": "bills"}, {"partition": 1}], ids=str
+    "other", [{"source": "peer 1"}, {"crc": 1, "topic": "bills"}, {"partition": 1}], ids=str
 )
-def test_other_partitions_do_not_matter(spark: Any, other: dict[str, Any]) -> None:
-    assert judge(spark, [*ASCENDING, chunk(6, [(1, 1)], **other)], []) == []
+def test_other_partitions_do_not_matter(other: dict[str, Any]) -> None:
+    assert behind([*ASCENDING, chunk(6, [(1, 1)], **other)]) == []
 
 
-def test_the_same_records_read_twice(spark: Any) -> None:
-    twice = [dataclasses.replace(one, file="again") for one in ASCENDING]
-    assert judge(spark, [*ASCENDING, *twice], []) == []
+def test_the_same_records_read_twice() -> None:
+    twice = [dataclasses.replace(one, file="again", number=10) for one in ASCENDING]
+    assert behind([*ASCENDING, *twice]) == []

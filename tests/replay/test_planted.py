@@ -157,8 +157,9 @@ def test_marks_that_claim_everything_hide_nothing(
     assert not verdict.proven
     pending = WHOLE["pending"]
     assert verdict.problem_counts == {"lost": pending + removed}
-    # One in a thousand of a range is described; here all ranges are one.
-    assert verdict.truncated
+    assert not verdict.truncated
+    assert len(verdict.problems) == pending + removed
     if gone is not None:
+        assert run.id_of(gone) in {problem.id for problem in verdict.problems}
         assert verdict.counts["delivered"] == WHOLE["delivered"] - 1
         assert verdict.counts["lost"] == pending + 1

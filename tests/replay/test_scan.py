@@ -46,7 +46,7 @@ def test_a_directory(spark: Any, there: Layout) -> None:
     try:
         declared = spark.createDataFrame([], SCANNED).schema
         assert found.schema == declared
-        told = summaries(found)
+        told, _ = summaries(found)
         assert sorted(one.number for one in told) == [file.number for file in there.files]
         pieces = found.where("what = 'facts'").collect()
         facts = np.concatenate([unpack(bytes(row.data)) for row in pieces])
@@ -90,5 +90,7 @@ def test_records_of_a_topic(spark: Any) -> None:
     facts = np.concatenate([unpack(bytes(piece.data)) for piece in pieces])
     assert sorted(facts["offset"].tolist()) == list(range(100))
     assert not facts["flags"].any()
-    assert sum(one.rows for one in summaries(found)) == 100
-    assert {one.number for one in summaries(found)} == {17}
+    told, chunks = summaries(found)
+    assert sum(one.rows for one in told) == 100
+    assert {one.number for one in told} == {17}
+    assert {one.topic for one in chunks} == {"orders"}
