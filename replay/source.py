@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from ..wheel.errors import InvalidConfiguration
 from ..wheel.schema import ROW, TIME, times
-from .events import ROWS_MAX, Rows
+from .events import ROWS_MAX, Event, Rows
 from .files import TOPIC, File
+from .filescan import SCANNED
 from .problems import PROBLEM_ARROW, PROBLEM_SCHEMA, Problem, problem_batch
 from .reading import read
-from .source_options import SourceOptions, parse
+from .source_options import VIEWS, SourceOptions, parse
 
 NAME = "slotwheel"
 TASKS = 64
@@ -64,13 +71,23 @@ class SlotwheelSource(DataSource):
         chosen = self._parsed()
         if chosen.view == "problems":
             return PROBLEM_SCHEMA
-        return from_arrow_schema(_schema(chosen))
+        if chosen.view == "facts":
+            return SCANNED
+        return from_arrow_schema(schema_of(chosen))
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
-        return _Reader(self._parsed())
+        chosen = self._parsed()
+        if chosen.view not in VIEWS:
+            raise InvalidConfiguration(f"the view {chosen.view!r} is one of readStream only")
+        return _Reader(chosen)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        from .stream import StreamReader
+
+        return StreamReader(self._parsed())
 
 
-def _schema(chosen: SourceOptions) -> pa.Schema:
+def schema_of(chosen: SourceOptions) -> pa.Schema:
     names = chosen.columns or COLUMNS.names
     return pa.schema([COLUMNS.field(name) for name in names])
 
@@ -106,14 +123,19 @@ class _Reader(DataSourceReader):
         if self._chosen.view == "problems":
             yield from _problems(partition)
             return
-        schema = _schema(self._chosen)
-        # Spark's own types: microseconds, and another name inside of lists.
-        wanted = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
         for file in partition.files:
-            for event in read(file):
-                if isinstance(event, Rows):
-                    for batch in _placed(event, schema, self._chosen):
-                        yield batch.cast(wanted)
+            yield from row_batches(read(file), self._chosen)
+
+
+def row_batches(events: Iterable[Event], chosen: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Rows with their places, as Spark takes them."""
+    schema = schema_of(chosen)
+    # Spark's own types: microseconds, and another name inside of lists.
+    wanted = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    for event in events:
+        if isinstance(event, Rows):
+            for batch in _placed(event, schema, chosen):
+                yield batch.cast(wanted)
 
 
 def _problems(task: _Task) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,23 @@ from ..wheel.errors import InvalidConfiguration
 from .layout import Wanted
 
 VIEWS = ("rows", "problems")
-KNOWN = ("path", "slots", "journal", "archive", "topics", "from", "to", "peer", "columns", "view")
+STREAM_VIEWS = (*VIEWS, "facts")
+KNOWN = (
+    "path",
+    "slots",
+    "journal",
+    "archive",
+    "topics",
+    "from",
+    "to",
+    "peer",
+    "columns",
+    "view",
+    "starting",
+    "max_bytes",
+)
+STARTING = ("earliest", "latest")
+MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +39,10 @@ class SourceOptions:
     peer: str = ""
     columns: tuple[str, ...] = ()
     view: str = "rows"
+    starting: str = "earliest"
+    """A stream: from where it begins when it has no checkpoint."""
+    max_bytes: int = MAX_BYTES
+    """A stream: about as much of the journals, and of the topics, in one batch."""
 
 
 def parse(options: Mapping[str, str], all_columns: tuple[str, ...]) -> SourceOptions:
@@ -36,8 +56,14 @@ def parse(options: Mapping[str, str], all_columns: tuple[str, ...]) -> SourceOpt
             "no data directory is given", remedy="Name one, or several with commas, in load()"
         )
     view = options.get("view", VIEWS[0])
-    if view not in VIEWS:
+    if view not in STREAM_VIEWS:
         raise _wrong("view", view, " or ".join(VIEWS))
+    starting = options.get("starting", STARTING[0])
+    if starting not in STARTING:
+        raise _wrong("starting", starting, " or ".join(STARTING))
+    max_bytes = options.get("max_bytes", str(MAX_BYTES))
+    if not max_bytes.isdigit() or int(max_bytes) == 0:
+        raise _wrong("max_bytes", max_bytes, "a number of bytes, 1 or more")
     columns = tuple(one.strip() for one in options.get("columns", "").split(",") if one.strip())
     for column in columns:
         if column not in all_columns:
@@ -53,7 +79,9 @@ def parse(options: Mapping[str, str], all_columns: tuple[str, ...]) -> SourceOpt
         start_ms=start_ms,
         end_ms=end_ms,
     )
-    return SourceOptions(paths, wanted, options.get("peer", ""), columns, view)
+    return SourceOptions(
+        paths, wanted, options.get("peer", ""), columns, view, starting, int(max_bytes)
+    )
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:

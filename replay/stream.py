@@ -1,0 +1,190 @@
+"""Spark's streaming source: ``spark.readStream.format("slotwheel").load("wheel-a,wheel-b")``.
+
+Journals and, with ``topics``, embedded topics, as nodes write them; the same columns as the batch
+source. What is read follows from two ``Positions`` alone, so a batch that is repeated has the same
+rows.
+
+Rules
+- Journals are looked at first, topics after them: what a mark in a batch claims to be delivered, is
+  in the topics of that batch or of one before.
+- Only what is whole is read. What was dropped before it was read is a problem of the kind ``gap``;
+  damage is a problem. Both are in ``option("view", "problems")``, neither ends the stream.
+- A batch has about ``max_bytes`` of the journals, and as much of the topics.
+- The view ``facts`` is for the audit: packed facts, a summary of each part, and, in every batch,
+  the moment of the look. It has a batch at every trigger, whether there is anything new or not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+
+from ..wheel.errors import InvalidConfiguration
+from .buckets import Buckets
+from .files import JOURNAL, TOPIC, File, Layout
+from .filescan import Output
+from .looking import UNLIMITED, look_at_journal, look_at_topic, topics
+from .making import Terms
+from .onefile import OneFile
+from .part_reading import JournalPart, Part, TopicPart, read_part
+from .positions import JournalAt, Positions, TopicAt
+from .problems import Problem, problem_batch
+from .source import row_batches
+from .source_options import SourceOptions
+
+
+@dataclass
+class _Partition(InputPartition):
+    part: Part | None
+    terms: Terms
+    said: str = ""
+    """Of a partition without a part: what it says, as JSON."""
+
+
+class StreamReader(DataSourceStreamReader):
+    def __init__(self, chosen: SourceOptions) -> None:
+        self._chosen = chosen
+        self._terms = Terms()
+        self._roots: dict[str, Path] = {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._chosen.starting == "latest":
+            return self._look(Positions(), UNLIMITED).to_json()
+        return Positions().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxBytes(self._chosen.max_bytes)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        nbytes = UNLIMITED if isinstance(limit, ReadAllAvailable) else self._chosen.max_bytes
+        return self._look(Positions.from_json(start), nbytes).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        before, after = Positions.from_json(start), Positions.from_json(end)
+        facts = self._chosen.view == "facts"
+        terms = self._find_terms() if facts else self._terms
+        found: list[InputPartition] = [
+            _Partition(part, terms) for part in self._parts(before, after)
+        ]
+        if facts:
+            said = json.dumps({"looked_ms": abs(after.looked_ms), "all": after.looked_ms > 0})
+            found.append(_Partition(None, terms, said))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Partition)
+        if self._chosen.view == "facts":
+            yield from _facts(partition)
+        elif partition.part is None:
+            return
+        elif self._chosen.view == "problems":
+            found = [one for one in read_part(partition.part) if isinstance(one, Problem)]
+            if found:
+                yield problem_batch(found)
+        else:
+            yield from row_batches(read_part(partition.part), self._chosen)
+
+    def _look(self, start: Positions, nbytes: int) -> Positions:
+        looked_ms = time.time_ns() // 1_000_000
+        wanted, archive = self._chosen.wanted, self._chosen.wanted.archive
+        roots = self._peers()
+        journals: dict[str, JournalAt] = dict(start.journals)
+        found: dict[str, TopicAt] = dict(start.topics)
+        ended = True
+        if wanted.journal:
+            share = max(1, nbytes // max(1, len(roots)))
+            for name, root in roots.items():
+                at, at_end = look_at_journal(
+                    root, journals.get(name), archive=archive, nbytes=share
+                )
+                ended &= at_end
+                if at is not None:
+                    journals[name] = at
+        if wanted.topics:
+            names = [(name, topic) for name, root in roots.items() for topic in topics(root)]
+            share = max(1, nbytes // max(1, len(names)))
+            for name, topic in names:
+                key = f"{name}/{topic}"
+                here, at_end = look_at_topic(roots[name], topic, found.get(key), nbytes=share)
+                ended &= at_end
+                if here is not None:
+                    found[key] = here
+        if self._chosen.view != "facts":
+            looked_ms = 0  # or there would be a batch at every trigger
+        return Positions(journals, found, looked_ms if ended else -looked_ms)
+
+    def _parts(self, start: Positions, end: Positions) -> Iterator[Part]:
+        """What is new; the order of all peers' parts does not matter."""
+        for number, (name, root) in enumerate(self._peers().items()):
+            at = end.journals.get(name)
+            before = start.journals.get(name)
+            if at is not None and at != before:
+                archive = self._chosen.wanted.archive
+                yield JournalPart(number, name, str(root), before, at, archive)
+            for key, here in end.topics.items():
+                topic = key.removeprefix(f"{name}/")
+                if f"{name}/{topic}" != key or here == start.topics.get(key):
+                    continue
+                yield TopicPart(number, name, str(root), topic, start.topics.get(key), here)
+
+    def _peers(self) -> Mapping[str, Path]:
+        """Errors: ``InvalidConfiguration``."""
+        if not self._roots:
+            from .layout import short_names
+
+            roots = [Path(path).resolve() for path in self._chosen.paths]
+            for root in roots:
+                if not root.is_dir():
+                    raise InvalidConfiguration("no such directory", got=str(root))
+            peers = dict(zip(short_names(roots), roots, strict=True))
+            wanted = self._chosen.peer
+            self._roots = {n: root for n, root in peers.items() if not wanted or n == wanted}
+        return self._roots
+
+    def _find_terms(self) -> Terms:
+        """Group and key, which a node that has just begun does not have yet."""
+        if not self._terms.key:
+            found = find_group(self._chosen.paths)
+            self._terms = Terms(found.group, found.key, found.dead_letter_topic)
+        return self._terms
+
+
+def find_group(paths: Sequence[str]) -> Layout:
+    """Whose directories these are: the peers and the group, without any files."""
+    from .layout import Wanted, find  # reads the state stores: the driver alone can
+
+    wanted = Wanted(slots=False, journal=False, archive=False, topics=False)
+    return find(list(paths), wanted=wanted)
+
+
+def _facts(partition: _Partition) -> Iterator[pa.RecordBatch]:
+    out = Output()
+    part = partition.part
+    if part is None:
+        yield from out.text("look", -1, partition.said)
+        yield from out.leave()
+        return
+    kind = JOURNAL if isinstance(part, JournalPart) else TOPIC
+    topic = part.topic if isinstance(part, TopicPart) else ""
+    one = OneFile(File(part.peer, kind, "", part.name, 0, part.peer, topic=topic), partition.terms)
+    buckets = Buckets()
+    for event in read_part(part):
+        made = one.take(event)
+        if made is not None:
+            one.summary.topics |= made.topics
+            one.summary.foreign += made.foreign
+            yield from out.pieces(buckets.add(made.facts))
+        for problem in one.new_problems():
+            yield from out.text("problem", part.peer, problem.to_json())
+    yield from out.pieces(buckets.drain())
+    said = {"peer": part.peer, "topic": topic, "summary": one.summary.to_json()}
+    yield from out.text("part", part.peer, json.dumps(said))
+    yield from out.leave()
