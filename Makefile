@@ -67,8 +67,9 @@ bench: setup kafka ## Run every benchmark with its defaults
 setup: $(DEV) ## Make .venv with everything development needs
 
 .PHONY: kafka
-kafka: ## Fetch a Kafka broker's jars for the tests (and Java, as root)
+kafka: ## Fetch jars for the tests: a Kafka broker, Spark's Kafka connector (and Java, as root)
 	@tests/support/fetch_kafka.sh
+	@tests/support/fetch_connector.sh
 
 .PHONY: clean
 clean: ## Remove .venv, .cache and all that tools left behind

@@ -8,25 +8,35 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.table import Table
 
+from ..delivery.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from .shared import json_option, moment, span
+from .verdict import print_verdict
 
 if TYPE_CHECKING:
     from ..replay.context import Options
     from ..replay.files import Layout
+    from ..replay.kafka_topics import KafkaTopics
     from ..replay.verdict import Verdict
 
-_SHOWN = 20
 _PATH = click.Path(dir_okay=False, path_type=Path)
+
+
+def _brokers(value: str) -> str:
+    """Option type: addresses of Kafka's brokers."""
+    for address in value.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdecimal():
+            raise click.BadParameter(f"{address!r} is not HOST:PORT")
+    return value
 
 
 @click.command("replay", short_help="Prove that each message was delivered once, in time.")
@@ -38,6 +48,33 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     multiple=True,
     metavar="FILE",
     help="What was delivered, as `slotwheel consume --arrow` wrote it; several times for several.",
+)
+@click.option(
+    "--kafka",
+    type=_brokers,
+    metavar="HOST:PORT,…",
+    help="Kafka's brokers, where messages were delivered.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Read this topic of Kafka; several times for several. [default: those that messages are"
+    " for]",
+)
+@click.option(
+    "--dead-letter-topic",
+    metavar="TOPIC",
+    default=DEAD_LETTER_TOPIC,
+    show_default=True,
+    help="Where the node put messages that no topic took.",
+)
+@click.option(
+    "--kafka-jars",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Jars of Spark's Kafka connector. [default: Spark fetches them from Maven Central]",
 )
 @click.option(
     "--receipts",
@@ -99,6 +136,10 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 def command(
     directories: tuple[str, ...],
     dumps: tuple[Path, ...],
+    kafka: str | None,
+    topics: tuple[str, ...],
+    dead_letter_topic: str,
+    kafka_jars: Path | None,
     receipts: tuple[Path, ...],
     start: datetime | None,
     end: datetime | None,
@@ -122,11 +163,20 @@ def command(
     interval_ms = int(interval.total_seconds() * 1000)
     if interval_ms < 1:
         raise click.UsageError("--interval is shorter than a millisecond")
+    if topics and kafka is None:
+        raise click.UsageError("--topic is of --kafka, which is not given")
     _check_spark()
+    from ..replay.connector import connector_settings
     from ..replay.context import Options
+    from ..replay.kafka_topics import KafkaTopics
     from ..replay.layout import Wanted, find
     from ..replay.report import write_report
 
+    delivered = None if kafka is None else KafkaTopics(kafka, topics, dead_letter_topic)
+    more = {}
+    if delivered is not None:
+        delivered.check()
+        more = connector_settings(kafka_jars)
     start_ms, end_ms = _ms(start), _ms(end)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
     layout = find(
@@ -135,9 +185,10 @@ def command(
         receipts=[str(path) for path in receipts],
         wanted=Wanted(start_ms=start_ms, end_ms=end_ms),
     )
+    layout = replace(layout, dead_letter_topic=dead_letter_topic)
     if report is not None:
         report.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    verdict = _prove(layout, options, master, driver_memory)
+    verdict = _prove(layout, options, delivered, master, driver_memory, more)
     if report is not None:
         for path in write_report(verdict, report, layout.made_ms):
             click.echo(f"wrote {path}", err=True)
@@ -148,7 +199,14 @@ def command(
     return 0 if verdict.proven else 1
 
 
-def _prove(layout: Layout, options: Options, master: str, driver_memory: str) -> Verdict:
+def _prove(
+    layout: Layout,
+    options: Options,
+    kafka: KafkaTopics | None,
+    master: str,
+    driver_memory: str,
+    more: dict[str, str],
+) -> Verdict:
     from ..replay.proof import prove
     from ..replay.session import session
 
@@ -157,8 +215,8 @@ def _prove(layout: Layout, options: Options, master: str, driver_memory: str) ->
     with console.status("starting Spark") as status:
         if not console.is_terminal:
             click.echo(f"replaying {len(layout.files):,} files, {nbytes:,} bytes", err=True)
-        with session(master, driver_memory=driver_memory) as spark:
-            return prove(spark, layout, options, progress=status.update)
+        with session(master, driver_memory=driver_memory, more=more) as spark:
+            return prove(spark, layout, options, kafka=kafka, progress=status.update)
 
 
 def _check_spark() -> None:
@@ -178,32 +236,3 @@ def _check_spark() -> None:
 
 def _ms(value: datetime | None) -> int | None:
     return None if value is None else int(value.timestamp() * 1000)
-
-
-def print_verdict(verdict: Verdict) -> None:
-    """The verdict for a person: first the word, then the counts, then what is wrong."""
-    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    click.echo("PROVEN" if verdict.proven else "NOT PROVEN")
-    for reason in verdict.reasons:
-        click.echo(f"  {reason}")
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for name, number in verdict.counts.items():
-        if number or (name in ("accepted", "delivered", "lost") and ":" not in name):
-            table.add_row(name, f"{number:,}")
-    for one in verdict.lateness[:1]:
-        late = f"{one.p50:.0f} / {one.p99:.0f} / {one.p999:.0f} / {one.max:.0f} ms"
-        table.add_row("lateness p50 / p99 / p99.9 / max", late)
-    for pair in verdict.agreement:
-        rows = f"{pair.equal:,} rows equal, {pair.different:,} not"
-        table.add_row(f"{pair.left} and {pair.right}", rows)
-    console.print(table)
-    for problem in verdict.problems[:_SHOWN]:
-        where = problem.id or problem.file
-        click.echo(f"{problem.kind}: {where}: {problem.text}")
-    total = sum(verdict.problem_counts.values())
-    if total > _SHOWN:
-        click.echo(f"… and {total - min(_SHOWN, len(verdict.problems)):,} more")
-    for note in verdict.notes:
-        click.echo(f"note: {note}")

@@ -2,6 +2,7 @@
 
 Rules
 - What the user's cluster or ``spark-defaults.conf`` says stays: only what the proof needs is set.
+  Where ``spark-submit`` has started Spark, it has said all there is to say.
 - On this machine alone (``local[…]``) tasks run with this interpreter, and Spark listens on
   loopback.
 """
@@ -11,13 +12,20 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkConf, SparkContext, java_gateway
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from .connector import PACKAGES, not_fetched
+
 APP_NAME = "slotwheel replay"
+SUBMITTED = ""
+"""The master of a Spark that ``spark-submit`` started."""
 _LOGGING = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -30,12 +38,17 @@ appender.console.layout.pattern = %d %p %c: %m%n%ex
 
 
 @contextmanager
-def session(master: str, *, driver_memory: str = "2g") -> Iterator[SparkSession]:
+def session(
+    master: str, *, driver_memory: str = "2g", more: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """A session on ``master``, stopped at the end. ``driver_memory``: of the Java process, which
-    with a local master does all the work."""
+    with a local master does all the work; ``more``: further settings (``connector.py``).
+
+    Errors: ``InvalidConfiguration``: a package that Spark was told to fetch cannot be had.
+    """
     folder = Path(tempfile.mkdtemp(prefix="slotwheel-replay-"))
     try:
-        found = _build(master, driver_memory, folder)
+        found = _submitted() if master == SUBMITTED else _start(master, driver_memory, more, folder)
         try:
             yield found
         finally:
@@ -44,29 +57,56 @@ def session(master: str, *, driver_memory: str = "2g") -> Iterator[SparkSession]
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _build(master: str, driver_memory: str, folder: Path) -> SparkSession:
+def _submitted() -> SparkSession:
+    return SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+
+
+def _start(
+    master: str, driver_memory: str, more: Mapping[str, str] | None, folder: Path
+) -> SparkSession:
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING, "utf-8")
-    builder = (
-        SparkSession.builder.appName(APP_NAME)
-        .master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.memory", driver_memory)
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging.as_uri()}")
-    )
+    settings: dict[str, Any] = {
+        "spark.app.name": APP_NAME,
+        "spark.master": master,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        **(more or {}),
+    }
     local = master.startswith("local")
     if local:
-        builder = (
-            builder.config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.local.dir", str(folder))
-            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            .config("spark.sql.shuffle.partitions", "8")
-        )
-    found = builder.getOrCreate()
+        settings |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.local.dir": str(folder),
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.sql.shuffle.partitions": "8",
+        }
+    if PACKAGES in settings:
+        _fetch(settings, folder / "output.txt")
+    found = SparkSession.builder.config(map=settings).getOrCreate()
     if local:
         # Otherwise whatever `python3` is runs the tasks; Spark reads this from the environment.
         found.sparkContext.pythonExec = sys.executable
     return found
+
+
+def _fetch(settings: Mapping[str, str], output: Path) -> None:
+    """Start Spark's Java process, which fetches its packages then and writes pages about that:
+    they are shown when it fails for another reason."""
+    launch: Any = java_gateway.launch_gateway
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    with output.open("wb") as file:
+        try:
+            gateway = launch(conf, {"stderr": file})
+        except PySparkRuntimeError:
+            text = output.read_text("utf-8", "replace")
+            error = not_fetched(settings[PACKAGES], text)
+            if error is None:
+                sys.stderr.write(text)
+                raise
+            raise error from None
+    SparkContext(conf=conf, gateway=gateway)

@@ -4,11 +4,15 @@
 # comes first. Does nothing when all is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+needed_by=Kafka
+source tests/support/fetching.sh
 
 if [ -n "${SLOTWHEEL_TEST_BOOTSTRAP:-}" ]; then
     echo "==> kafka: tests use the broker at $SLOTWHEEL_TEST_BOOTSTRAP; nothing to fetch"
     exit 0
 fi
+
+own_broker="name a broker of your own in SLOTWHEEL_TEST_BOOTSTRAP=host:port (the tests create topics on it)"
 
 # With JAVA_HOME set, the broker is started with that one.
 java=${JAVA_HOME:+$JAVA_HOME/bin/}java
@@ -20,31 +24,10 @@ java_is_new_enough() {
     [ -n "$major" ] && [ "$major" -ge 17 ]
 }
 
-# install WHAT PACKAGE... [-- ALTERNATIVE...]: apt as root, else an explanation.
-install() {
-    local what=$1
-    shift
-    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-        echo "error: the Kafka tests need $what; install it, or name a broker of your own in" >&2
-        echo "       SLOTWHEEL_TEST_BOOTSTRAP=host:port (the tests create topics on it)" >&2
-        exit 1
-    fi
-    echo "==> kafka: installing $what"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    local package
-    for package in "$@"; do
-        if apt-get install -y -qq --no-install-recommends "$package" >/dev/null; then
-            return
-        fi
-    done
-    echo "error: could not install $what (tried: $*)" >&2
-    exit 1
-}
-
 if ! java_is_new_enough; then
     # Distributions drop 17 in time; any newer one runs Kafka as well.
-    install "Java 17 or newer" openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless
+    install "Java 17 or newer" "$own_broker" \
+        openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless
     java_is_new_enough || {
         echo "error: '$java' is still not Java 17 or newer; set JAVA_HOME" >&2
         exit 1
@@ -66,20 +49,5 @@ if [ -d "$target" ]; then
     exit 0
 fi
 
-command -v mvn >/dev/null || install "Maven" maven
-
 echo "==> kafka: fetching the jars of Kafka $version into $target (once; about 45 MB)"
-mkdir -p .cache
-# Fetched beside the target and renamed: an interrupted fetch leaves nothing that looks complete.
-partial=$(mktemp -d .cache/kafka-partial.XXXXXX)
-trap 'rm -rf "$partial"' EXIT
-if ! mvn -B -q -f tests/support/pom.xml dependency:copy-dependencies \
-    -DincludeScope=runtime -DoutputDirectory="$PWD/$partial" >"$partial/log" 2>&1; then
-    cat "$partial/log" >&2
-    echo "error: Maven could not fetch Kafka's jars (above); with a Kafka of your own, set" >&2
-    echo "       KAFKA_HOME to its directory" >&2
-    exit 1
-fi
-rm "$partial/log"
-chmod 755 "$partial"
-mv -T "$partial" "$target"
+fetch tests/support/pom.xml "$target" "with a Kafka of your own, set KAFKA_HOME to its directory"

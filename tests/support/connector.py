@@ -1,0 +1,19 @@
+"""Where the jars of Spark's Kafka connector are: `SLOTWHEEL_KAFKA_JARS`, or what
+tests/support/fetch_connector.sh fetched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from support.broker import ROOT
+
+
+def connector_jars() -> Path:
+    """The directory of all its jars: the user's own, else the newest one fetched."""
+    own = os.environ.get("SLOTWHEEL_KAFKA_JARS")
+    if own:
+        return Path(own)
+    fetched = sorted((ROOT / ".cache").glob("spark-kafka-[0-9]*"))
+    assert fetched, "the jars of Spark's Kafka connector are not there: run `make kafka`"
+    return fetched[-1]
