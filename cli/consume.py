@@ -1,7 +1,8 @@
-"""``slotwheel consume``: read an embedded topic, also while the node writes to it.
+"""``slotwheel consume``: read an embedded topic, also while a node writes to it, or one of Kafka.
 
 The reader needs no lock and no node: it sees what is committed, and with ``--follow`` looks again
-until it is told to stop.
+until it is told to stop. An Arrow file gets its name when it is whole: half a dump would prove that
+messages were lost.
 """
 
 from __future__ import annotations
@@ -11,30 +12,40 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ..delivery.topicreader import TopicReader, check_exists, ids
 from ..wheel.schema import check_topic, times
 from .directory import reading
 from .printing import Fields, message_fields, quiet_pipe, text_line
-from .shared import json_option
+from .shared import json_option, pair
 
 LOOK_AGAIN_S = 0.02
 
 
-@click.command("consume", short_help="Print the messages of an embedded topic.")
+@click.command("consume", short_help="Print the messages of a topic, embedded or in Kafka.")
 @click.argument("topic")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="The node's data directory.",
+    help="Read the embedded topic in this data directory of a node.",
+)
+@click.option("--bootstrap", metavar="HOST:PORT,…", help="Read the topic of the Kafka there.")
+@click.option(
+    "--kafka",
+    "kafka_settings",
+    type=pair,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the Kafka client, in kafka-python's names; may be repeated.",
 )
 @click.option(
     "--from",
@@ -43,7 +54,7 @@ LOOK_AGAIN_S = 0.02
     default=0,
     show_default=True,
     metavar="N",
-    help="Begin at this position.",
+    help="Begin at this position, of Kafka in each partition.",
 )
 @click.option("--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
@@ -56,28 +67,55 @@ LOOK_AGAIN_S = 0.02
 @json_option
 def command(
     topic: str,
-    data: Path,
+    data: Path | None,
+    bootstrap: str | None,
+    kafka_settings: tuple[tuple[str, str], ...],
     position: int,
     follow: bool,
     limit: int | None,
     arrow: Path | None,
     as_json: bool,
 ) -> None:
-    """Print the messages of the embedded topic TOPIC: what has been delivered to it so far.
+    """Print the messages of TOPIC: what has been delivered to it so far. It is an embedded topic
+    (--data) or one of Kafka (--bootstrap); one of the two must be given.
 
     With --json, each has position, id, key, value, headers, due_ms, created_ms, delivered_ms and
     lateness_ms. Bytes that are not UTF-8 stand under key_base64 or value_base64.
     """
+    if (data is None) == (bootstrap is None):
+        raise click.UsageError("Give either --data or --bootstrap.")
+    if kafka_settings and bootstrap is None:
+        raise click.UsageError("--kafka needs --bootstrap.")
     check_topic(topic)
-    with reading(data) as files, quiet_pipe(), ExitStack() as stack:
-        if not follow:
-            check_exists(files, topic)
-        reader = TopicReader(files, topic, position)
-        stack.callback(reader.close)
-        batches = reader.follow(_wait) if follow else reader.batches()
-        write = _ArrowFile(stack, arrow) if arrow is not None else _printing(as_json)
+    with quiet_pipe(), ExitStack() as stack:
+        if data is not None:
+            batches = _embedded(stack, data, topic, position, follow)
+            schema, fields = None, message_records
+        else:
+            from .kafkatopic import DUMP, KafkaTopic, record_fields
+
+            reader = KafkaTopic(str(bootstrap), topic, dict(kafka_settings))
+            stack.callback(reader.close)
+            passed = _progress(stack, topic, reader.total(position), shown=arrow and not follow)
+            batches = reader.batches(position, _wait if follow else None, passed)
+            schema, fields = DUMP, record_fields
+        if arrow is None:
+            write = _printing(fields, as_json)
+        else:
+            write = stack.enter_context(_arrow_file(arrow, schema, keep=follow))
         for batch in cut(batches, limit):
             write(batch)
+
+
+def _embedded(
+    stack: ExitStack, data: Path, topic: str, position: int, follow: bool
+) -> Iterator[pa.RecordBatch]:
+    files = stack.enter_context(reading(data))
+    if not follow:
+        check_exists(files, topic)
+    reader = TopicReader(files, topic, position)
+    stack.callback(reader.close)
+    return reader.follow(_wait) if follow else reader.batches()
 
 
 def cut(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -113,29 +151,60 @@ def message_records(batch: pa.RecordBatch) -> Iterator[Fields]:
         }
 
 
-def _printing(as_json: bool) -> Callable[[pa.RecordBatch], None]:
+def _printing(
+    fields_of: Callable[[pa.RecordBatch], Iterator[Fields]], as_json: bool
+) -> Callable[[pa.RecordBatch], None]:
     form = json.dumps if as_json else text_line
 
     def write(batch: pa.RecordBatch) -> None:
-        sys.stdout.write("".join(f"{form(fields)}\n" for fields in message_records(batch)))
+        sys.stdout.write("".join(f"{form(fields)}\n" for fields in fields_of(batch)))
         sys.stdout.flush()
 
     return write
 
 
-class _ArrowFile:
-    """Opens the file with the first batch, whose schema it has."""
+@contextmanager
+def _arrow_file(
+    path: Path, schema: pa.Schema | None, *, keep: bool
+) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Give what writes a batch. ``schema``: None for that of the first batch; without any, there is
+    no file. ``keep``: being interrupted is how it is meant to end."""
+    part = path.with_name(path.name + ".part")
+    writer: Any = None
+    with ExitStack() as stack:
 
-    def __init__(self, stack: ExitStack, path: Path) -> None:
-        self._stack = stack
-        self._path = path
-        self._writer: Any = None
+        def begin(schema: pa.Schema) -> Any:
+            sink = stack.enter_context(pa.OSFile(str(part), "wb"))
+            return stack.enter_context(pa.ipc.new_stream(sink, schema))
 
-    def __call__(self, batch: pa.RecordBatch) -> None:
-        if self._writer is None:
-            sink = self._stack.enter_context(pa.OSFile(str(self._path), "wb"))
-            self._writer = self._stack.enter_context(pa.ipc.new_stream(sink, batch.schema))
-        self._writer.write_batch(batch)
+        def write(batch: pa.RecordBatch) -> None:
+            nonlocal writer
+            if writer is None:
+                writer = begin(batch.schema)
+            writer.write_batch(batch)
+
+        if schema is not None:
+            writer = begin(schema)
+        whole = keep
+        try:
+            yield write
+            whole = True
+        finally:
+            stack.close()
+            if writer is not None and whole:
+                part.replace(path)
+            else:
+                part.unlink(missing_ok=True)
+
+
+def _progress(stack: ExitStack, topic: str, total: int, *, shown: object) -> Callable[[int], None]:
+    """A bar on stderr for a long dump, if somebody watches. Gives what to call with positions."""
+    if not shown or not sys.stderr.isatty():
+        return lambda _positions: None
+    columns = (TextColumn("reading {task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+    task = bar.add_task(topic, total=total)
+    return lambda positions: bar.advance(task, positions)
 
 
 def _wait() -> bool:

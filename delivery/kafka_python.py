@@ -9,10 +9,12 @@ kafka-python has no bound on memory of its own; the bounds are those of ``KafkaS
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -203,6 +205,17 @@ def choose_partitions(plan: Plan) -> Int64s:
             partitions[without] = random.randrange(info.count)
         chosen[rows] = partitions
     return chosen
+
+
+def typed(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Settings as text, as kafka-python wants them: numbers and booleans, not their names."""
+    found: dict[str, Any] = {}
+    for name, text in settings.items():
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
 
 
 def classify(error: Exception, *, aborted: bool = False) -> Failure:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from ..delivery.confluent import ConfluentSink
 from ..delivery.deadletters import DeadLetters
 from ..delivery.embedded import EmbeddedSink
-from ..delivery.kafka_python import KafkaPythonSink
+from ..delivery.kafka_python import KafkaPythonSink, typed
 from ..delivery.kafka_sink import KafkaSettings
 from ..delivery.sink import Sink
 from ..intake.confluent_reader import ConfluentReader
@@ -53,16 +52,8 @@ def _kafka_sink(config: NodeConfig, mint: IdMint) -> Sink:
     if config.sink == CONFLUENT:
         extra: dict[str, Any] = dict(config.kafka_settings)
         return ConfluentSink(mint, KafkaSettings(config.bootstrap, extra=extra))
-    extra = {name: _typed(value) for name, value in config.kafka_settings.items()}
+    extra = typed(config.kafka_settings)
     return KafkaPythonSink(mint, KafkaSettings(config.bootstrap, extra=extra))
-
-
-def _typed(text: str) -> object:
-    """kafka-python wants numbers and booleans, not their names."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def delay_topic(

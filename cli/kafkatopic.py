@@ -1,0 +1,242 @@
+"""A topic of a real Kafka as Arrow batches, from its beginning to where it ends now.
+
+Theory: a dump is evidence, so it must be whole. Where a partition ends is asked once, before
+reading, and what comes later is left out; the end is reached by position and not by the last
+record, because behind it may stand what is no record: a transaction's marker, or what was compacted
+away. Records of transactions that were not committed are not there for anybody, nor here.
+
+Rules
+- Partitions are assigned, not subscribed: no group, nothing committed, nobody else disturbed.
+- A topic is never created by looking at it.
+- Records that were deleted while they were about to be read are an error, not a gap.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from ..delivery.kafka_python import typed
+from ..delivery.records import CREATED_HEADER, DUE_HEADER, ID_HEADER
+
+# Imported for what it does to kafka-python: header keys that are not UTF-8 are read, not raised.
+from ..intake import kafka_reader as _lenient  # noqa: F401
+from ..wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError
+from ..wheel.rows import header_column
+from ..wheel.schema import HEADERS, TIME
+from .printing import Fields, message_fields
+
+DUMP_VERSION = 1
+DUMP = pa.schema(
+    [
+        pa.field("topic", pa.utf8(), nullable=False),
+        pa.field("record_partition", pa.int32(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("delivered", TIME),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS, nullable=False),
+    ],
+    metadata={b"slotwheel.dump": str(DUMP_VERSION).encode()},
+)
+
+STALLED_S = 30.0
+"""So long without anything new before a partition's end: Kafka has failed."""
+_POLL_MS = 500
+_CALL_S = 10.0
+_ROWS_MAX = 5_000
+_OURS = [ID_HEADER, DUE_HEADER, CREATED_HEADER]
+
+
+class KafkaTopic:
+    """A topic that exists. ``settings``: more of the Kafka client's, in its own names.
+
+    Errors: ``NodeUnreachable``; ``InvalidMessage``: there is no such topic.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs each attempt to connect
+        self.topic = topic
+        self._bootstrap = bootstrap
+        ours = {
+            "bootstrap_servers": bootstrap,
+            "client_id": "slotwheel-consume",
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "isolation_level": "read_committed",
+            "allow_auto_create_topics": False,
+            "max_poll_records": _ROWS_MAX,
+            "fetch_max_wait_ms": 100,
+            "bootstrap_timeout_ms": int(_CALL_S * 1000),
+            "reconnect_backoff_max_ms": 1000,
+        }
+        try:
+            self._consumer = KafkaConsumer(**ours | typed(settings))
+        except (AssertionError, TypeError, ValueError) as error:
+            raise SlotwheelError(
+                f"a setting of the Kafka client is not usable: {error}", remedy="Change --kafka"
+            ) from None
+        except (KafkaError, OSError) as error:
+            raise self._unreachable(error) from None
+        try:
+            self._parts = self._find()
+            self._starts = self._consumer.beginning_offsets(self._parts, timeout_ms=_ms(_CALL_S))
+            self.ends: dict[TopicPartition, int] = self._consumer.end_offsets(
+                self._parts, timeout_ms=_ms(_CALL_S)
+            )
+        except (KafkaError, OSError) as error:
+            self.close()
+            raise self._unreachable(error) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=1000)
+
+    def total(self, position: int) -> int:
+        """Positions from ``position`` on, in all partitions; records are no more than these."""
+        starts = {part: max(position, start) for part, start in self._starts.items()}
+        return sum(max(0, end - starts[part]) for part, end in self.ends.items())
+
+    def batches(
+        self,
+        position: int = 0,
+        go_on: Callable[[], bool] | None = None,
+        passed: Callable[[int], None] = lambda _positions: None,
+    ) -> Iterator[pa.RecordBatch]:
+        """What is committed, schema ``DUMP``; a batch is of one partition, in its order.
+
+        ``position``: where to begin in each partition. ``go_on``: do not end with the topic, but
+        ask this when nothing comes. ``passed`` is told how many positions were left behind.
+
+        Errors: ``NodeUnreachable``, also when records were deleted before they were read.
+        """
+        try:
+            yield from self._batches(position, go_on, passed)
+        except (KafkaError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    def _batches(
+        self, position: int, go_on: Callable[[], bool] | None, passed: Callable[[int], None]
+    ) -> Iterator[pa.RecordBatch]:
+        consumer = self._consumer
+        consumer.assign(self._parts)
+        places = {part: max(position, start) for part, start in self._starts.items()}
+        for part, place in places.items():
+            consumer.seek(part, place)
+        reading = dict(places)
+        if go_on is None:
+            reading = {part: at for part, at in places.items() if at < self.ends[part]}
+            consumer.pause(*(part for part in self._parts if part not in reading))
+        moved = time.monotonic()
+        while reading:
+            found = consumer.poll(timeout_ms=_POLL_MS)
+            for part, records in found.items():
+                end = self.ends[part]
+                wanted = records if go_on is not None else [r for r in records if r.offset < end]
+                if wanted:
+                    yield to_batch(self.topic, wanted)
+            now = time.monotonic()
+            if go_on is not None:
+                if not found and not go_on():
+                    return
+                continue
+            for part, before in list(reading.items()):
+                at = min(self.ends[part], consumer.position(part, timeout_ms=_ms(_CALL_S)))
+                if at > before:
+                    reading[part], moved = at, now
+                    passed(at - before)
+                if at >= self.ends[part]:
+                    consumer.pause(part)
+                    del reading[part]
+            if now - moved > STALLED_S:
+                part, at = next(iter(reading.items()))
+                raise NodeUnreachable(
+                    f"Kafka at {self._bootstrap} gives nothing of {part.topic}-{part.partition}",
+                    got=f"position {at} for {STALLED_S:.0f} s",
+                    limit=f"its end at {self.ends[part]}",
+                    remedy="Check that the partition has a leader",
+                )
+
+    def _find(self) -> list[TopicPartition]:
+        # All of them: a single topic that does not exist would be asked for again and again.
+        topics = self._consumer.topics()
+        numbers = self._consumer.partitions_for_topic(self.topic) if self.topic in topics else None
+        if not numbers:
+            there = sorted(name for name in topics if not name.startswith("__"))
+            raise InvalidMessage(
+                "no such topic in Kafka",
+                got=repr(self.topic),
+                remedy=f"Topics there are: {', '.join(there[:10]) or 'none'}",
+            )
+        return [TopicPartition(self.topic, number) for number in sorted(numbers)]
+
+    def _unreachable(self, error: Exception) -> NodeUnreachable:
+        return NodeUnreachable(
+            f"Kafka at {self._bootstrap}: {str(error) or type(error).__name__}",
+            remedy="Check --bootstrap, and that the broker runs",
+        )
+
+
+def to_batch(topic: str, records: list[Any]) -> pa.RecordBatch:
+    """kafka-python's records as they stand, schema ``DUMP``."""
+    stamps = [None if record.timestamp < 0 else record.timestamp for record in records]
+    columns = [
+        pa.array([topic] * len(records), pa.utf8()),
+        pa.array([record.partition for record in records], pa.int32()),
+        pa.array([record.offset for record in records], pa.int64()),
+        pa.array(stamps, pa.int64()).cast(TIME),
+        pa.array([record.key for record in records], pa.binary()),
+        pa.array([record.value for record in records], pa.binary()),
+        header_column([record.headers for record in records]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=DUMP)
+
+
+def record_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
+    """What is printed of each record; ``id`` and the times are null for one that is not ours."""
+    names = ["partition" if name == "record_partition" else name for name in batch.schema.names]
+    columns = zip(
+        batch.column("position").to_pylist(),
+        batch.column("delivered").cast(pa.int64()).to_pylist(),
+        message_fields(pa.RecordBatch.from_arrays(batch.columns, names)),
+        strict=True,
+    )
+    for position, delivered_ms, message in columns:
+        id_, due_ms, created_ms = _take_ours(message["headers"])
+        known = None not in (due_ms, created_ms, delivered_ms)
+        yield {
+            "position": position,
+            "id": id_,
+            "due_ms": due_ms,
+            "created_ms": created_ms,
+            "delivered_ms": delivered_ms,
+            "lateness_ms": delivered_ms - max(due_ms, created_ms) if known else None,
+            **message,
+        }
+
+
+def _take_ours(headers: list[Fields]) -> tuple[str | None, Any, Any]:
+    """Id, due and created, taken out of a record's headers; nulls when they are not there."""
+    last = headers[-3:]
+    if [one["key"] for one in last] != _OURS:
+        return None, None, None
+    id_, due, created = (one.get("value") for one in last)
+    try:
+        found = str(id_), int(str(due)), int(str(created))
+    except ValueError:
+        return None, None, None
+    del headers[-3:]
+    return found
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

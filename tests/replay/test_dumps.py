@@ -1,0 +1,90 @@
+"""A node that delivers to a real Kafka, proven from dumps of its topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from slotwheel import Client, Message
+from slotwheel.delivery.deadletters import DEAD_LETTER_TOPIC
+from slotwheel.replay.context import Options
+from slotwheel.replay.layout import find
+from slotwheel.replay.proof import prove
+from slotwheel.replay.verdict import Verdict
+from support.broker import Cluster, TopicFactory
+from support.fakewheel import eventually
+from support.kafkaread import held
+from support.nodeprocess import NodeProcess, run_cli
+
+ROWS = 3_000
+
+
+@pytest.fixture
+def dead_letters(broker: Cluster) -> Any:
+    yield broker.create_topic(DEAD_LETTER_TOPIC)
+    broker.delete_topic(DEAD_LETTER_TOPIC)
+
+
+def dump(broker: Cluster, topic: str, path: Path) -> str:
+    done = run_cli("consume", topic, "--bootstrap", broker.bootstrap, "--arrow", path)
+    assert done.returncode == 0, done.stderr
+    return str(path)
+
+
+def test_a_node_with_kafka(
+    spark: Any, broker: Cluster, topic: TopicFactory, dead_letters: str, tmp_path: Path
+) -> None:
+    name = topic("orders", 3)
+    data, receipts = tmp_path / "data", tmp_path / "receipts"
+    options = ("--sink", "kafka-python", "--bootstrap", broker.bootstrap)
+    with NodeProcess(data, *options) as node:
+        with Client(node.address, receipts=receipts) as client:
+            client.send_many(
+                Message(
+                    name,
+                    None if n % 11 == 0 else b"%d" % n,
+                    b"%d" % (n % 17) if n % 5 else None,
+                    [("own", b"%d" % n), ("own", None)][: n % 3],
+                    n % 3 if n % 7 == 0 else None,
+                    delay=0.001 * (n % 1500),
+                )
+                for n in range(ROWS)
+            ).result(20)
+            buried = client.send("no-such-topic", b"x", key=b"k", delay=0.1).result(10)
+        eventually(lambda: held(broker.bootstrap, [name]) == ROWS)
+        eventually(lambda: held(broker.bootstrap, [dead_letters]) == 1)
+        node.signal()
+    dumps = [
+        dump(broker, name, tmp_path / "orders"),
+        dump(broker, dead_letters, tmp_path / "dead"),
+    ]
+
+    def proof(*dumps: str) -> Verdict:
+        layout = find([str(data)], dumps=dumps, receipts=[str(receipts)])
+        return prove(spark, layout, Options(exactly_once=True))
+
+    verdict = proof(*dumps)
+    assert verdict.proven, (verdict.reasons, verdict.problems)
+    counts = verdict.counts
+    assert (counts["accepted"], counts["delivered"], counts["dead"]) == (ROWS + 1, ROWS, 1)
+    # Without the dead letters that one is lost, as far as anybody can see.
+    (problem,) = proof(dumps[0]).problems
+    assert (problem.kind, problem.id) == ("lost", buried)
+    # One record taken out of a dump, another one changed.
+    with pa.OSFile(dumps[0]) as file, pa.ipc.open_stream(file) as stream:
+        rows = stream.read_all().to_pylist()
+        schema = stream.schema
+    gone = rows.pop(1000)
+    rows[2000]["value"] = b"another"
+    with pa.OSFile(str(tmp_path / "changed"), "wb") as sink, pa.ipc.new_stream(sink, schema) as out:
+        out.write_table(pa.Table.from_pylist(rows, schema))
+    found = {
+        problem.kind: problem.id for problem in proof(str(tmp_path / "changed"), dumps[1]).problems
+    }
+    assert found == {
+        "lost": gone["headers"][-3]["value"].decode(),
+        "altered": rows[2000]["headers"][-3]["value"].decode(),
+    }
