@@ -22,6 +22,7 @@ from .demo_report import (
     new_directory,
     print_faults,
     print_lines,
+    print_replay,
     program,
     proof_lines,
     rows_in_slots,
@@ -29,6 +30,7 @@ from .demo_report import (
 )
 from .demo_scenario import Outcome, Scenario
 from .demo_screen import Screen
+from .demo_sending import RECEIPTS
 from .shared import json_option, print_json
 from .verify import Summary
 
@@ -109,6 +111,7 @@ def _print(
     path = directory / path_of(outcome.slot_seconds[0])
     code = f"import pyarrow as pa; print(pa.ipc.open_stream(pa.OSFile('{path}')).read_all())"
     click.echo(f'  {sys.executable} -c "{code}"')
+    print_replay(directory / RECEIPTS, directory)
     click.echo("Look around, and remove it when you are done:")
     click.echo(f"  {program()} inspect slots {directory}")
     click.echo(f"  {program()} consume {TOPICS[0]} --data {directory} --limit 5")

@@ -22,12 +22,14 @@ from .demo_report import (
     new_directory,
     print_faults,
     print_lines,
+    print_replay,
     program,
     proof_lines,
     rows_in_slots,
     verify,
 )
 from .demo_screen import Screen
+from .demo_sending import RECEIPTS
 from .shared import json_option, print_json
 from .verify import Summary
 
@@ -132,6 +134,7 @@ def _print(
     if not differ:
         click.echo("slotwheel verify --against: the peers agree")
     click.echo()
+    print_replay(directory / RECEIPTS, *outcome.directories.values())
     click.echo("Look around, and remove it when you are done:")
     click.echo(f"  {program()} inspect slots {directory / 'a'}")
     click.echo(f"  {program()} consume {TOPICS[0]} --data {directory / 'b'} --limit 5")

@@ -28,7 +28,7 @@ from .demo_arrivals import Arrivals
 from .demo_node import START_MAX_S, STEP_S, NodeProcess
 from .demo_proof import Arrived, Outage, Sent
 from .demo_report import rows_in_slots
-from .demo_sending import Plan, Sending, Show, now_ms
+from .demo_sending import KEEPING, RECEIPTS, Plan, Sending, Show, now_ms
 
 NAMES = ("a", "b", "c")
 _PORTS = (12_000, 32_000)
@@ -62,7 +62,7 @@ class PeersScenario:
         self._nodes: dict[str, NodeProcess] = {}
         for name, path in self._directories.items():
             path.mkdir()
-            own = ("--node-id", name, *peers)
+            own = ("--node-id", name, *peers, *KEEPING)
             self._nodes[name] = NodeProcess(path, *own, address=addresses[name])
         self._outages: list[Outage] = []
         self._killed: list[str] = []
@@ -84,7 +84,8 @@ class PeersScenario:
             arrivals = Arrivals(*paths)
             closing.callback(arrivals.close)
             every = ",".join(node.address for node in self._nodes.values())
-            with Client(every, timeout_s=60.0) as client:
+            receipts = paths[0].parent / RECEIPTS
+            with Client(every, timeout_s=60.0, receipts=receipts) as client:
                 sending = Sending(client, self._plan, arrivals, self._show)
                 self._act(sending, arrivals)
             for name, node in self._nodes.items():

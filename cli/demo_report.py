@@ -113,6 +113,13 @@ def print_faults(summary: Summary) -> None:
         click.echo(f"invalid: {finding}")
 
 
+def print_replay(receipts: Path, *directories: Path) -> None:
+    """How to prove it once more, by other means."""
+    click.echo("Let Spark prove it from the files and the client's receipts (README.md, Prove it):")
+    where = " ".join(str(directory) for directory in directories)
+    click.echo(f"  {program()} replay {where} --receipts {receipts}")
+
+
 def program() -> str:
     """How to call us again, for a line that can be copied."""
     return sys.argv[0] if Path(sys.argv[0]).name == "slotwheel" else "slotwheel"

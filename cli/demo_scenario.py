@@ -17,7 +17,7 @@ from ..wheel.errors import SlotwheelError
 from .demo_arrivals import Arrivals
 from .demo_node import NodeProcess
 from .demo_proof import Arrived, Outage, Sent
-from .demo_sending import Plan, Sending, Show, now_ms
+from .demo_sending import KEEPING, RECEIPTS, Plan, Sending, Show, now_ms
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Scenario:
     """``messages`` due within ``seconds`` of the start of sending, and ``kept`` ones in an hour."""
 
     def __init__(self, data: Path, messages: int, kept: int, seconds: float, show: Show) -> None:
-        self._node = NodeProcess(data)
+        self._node = NodeProcess(data, *KEEPING)
         self._plan = Plan(messages, kept, seconds, sent_at=0.6)
         self._show = show
 
@@ -46,7 +46,8 @@ class Scenario:
             self._node.wait_ready()
             self._show.event(f"node started on {self._node.address}, data in {self._node.data}")
             arrivals = Arrivals(self._node.data)
-            with Client(self._node.address, timeout_s=60.0) as client:
+            receipts = self._node.data / RECEIPTS
+            with Client(self._node.address, timeout_s=60.0, receipts=receipts) as client:
                 sending = Sending(client, self._plan, arrivals, self._show)
                 outage = self._act(client, sending)
             code = self._node.stop()

@@ -22,6 +22,9 @@ from .demo_arrivals import TOPICS, VALUE, Arrivals
 from .demo_node import START_MAX_S, STEP_S
 from .demo_proof import Sent
 
+KEEPING = ("--retain", "1GiB")
+"""Options of the nodes: for `slotwheel replay` afterwards."""
+RECEIPTS = "receipts.arrows"
 BATCH_ROWS = 1_000
 KEPT_DUE_S = 3_600
 """When the messages are due that stay in their slot files."""

@@ -60,13 +60,14 @@ class Load:
     address: str
     topics: list[str]
     rng: Random
+    receipts_file: Path | None = None
     receipts: list[Receipts] = field(default_factory=list)
     due: list[int] = field(default_factory=list)
     """Due time of each message, by its number."""
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.client = Client(self.address, timeout_s=60)
+        self.client = Client(self.address, timeout_s=60, receipts=self.receipts_file)
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -168,13 +169,22 @@ class Report:
 
 
 class Killing:
-    """Runs a node with ``options`` on ``data`` and kills it ``kills`` times."""
+    """Runs a node with ``options`` on ``data`` and kills it ``kills`` times. ``receipts``: where
+    the client keeps what it was promised."""
 
-    def __init__(self, data: Path, topics: list[str], seed: int, *options: str) -> None:
+    def __init__(
+        self,
+        data: Path,
+        topics: list[str],
+        seed: int,
+        *options: str,
+        receipts: Path | None = None,
+    ) -> None:
         self.address = free_address()
         self.node = NodeProcess(data, "--listen", self.address, *SMALL, *options)
         self.topics = topics
         self.rng = Random(seed)
+        self.receipts = receipts
         self.deaths: list[Death] = []
 
     def run(self, kills: int, arrived: Callable[[], list[Arrival]]) -> Report:
@@ -182,7 +192,7 @@ class Killing:
         each death, and in the end until nothing is missing."""
         started, clock = time.monotonic(), time.time()
         with self.node:
-            load = Load(self.address, self.topics, self.rng)
+            load = Load(self.address, self.topics, self.rng, self.receipts)
             for _ in range(kills):
                 time.sleep(self.rng.uniform(0.05, 1.2))
                 self._kill(arrived)
