@@ -3,9 +3,10 @@
 Writes a journal, an archive of slot files and an embedded topic of so many messages with the real
 encoders, not through a node: each message is accepted, held and delivered once, so three rows are
 read for it. Then, at a quarter, half and all of ``--rows``, in this order: a bare Arrow read of
-these files in two processes, without Spark or facts (the raw limit); the scan, which reads, checks
-and packs facts, thrown away as they come (Spark's ``noop``), on ``local[2]``; and the whole proof,
-with all validators, to its verdict.
+these files in two processes, without Spark or facts (the raw limit); on ``local[2]`` the bare read,
+``spark.read.format("slotwheel")`` with all columns, and the scan, which reads, checks and packs
+facts, both thrown away as they come (Spark's ``noop``); and the whole proof, with all validators,
+to its verdict. A row is a row read from a file.
 
     python -m benchmarks.replay --rows 20000000
 
@@ -84,17 +85,17 @@ def run(report: Report, directory: Path, rows: int) -> None:
             total = max(_SECOND, int(rows * step) // _SECOND * _SECOND)
             write(data, before, total)
             before = total
-            files = layout.find([str(data)]).files
             if step == _STEPS[0]:
-                _check(spark, files, total)
-            _measure(report, spark, files, total)
+                _check(spark, layout.find([str(data)]).files, total)
+            _measure(report, spark, data, total)
     finally:
         spark.stop()
 
 
-def _measure(report: Report, spark: Any, files: Sequence[File], total: int) -> None:
+def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
     from slotwheel.replay.scan import scan, tasks_frame
 
+    files = layout.find([str(data)]).files
     tasks = plan.tasks(files, 2)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         list(pool.map(_bare, [[], []]))  # both are there, and have imported what they need
@@ -103,27 +104,33 @@ def _measure(report: Report, spark: Any, files: Sequence[File], total: int) -> N
         raise RuntimeError(f"{3 * total} rows were written, but {seen} read")
     terms = Terms(_GROUP, _KEY.hex())
 
-    def through_spark() -> None:
+    def source() -> None:
+        read = spark.read.format("slotwheel").option("topics", "true").load(str(data))
+        read.write.format("noop").mode("overwrite").save()
+
+    def scanned() -> None:
         found = scan(tasks_frame(spark, tasks), terms)
         found.write.format("noop").mode("overwrite").save()
 
+    source_s, _ = _timed(source)
+    scan_s, _ = _timed(scanned)
     _forget_peaks()
-    scan_s, _ = _timed(through_spark)
     prove_s, verdict = _timed(lambda: _prove(spark, files))
     if not verdict.proven or verdict.counts["delivered"] != total:
         raise RuntimeError(f"{total} messages were written; {verdict.reasons}, {verdict.counts}")
     at = f"at {total / 1e6:g} M"
-    for name, taken in (
-        ("bare Arrow read", raw_s),
-        ("scan", scan_s),
-        ("all validators", prove_s),
+    for name, taken, goal in (
+        ("bare Arrow read", raw_s, ""),
+        ("bare read", source_s, "2 M"),
+        ("scan", scan_s, ""),
+        ("all validators", prove_s, "0.5 M"),
     ):
         rate = 3 * total / taken
-        text = f"{rate / 1e6:.2f} M ({total / taken / 1e6:.2f} M messages/s, {taken:.1f} s)"
-        report.figure(f"{name} {at}, rows/s", rate, text)
-    report.figure(f"scan / bare Arrow read {at}", raw_s / scan_s, f"{raw_s / scan_s:.0%}")
-    rss = _driver_peak()
-    report.figure(f"driver's peak {at}, MB", rss / 1e6, f"{rss / 1e6:.0f}", "flat")
+        share = f", {raw_s / taken:.0%} of the bare Arrow read" if taken != raw_s else ""
+        text = f"{rate / 1e6:.2f} M ({taken:.1f} s{share})"
+        report.figure(f"{name} {at}, rows/s", rate, text, goal)
+    for name, peak in _driver_peaks().items():
+        report.figure(f"{name}'s peak {at}, MB", peak / 1e6, f"{peak / 1e6:.0f}", "flat")
 
 
 def _check(spark: Any, files: Sequence[File], total: int) -> None:
@@ -153,23 +160,28 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - started, found
 
 
-def _driver() -> list[int]:
-    """This process and Spark's JVM, without the workers that it started."""
+def _driver() -> dict[str, int]:
+    """The driver's two processes: this one and Spark's JVM, which in local mode runs the tasks,
+    too; not the workers that it started."""
     me = psutil.Process()
-    return [me.pid, *(child.pid for child in me.children() if "java" in child.name())]
+    (java,) = (child for child in me.children() if "java" in child.name())
+    return {"driver (Python)": me.pid, "driver and tasks (JVM)": java.pid}
 
 
 def _forget_peaks() -> None:
-    """Warming the memory and writing the files are not the driver's."""
-    for pid in _driver():
+    """What was resident until now is not the proof's."""
+    for pid in _driver().values():
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def _driver_peak() -> int:
-    """Resident at most since ``_forget_peaks``."""
-    lines = [Path(f"/proc/{pid}/status").read_text().splitlines() for pid in _driver()]
-    peaks = [line.split()[1] for some in lines for line in some if line.startswith("VmHWM:")]
-    return sum(int(kib) << 10 for kib in peaks)
+def _driver_peaks() -> dict[str, int]:
+    """Bytes resident at most since ``_forget_peaks``."""
+    peaks = {}
+    for name, pid in _driver().items():
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+        peaks[name] = int(peak) << 10
+    return peaks
 
 
 def _bare(files: Sequence[File]) -> int:
@@ -314,6 +326,8 @@ def _write_topic(root: Path, mint: IdMint, first: int, last: int) -> None:
 def _spark(directory: Path) -> Any:
     from pyspark.sql import SparkSession
 
+    from slotwheel.replay.source import register
+
     builder = SparkSession.builder.master("local[2]").appName("slotwheel benchmark")
     for name, value in {
         "spark.ui.enabled": "false",
@@ -328,6 +342,7 @@ def _spark(directory: Path) -> Any:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     session.sparkContext.pythonExec = sys.executable
+    register(session)
     return session
 
 

@@ -23,22 +23,41 @@ CONTENT = ("digest", "due", "created", "partition", "topic")
 """What must be equal for two rows to be the same."""
 
 
+class Columns:
+    """Facts in an order, field by field, each of which is taken once and then lies close."""
+
+    def __init__(self, facts: Facts, order: Int64s) -> None:
+        self._facts = facts
+        self._order = order
+        self._taken: dict[str, npt.NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        found = self._taken.get(name)
+        if found is None:
+            found = np.ascontiguousarray(self._facts[name])[self._order]
+            self._taken[name] = found
+        return found
+
+    def rows(self, numbers: Int64s) -> Facts:
+        """Whole facts, for a few of them."""
+        return self._facts[self._order[numbers]]
+
+
 class Board:
     """``n`` messages (and cancel rows), by offset; arrays below have shape (n,) unless said."""
 
     def __init__(self, facts: Facts, context: Context) -> None:
         self.context = context
-        facts = facts[np.argsort(facts["offset"], kind="stable")]
-        self.facts = facts
-        offset = np.ascontiguousarray(facts["offset"])
+        self.facts = Columns(facts, np.argsort(facts["offset"], kind="stable"))
+        offset = self.facts["offset"]
         new = np.ones(len(offset), np.bool_)
         new[1:] = offset[1:] != offset[:-1]
         self.place: Int64s = np.cumsum(new) - 1
         """Of each fact: the number of its message; shape (facts,)."""
         self.offset: Int64s = offset[new]
         self.n = len(self.offset)
-        self.seen = np.ascontiguousarray(facts["seen"])
-        self.peer = np.ascontiguousarray(facts["peer"])
+        self.seen = self.facts["seen"]
+        self.peer = self.facts["peer"]
         self._reference()
 
     def of(self, *seen: Seen, peer: int | None = None) -> Int64s:
@@ -75,9 +94,11 @@ class Board:
             at[self.place[found][::-1]] = found[::-1]  # the first of several
             self._journals.append(at)
         best, votes = none.copy(), np.zeros(self.n, np.int64)
-        for mine in self._journals:
-            agree = np.zeros(self.n, np.int64)
-            for theirs in self._journals:
+        for peer, mine in enumerate(self._journals):
+            agree = (mine >= 0).astype(np.int64)
+            for other, theirs in enumerate(self._journals):
+                if other == peer:
+                    continue
                 both = np.flatnonzero((mine >= 0) & (theirs >= 0))
                 agree[both] += self.same(mine[both], theirs[both])
             # Of two that stand alone, the later master's.

@@ -13,13 +13,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from .facts import FACT, Facts, bucket_of, pack
+from .facts import FACT, Facts, bucket_of, pack, press
 
 PIECE_BYTES = 1 << 20
 HELD_BYTES_MAX = 64 << 20
 
 Piece = tuple[int, int, bytes]
-"""Bucket, number of facts, and the facts, packed."""
+"""Bucket, number of facts, and the facts, packed and pressed."""
 
 
 class Buckets:
@@ -52,7 +52,7 @@ class Buckets:
     def _leave(self, bucket: int) -> Piece:
         data = b"".join(self._held.pop(bucket))
         self._total -= self._sizes.pop(bucket)
-        return bucket, len(data) // FACT.itemsize, data
+        return bucket, len(data) // FACT.itemsize, press(data)
 
 
 def _by_bucket(facts: Facts) -> Iterator[tuple[int, Facts]]:

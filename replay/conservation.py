@@ -172,7 +172,7 @@ def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:
 def _each(board: Board, found: Found, kind: str, facts: Int64s, text: str) -> None:
     """A problem of each message these facts are of."""
     messages, first = np.unique(board.place[facts], return_index=True)
-    fields = board.facts[facts[first]]
+    fields = board.facts.rows(facts[first])
     found.tell(
         board,
         CONSERVATION,

@@ -15,6 +15,7 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 Facts = npt.NDArray[np.void]
 """Shape (n,), dtype ``FACT``."""
@@ -70,6 +71,9 @@ FACT = np.dtype(
 )
 assert FACT.itemsize == 64
 
+_CODEC = pa.Codec("zstd", 1)
+_LENGTH_BYTES = 8
+
 BUCKET_BITS = 18
 """Facts of 2**18 consecutive offsets come together in one task."""
 
@@ -80,6 +84,18 @@ def bucket_of(offset: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 def pack(facts: Facts) -> bytes:
     return facts.tobytes()
+
+
+def press(packed: bytes) -> bytes:
+    """Packed facts as they travel: they shrink to a fifth, which takes less time than moving
+    them."""
+    return len(packed).to_bytes(_LENGTH_BYTES, "little") + _CODEC.compress(packed, asbytes=True)
+
+
+def travelled(data: bytes) -> Facts:
+    """What was packed and pressed; not writable."""
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    return unpack(_CODEC.decompress(memoryview(data)[_LENGTH_BYTES:], length, asbytes=True))
 
 
 def unpack(data: bytes) -> Facts:

@@ -2,7 +2,7 @@
 
 Everything that leaves is a row of ``SCANNED``, told apart by ``what``:
 
-    facts     ``bucket``, ``count`` and, in ``data``, that many packed facts of one range of offsets
+    facts     ``bucket``, ``count`` and, in ``data``, that many facts of one range of offsets
     file      ``text``: a ``FileSummary``; one a file, after all that is in it was read
     problem   ``text``: a ``Problem`` that is seen without looking at other files
     chunk     ``text``: an ``OrderChunk``

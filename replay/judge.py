@@ -25,7 +25,7 @@ from .agreement import judge_agreement
 from .board import Board
 from .conservation import judge_conservation
 from .context import Context
-from .facts import Facts, unpack
+from .facts import Facts, travelled
 from .found import Found
 from .lateness import Bars, Histogram, total
 from .order import judge_order
@@ -85,7 +85,7 @@ def _ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Facts]]:
                 yield parts
                 parts = []
             current = bucket
-            parts.append(unpack(data[at].as_py()))
+            parts.append(travelled(data[at].as_py()))
     if parts:
         yield parts
 

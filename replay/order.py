@@ -29,8 +29,9 @@ def judge_order(board: Board, found: Found) -> None:
     if not context.behind:
         return
     facts = board.of(Seen.DELIVERED)
-    facts = facts[in_time(board.facts[facts])]
-    fields = board.facts[facts]
+    fields = board.facts.rows(facts)
+    judged = in_time(fields)
+    facts, fields = facts[judged], fields[judged]
     late = fields["flags"] & OUT_OF_ORDER != 0
     which = np.full(len(facts), -1)
     for number, chunk in enumerate(context.behind):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slotwheel.replay.buckets import Buckets
-from slotwheel.replay.facts import BUCKET_BITS, FACT, Facts, unpack
+from slotwheel.replay.facts import BUCKET_BITS, FACT, Facts, travelled
 
 SIZE = 1 << BUCKET_BITS
 
@@ -28,7 +28,7 @@ def test_all_facts_leave_in_their_buckets_in_order(spread: int) -> None:
     assert not list(buckets.drain())
     left: dict[int, list[Facts]] = {}
     for bucket, count, data in pieces:
-        found = unpack(data)
+        found = travelled(data)
         assert len(found) == count
         assert (found["offset"] >> BUCKET_BITS == bucket).all()
         left.setdefault(bucket, []).append(found)

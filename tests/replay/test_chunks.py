@@ -131,8 +131,8 @@ def test_like_a_plain_loop(rows: list[Row], cuts: list[int]) -> None:
         highest[place] = max(key, highest.get(place, key))
     found = {(chunk.topic, chunk.partition): chunk for chunk in track(*batches)}
     assert len(found) == len(expected)
-    listed = [row[2] for out in expected.values() for row in out]
-    assert marked(*batches) == sorted(listed)
+    late = [row[2] for out in expected.values() for row in out]
+    assert marked(*batches) == sorted(late)
     for (topic, partition), out in expected.items():
         chunk = found[NAMES[topic], partition]
         assert chunk.named == [row[2:] for row in out]

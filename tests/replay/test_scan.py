@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.replay import layout
-from slotwheel.replay.facts import Seen, unpack
+from slotwheel.replay.facts import Seen, travelled
 from slotwheel.replay.files import SLOT, File, Layout
 from slotwheel.replay.integrity import integrity, placement
 from slotwheel.replay.making import Terms
@@ -49,7 +49,7 @@ def test_a_directory(spark: Any, there: Layout) -> None:
         told, _ = summaries(found)
         assert sorted(one.number for one in told) == [file.number for file in there.files]
         pieces = found.where("what = 'facts'").collect()
-        facts = np.concatenate([unpack(bytes(row.data)) for row in pieces])
+        facts = np.concatenate([travelled(bytes(row.data)) for row in pieces])
         assert len(facts) == sum(row["count"] for row in pieces) == sum(one.rows for one in told)
         assert {row.bucket for row in pieces} == {0}
         assert int((facts["seen"] == Seen.DELIVERED).sum()) == 6
@@ -87,7 +87,7 @@ def test_records_of_a_topic(spark: Any) -> None:
     frame = spark.createDataFrame(pa.Table.from_batches([as_spark(kafka_rows(sent))]))
     found = scan_records(frame, TERMS, 17)
     pieces = found.where("what = 'facts'").collect()
-    facts = np.concatenate([unpack(bytes(piece.data)) for piece in pieces])
+    facts = np.concatenate([travelled(bytes(piece.data)) for piece in pieces])
     assert sorted(facts["offset"].tolist()) == list(range(100))
     assert not facts["flags"].any()
     told, chunks = summaries(found)

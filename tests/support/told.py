@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.replay.chunks import OrderChunk
-from slotwheel.replay.facts import FACT, Facts, Seen, unpack
+from slotwheel.replay.facts import FACT, Facts, Seen, travelled
 from slotwheel.replay.files import File
 from slotwheel.replay.filescan import SCANNED_ARROW, TaskScan
 from slotwheel.replay.making import Terms
@@ -28,7 +28,7 @@ class Told:
             assert batch.schema.equals(SCANNED_ARROW)
             for row in batch.to_pylist():
                 if row["what"] == "facts":
-                    packed.append(unpack(row["data"]))
+                    packed.append(travelled(row["data"]))
                     assert len(packed[-1]) == row["count"]
                 elif row["what"] == "file":
                     self.files.append(FileSummary.from_json(row["text"]))
