@@ -18,6 +18,7 @@ from rich.console import Console
 
 from ..delivery.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
+from .audit import Asked, follow_options, run_audit
 from .shared import json_option, moment, span
 from .verdict import print_verdict
 
@@ -132,6 +133,7 @@ def _brokers(value: str) -> str:
     metavar="SIZE",
     help="Memory of Spark's own process on this machine.",
 )
+@follow_options
 @json_option
 def command(
     directories: tuple[str, ...],
@@ -150,11 +152,17 @@ def command(
     problems: int,
     master: str,
     driver_memory: str,
+    follow: bool,
+    window: timedelta,
+    grace: timedelta,
+    run_for: timedelta | None,
+    state: Path | None,
     as_json: bool,
 ) -> int:
     """Prove from the data directories of all peers of a group, and from what its topics hold, that
     each accepted message was delivered once, in time. Messages whose journal entries a node has
-    deleted cannot be judged. The directories may be those of running nodes.
+    deleted cannot be judged. The directories may be those of running nodes. With --follow they are
+    watched, and each message is judged soon after it was due.
 
     Exit code 0: proven; 1: not proven, and why.
     """
@@ -165,7 +173,29 @@ def command(
         raise click.UsageError("--interval is shorter than a millisecond")
     if topics and kafka is None:
         raise click.UsageError("--topic is of --kafka, which is not given")
+    if not follow and (run_for is not None or state is not None):
+        raise click.UsageError("--for and --state belong to --follow")
+    if follow and (dumps or receipts or kafka or report):
+        raise click.UsageError(
+            "--follow reads data directories with embedded topics, and prints what it finds"
+        )
     _check_spark()
+    if follow:
+        from ..replay.audit import Settings
+
+        settings = Settings(
+            tuple(str(Path(path).resolve()) for path in directories),
+            max(1, int(window.total_seconds() * 1000)),
+            int(grace.total_seconds() * 1000),
+            late_ms,
+            exactly_once,
+            _ms(start),
+            _ms(end),
+            problems,
+            dead_letter_topic,
+        )
+        asked = Asked(run_for, state)
+        return run_audit(settings, asked, master, driver_memory, as_json=as_json)
     from ..replay.connector import connector_settings
     from ..replay.context import Options
     from ..replay.kafka_topics import KafkaTopics

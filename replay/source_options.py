@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ..delivery.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from .layout import Wanted
 
@@ -27,6 +28,7 @@ KNOWN = (
     "view",
     "starting",
     "max_bytes",
+    "dead_letter_topic",
 )
 STARTING = ("earliest", "latest")
 MAX_BYTES = 64 << 20
@@ -43,6 +45,8 @@ class SourceOptions:
     """A stream: from where it begins when it has no checkpoint."""
     max_bytes: int = MAX_BYTES
     """A stream: about as much of the journals, and of the topics, in one batch."""
+    dead_letter_topic: str = DEAD_LETTER_TOPIC
+    """A stream of facts: where messages are that no topic took."""
 
 
 def parse(options: Mapping[str, str], all_columns: tuple[str, ...]) -> SourceOptions:
@@ -80,7 +84,14 @@ def parse(options: Mapping[str, str], all_columns: tuple[str, ...]) -> SourceOpt
         end_ms=end_ms,
     )
     return SourceOptions(
-        paths, wanted, options.get("peer", ""), columns, view, starting, int(max_bytes)
+        paths,
+        wanted,
+        options.get("peer", ""),
+        columns,
+        view,
+        starting,
+        int(max_bytes),
+        options.get("dead_letter_topic", DEAD_LETTER_TOPIC),
     )
 
 

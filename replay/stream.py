@@ -153,7 +153,7 @@ class StreamReader(DataSourceStreamReader):
         """Group and key, which a node that has just begun does not have yet."""
         if not self._terms.key:
             found = find_group(self._chosen.paths)
-            self._terms = Terms(found.group, found.key, found.dead_letter_topic)
+            self._terms = Terms(found.group, found.key, self._chosen.dead_letter_topic)
         return self._terms
 
 

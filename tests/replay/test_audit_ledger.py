@@ -7,78 +7,57 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slotwheel.replay import ledger
 from slotwheel.replay.facts import FACT, Facts
-from slotwheel.replay.ledger import Ledger
+from slotwheel.replay.ledger import Appender
+from slotwheel.wheel.errors import Damaged
 
 
-def facts(*dues: int, created: int = -1) -> Facts:
+def facts(*dues: int) -> Facts:
     made = np.zeros(len(dues), FACT)
     made["due"] = dues
-    made["created"] = created
     return made
 
 
+def dues(folder: Path, lengths: dict[int, int], start: int) -> list[int]:
+    found: list[int] = ledger.read(folder, start, lengths[start])["due"].tolist()
+    return found
+
+
 def test_windows_start_inclusive_end_exclusive(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, 100)
-    ledger.add("journal", 0, facts(0, 99, 100, 250))
-    assert ledger.ready(104, 5) == []
-    assert ledger.ready(105, 5) == [0]
-    assert ledger.ready(305, 5) == [0, 100, 200]
-    assert ledger.facts(0)["due"].tolist() == [0, 99]
-    ledger.close(0)
-    assert ledger.ready(305, 5) == [100, 200]
-    assert len(ledger.facts(0)) == 0
+    appender = Appender(tmp_path, 100, {})
+    appender.add(facts(250, 0, 99, 100, 251))
+    appender.add(facts(1))
+    size = FACT.itemsize
+    assert appender.lengths == {0: 3 * size, 100: size, 200: 2 * size}
+    assert dues(tmp_path, appender.lengths, 0) == [0, 99, 1]
+    assert dues(tmp_path, appender.lengths, 200) == [250, 251]
 
 
-def test_accepted_after_it_was_due_settles_later(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, 100)
-    ledger.add("journal", 0, facts(10, created=700))
-    assert ledger.ready(704, 5) == []
-    assert ledger.ready(705, 5) == [0]
+def test_a_repeated_batch_counts_once(tmp_path: Path) -> None:
+    before = Appender(tmp_path, 100, {})
+    before.add(facts(1, 2))
+    for _ in range(2):  # the first time the process ended before it was written down
+        appender = Appender(tmp_path, 100, before.lengths)
+        appender.add(facts(3, 150))
+        appender.add(facts(4))
+    assert dues(tmp_path, appender.lengths, 0) == [1, 2, 3, 4]
+    assert dues(tmp_path, appender.lengths, 100) == [150]
 
 
-def test_a_repeated_batch_counts_once_even_after_its_window_closed(tmp_path: Path) -> None:
-    assert Ledger(tmp_path, 100).add("journal", 3, facts(10))
-    ledger = Ledger(tmp_path, 100)
-    assert not ledger.add("journal", 3, facts(10))
-    assert ledger.add("topic", 3, facts(10))
-    assert len(ledger.facts(0)) == 2
-    ledger.close(0)
-    assert not ledger.add("journal", 3, facts(10))
-    assert ledger.ready(1000, 0) == []
+def test_a_window_that_comes_again_is_empty(tmp_path: Path) -> None:
+    appender = Appender(tmp_path, 100, {})
+    appender.add(facts(1, 2))
+    again = Appender(tmp_path, 100, {})
+    again.add(facts(3))
+    assert dues(tmp_path, again.lengths, 0) == [3]
+    ledger.remove(tmp_path, 0)
+    ledger.remove(tmp_path, 0)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_batch_that_was_half_added_is_added_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from slotwheel.replay import ledger as module
-
-    write = module._write
-
-    def crash(path: Path, data: bytes) -> None:
-        if path.parent.name == "100":
-            raise OSError("crash")
-        write(path, data)
-
-    monkeypatch.setattr(module, "_write", crash)
-    with pytest.raises(OSError, match="crash"):
-        Ledger(tmp_path, 100).add("journal", 0, facts(10, 110))
-    monkeypatch.setattr(module, "_write", write)
-    ledger = Ledger(tmp_path, 100)
-    assert ledger.add("journal", 0, facts(10, 110))
-    assert [len(ledger.facts(start)) for start in (0, 100)] == [1, 1]
-
-
-def test_a_window_closes_at_one_stroke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(path: Path) -> None:
-        raise OSError("crash")
-
-    ledger = Ledger(tmp_path, 100)
-    ledger.add("journal", 0, facts(10, 110))
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", crash)
-        with pytest.raises(OSError, match="crash"):
-            ledger.close(0)
-    ledger = Ledger(tmp_path, 100)
-    assert ledger.ready(1000, 0) == [100]
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["100", "journal.added"]
+def test_a_file_that_is_too_short_is_damage(tmp_path: Path) -> None:
+    appender = Appender(tmp_path, 100, {})
+    appender.add(facts(1, 2))
+    with pytest.raises(Damaged, match="192 bytes"):
+        ledger.read(tmp_path, 0, 3 * FACT.itemsize)

@@ -1,0 +1,169 @@
+"""``slotwheel replay --follow``: the same audit beside running nodes, for as long as one likes.
+
+Flags go to standard output, a line each, as text or JSON; a line for each window that was judged,
+and the sum at the end, to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .printing import quiet_pipe
+from .shared import span
+
+if TYPE_CHECKING:
+    from ..replay.audit import Settings
+
+EXIT_INTERRUPTED = 130
+EVERY_S = 1.0
+"""Between two looks."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``run_for``: None: until Ctrl-C. ``state``: None: a folder that is removed in the end."""
+
+    run_for: timedelta | None
+    state: Path | None
+
+
+def follow_options(function: F) -> F:
+    """``--follow`` and what belongs to it."""
+    options = (
+        click.option(
+            "--follow",
+            is_flag=True,
+            help="Judge again and again beside running nodes, until Ctrl-C.",
+        ),
+        click.option(
+            "--window",
+            type=span,
+            default="10s",
+            show_default=True,
+            metavar="SPAN",
+            help="With --follow: messages due in so much time are judged together.",
+        ),
+        click.option(
+            "--grace",
+            type=span,
+            default="5s",
+            show_default=True,
+            metavar="SPAN",
+            help="With --follow: so long after it was due a message may still arrive.",
+        ),
+        click.option(
+            "--for",
+            "run_for",
+            type=span,
+            metavar="SPAN",
+            help="With --follow: end after this time.",
+        ),
+        click.option(
+            "--state",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="With --follow: keep here what is known, and go on from there the next time.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def run_audit(
+    settings: Settings, asked: Asked, master: str, driver_memory: str, *, as_json: bool
+) -> int:
+    """Follow until it is enough; the exit code."""
+    from ..replay.audit import Audit
+    from ..replay.follow import follow
+    from ..replay.session import session
+    from ..replay.stream import find_group
+
+    group = find_group(settings.directories)
+    with ExitStack() as stack:
+        folder = asked.state
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="slotwheel-audit-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(quiet_pipe())
+        tell = _tell_json if as_json else _tell
+        audit = Audit(folder.resolve(), settings, group, tell=tell, note=_note)
+        interrupted = False
+        try:
+            spark = stack.enter_context(session(master, driver_memory=driver_memory))
+            click.echo(f"following {', '.join(settings.directories)}", err=True)
+            end = (
+                None if asked.run_for is None else time.monotonic() + asked.run_for.total_seconds()
+            )
+            follow(
+                spark,
+                audit,
+                every_s=EVERY_S,
+                goes_on=lambda: end is None or time.monotonic() < end,
+            )
+        except KeyboardInterrupt:
+            interrupted = True
+        _sum(audit.summary())
+    if interrupted:
+        return EXIT_INTERRUPTED
+    return 1 if audit.failed else 0
+
+
+def _tell_json(finding: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(finding))
+
+
+def _tell(finding: Mapping[str, Any]) -> None:
+    where = finding.get("id") or finding.get("file") or ""
+    topic = f" for {finding['topic']}" if finding.get("topic") else ""
+    more = f" (and {finding['and_more']:,} more)" if "and_more" in finding else ""
+    click.echo(f"{finding['flag']}: {where}{topic}: {finding['text']}{more}")
+
+
+def _note(line: Mapping[str, Any]) -> None:
+    begin, end = _clock(line["window_ms"]), _clock(line["end_ms"])
+    again = ", again" if line["again"] else ""
+    late = line["lateness_ms"]
+    lateness = "" if late is None else "; late by {} ms, p99 {}, max {}".format(*late)
+    click.echo(f"{begin} to {end}{again}: {_counts(line)}{_flagged(line)}{lateness}", err=True)
+
+
+def _sum(summary: Mapping[str, Any]) -> None:
+    open_ = summary["windows_open"]
+    more = f"; windows not judged yet: {open_}" if open_ else ""
+    click.echo(f"in all: {_counts(summary)}{_flagged(summary)}{more}", err=True)
+    if summary["failed"]:
+        click.echo("something is wrong", err=True)
+    else:
+        judged = summary["accepted"] or summary["delivered"]
+        click.echo("nothing is lost" if judged else "nothing was judged", err=True)
+
+
+def _counts(line: Mapping[str, Any]) -> str:
+    always = ("accepted", "delivered")
+    names = ("pending", "overdue", "cancelled", "dead", "lost", "undecided", "in doubt")
+    more = (*names, "repeated", "unaccounted")
+    said = [f"{line[name]:,} {name}" for name in always]
+    return ", ".join(said + [f"{line[name]:,} {name}" for name in more if line[name]])
+
+
+def _flagged(line: Mapping[str, Any]) -> str:
+    flagged = ", ".join(f"{number:,} {kind}" for kind, number in line["flagged"].items())
+    return f"; flagged: {flagged}" if flagged else ""
+
+
+def _clock(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%H:%M:%S}"

@@ -1,0 +1,302 @@
+"""The running audit over batches that are made by hand: what is told, when, and how often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from slotwheel.replay.audit import KEEP_MS, Audit, Settings, run_job
+from slotwheel.replay.facts import FACT, NO_DIGEST, Facts, Seen
+from slotwheel.replay.files import Layout, Peer
+from slotwheel.replay.ledger import Appender
+from slotwheel.replay.problems import INTEGRITY, Problem
+from slotwheel.replay.summary import FileSummary
+from slotwheel.wheel.errors import InvalidConfiguration
+from slotwheel.wheel.mark import Mark, Marks, TopicMark
+
+START = 1_000_000
+WINDOW, GRACE = 100, 20
+END = START + WINDOW + GRACE
+"""When the first window is judged."""
+TOPIC = crc32c(b"orders")
+GROUP = Layout("lab", "", [Peer("one", "")], [])
+
+
+def fact(seen: Seen, offset: int, **fields: Any) -> Facts:
+    """Offset ``n`` is due ``n`` ms after the first window began."""
+    made = np.zeros(1, FACT)
+    values = {
+        "offset": offset,
+        "due": START + offset,
+        "created": START - 1_000,
+        "digest": 7 + offset,
+        "at": 1,
+        "where": offset,
+        "topic": TOPIC,
+        "partition": -1,
+        "seen": seen,
+    } | fields
+    for name, value in values.items():
+        made[name] = value
+    return made
+
+
+def accepted(*offsets: int, **fields: Any) -> list[Facts]:
+    return [fact(Seen.ACCEPTED, offset, **fields) for offset in offsets]
+
+
+def arrived(*offsets: int, late_ms: int = 2, **fields: Any) -> list[Facts]:
+    return [
+        fact(Seen.DELIVERED, offset, **({"at": START + offset + late_ms} | fields))
+        for offset in offsets
+    ]
+
+
+def cancelled(offset: int, by: int) -> list[Facts]:
+    flags = {"where": by, "flags": NO_DIGEST, "created": -1}
+    return [
+        fact(Seen.CANCELLED, offset, **flags),
+        fact(Seen.CANCEL, by, due=START + offset, digest=offset, topic=0),
+    ]
+
+
+class Run:
+    """An audit, and all that it told."""
+
+    def __init__(self, folder: Path, group: Layout = GROUP, **settings: Any) -> None:
+        self.folder = folder
+        self.settings = Settings(("/one",), WINDOW, GRACE, **settings)
+        self.group = group
+        self.told: list[tuple[str, int]] = []
+        self.texts: list[str] = []
+        self.notes: list[dict[str, Any]] = []
+        self.number = -1
+        self.audit = self.opened()
+
+    def opened(self) -> Audit:
+        return Audit(
+            self.folder,
+            self.settings,
+            self.group,
+            tell=lambda one: self._tell(dict(one)),
+            note=lambda one: self.notes.append(dict(one)),
+        )
+
+    def _tell(self, one: dict[str, Any]) -> None:
+        self.told.append((one["flag"], one.get("offset", -1)))
+        self.texts.append(one["text"])
+
+    def batch(
+        self,
+        now_ms: int,
+        *facts: Facts,
+        marks: Marks | None = None,
+        problems: tuple[Problem, ...] = (),
+        offsets: tuple[int, int] = (0, 10_000),
+        all_read: bool = True,
+        commit: bool = True,
+    ) -> list[tuple[str, int]]:
+        """What is told because of it."""
+        self.number += 1
+        before = len(self.told)
+        assert self.audit.begins(self.number)
+        appender = Appender(self.audit.windows_folder, WINDOW, self.audit.lengths)
+        if facts:
+            appender.add(np.concatenate(facts))
+        summary = FileSummary(0, offsets=[list(offsets)], topics={TOPIC: "orders"})
+        if marks is not None:
+            summary.marks, summary.max_l = marks.encode().hex(), marks.main.L
+        self.audit.take(appender.lengths, [(0, "", summary)], problems)
+        jobs = self.audit.jobs(now_ms, all_read=all_read)
+        self.audit.judged([run_job(job) for job in jobs], self.number)
+        if commit:
+            self.audit.commit(self.number)
+        return self.told[before:]
+
+
+def covers(offset: int) -> Marks:
+    """A mark over all that is due up to this offset's due time."""
+    return Marks(Mark(START + offset, offset, 9_999))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_a_window_is_judged_after_its_grace(run: Run) -> None:
+    assert run.batch(START, *accepted(1, 2, 3, 150)) == []
+    assert run.batch(END - 1, *arrived(1, 3), marks=covers(99)) == []
+    assert run.batch(END, all_read=False) == [], "something may not be read yet"
+    assert run.batch(END) == [("lost", 2)]
+    assert "a mark covers it" in run.texts[0]
+    assert [note["window_ms"] for note in run.notes] == [START]
+    note = run.notes[0]
+    assert (note["accepted"], note["delivered"], note["lost"]) == (3, 2, 1)
+    assert note["lateness_ms"] == (2, 2, 2)
+    assert run.batch(END + 10) == [], "once"
+    assert run.audit.failed
+
+
+def test_what_no_mark_covers_is_overdue_and_then_lost(run: Run) -> None:
+    run.batch(START, *accepted(1, 2, 3), marks=covers(1))
+    assert run.batch(END, *arrived(1)) == [("overdue", 2), ("overdue", 3)]
+    assert run.batch(END + 500) == []
+    assert run.batch(END + 600, *arrived(2, late_ms=600), marks=covers(99)) == [
+        ("lost", 3),
+        ("late after all", 2),
+    ]
+    assert "600 ms late" in run.texts[-1]
+    summary = run.audit.summary()
+    assert (summary["accepted"], summary["delivered"], summary["lost"]) == (3, 2, 1)
+
+
+def test_a_held_back_topic_is_overdue(run: Run) -> None:
+    copies = {"orders": TopicMark(Mark(START, 0, 9_999))}
+    marks = replace(covers(99), copies=copies)
+    assert run.batch(END, *accepted(5), marks=marks) == [("overdue", 5)]
+    assert run.batch(END + 50, *arrived(5, late_ms=400), marks=covers(99)) == [
+        ("late after all", 5)
+    ]
+    assert run.audit.failed, "it was not there in time"
+
+
+def test_cancelled_and_dead_ones_are_not_missed(run: Run) -> None:
+    facts = [*accepted(1, 2, 3), *cancelled(1, 4), fact(Seen.DEAD, 2, at=START + 5), *arrived(3)]
+    assert run.batch(END, *facts, marks=covers(99)) == []
+    note = run.notes[0]
+    assert (note["cancelled"], note["dead"], note["delivered"]) == (1, 1, 1)
+    assert not run.audit.failed
+
+
+def test_a_cancelled_one_that_arrives(run: Run) -> None:
+    run.batch(END, *accepted(1), *cancelled(1, 4), marks=covers(99))
+    assert run.batch(END + 5, *arrived(1)) == [("cancelled but delivered", 1)]
+
+
+def test_early_late_and_repeated(tmp_path: Path) -> None:
+    run = Run(tmp_path, late_ms=100)
+    facts = [*accepted(1, 2, 3), *arrived(1, late_ms=-5), *arrived(2, late_ms=101), *arrived(3)]
+    assert run.batch(END, *facts, marks=covers(99)) == [("early", 1), ("late", 2)]
+    assert run.batch(END + 5, *arrived(3, late_ms=90)) == [("repeated", 3)]
+    assert run.batch(END + 6, *arrived(3, late_ms=95)) == [], "told once"
+
+
+def test_repeats_fail_only_when_asked(tmp_path: Path) -> None:
+    for asked in (False, True):
+        run = Run(tmp_path / str(asked), exactly_once=asked)
+        told = run.batch(END, *accepted(3), *arrived(3), *arrived(3), marks=covers(99))
+        assert told == [("repeated", 3)]
+        assert run.audit.failed is asked
+
+
+def test_accepted_after_it_was_due_has_its_own_grace(run: Run) -> None:
+    run.batch(END, *accepted(1), *arrived(1), marks=covers(99))
+    later = END + 500
+    assert run.batch(later, *accepted(2, created=later)) == []
+    assert run.batch(later + GRACE - 1, marks=covers(99)) == []
+    assert run.batch(later + GRACE) == [("lost", 2)]
+    back = arrived(2, late_ms=900, created=later)
+    assert run.batch(later + GRACE + 1, *back) == [("late after all", 2)]
+
+
+def test_altered_and_unknown(run: Run) -> None:
+    facts = [*accepted(1), *arrived(1, digest=99), *arrived(2)]
+    assert sorted(run.batch(END, *facts, marks=covers(99))) == [("altered", 1), ("unknown", 2)]
+
+
+def test_before_the_journal_began_nothing_is_unknown(run: Run) -> None:
+    assert run.batch(END, *arrived(2), marks=covers(99), offsets=(5, 10)) == []
+    assert run.notes[0]["unaccounted"] == 1
+
+
+def test_gaps_and_damage_are_told_and_blame_nobody(run: Run) -> None:
+    problem = Problem(INTEGRITY, "gap", "entries 4 to 9 were dropped", file="one/journal")
+    run.batch(START, *accepted(1), offsets=(0, 2))
+    told = run.batch(END, *arrived(1, 3), marks=covers(99), offsets=(6, 10), problems=(problem,))
+    assert told == [("gap", -1)]
+    assert run.audit.failed
+
+
+def test_memory_ends_with_the_windows(run: Run) -> None:
+    for turn in range(30):
+        first = turn * WINDOW
+        now = END + first
+        marks = covers(first + WINDOW - 1)
+        run.batch(now, *accepted(first + 1), *arrived(first + 1), marks=marks)
+    kept = run.audit.windows_folder
+    assert len(list(kept.iterdir())) == 30
+    after = END + 30 * WINDOW + KEEP_MS
+    assert run.batch(after) == []
+    assert list(kept.iterdir()) == []
+    assert run.audit.summary()["delivered"] == 30
+    told = run.batch(after + 1, *arrived(1))
+    assert told == [("repeated", 1)], "it cannot be told from one that is unknown"
+    late = fact(Seen.ACCEPTED, 40, created=after)
+    assert run.batch(after + GRACE, late, marks=covers(9_000)) == [("lost", 40)]
+
+
+def test_what_is_missing_is_kept(run: Run) -> None:
+    run.batch(END, *accepted(1, 2), *arrived(1), marks=covers(99))
+    after = END + WINDOW + 10 * KEEP_MS
+    assert run.batch(after) == []
+    assert run.batch(after + 1, *arrived(2, late_ms=10 * KEEP_MS)) == [("late after all", 2)]
+
+
+def test_it_goes_on_after_a_restart_without_telling_twice(run: Run) -> None:
+    run.batch(END, *accepted(1, 2), *arrived(1), marks=covers(99))
+    assert run.told == [("lost", 2)]
+    run.audit = run.opened()
+    assert not run.audit.begins(run.number), "Spark may repeat the last batch"
+    assert run.batch(END + 5) == []
+    assert run.batch(END + 6, *arrived(2)) == [("late after all", 2)]
+
+
+def test_a_batch_that_was_cut_off_is_done_again(run: Run) -> None:
+    run.batch(START, *accepted(1, 2))
+    run.batch(END, *arrived(1), marks=covers(99), commit=False)
+    assert run.told == []
+    run.audit = run.opened()
+    run.number -= 1
+    assert run.batch(END, *arrived(1), marks=covers(99)) == [("lost", 2)]
+    assert run.notes[-1]["delivered"] == 1
+    assert run.notes[-1]["repeated"] == 0
+
+
+def test_killed_between_writing_down_and_telling(run: Run) -> None:
+    run.batch(END, *accepted(2), marks=covers(99))
+    (run.folder / "findings.told").unlink()
+    run.told.clear()
+    run.audit = run.opened()
+    assert run.told == [("lost", 2)], "better twice than never"
+
+
+def test_many_are_counted_and_some_are_listed(tmp_path: Path) -> None:
+    run = Run(tmp_path, listed_max=3)
+    assert len(run.batch(END, *accepted(*range(1, 50)), marks=covers(99))) == 3
+    assert run.audit.summary()["flagged"] == {"lost": 49}
+    assert run.batch(END + 1, *arrived(40)) == [("late after all", 40)], "all are remembered"
+
+
+def test_uncommitted_rows_that_a_peer_cut_off(tmp_path: Path) -> None:
+    """Two of three must hold it; and what was written in its place counts."""
+    group = Layout("lab", "", [Peer(name, "") for name in ("one", "two", "three")], [])
+    run = Run(tmp_path, group)
+    stale = accepted(1, digest=1, at=1)
+    alone = accepted(2, peer=0)
+    good = [one for peer in range(3) for one in accepted(1, digest=2, at=2, peer=peer)]
+    told = run.batch(END, *stale, *alone, *good, *arrived(1, digest=2), marks=None)
+    assert told == []
+    assert run.notes[0]["in doubt"] == 1
+
+
+def test_another_audits_state_is_refused(run: Run) -> None:
+    run.batch(END)
+    run.settings = replace(run.settings, window_ms=500)
+    with pytest.raises(InvalidConfiguration, match="window_ms differs"):
+        run.opened()
