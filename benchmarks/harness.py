@@ -37,6 +37,8 @@ import slotwheel
 
 DURABILITY = "acks=all: fdatasync before every acknowledgement"
 GIB = 1 << 30
+RATIO = "ratio: "
+"""Names of figures that are ratios begin so."""
 
 
 def machine(directory: Path) -> dict[str, str]:
@@ -118,6 +120,13 @@ class Report:
         """One line: ``value`` for the JSON, ``text`` for people."""
         self.figures[name] = value
         self.rows.append({"measure": name, "value": text, "goal": goal})
+
+    def ratio(self, name: str, ours: float, other: float, goal: str = "") -> None:
+        """How many times ``other`` we are, both measured in this run. Ratios alone are compared
+        from run to run (``benchmarks.check``): another machine changes the rest."""
+        value = ours / other if other else 0.0
+        text = f"{value:.1%}" if value < 2 else f"{value:.1f} x"
+        self.figure(f"{RATIO}{name}", value, text, goal)
 
     def end(self, json_path: Path | None) -> None:
         print_table(self.rows)

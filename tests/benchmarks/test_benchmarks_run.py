@@ -19,6 +19,15 @@ ROOT = Path(__file__).resolve().parents[2]
         ("pending", ["--rows", "20000", "--rest", "0.2"], ["resident at 0.02 M, MB"]),
         ("lateness", ["--seconds", "1", "--rate", "2000"], ["lateness p99, ms", "early"]),
         (
+            "queues",
+            ["--rows", "50", "--seconds", "0.5", "--only", "slotwheel", "--only", "beanstalkd"],
+            [
+                "slotwheel, durable messages/s in batches of 50",
+                "slotwheel, lateness p99, ms",
+                "ratio: write + fdatasync of batches of 50",
+            ],
+        ),
+        (
             "replay",
             ["--rows", "40000"],
             ["bare Arrow read at 0.04 M, rows/s", "scan at 0.04 M, rows/s"],
@@ -43,4 +52,6 @@ def test_it_runs_and_tells_its_figures(
     assert found["machine"]["durability"] in done.stdout
     if name == "lateness":
         assert found["early"] == 0
+    if name == "queues":
+        assert "\nbeanstalkd" in done.stdout, "measured, or named as missing"
     assert list((tmp_path / "data").iterdir()) == [], "it cleans up behind itself"

@@ -1,0 +1,17 @@
+"""Other ways to hold messages back, each as its users run it when no message may be lost.
+
+One module a server; each starts it on loopback below a directory of its own, and stops what it
+started by its process id. A server that is not installed is named as missing.
+"""
+
+from __future__ import annotations
+
+from .beanstalkd import Beanstalkd
+from .postgres import Postgres
+from .rabbitmq import RabbitMq
+from .redis import Redis
+from .server import Missing, Other, Receiver, Sender
+
+ALL: tuple[type[Other], ...] = (Beanstalkd, Redis, RabbitMq, Postgres)
+
+__all__ = ["ALL", "Missing", "Other", "Receiver", "Sender"]
