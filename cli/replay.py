@@ -19,6 +19,7 @@ from rich.console import Console
 from ..delivery.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from .audit import Asked, follow_options, run_audit
+from .redeliver import redeliver_options
 from .shared import json_option, moment, span
 from .verdict import print_verdict
 
@@ -134,6 +135,7 @@ def _brokers(value: str) -> str:
     help="Memory of Spark's own process on this machine.",
 )
 @follow_options
+@redeliver_options
 @json_option
 def command(
     directories: tuple[str, ...],

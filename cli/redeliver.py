@@ -1,0 +1,312 @@
+"""``slotwheel replay --redeliver``: send messages that are in journals and archive once more.
+
+Theory: nothing is sent before somebody has seen how much it is and said yes. Then messages go
+through a node like any others, due at once, so they are kept, retried and proven like any others.
+What is stored is known in order; so whatever stops it, the command ends by saying with which
+``--skip`` to go on.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from ..client import Client, Receipts
+from ..wheel.errors import InvalidMessage, SlotwheelError
+from ..wheel.schema import check_topic
+from .shared import node_options, print_json, time_text
+
+if TYPE_CHECKING:
+    from ..replay.redeliver import Redelivery, Selection, Tally
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OURS = ("redeliver", "to_topic", "yes", "skip", "address", "timeout")
+_SHARED = ("directories", "topics", "start", "end", "as_json")
+_WAITING_MAX = 16
+"""Batches whose receipts are open."""
+_REFUSED_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says. ``timeout_s``: how long a message is tried."""
+
+    directories: tuple[str, ...]
+    topic: str
+    start: datetime
+    end: datetime
+    to_topic: str
+    address: str
+    timeout_s: float
+    yes: bool
+    skip: int
+    as_json: bool
+
+
+def redeliver_options(function: F) -> F:
+    """Give ``slotwheel replay`` the options of a re-delivery, which is done instead when asked."""
+
+    @functools.wraps(function)
+    def command(**values: Any) -> int:
+        ours = {name: values.pop(name) for name in _OURS}
+        if not ours["redeliver"]:
+            _refuse(set(_OURS), "belongs to --redeliver")
+            code: int = function(**values)
+            return code
+        _refuse(set(values) - set(_SHARED), "does not go with --redeliver")
+        return redeliver(_asked(values | ours))
+
+    options = (
+        click.option(
+            "--redeliver", is_flag=True, help="Send the messages of --topic again, prove nothing."
+        ),
+        click.option("--to-topic", metavar="TOPIC", help="With --redeliver: where they go."),
+        click.option("--yes", is_flag=True, help="With --redeliver: send them without asking."),
+        click.option(
+            "--skip",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            metavar="N",
+            help="With --redeliver: leave the first N out, to go on where it was interrupted.",
+        ),
+        node_options,
+    )
+    made: Any = command
+    for option in reversed(options):
+        made = option(made)
+    return made  # type: ignore[no-any-return]
+
+
+def _refuse(names: set[str], why: str) -> None:
+    """Errors: ``click.UsageError`` for an option of these that was given."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and given is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[0]} {why}.")
+
+
+def _asked(values: dict[str, Any]) -> Asked:
+    """Errors: ``click.UsageError``, ``InvalidMessage``."""
+    topics, to_topic = values["topics"], values["to_topic"]
+    start, end = values["start"], values["end"]
+    if len(topics) != 1 or to_topic is None or start is None or end is None:
+        raise click.UsageError("--redeliver needs one --topic, --from, --to and --to-topic.")
+    if start >= end:
+        raise click.UsageError("--from is not before --to")
+    if end.timestamp() > time.time():
+        raise click.UsageError("--to is in the future: what is not due yet comes by itself.")
+    for topic in (topics[0], to_topic):
+        check_topic(topic)
+    timeout: timedelta = values["timeout"]
+    return Asked(
+        values["directories"],
+        topics[0],
+        start,
+        end,
+        to_topic,
+        values["address"],
+        timeout.total_seconds(),
+        values["yes"],
+        values["skip"],
+        values["as_json"],
+    )
+
+
+def redeliver(asked: Asked) -> int:
+    """Count, ask, send; the exit code. Errors: what the node or the disk says."""
+    from ..replay.layout import Wanted, find
+    from ..replay.redeliver import Redelivery, Selection
+
+    layout = find(asked.directories, wanted=Wanted(slots=False, topics=False))
+    selection = Selection(asked.topic, _ms(asked.start), _ms(asked.end))
+    redelivery = Redelivery(layout, selection)
+    with _bar("reading", redelivery.nbytes, DownloadColumn()) as step:
+        tally = redelivery.tally(step)
+    _show(asked, tally)
+    if not tally.messages:
+        raise _nothing(selection, tally)
+    if asked.skip >= tally.messages:
+        click.echo("There are no more: nothing is sent.", err=True)
+        _finish(asked, tally, _Sending(asked.skip))
+        return 0
+    if not asked.yes and not _confirmed():
+        click.echo("Nothing was sent.", err=True)
+        return 1
+    sending = _Sending(asked.skip)
+    try:
+        _send(asked, tally, redelivery, sending)
+    finally:
+        sending.settle_rest()
+        _finish(asked, tally, sending)
+    return 1 if sending.refused else 0
+
+
+def _show(asked: Asked, tally: Tally) -> None:
+    def say(text: str) -> None:
+        click.echo(text, err=True)
+
+    say(f"{tally.messages:,} messages for {asked.topic}, {tally.nbytes:,} bytes")
+    if tally.messages:
+        first, last = time_text(tally.first_due_ms), time_text(tally.last_due_ms)
+        say(f"  first due {first}, last due {last}")
+        say(f"  to {asked.to_topic} through {asked.address}, due at once")
+    if asked.skip:
+        say(f"  without the first {asked.skip:,}")
+    if tally.cancelled:
+        say(f"  left out: {tally.cancelled:,} cancelled")
+    if tally.in_doubt:
+        say(f"  left out: {tally.in_doubt:,} of which no peer says that they were committed")
+    if tally.damaged:
+        say(f"  {tally.damaged:,} places cannot be read, what stood there is not sent:")
+        for text in tally.damage:
+            say(f"    {text}")
+
+
+def _nothing(selection: Selection, tally: Tally) -> InvalidMessage:
+    there = ", ".join(sorted(tally.topics)[:10]) or "none"
+    return InvalidMessage(
+        "there is nothing to send again",
+        got=f"no message for {selection.topic} that was due in that time",
+        remedy=f"Topics with messages due then: {there}",
+    )
+
+
+def _confirmed() -> bool:
+    """Errors: ``click.UsageError`` when there is nobody to ask."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("Nothing was sent: there is nobody to ask. Give --yes to send.")
+    return click.confirm("Send them?", err=True)
+
+
+@dataclass(slots=True)
+class _Sending:
+    """``done``: how many messages from the first on are stored or refused, skipped ones too."""
+
+    done: int
+    sent: int = 0
+    refused: int = 0
+    under_way: int = 0
+    """Sent besides these, and perhaps stored."""
+    waiting: deque[Receipts] = field(default_factory=deque)
+
+    def put(self, receipts: Receipts) -> int:
+        """Take receipts; how many messages are known to be done by that."""
+        self.waiting.append(receipts)
+        before = self.done
+        while len(self.waiting) > _WAITING_MAX:
+            self.settle()
+        return self.done - before
+
+    def settle(self) -> None:
+        """Wait for the oldest receipts. Errors: why a message was not stored, if that is not the
+        message's own fault."""
+        errors = self.waiting[0].errors()
+        bad = {row: one for row, one in errors.items() if isinstance(one, InvalidMessage)}
+        others = sorted(errors.keys() - bad.keys())
+        count = len(self.waiting.popleft())
+        stored = others[0] if others else count
+        for row, error in sorted(bad.items()):
+            if row < stored:
+                self._refuse(row, error)
+        self.done += stored
+        self.sent += stored - sum(row < stored for row in bad)
+        if others:
+            self.under_way += count - stored
+            raise errors[others[0]]
+
+    def settle_rest(self) -> None:
+        """After the client is closed: count what is known, without a word of what is not."""
+        while self.waiting and not self.under_way:
+            try:
+                self.settle()
+            except SlotwheelError:
+                break
+        self.under_way += sum(map(len, self.waiting))
+        self.waiting.clear()
+
+    def _refuse(self, row: int, error: SlotwheelError) -> None:
+        self.refused += 1
+        if self.refused <= _REFUSED_SHOWN:
+            click.echo(f"error: message {self.done + row + 1}: {error}", err=True)
+
+
+def _send(asked: Asked, tally: Tally, redelivery: Redelivery, sending: _Sending) -> None:
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+    total = tally.messages - asked.skip
+    with (
+        _bar("sending", total, MofNCompleteColumn()) as step,
+        Client(asked.address, timeout_s=asked.timeout_s) as client,
+    ):
+        for batch in redelivery.batches(asked.to_topic, now_ms, asked.skip):
+            step(sending.put(client.send_table(batch)))
+        while sending.waiting:
+            sending.settle()
+
+
+def _finish(asked: Asked, tally: Tally, sending: _Sending) -> None:
+    """Say what was done, and how to do the rest."""
+    complete = sending.done >= tally.messages
+    if asked.as_json:
+        print_json(
+            {
+                "messages": tally.messages,
+                "bytes": tally.nbytes,
+                "first_due_ms": tally.first_due_ms,
+                "last_due_ms": tally.last_due_ms,
+                "cancelled": tally.cancelled,
+                "in_doubt": tally.in_doubt,
+                "damaged": tally.damaged,
+                "skipped": asked.skip,
+                "sent": sending.sent,
+                "refused": sending.refused,
+                "perhaps_sent": sending.under_way,
+                "complete": complete,
+                "next_skip": None if complete else sending.done,
+            }
+        )
+        return
+    refused = f", {sending.refused:,} refused" if sending.refused else ""
+    click.echo(f"sent {sending.sent:,} messages to {asked.to_topic}{refused}")
+    if not complete:
+        twice = f"; up to {sending.under_way:,} may come twice" if sending.under_way else ""
+        click.echo(f"not complete: to go on, give --skip {sending.done}{twice}")
+
+
+@contextmanager
+def _bar(what: str, total: int, column: Any) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, if somebody watches. Gives what to call with how much was done."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), column, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+def _ms(value: datetime) -> int:
+    return int(value.timestamp() * 1000)

@@ -1,0 +1,284 @@
+"""Messages to be sent again: found in journals, live and archived, without Spark.
+
+Theory: a consumer that has spoilt what it got wants a topic's messages of some hour once more.
+Their content stands in the journals, in the order of their offsets, on each peer. So the peers'
+journals are merged by offset, as sorted streams are: what has the same offset is one message, and
+all that is held at a time is one batch a peer.
+
+    peer a   archive | archive | live      offsets -->
+    peer b        archive    |   live      next to read: whichever stream is the furthest behind
+    peer c             archive | live
+                   ^ all streams have passed it: up to here the union is complete, and leaves
+
+Rules
+- The order is that of the offsets, and does not depend on which peers are given or what each of
+  them still has; so "the first N are sent already" means the same messages in the next run.
+- What may never have been committed is not sent. A peer of a group proves what it has spilled, and
+  what a mark in its journal says has left (``Peer.proven``); the little behind that is counted.
+- A cancelled message is not sent. A cancel stands behind its message, so the first reading finds
+  the cancels (of messages due in that time), and the second, if it is needed, knows them.
+- What is damaged cannot be sent. It is told before anybody is asked.
+
+Memory: a batch a peer, and a bit for each offset near a cancelled message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..wheel.rows import from_numpy
+from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, sizes, times
+from .bits import Bits
+from .events import Ended, MarkSeen, Rows
+from .files import JOURNAL, File, Layout
+from .making import Mask, Terms
+from .problems import Problem
+from .reading import read
+
+ID_HEADER = "slotwheel-redelivered-id"
+"""The id that the message had when it was sent first."""
+DAMAGE_SHOWN = 20
+TOPICS_SHOWN = 100
+_READINGS_MAX = 4
+_EVERYTHING = (1 << 63) - 1
+
+Progress = Callable[[int], None]
+"""Is told how many bytes of journals were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Messages for ``topic`` that were due in [``start_ms``, ``end_ms``)."""
+
+    topic: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """What would be sent. ``nbytes``: of keys, values and headers."""
+
+    messages: int = 0
+    nbytes: int = 0
+    first_due_ms: int = -1
+    last_due_ms: int = -1
+    in_doubt: int = 0
+    """Messages that may not have been committed, and are left out."""
+    cancelled: int = 0
+    """Messages left out because they were cancelled."""
+    damage: list[str] = field(default_factory=list)
+    """What could not be read, the first few."""
+    damaged: int = 0
+    """How many such places there are."""
+    topics: set[str] = field(default_factory=set)
+    """Some of the topics that there are messages for, due in that time."""
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        due = times(rows, "due")
+        if not len(due):
+            return
+        first, last = int(due.min()), int(due.max())
+        self.first_due_ms = first if not self.messages else min(self.first_due_ms, first)
+        self.last_due_ms = max(self.last_due_ms, last)
+        self.messages += rows.num_rows
+        self.nbytes += int(sizes(rows).sum())
+
+    def problem(self, text: str) -> None:
+        self.damaged += 1
+        if len(self.damage) < DAMAGE_SHOWN:
+            self.damage.append(text)
+
+
+class Redelivery:
+    """The messages of a selection, in the journals of a layout. Not thread-safe."""
+
+    def __init__(self, layout: Layout, selection: Selection) -> None:
+        self.selection = selection
+        self._terms = Terms(layout.group, layout.key)
+        self._files: dict[int, list[File]] = {number: [] for number in range(len(layout.peers))}
+        for file in layout.of(JOURNAL):
+            self._files[file.peer].append(file)
+        for files in self._files.values():
+            files.sort(key=lambda file: file.first)
+        self._proven = [peer.spilled if peer.is_replica else _EVERYTHING for peer in layout.peers]
+        self._cancelled = Bits()
+        self._damage = [
+            f"{problem.file}: {problem.text}" for problem in map(Problem.from_json, layout.problems)
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all journals; what one reading costs."""
+        return sum(file.nbytes for files in self._files.values() for file in files)
+
+    def tally(self, progress: Progress = lambda _nbytes: None) -> Tally:
+        """Read everything and count. Errors: ``OSError``."""
+        tally = Tally()
+        for _ in range(_READINGS_MAX):  # a running node may cancel more meanwhile
+            before = (self._cancelled.count, tuple(self._proven))
+            tally = Tally()
+            for text in self._damage:
+                tally.problem(text)
+            for rows in self._messages(tally, progress):
+                tally.add(rows)
+            if before == (self._cancelled.count, tuple(self._proven)):
+                break
+        return tally
+
+    def batches(
+        self, to_topic: str, due_ms: Callable[[], int], skip: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages as they are to be sent (schema ``INPUT``), without the first ``skip``.
+        ``due_ms`` is asked for each batch. Call ``tally`` before. Errors: ``OSError``."""
+        for rows in self._messages(Tally(), lambda _nbytes: None):
+            left = rows.slice(min(skip, rows.num_rows))
+            skip -= rows.num_rows - left.num_rows
+            if left.num_rows:
+                yield self._again(left, to_topic, due_ms())
+
+    def _again(self, rows: pa.RecordBatch, topic: str, due_ms: int) -> pa.RecordBatch:
+        count = rows.num_rows
+        ids = self._ids(times(rows, "due"), times(rows, "offset"))
+        changed = {
+            "due": from_numpy(np.full(count, due_ms, np.int64), TIME),
+            "topic": pa.repeat(pa.scalar(topic, pa.utf8()), count),
+            "headers": with_header(rows.column("headers"), ID_HEADER, ids),
+        }
+        columns = [changed.get(name, rows.column(name)) for name in INPUT.names]
+        return pa.RecordBatch.from_arrays(columns, schema=INPUT)
+
+    def _ids(self, due: Int64s, offset: Int64s) -> list[str]:
+        if self._terms.mint is not None:
+            return self._terms.mint.many(due, offset)
+        both = zip(due.tolist(), offset.tolist(), strict=True)
+        return [f"{self._terms.group}.{one}.{other}" for one, other in both]
+
+    # The merge
+
+    def _messages(self, tally: Tally, progress: Progress) -> Iterator[pa.RecordBatch]:
+        """Each message once (schema ``ROW``), in the order of the offsets."""
+        streams = {peer: self._of_peer(peer, tally, progress) for peer in self._files}
+        reached = dict.fromkeys(streams, -1)
+        held: list[_Picked] = []
+        done = -1
+        while streams:
+            peer = min(streams, key=lambda one: reached[one])
+            found = next(streams[peer], None)
+            if found is None:
+                del streams[peer]
+            else:
+                picked, upto = found
+                reached[peer] = max(reached[peer], upto)
+                held += picked
+            horizon = min((reached[one] for one in streams), default=_EVERYTHING)
+            if horizon <= done:
+                continue
+            ready = [part for one in held if (part := one.up_to(horizon)) is not None]
+            held = [part for one in held if (part := one.behind(horizon)) is not None]
+            if ready:
+                yield from self._union(ready, done, tally)
+            done = horizon
+
+    def _union(self, parts: list[_Picked], done: int, tally: Tally) -> Iterator[pa.RecordBatch]:
+        rows = pa.concat_batches([part.rows for part in parts])
+        doubt = np.concatenate([part.doubt for part in parts])
+        offset = times(rows, "offset")
+        # Of the same offset, one that is sure comes first.
+        order = np.lexsort((doubt, offset))
+        first = np.ones(len(order), np.bool_)
+        first[1:] = np.diff(offset[order]) != 0
+        chosen = order[first & (offset[order] > done)]
+        sure = chosen[~doubt[chosen]]
+        tally.in_doubt += len(chosen) - len(sure)
+        cancelled = self._cancelled.has(offset[sure])
+        tally.cancelled += int(cancelled.sum())
+        wanted = sure[~cancelled]
+        if len(wanted):
+            yield rows.take(from_numpy(wanted.astype(np.int64), pa.int64()))
+
+    def _of_peer(
+        self, peer: int, tally: Tally, progress: Progress
+    ) -> Iterator[tuple[list[_Picked], int]]:
+        """What one peer's journal has, and up to which offset it was read."""
+        for file in self._files[peer]:
+            for event in read(file):
+                if isinstance(event, Rows):
+                    rows = event.rows
+                    yield self._pick(peer, rows, tally), int(times(rows, "offset").max())
+                elif isinstance(event, MarkSeen):
+                    self._proven[peer] = max(self._proven[peer], event.marks.main.L + 1)
+                elif isinstance(event, Problem):
+                    tally.problem(f"{event.file}: {event.text}")
+                elif isinstance(event, Ended) and event.note == "gone meanwhile":
+                    tally.problem(f"{file.name}: gone while it was about to be read")
+            progress(file.nbytes)
+
+    def _pick(self, peer: int, rows: pa.RecordBatch, tally: Tally) -> list[_Picked]:
+        wanted, due, offset = self.selection, times(rows, "due"), times(rows, "offset")
+        mask: Mask = (due >= wanted.start_ms) & (due < wanted.end_ms)
+        if not mask.any():
+            return []
+        sure = offset < self._proven[peer]
+        cancels = rows.column("cancels")
+        if cancels.null_count < len(cancels):
+            # A cancel row is due when its message is.
+            cancel = np.asarray(cancels.is_valid())
+            targets = np.asarray(pc.fill_null(cancels, -1), dtype=np.int64)
+            self._cancelled.add(targets[cancel & mask & sure])
+            mask &= ~cancel
+        topics = rows.column("topic")
+        if len(tally.topics) < TOPICS_SHOWN:
+            tally.topics.update(topics.filter(pa.array(mask)).unique().to_pylist())
+        mask &= np.asarray(pc.equal(topics, wanted.topic))
+        if not mask.any():
+            return []
+        return [_Picked(rows.filter(pa.array(mask)), ~sure[mask])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Picked:
+    """``doubt``: which rows may not have been committed, shape (rows,)."""
+
+    rows: pa.RecordBatch
+    doubt: Mask
+
+    def up_to(self, offset: int) -> _Picked | None:
+        return self._part(times(self.rows, "offset") <= offset)
+
+    def behind(self, offset: int) -> _Picked | None:
+        return self._part(times(self.rows, "offset") > offset)
+
+    def _part(self, mask: Mask) -> _Picked | None:
+        if mask.all():
+            return self
+        if not mask.any():
+            return None
+        return _Picked(self.rows.filter(pa.array(mask)), self.doubt[mask])
+
+
+def with_header(headers: pa.Array, name: str, values: list[str]) -> pa.Array:
+    """A headers column with one more header behind the own ones of each row."""
+    rows = len(values)
+    flat = headers.flatten()
+    added = pa.StructArray.from_arrays(
+        [pa.repeat(pa.scalar(name, pa.utf8()), rows), pa.array(values).cast(pa.binary())],
+        fields=list(HEADERS.value_type),
+    )
+    counts = np.asarray(pc.list_value_length(headers), dtype=np.int64)
+    ends = np.cumsum(counts + 1)
+    place = np.empty(len(flat) + rows, np.int64)
+    is_own = np.ones(len(place), np.bool_)
+    is_own[ends - 1] = False
+    place[is_own] = np.arange(len(flat))
+    place[ends - 1] = len(flat) + np.arange(rows)
+    both = pa.concat_arrays([flat.cast(HEADERS.value_type), added])
+    borders = np.concatenate([[0], ends]).astype(np.int32)
+    return pa.ListArray.from_arrays(
+        from_numpy(borders, pa.int32()), both.take(from_numpy(place, pa.int64())), type=HEADERS
+    )

@@ -1,0 +1,256 @@
+"""Which messages are sent again, in which order, whichever peers there are to read them from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwheel.replay.bits import Bits
+from slotwheel.replay.layout import Wanted, find
+from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, with_header
+from slotwheel.wheel.rows import header_column
+from slotwheel.wheel.schema import INPUT, Int64s, times
+from support import replayrun
+from support.replayrun import LATER_MS, NOW_MS, START_MS, TOPIC, Run, flip
+
+DUE = 77
+WHOLE = Selection(TOPIC, START_MS, NOW_MS)
+
+
+def redelivery(directories: Sequence[str], selection: Selection = WHOLE) -> Redelivery:
+    return Redelivery(find(directories, wanted=Wanted(slots=False, topics=False)), selection)
+
+
+def again(found: Redelivery, skip: int = 0) -> pa.Table:
+    found.tally()
+    batches = list(found.batches("again", lambda: DUE, skip))
+    return pa.Table.from_batches(batches, INPUT)
+
+
+def ids(rows: pa.Table) -> list[str]:
+    headers = rows.column("headers").to_pylist()
+    assert all(one[-1]["key"] == ID_HEADER for one in headers)
+    return [one[-1]["value"].decode() for one in headers]
+
+
+def expected(run: Run, selection: Selection = WHOLE, end: int | None = None) -> Int64s:
+    """Offsets of the messages that were due then, of those below ``end`` (those spilled)."""
+    due, is_message = run.due, np.asarray(run.rows.column("cancels").is_null())
+    is_message[run.cancelled] = False
+    is_message[run.spilled if end is None else end :] = False
+    found: Int64s = np.flatnonzero(
+        is_message & (due >= selection.start_ms) & (due < selection.end_ms)
+    )
+    return found
+
+
+def ids_of(run: Run, offsets: Int64s) -> list[str]:
+    return [run.id_of(offset) for offset in offsets.tolist()]
+
+
+def test_each_message_once_and_as_it_was(tmp_path: Path) -> None:
+    run = replayrun.made()
+    found = redelivery(run.write(tmp_path))
+    tally = found.tally()
+    offsets = expected(run)
+    rows = again(found)
+    assert ids(rows) == ids_of(run, offsets)
+    assert tally.messages == rows.num_rows == len(offsets) > 3_000
+    cancelled = int((run.due[run.cancelled] < NOW_MS).sum())
+    assert (tally.damaged, tally.in_doubt, tally.cancelled) == (0, 0, cancelled)
+    assert cancelled > 0
+    due = run.due[offsets]
+    assert (tally.first_due_ms, tally.last_due_ms) == (due.min(), due.max())
+    first = run.pick(offsets)
+    for name in ("partition", "key", "value"):
+        assert rows.column(name).combine_chunks().equals(first.column(name))
+    own = [one[:-1] for one in rows.column("headers").to_pylist()]
+    assert own == first.column("headers").to_pylist()
+    assert set(rows.column("topic").to_pylist()) == {"again"}
+    assert set(rows.column("due").cast(pa.int64()).to_pylist()) == {DUE}
+    sizes = [pc.sum(pc.binary_length(first.column(name))).as_py() for name in ("key", "value")]
+    headers = sum(len(h["key"]) + len(h["value"]) for one in own for h in one)
+    assert tally.nbytes == sum(sizes) + headers
+
+
+def test_the_begin_is_in_and_the_end_is_not(tmp_path: Path) -> None:
+    run = replayrun.made()
+    directories = run.write(tmp_path)
+    due = np.sort(run.due[expected(run)])
+    selection = Selection(TOPIC, int(due[100]), int(due[-100]))
+    rows = again(redelivery(directories, selection))
+    assert ids(rows) == ids_of(run, expected(run, selection))
+    only = Selection(TOPIC, int(due[50]), int(due[50]) + 1)
+    assert ids(again(redelivery(directories, only))) == ids_of(run, expected(run, only))
+    assert redelivery(directories, Selection(TOPIC, 0, START_MS)).tally().messages == 0
+
+
+def test_another_topic(tmp_path: Path) -> None:
+    tally = redelivery(
+        replayrun.made().write(tmp_path), Selection("nope", START_MS, NOW_MS)
+    ).tally()
+    assert tally.messages == 0
+    assert tally.topics == {TOPIC}
+
+
+@pytest.mark.parametrize("peers", [(0,), (2,), (2, 0), (1, 2, 0)])
+def test_the_order_does_not_depend_on_the_peers(tmp_path: Path, peers: tuple[int, ...]) -> None:
+    run = replayrun.made()
+    directories = run.write(tmp_path)
+    found = redelivery([directories[peer] for peer in peers])
+    assert ids(again(found)) == ids_of(run, expected(run))
+
+
+def test_peers_of_which_each_lacks_something_else(tmp_path: Path) -> None:
+    """Archives are cut at different ends, and a segment in the middle is gone."""
+    run = replayrun.made()
+    directories = run.write(tmp_path)
+    for number, root in enumerate(map(Path, directories)):
+        for segment in sorted((root / "archive").glob("*/journal/*"))[number::3]:
+            segment.unlink()
+    found = redelivery(directories)
+    assert ids(again(found)) == ids_of(run, expected(run))
+    alone = ids(again(redelivery(directories[:1])))
+    assert 0 < len(alone) < len(expected(run))
+
+
+@pytest.mark.parametrize("skip", [1, 99, 1_000, 3_500])
+def test_going_on_behind_the_first(tmp_path: Path, skip: int) -> None:
+    run = replayrun.made()
+    found = redelivery(run.write(tmp_path))
+    whole = ids(again(found))
+    assert ids(again(found, skip)) == whole[skip:]
+    assert again(found, len(whole)).num_rows == 0
+    assert again(found, len(whole) + 1).num_rows == 0
+
+
+def test_what_may_not_have_been_committed_is_counted_and_not_sent(tmp_path: Path) -> None:
+    """Behind the checkpoint, no mark says more: one peer alone may have these entries."""
+    run = replayrun.made()
+    selection = Selection(TOPIC, LATER_MS, LATER_MS + 1_000_000)
+    found = redelivery(run.write(tmp_path), selection)
+    tally = found.tally()
+    assert ids(again(found)) == ids_of(run, expected(run, selection))
+    everything = expected(run, selection, run.rows.num_rows)
+    assert tally.messages + tally.in_doubt == len(everything)
+    assert tally.in_doubt > 100
+
+
+def test_a_mark_proves_what_stands_before_it(tmp_path: Path) -> None:
+    """One peer was cut off and has entries of its own where the others went on. Their marks say
+    that theirs have left."""
+    run, other = replayrun.made(), replayrun.made()
+    values = other.rows.column("value").to_pylist()
+    values = [v if at < run.spilled else b"never committed" for at, v in enumerate(values)]
+    at = other.rows.schema.get_field_index("value")
+    other.rows = other.rows.set_column(at, other.rows.schema.field(at), pa.array(values))
+    replayrun.claim_everything(run)
+    mine, theirs = run.write(tmp_path / "a"), other.write(tmp_path / "b")
+    selection = Selection(TOPIC, LATER_MS, LATER_MS + 1_000_000)
+    for directories in ([theirs[0], *mine[1:]], [mine[1], theirs[0]]):
+        found = redelivery(directories, selection)
+        rows = again(found)
+        assert b"never committed" not in rows.column("value").to_pylist()
+        assert ids(rows) == ids_of(run, expected(run, selection, run.rows.num_rows))
+        assert found.tally().in_doubt == 0
+
+
+def test_a_node_without_peers_has_nothing_in_doubt(tmp_path: Path) -> None:
+    from support.datadirs import SinkNode, messages
+
+    node = SinkNode(tmp_path)
+    ids_ = node.append(messages([node.now + 1] * 500))
+    node.deliver(node.now + 2)
+    node.close()
+    tally = (found := redelivery([str(node.path)], Selection("orders", 0, node.now + 1))).tally()
+    assert (tally.messages, tally.in_doubt, tally.damaged) == (500, 0, 0)
+    assert ids(again(found)) == ids_
+
+
+def test_damage_is_told_and_other_peers_fill_it(tmp_path: Path) -> None:
+    run = replayrun.made()
+    directories = run.write(tmp_path)
+    segments = sorted((tmp_path / "two/archive").glob("*/journal/*"))
+    flip(segments[1], segments[1].stat().st_size // 2)
+    found = redelivery(directories)
+    tally = found.tally()
+    assert tally.damaged == 1
+    assert "two/archive" in tally.damage[0]
+    assert ids(again(found)) == ids_of(run, expected(run))
+    alone = redelivery(directories[1:2])
+    assert alone.tally().damaged == 1
+    rest = ids(again(alone))
+    assert len(expected(run)) - replayrun.ENTRY <= len(rest) < len(expected(run))
+    assert rest == [one for one in ids_of(run, expected(run)) if one in set(rest)]
+
+
+def test_an_empty_directory_is_told(tmp_path: Path) -> None:
+    run = replayrun.made()
+    directories = run.write(tmp_path)
+    (tmp_path / "four").mkdir()
+    tally = redelivery([*directories, str(tmp_path / "four")]).tally()
+    assert tally.messages == len(expected(run))
+    assert "four" in tally.damage[0]
+
+
+def test_an_offset_that_stands_twice_is_sent_once(tmp_path: Path) -> None:
+    run = replayrun.made()
+    replayrun.accept_twice(run)
+    shutil.copytree(run.write(tmp_path)[0], tmp_path / "copy")
+    found = redelivery([str(tmp_path / "one"), str(tmp_path / "copy")])
+    assert ids(again(found)) == ids_of(run, expected(run))
+
+
+HEADERS = st.lists(
+    st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(HEADERS, st.data())
+def test_a_header_is_added_behind_the_own_ones(
+    rows: list[list[tuple[str, bytes | None]]], data: st.DataObject
+) -> None:
+    column = header_column(rows)
+    start = data.draw(st.integers(0, len(rows) - 1))
+    stop = data.draw(st.integers(start + 1, len(rows)))
+    part = column.slice(start, stop - start)
+    names = [f"id-{n}" for n in range(len(part))]
+    found = with_header(part, "h", names)
+    found.validate(full=True)
+    assert found.type == column.type
+    assert found.to_pylist() == [
+        [*own, {"key": "h", "value": name.encode()}]
+        for own, name in zip(part.to_pylist(), names, strict=True)
+    ]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 5 << 18), max_size=30), max_size=5),
+    st.lists(st.integers(0, 5 << 18), max_size=50),
+)
+def test_bits_are_a_set(parts: list[list[int]], asked: list[int]) -> None:
+    bits, model = Bits(), set[int]()
+    for part in parts:
+        bits.add(np.array(part, np.int64))
+        model.update(part)
+        assert bits.count == len(model)
+    both = np.array(sorted({*asked, *model}), np.int64)
+    assert bits.has(both).tolist() == [one in model for one in both.tolist()]
+
+
+def test_times_are_those_of_the_run(tmp_path: Path) -> None:
+    """The selection above is worth something: there are messages on both sides of it."""
+    run = replayrun.made()
+    due = times(run.rows, "due")
+    assert (due < NOW_MS).sum() > 3_000
+    assert (due >= LATER_MS).sum() > 1_000
