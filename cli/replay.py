@@ -166,6 +166,9 @@ def command(
     deleted cannot be judged. The directories may be those of running nodes. With --follow they are
     watched, and each message is judged soon after it was due.
 
+    With --redeliver nothing is proven: the messages of --topic that were due from --from until --to
+    are sent again, to --to-topic.
+
     Exit code 0: proven; 1: not proven, and why.
     """
     if start is not None and end is not None and start >= end:
