@@ -1,0 +1,168 @@
+"""The running audit beside a node that runs.
+
+Two minutes of it: ``python -m pytest -m soak tests/replay/test_follow.py``
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwheel.client import Client
+from slotwheel.replay.audit import Audit, Settings
+from slotwheel.replay.follow import follow
+from slotwheel.replay.stream import find_group
+from support.lossynode import LOST, LossyNode
+from support.nodeprocess import NodeProcess, command_line, environment
+from support.steady import Steady
+
+WINDOW_MS, GRACE_MS = 4_000, 3_000
+SLACK_MS = 10_000
+"""For Spark, on a machine that does other things as well."""
+START_S = 120.0
+
+
+class Follower:
+    """``slotwheel replay --follow`` as a process, and when it said what."""
+
+    def __init__(self, data: Path, log: Path, *options: str) -> None:
+        self.said: list[tuple[int, dict[str, Any]]] = []
+        self.log = log
+        arguments = ("--window", f"{WINDOW_MS}ms", "--grace", f"{GRACE_MS}ms", "--json")
+        spark = ("--master", "local[2]", "--driver-memory", "1g")
+        command = command_line("replay", data, "--follow", *arguments, *spark, *options)
+        with log.open("w") as stderr:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment()
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append((now_ms(), json.loads(line)))
+
+    def windows(self) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if " accepted, " in line]
+
+    def end(self, timeout_s: float) -> int:
+        code = self.process.wait(timeout_s)
+        self._reader.join(10)
+        return code
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def wait_for(what: Callable[[], object], timeout_s: float = START_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("seconds", [20, pytest.param(120, marks=pytest.mark.soak)])
+def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: int) -> None:
+    """A sink keeps one message to itself and says that it has delivered it."""
+    with LossyNode(tmp_path / "data") as node:
+        steady = Steady(node.address, ("orders", "bills"))
+        follower = Follower(node.data, tmp_path / "audit.log")
+        try:
+            wait_for(follower.windows)
+            began = time.monotonic()
+            time.sleep(seconds / 4)
+            with Client(node.address) as client:
+                due_ms = now_ms() + 2_000
+                planted = client.send("orders", LOST, due=due_ms).result(10)
+                taken_back = client.send("orders", b"never", due=due_ms + 5).result(10)
+                moved = client.send("orders", b"later", due=due_ms + 10).result(10)
+                assert [str(one) for one in client.cancel([taken_back])] == ["cancelled"]
+                client.reschedule(moved, due=due_ms + WINDOW_MS)
+            wait_for(lambda: follower.said, 60)
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+            follower.process.send_signal(signal.SIGINT)
+            assert follower.end(60) == 130, follower.log.read_text()
+        finally:
+            if follower.process.poll() is None:
+                follower.process.kill()
+                follower.process.wait(15)
+            steady.stop()
+    ((at_ms, flag),) = follower.said
+    assert (flag["flag"], flag["id"], flag["topic"]) == ("lost", planted, "orders")
+    settled_ms = due_ms - due_ms % WINDOW_MS + WINDOW_MS + GRACE_MS
+    assert 0 <= at_ms - settled_ms < SLACK_MS
+    log = follower.log.read_text()
+    judged = [line for line in follower.windows() if not line.startswith("in all")]
+    assert len(judged) >= seconds * 1_000 // WINDOW_MS - 2, log
+    assert sum("1 lost" in line for line in judged) == 1
+    assert sum("1 cancelled" in line or "2 cancelled" in line for line in judged) >= 1
+    assert log.endswith("something is wrong\n")
+    print(f"flagged {at_ms - due_ms} ms after it was due, {at_ms - settled_ms} ms after its window")
+
+
+class Told:
+    """What an audit in this process tells."""
+
+    def __init__(self) -> None:
+        self.flags: list[Mapping[str, Any]] = []
+        self.windows: list[Mapping[str, Any]] = []
+
+    def of(self, kind: str) -> Counter[str]:
+        return Counter(flag["id"] for flag in self.flags if flag["flag"] == kind)
+
+    def audit(self, folder: Path, data: Path) -> Audit:
+        settings = Settings((str(data),), 1_000, 1_000)
+        group = find_group(settings.directories)
+        return Audit(folder, settings, group, tell=self.flags.append, note=self.windows.append)
+
+
+def until(done: Callable[[], object], timeout_s: float = 90.0) -> Callable[[], bool]:
+    deadline = time.monotonic() + timeout_s
+
+    def goes_on() -> bool:
+        assert time.monotonic() < deadline, "it did not come"
+        return not done()
+
+    return goes_on
+
+
+def test_a_node_that_is_killed_and_an_audit_that_is_begun_again(spark: Any, tmp_path: Path) -> None:
+    """What it does not deliver is overdue, not lost, and is late after all; each told once."""
+    told = Told()
+    node = NodeProcess(tmp_path / "data")
+    with node:
+        audit = told.audit(tmp_path / "audit", node.data)
+        with Client(node.address) as client:
+            first = now_ms()
+            soon = [client.send("orders", b"soon", due=first + 500) for _ in range(20)]
+            later = [client.send("orders", b"later", due=first + 5_000) for _ in range(10)]
+            in_time = {one.result(10) for one in soon}
+            overdue = {one.result(10) for one in later}
+        node.wait_for("orders", 20)
+        node.kill()
+        follow(spark, audit, every_s=0.2, goes_on=until(lambda: len(told.of("overdue")) == 10))
+        assert set(told.of("overdue")) == overdue
+        assert audit.summary()["delivered"] == len(in_time)
+        again = told.audit(tmp_path / "audit", node.data)
+        node.start()
+        node.wait_for("orders", 30)
+        follow(
+            spark, again, every_s=0.2, goes_on=until(lambda: len(told.of("late after all")) == 10)
+        )
+    assert set(told.of("late after all")) == overdue
+    assert {flag["flag"] for flag in told.flags} == {"overdue", "late after all"}
+    assert max(told.of("overdue").values()) == 1
+    summary = again.summary()
+    assert (summary["accepted"], summary["delivered"], summary["overdue"]) == (30, 30, 0)
+    assert summary["failed"]
