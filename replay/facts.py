@@ -89,7 +89,8 @@ def pack(facts: Facts) -> bytes:
 def press(packed: bytes) -> bytes:
     """Packed facts as they travel: they shrink to a fifth, which takes less time than moving
     them."""
-    return len(packed).to_bytes(_LENGTH_BYTES, "little") + _CODEC.compress(packed, asbytes=True)
+    pressed: bytes = _CODEC.compress(packed, asbytes=True)
+    return len(packed).to_bytes(_LENGTH_BYTES, "little") + pressed
 
 
 def travelled(data: bytes) -> Facts:

@@ -1,0 +1,117 @@
+"""However much is wrong, what comes to the driver is small: sums, one value a file, and problems up
+to a limit, which says that it was cut."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.classic.dataframe import DataFrame
+
+import slotwheel.replay
+from slotwheel.replay.context import Options
+from slotwheel.replay.layout import find
+from slotwheel.replay.proof import prove
+from support import replayrun
+
+BRING = ("collect", "toPandas", "toArrow", "toLocalIterator", "head", "first", "tail", "foreach")
+"""What brings rows of a DataFrame to the driver."""
+MAY = {
+    ("scan.py", "summaries"): "one value a file, and one a file and partition",
+    ("proof.py", "__init__"): "sums: classes, kinds of problems, pairs of peers",
+    ("proof.py", "_lateness"): "percentiles: at most 2,000 time buckets and 200 topics",
+    ("proof.py", "_listed"): "problems, up to the limit",
+    ("follow.py", "_take"): "what one micro-batch found, up to its limits",
+}
+"""Where in replay/ that happens, and what of."""
+LIMIT = 500
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows came to the driver, call by call."""
+    counts: list[int] = []
+
+    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(self: DataFrame, *arguments: Any, **named: Any) -> Any:
+            found = method(self, *arguments, **named)
+            if method.__name__ == "toLocalIterator":
+                found = list(found)
+            counts.append(len(found) if hasattr(found, "__len__") else 1)
+            return iter(found) if method.__name__ == "toLocalIterator" else found
+
+        return call
+
+    for name in (*BRING, "take"):
+        monkeypatch.setattr(DataFrame, name, counting(getattr(DataFrame, name)))
+    return counts
+
+
+@pytest.fixture(scope="module")
+def lossy(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], int, str]:
+    """A run whose topics are gone, and with a row in another second's slot file. Directories, how
+    many messages are lost, and the id of that row."""
+    run = replayrun.made(200_000)
+    moved = replayrun.move_row(run)
+    lost = sum(len(peer.delivered) + len(peer.dead) for peer in run.peers)
+    for peer in run.peers:
+        peer.delivered.clear()
+        peer.dead.clear()
+    return run.write(tmp_path_factory.mktemp("lossy")), lost, run.id_of(moved)
+
+
+def test_many_problems(spark: Any, lossy: tuple[list[str], int, str], collected: list[int]) -> None:
+    directories, lost, moved = lossy
+    assert lost > 100_000
+    layout = find(directories)
+    verdict = prove(spark, layout, Options(problems_max=LIMIT))
+    assert not verdict.proven
+    assert verdict.problem_counts == {"lost": lost, "misplaced": 1}
+    assert verdict.counts["lost"] == lost
+    assert sorted(verdict.reasons) == [f"lost: {lost:,}", "misplaced: 1"]
+    assert len(verdict.problems) == LIMIT
+    assert verdict.truncated
+    # The one that is alone of its kind is not crowded out.
+    assert [one.id for one in verdict.problems if one.kind == "misplaced"] == [moved]
+    offsets = [one.offset for one in verdict.problems if one.kind == "lost"]
+    assert offsets == sorted(set(offsets))
+    assert offsets[0] < 200
+
+    files = len(layout.files)
+    assert files + LIMIT <= sum(collected) <= files + LIMIT + 100
+    assert max(collected) <= max(files, LIMIT) + 100
+
+
+def test_it_does_not_grow_with_the_rows(
+    spark: Any, tmp_path: Path, lossy: tuple[list[str], int, str], collected: list[int]
+) -> None:
+    def brought(directories: list[str]) -> int:
+        layout = find(directories)
+        collected.clear()
+        prove(spark, layout, Options(problems_max=LIMIT))
+        return sum(collected) - len(layout.files)
+
+    run = replayrun.made(6_000)
+    for peer in run.peers:
+        peer.delivered.clear()
+    assert brought(lossy[0]) <= brought(run.write(tmp_path)) + 10
+
+
+def test_nothing_else_in_replay_brings_rows_to_the_driver() -> None:
+    found = set()
+    for path in sorted(Path(slotwheel.replay.__file__).parent.glob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for node in ast.walk(function):
+                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                    continue
+                if node.func.attr in BRING:
+                    found.add((path.name, function.name))
+    assert found <= set(MAY), "what is brought to the driver here, and how much can it be?"
+    assert {name for name, _ in found} >= {"scan.py", "proof.py"}
