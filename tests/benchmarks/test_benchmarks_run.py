@@ -18,6 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
         ("ingest", ["--seconds", "1"], ["messages/s", "ratio to the raw limit"]),
         ("pending", ["--rows", "20000", "--rest", "0.2"], ["resident at 0.02 M, MB"]),
         ("lateness", ["--seconds", "1", "--rate", "2000"], ["lateness p99, ms", "early"]),
+        ("single", ["--seconds", "0.5", "--clients", "1,3"], ["messages/s, 3 clients"]),
+        (
+            "burst",
+            ["--messages", "3000", "--ahead", "3"],
+            ["last one after the second began, ms", "ratio: to the raw limit"],
+        ),
+        ("catchup", ["--messages", "20000"], ["delivered/s", "ratio: to the raw limit"]),
         (
             "queues",
             ["--rows", "50", "--seconds", "0.5", "--only", "slotwheel", "--only", "beanstalkd"],
@@ -50,7 +57,7 @@ def test_it_runs_and_tells_its_figures(
         assert f"| {figure} " in done.stdout
     assert "Estimate on paper" in done.stdout
     assert found["machine"]["durability"] in done.stdout
-    if name == "lateness":
+    if name in ("lateness", "burst"):
         assert found["early"] == 0
     if name == "queues":
         assert "\nbeanstalkd" in done.stdout, "measured, or named as missing"

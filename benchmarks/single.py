@@ -1,0 +1,135 @@
+"""What does one message at a time cost: synchronous sends, one client and many?
+
+Each client sends a message, waits for its receipt, and sends the next. The raw limit is what the
+same thread could do at best: one write + fdatasync of a journal entry of that size; for many
+clients, the same with one sync for all that came meanwhile is not known beforehand, so the bare
+Flight call (``status``, without the disk) is measured beside it.
+
+    python -m benchmarks.single [--clients 1,64] [--seconds 10]
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from slotwheel.client import Client, Message
+
+from ._load import TOPIC
+from ._node import BenchNode
+from .harness import Report, data_directory, options, raw_write_rate, warm_memory
+
+_ESTIMATE = (
+    "a Flight call takes 0.2 ms of two processes, write + fdatasync of 700 B 0.3 ms: 0.5 ms, 2,000"
+    " a second; with 64 clients a sync serves all that wait, and the calls' 0.2 ms of processor"
+    " time are the limit: 10,000 a second on two cores"
+)
+_ENTRY_BYTES = 700
+"""One message of 100 B with its frame, header and Arrow's metadata."""
+_PROCESSES = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = options(__doc__ or "")
+    parser.add_argument("--clients", default="1,64", help="how many at once, one figure each")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each figure")
+    parser.add_argument("--value-bytes", type=int, default=100)
+    chosen = parser.parse_args(arguments)
+    seconds = min(chosen.seconds, 2.0) if chosen.quick else chosen.seconds
+    with data_directory(chosen.dir) as directory:
+        report = Report("single synchronous sends", _ESTIMATE, directory)
+        report.begin()
+        warm_memory(1.0 if chosen.warm_gib is None else chosen.warm_gib)
+        raw = raw_write_rate(directory, _ENTRY_BYTES, min(2.0, seconds)) / _ENTRY_BYTES
+        report.figure("raw write + fdatasync, 1/s", raw, f"{raw:,.0f}")
+        with BenchNode(directory / "data") as node:
+            calls = _bare_calls(node.address, min(2.0, seconds))
+            report.figure("bare calls of one client, 1/s", calls, f"{calls:,.0f}")
+            alone = 1 / (1 / raw + 1 / calls)
+            for count in (int(text) for text in chosen.clients.split(",")):
+                waits = _measure(node.address, count, seconds, chosen.value_bytes)
+                rate = len(waits) / seconds
+                goal = {1: ">= 1,800", 64: ">= 15,000"}.get(count, "")
+                report.figure(f"messages/s, {count} clients", rate, f"{rate:,.0f}", goal)
+                for name, share in (("p50", 50), ("p99", 99), ("max", 100)):
+                    value = float(np.percentile(waits, share)) * 1000
+                    goal = "<= 1.5" if (count, name) == (1, "p99") else ""
+                    report.figure(
+                        f"receipt {name}, {count} clients, ms", value, f"{value:.2f}", goal
+                    )
+                if count == 1:
+                    report.ratio("one client to a bare call and a bare sync", rate, alone)
+                else:
+                    report.ratio(f"{count} clients to bare syncs one by one", rate, raw)
+        report.end(chosen.json)
+    return 0
+
+
+def _bare_calls(address: str, seconds: float) -> float:
+    with Client(address) as client:
+        client.status()
+        calls, start = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - start) < seconds:
+            client.status()
+            calls += 1
+    return calls / elapsed
+
+
+def _measure(address: str, count: int, seconds: float, value_bytes: int) -> Any:
+    """Seconds that each receipt took, of all clients together."""
+    context = multiprocessing.get_context("spawn")
+    processes = min(count, _PROCESSES)
+    ready: Any = context.Barrier(processes + 1)
+    results: Any = context.SimpleQueue()
+    shares = [count // processes + (number < count % processes) for number in range(processes)]
+    started = [
+        context.Process(
+            target=_clients, args=(address, share, seconds, value_bytes, ready, results)
+        )
+        for share in shares
+    ]
+    for process in started:
+        process.start()
+    ready.wait(60)
+    found = [results.get() for _ in started]
+    for process in started:
+        process.join(10)
+    return np.concatenate(found)
+
+
+def _clients(
+    address: str, count: int, seconds: float, value_bytes: int, ready: Any, results: Any
+) -> None:
+    waits: list[list[float]] = [[] for _ in range(count)]
+    go = threading.Event()
+    connected = threading.Barrier(count + 1)
+
+    def one(mine: list[float]) -> None:
+        value = bytes(value_bytes)
+        with Client(address) as client:
+            client.send(Message(TOPIC, value, delay=3_600)).result()
+            connected.wait(60)
+            go.wait()
+            end = time.perf_counter() + seconds
+            while (begun := time.perf_counter()) < end:
+                client.send(Message(TOPIC, value, delay=3_600)).result()
+                mine.append(time.perf_counter() - begun)
+
+    threads = [threading.Thread(target=one, args=(mine,)) for mine in waits]
+    for thread in threads:
+        thread.start()
+    connected.wait(60)
+    ready.wait(60)
+    go.set()
+    for thread in threads:
+        thread.join()
+    results.put(np.concatenate([np.array(mine) for mine in waits]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
