@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel import Client, Message
 from slotwheel.replay.bits import Bits
+from slotwheel.replay.context import Options
 from slotwheel.replay.layout import Wanted, find
+from slotwheel.replay.proof import prove
 from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, with_header
 from slotwheel.wheel.rows import header_column
 from slotwheel.wheel.schema import INPUT, Int64s, times
 from support import replayrun
+from support.nodeprocess import NodeProcess, run_cli
 from support.replayrun import LATER_MS, NOW_MS, START_MS, TOPIC, Run, flip
 
 DUE = 77
@@ -207,6 +213,28 @@ def test_an_offset_that_stands_twice_is_sent_once(tmp_path: Path) -> None:
     shutil.copytree(run.write(tmp_path)[0], tmp_path / "copy")
     found = redelivery([str(tmp_path / "one"), str(tmp_path / "copy")])
     assert ids(again(found)) == ids_of(run, expected(run))
+
+
+def test_what_was_sent_again_is_proven_like_the_rest(spark: Any, tmp_path: Path) -> None:
+    """Through a real node, into the wheel it came from: twice as many, all delivered, none late."""
+    data, count = tmp_path / "data", 2_000
+    with NodeProcess(data) as node:
+        with Client(node.address) as client:
+            client.send_many(
+                Message("spoilt", b"%d" % n, None, [("n", b"%d" % n)][: n % 2], delay=0.3)
+                for n in range(count)
+            ).result(20)
+        node.wait_for("spoilt", count)
+        end = datetime.now(UTC)
+        time_range = ("--from", (end - timedelta(hours=1)).isoformat(), "--to", end.isoformat())
+        where = ("--topic", "spoilt", "--to-topic", "again", "--node", node.address, "--yes")
+        done = run_cli("replay", data, "--redeliver", *time_range, *where)
+        assert (done.returncode, done.stdout) == (0, f"sent {count:,} messages to again\n")
+        node.wait_for("again", count)
+        node.signal()
+    verdict = prove(spark, find([str(data)]), Options(exactly_once=True))
+    assert verdict.proven, (verdict.reasons, verdict.problems)
+    assert (verdict.counts["accepted"], verdict.counts["delivered"]) == (2 * count, 2 * count)
 
 
 HEADERS = st.lists(
