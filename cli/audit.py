@@ -6,12 +6,13 @@ and the sum at the end, to standard error.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..wheel.errors import InvalidConfiguration
 from .printing import quiet_pipe
 from .shared import span
 
@@ -83,9 +85,15 @@ def follow_options(function: F) -> F:
 
 
 def run_audit(
-    settings: Settings, asked: Asked, master: str, driver_memory: str, *, as_json: bool
+    settings: Settings,
+    asked: Asked,
+    master: str,
+    driver_memory: str,
+    more: Mapping[str, str],
+    *,
+    as_json: bool,
 ) -> int:
-    """Follow until it is enough; the exit code."""
+    """Follow until it is enough; the exit code. ``more``: settings of Spark."""
     from ..replay.audit import Audit
     from ..replay.follow import follow
     from ..replay.session import session
@@ -98,12 +106,13 @@ def run_audit(
             folder = Path(tempfile.mkdtemp(prefix="slotwheel-audit-"))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(_alone(folder))
         stack.enter_context(quiet_pipe())
         tell = _tell_json if as_json else _tell
         audit = Audit(folder.resolve(), settings, group, tell=tell, note=_note)
         interrupted = False
         try:
-            spark = stack.enter_context(session(master, driver_memory=driver_memory))
+            spark = stack.enter_context(session(master, driver_memory=driver_memory, more=more))
             click.echo(f"following {', '.join(settings.directories)}", err=True)
             end = (
                 None if asked.run_for is None else time.monotonic() + asked.run_for.total_seconds()
@@ -120,6 +129,19 @@ def run_audit(
     if interrupted:
         return EXIT_INTERRUPTED
     return 1 if audit.failed else 0
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Errors: ``InvalidConfiguration``: another audit uses the folder."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidConfiguration(
+                "another audit uses this --state", got=folder, remedy="Stop it, or give another"
+            ) from None
+        yield
 
 
 def _tell_json(finding: Mapping[str, Any]) -> None:

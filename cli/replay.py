@@ -180,11 +180,22 @@ def command(
         raise click.UsageError("--topic is of --kafka, which is not given")
     if not follow and (run_for is not None or state is not None):
         raise click.UsageError("--for and --state belong to --follow")
-    if follow and (dumps or receipts or kafka or report):
-        raise click.UsageError(
-            "--follow reads data directories with embedded topics, and prints what it finds"
-        )
+    if follow and (dumps or receipts or report):
+        raise click.UsageError("--dump, --receipts and --report are not for --follow")
+    if follow and kafka is not None and not topics:
+        raise click.UsageError("--follow with --kafka needs each --topic")
     _check_spark()
+    from ..replay.connector import connector_settings
+    from ..replay.context import Options
+    from ..replay.kafka_topics import KafkaTopics
+    from ..replay.layout import Wanted, find
+    from ..replay.report import write_report
+
+    delivered = None if kafka is None else KafkaTopics(kafka, topics, dead_letter_topic)
+    more = {}
+    if delivered is not None:
+        delivered.check()
+        more = connector_settings(kafka_jars)
     if follow:
         from ..replay.audit import Settings
 
@@ -198,20 +209,11 @@ def command(
             _ms(end),
             problems,
             dead_letter_topic,
+            kafka or "",
+            topics,
         )
         asked = Asked(run_for, state)
-        return run_audit(settings, asked, master, driver_memory, as_json=as_json)
-    from ..replay.connector import connector_settings
-    from ..replay.context import Options
-    from ..replay.kafka_topics import KafkaTopics
-    from ..replay.layout import Wanted, find
-    from ..replay.report import write_report
-
-    delivered = None if kafka is None else KafkaTopics(kafka, topics, dead_letter_topic)
-    more = {}
-    if delivered is not None:
-        delivered.check()
-        more = connector_settings(kafka_jars)
+        return run_audit(settings, asked, master, driver_memory, more, as_json=as_json)
     start_ms, end_ms = _ms(start), _ms(end)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
     layout = find(

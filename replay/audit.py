@@ -10,7 +10,7 @@ a crash finds it as it was before, and is done again; one that is in it already 
 
 Rules
 - A window is judged when a look at all journals and topics, later than its end and the grace, has
-  been read; and again when something comes for it, or its messages are still waiting.
+  been read; and again when something comes for it, or a mark may have passed what is waiting.
 - A window is forgotten ``KEEP_MS`` after that, when nothing of it is missing. At most
   ``WINDOWS_MAX`` that miss something are kept; the oldest go first.
 - Flags are written down before they are told. If the process is killed while it tells them, those
@@ -69,6 +69,10 @@ class Settings:
     end_ms: int | None = None
     listed_max: int = 1_000
     dead_letter_topic: str = DEAD_LETTER_TOPIC
+    kafka: str = ""
+    """Kafka's brokers; empty: embedded topics alone."""
+    topics: tuple[str, ...] = ()
+    """Of Kafka."""
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class Window:
     """Its length when it was judged the last time; -1: it was not."""
     marks: str = ""
     """The newest marks then."""
+    judged_ms: int = 0
     waiting: int = 0
     settles_ms: int = 0
     has_lost: bool = False
@@ -245,6 +250,7 @@ class Audit:
                 window.told = f"{one.start}.{batch}.told"
                 (self.windows_folder / window.told).write_bytes(one.told)
             window.judged, window.marks = window.length, marks
+            window.judged_ms = self.state.looked_ms
             window.waiting, window.settles_ms = one.waiting, one.settles_ms
             window.has_lost, window.counts = one.has_lost, one.counts
             flags = [flag.to_dict() | {"window_ms": one.start} for flag in one.flags]
@@ -314,7 +320,7 @@ class Audit:
                 remedy="Use the slotwheel version that wrote it, or another --state",
             )
         state = State.from_json(json.dumps(said))
-        for name in ("directories", "window_ms", "start_ms", "end_ms"):
+        for name in ("directories", "window_ms", "start_ms", "end_ms", "kafka", "topics"):
             if state.settings[name] != settings[name]:
                 raise InvalidConfiguration(
                     f"{self.folder} is the state of another audit: its {name} differs",
@@ -387,7 +393,12 @@ class Audit:
             return True
         if not window.waiting:
             return False
-        return marks != window.marks or 0 < window.settles_ms <= now_ms
+        if 0 < window.settles_ms <= now_ms:
+            return True
+        # A mark may have passed them. The longer they have waited, the less often one looks: a
+        # topic that is held back for hours has messages in every window.
+        overdue_ms = max(0, now_ms - start - self.settings.window_ms)
+        return marks != window.marks and now_ms - window.judged_ms >= overdue_ms // 10
 
     def _forget(self) -> None:
         state = self.state

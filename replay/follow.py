@@ -1,14 +1,18 @@
 """The running audit in Spark: a stream of facts, and a batch of it every second.
 
 A batch's facts are written to the ledger by one task, so that nothing else writes there; windows
-are judged by as many tasks as there are windows. To the driver come lengths, summaries of what was
+are judged by as many tasks as there are cores. To the driver come lengths, summaries of what was
 read, problems and flags up to a limit, and what was told of a window. The ledger's folder must be
 the same for all who run tasks: this machine's, or a shared one.
+
+Records of Kafka's topics come into the same batches. Spark looks how far its sources go one after
+the other, in the order in which they are put together: the journals first.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,17 +22,23 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from ..wheel.errors import InvalidConfiguration
 from .audit import Audit, run_job
 from .context import Options
 from .facts import travelled
 from .filescan import SCANNED, SCANNED_ARROW
+from .kafka_topics import FORMAT as KAFKA
 from .ledger import Appender
+from .making import Terms
 from .problems import Problem
+from .scan import scan_records
 from .source import NAME, register
 from .stream import find_group
 from .summary import FileSummary
 
 CHECKPOINT_NAME = "checkpoint"
+KAFKA_NUMBER = 0
+_SAID = ("look", "part", "problem")
 WINDOW = "window"
 """Besides what a batch holds: ``bucket``: a window's start, ``count``: bytes of it."""
 _TURN_S = 0.1
@@ -44,6 +54,8 @@ def follow(
     reader = spark.readStream.format(NAME).option("view", "facts").option("topics", "true")
     reader = reader.option("dead_letter_topic", audit.settings.dead_letter_topic)
     frame = reader.load(",".join(audit.settings.directories))
+    if audit.settings.kafka:
+        frame = frame.union(_kafka(spark, audit))
     batches = _Batches(spark, audit)
     writer = frame.writeStream.foreachBatch(batches.take)
     writer = writer.option("checkpointLocation", str(audit.folder / CHECKPOINT_NAME))
@@ -59,6 +71,28 @@ def follow(
     error = query.exception()
     if error is not None:
         raise error
+
+
+def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
+    """What comes to Kafka's topics, as facts. Errors: ``InvalidConfiguration``."""
+    settings, group = audit.settings, audit.group
+    if not group.key:
+        raise InvalidConfiguration(
+            "no directory tells yet which group it is, so its records cannot be told from others",
+            remedy="Start the node, then the audit",
+        )
+    # A pattern also finds a topic that is made later, as that of the dead letters often is.
+    names = [re.escape(name) for name in (*settings.topics, settings.dead_letter_topic)]
+    options = {
+        "kafka.bootstrap.servers": settings.kafka,
+        "kafka.isolation.level": "read_committed",
+        "subscribePattern": "|".join(names),
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+    }
+    records = spark.readStream.format(KAFKA).options(**options).load()
+    terms = Terms(group.group, group.key, settings.dead_letter_topic)
+    return scan_records(records, terms, KAFKA_NUMBER)
 
 
 class _Batches:
@@ -105,7 +139,9 @@ class _Batches:
         for look in looks:
             jobs = audit.jobs(look["looked_ms"], all_read=look["all"])
             if jobs:
-                tasks = self._spark.sparkContext.parallelize(jobs, len(jobs))
+                context = self._spark.sparkContext
+                # What all windows have in common is sent once a task.
+                tasks = context.parallelize(jobs, min(len(jobs), context.defaultParallelism))
                 audit.judged(tasks.map(run_job).collect(), number)
         audit.commit(number)
 
@@ -120,8 +156,8 @@ def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         appender = Appender(Path(folder), window_ms, lengths)
         for batch in batches:
-            is_facts = batch.column("what").to_pylist()
-            others = [at for at, what in enumerate(is_facts) if what != "facts"]
+            what = batch.column("what").to_pylist()
+            others = [at for at, one in enumerate(what) if one in _SAID]
             for data in batch.column("data"):
                 if data.is_valid:
                     facts = travelled(data.as_py())

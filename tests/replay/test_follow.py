@@ -21,6 +21,8 @@ from slotwheel.client import Client
 from slotwheel.replay.audit import Audit, Settings
 from slotwheel.replay.follow import follow
 from slotwheel.replay.stream import find_group
+from support.broker import Cluster
+from support.connector import connector_jars
 from support.lossynode import LOST, LossyNode
 from support.nodeprocess import NodeProcess, command_line, environment
 from support.steady import Steady
@@ -109,6 +111,29 @@ def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: in
     assert sum("1 cancelled" in line or "2 cancelled" in line for line in judged) >= 1
     assert log.endswith("something is wrong\n")
     print(f"flagged {at_ms - due_ms} ms after it was due, {at_ms - settled_ms} ms after its window")
+
+
+def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
+    topic = broker.create_topic(f"followed-{time.time_ns()}", 2)
+    kafka = ("--sink", "confluent", "--bootstrap", broker.bootstrap)
+    seen = ("--kafka", broker.bootstrap, "--kafka-jars", str(connector_jars()), "--topic", topic)
+    with LossyNode(tmp_path / "data", *kafka) as node:
+        steady = Steady(node.address, (topic,))
+        follower = Follower(node.data, tmp_path / "audit.log", *seen, "--for", "60s")
+        try:
+            with Client(node.address) as client:
+                planted = client.send(topic, LOST, due=now_ms() + 2_000).result(10)
+            code = follower.end(150)
+        finally:
+            if follower.process.poll() is None:
+                follower.process.kill()
+                follower.process.wait(15)
+            steady.stop()
+    broker.delete_topic(topic)
+    assert code == 1, follower.log.read_text()
+    ((_, flag),) = follower.said
+    assert (flag["flag"], flag["id"], flag["topic"]) == ("lost", planted, topic)
+    assert len(follower.windows()) > 3
 
 
 class Told:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,21 +18,26 @@ import pyarrow.compute as pc
 
 from slotwheel.cli.main import main
 from slotwheel.delivery.embedded import EmbeddedSink
-from slotwheel.delivery.sink import Answer, Answers
+from slotwheel.delivery.kafka_sink import KafkaSink
+from slotwheel.delivery.sink import Answer, Answers, Sink
 from support.nodeprocess import NodeProcess
 
 LOST = b"this one is lost"
-_deliver = EmbeddedSink.deliver
+_Deliver = Callable[..., Answers]
 
 
-def lossy(self: EmbeddedSink, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
+def _lossy(deliver: _Deliver) -> _Deliver:
     """Keep to oneself what has that value, and answer for it."""
-    lost = pc.fill_null(pc.equal(rows.column("value"), pa.scalar(LOST, pa.binary())), False)
-    if not pc.any(lost).as_py():
-        return _deliver(self, rows, trial=trial)
-    answers = _deliver(self, rows.filter(pc.invert(lost)), trial=trial)
-    assert set(answers.codes.tolist()) <= {int(Answer.ACCEPTED)}
-    return Answers.same(rows.num_rows, Answer.ACCEPTED)
+
+    def instead(self: Sink, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
+        lost = pc.fill_null(pc.equal(rows.column("value"), pa.scalar(LOST, pa.binary())), False)
+        if not pc.any(lost).as_py():
+            return deliver(self, rows, trial=trial)
+        answers = deliver(self, rows.filter(pc.invert(lost)), trial=trial)
+        assert set(answers.codes.tolist()) <= {int(Answer.ACCEPTED)}
+        return Answers.same(rows.num_rows, Answer.ACCEPTED)
+
+    return instead
 
 
 class LossyNode(NodeProcess):
@@ -44,5 +50,6 @@ class LossyNode(NodeProcess):
 
 
 if __name__ == "__main__":
-    EmbeddedSink.deliver = lossy  # type: ignore[method-assign]
+    for sink in (EmbeddedSink, KafkaSink):
+        sink.deliver = _lossy(sink.deliver)  # type: ignore[method-assign]
     main(sys.argv[1:])
