@@ -7,6 +7,7 @@ text or JSON; what is done meanwhile, to standard error.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -180,6 +181,7 @@ def command(
         raise click.UsageError("--topic is of --kafka, which is not given")
     if not follow and (run_for is not None or state is not None):
         raise click.UsageError("--for and --state belong to --follow")
+<<<<<<< HEAD
     if follow and (dumps or receipts or report):
         raise click.UsageError("--dump, --receipts and --report are not for --follow")
     if follow and kafka is not None and not topics:
@@ -196,6 +198,13 @@ def command(
     if delivered is not None:
         delivered.check()
         more = connector_settings(kafka_jars)
+=======
+    if follow and (dumps or receipts or kafka or report):
+        raise click.UsageError(
+            "--follow reads data directories with embedded topics, and prints what it finds"
+        )
+    _check_spark(started=not master)
+>>>>>>> 4ee2072 (wip2)
     if follow:
         from ..replay.audit import Settings
 
@@ -213,7 +222,22 @@ def command(
             topics,
         )
         asked = Asked(run_for, state)
+<<<<<<< HEAD
         return run_audit(settings, asked, master, driver_memory, more, as_json=as_json)
+=======
+        return run_audit(settings, asked, master, driver_memory, as_json=as_json)
+    from ..replay.connector import connector_settings
+    from ..replay.context import Options
+    from ..replay.kafka_topics import KafkaTopics
+    from ..replay.layout import Wanted, find
+    from ..replay.report import write_report
+
+    delivered = None if kafka is None else KafkaTopics(kafka, topics, dead_letter_topic)
+    more = {}
+    if delivered is not None:
+        delivered.check()
+        more = connector_settings(kafka_jars) if master else {}
+>>>>>>> 4ee2072 (wip2)
     start_ms, end_ms = _ms(start), _ms(end)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
     layout = find(
@@ -256,14 +280,15 @@ def _prove(
             return prove(spark, layout, options, kafka=kafka, progress=status.update)
 
 
-def _check_spark() -> None:
+def _check_spark(*, started: bool) -> None:
+    """``started``: by ``spark-submit``, which has found a Java."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
         raise InvalidConfiguration(
             "PySpark is not installed", remedy="Run: pip install 'slotwheel[replay]'"
         ) from None
-    if shutil.which("java") is None:
+    if not started and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise InvalidConfiguration(
             "there is no Java, which Spark needs",
             limit="17 or newer",

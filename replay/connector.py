@@ -18,6 +18,7 @@ import pyspark
 from ..wheel.errors import InvalidConfiguration
 
 CONNECTOR = "spark-sql-kafka-0-10_2.13"
+PACKAGE = f"org.apache.spark:{CONNECTOR}:{pyspark.__version__}"
 JARS, PACKAGES = "spark.jars", "spark.jars.packages"
 _REMEDY = "Put it and what it needs into a directory (docs/replay.md says what) and give that with"
 
@@ -26,7 +27,7 @@ def connector_settings(directory: Path | None) -> dict[str, str]:
     """Settings of a session with the connector; ``directory``: of its jars, None: let Spark fetch
     it. Errors: ``InvalidConfiguration``."""
     if directory is None:
-        return {PACKAGES: f"org.apache.spark:{CONNECTOR}:{pyspark.__version__}"}
+        return {PACKAGES: PACKAGE}
     jars = sorted(str(path.resolve()) for path in directory.glob("*.jar"))
     if not any(Path(jar).name.startswith(CONNECTOR) for jar in jars):
         raise InvalidConfiguration(

@@ -18,10 +18,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from ..delivery.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration, SlotwheelError
+from .connector import PACKAGE
 from .summary import TOPICS_MAX
 
 FORMAT = "kafka"
@@ -96,7 +98,13 @@ class KafkaTopics:
             # A topic of one partition is read by all cores as well.
             "minPartitions": str(spark.sparkContext.defaultParallelism),
         }
-        return spark.read.format(FORMAT).options(**options).load()
+        try:
+            return spark.read.format(FORMAT).options(**options).load()
+        except AnalysisException as error:
+            raise InvalidConfiguration(
+                "this Spark has no Kafka connector",
+                remedy=f"Give it one: spark-submit --packages {PACKAGE}",
+            ) from error
 
     def _check(self, known: Collection[str]) -> None:
         missing = [name for name in self._names if name not in known]

@@ -1,17 +1,12 @@
 """The built wheel: it holds every package, installs into a fresh environment, and imports there.
 
-An editable install finds a sub-package that setup.cfg does not list, and a stale build/ puts
-removed modules into a wheel, so neither is believed: this builds from a copy of the files git
-knows, and imports away from the checkout.
+It is imported away from the checkout, which is not to answer for it.
 """
 
 from __future__ import annotations
 
 import configparser
-import os
-import shutil
 import site
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -20,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import slotwheel
+from support.broker import ROOT
+from support.builtwheel import build_wheel, run
 
-ROOT = Path(__file__).resolve().parents[1]
 NOT_PACKAGES = {"tests", "benchmarks", "docs", "build", "dist"}
 
 
@@ -35,30 +31,9 @@ def listed_packages() -> list[str]:
     return setup_cfg()["options"]["packages"].split()
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    # PYTHONPATH would let the checkout answer for what the wheel should hold.
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = tmp_path_factory.mktemp("source")
-    # What is committed, and what is about to be; not what .gitignore names.
-    known = run("git", "ls-files", "-z", "-co", "--exclude-standard", cwd=ROOT)
-    for name in filter(None, known.split("\0")):
-        if not (ROOT / name).exists():
-            continue  # deleted, and not committed yet
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
-    output = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", output, source, cwd=output)
-    (built,) = output.glob("slotwheel-*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("built"))
 
 
 def test_the_listed_packages_are_the_folders() -> None:

@@ -1,0 +1,19 @@
+"""The proof as a job: `slotwheel replay` on a Spark that is started already.
+
+    spark-submit --master spark://HOST:7077 --py-files slotwheel.zip replay/job.py DIR... --report out/
+
+Theory: ``spark-submit`` runs this file by its path, so it is in no package and names the package in
+full; that comes with ``--py-files``, to the driver and to the executors. Arguments, output and exit
+codes are the command's, but for what Spark was told when it was started: its master, its memory,
+its Kafka connector.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from slotwheel.cli.main import main
+from slotwheel.replay.session import SUBMITTED
+
+if __name__ == "__main__":
+    main(["replay", f"--master={SUBMITTED}", *sys.argv[1:]])

@@ -1,0 +1,91 @@
+"""The built package, submitted to a standalone Spark cluster of two workers.
+
+The executors have an interpreter that finds no slotwheel but the one that is submitted, and besides
+Spark only what `replay` says its tasks need; the driver finds the libraries of this environment, and
+not its editable install.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sysconfig
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import replayrun
+from support.builtwheel import build_wheel
+from support.sparkcluster import SparkCluster, interpreter
+
+PLATLIB = Path(sysconfig.get_path("platlib"))
+LIBRARIES = ("numpy", "pyarrow", "crc32c")
+WITHIN_S = 300
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    libraries = directory / "libraries"
+    libraries.mkdir()
+    for name in LIBRARIES:
+        for part in (PLATLIB / name, *PLATLIB.glob(f"{name}.libs"), *PLATLIB.glob(f"{name}-*")):
+            (libraries / part.name).symlink_to(part)
+    python = interpreter(directory / "executor-python", libraries)
+    with SparkCluster(directory / "spark", 2, python) as started:
+        yield started
+
+
+def test_the_built_package_is_submitted_to_two_workers(
+    cluster: SparkCluster, tmp_path: Path
+) -> None:
+    package = tmp_path / "slotwheel.zip"
+    shutil.copy(build_wheel(tmp_path), package)
+    with zipfile.ZipFile(package) as archive:
+        job = Path(archive.extract("slotwheel/replay/job.py", tmp_path))
+    run = replayrun.made()
+    lost = replayrun.remove_delivered(run)
+    events = tmp_path / "events"
+    events.mkdir()
+    done = cluster.submit(
+        job,
+        *run.write(tmp_path / "peers"),
+        *("--json", "--report", tmp_path / "report"),
+        driver=interpreter(tmp_path / "driver-python", PLATLIB),
+        timeout_s=WITHIN_S,
+        py_files=str(package),
+        spark_eventLog_enabled="true",
+        spark_eventLog_compress="false",
+        spark_eventLog_dir=events.as_uri(),
+    )
+    assert done.returncode == 1, done.stdout + done.stderr + cluster.logs()
+    verdict = json.loads(done.stdout)
+    assert verdict["reasons"] == ["lost: 1"]
+    assert [one["id"] for one in verdict["problems"]] == [run.id_of(lost)]
+    assert verdict["counts"]["delivered"] == 3587
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["counts"]["lost"] == 1
+    assert (tmp_path / "report" / "report.html").exists()
+
+    tasks = tasks_by_executor(events)
+    assert len(tasks) == 2, tasks
+    # Each worker keeps what its executor was given below its own directory.
+    for worker in cluster.directory.glob("work-*"):
+        (executor,) = worker.glob("app-*/*")
+        assert executor.name in tasks
+        assert (executor / package.name).exists()
+
+
+def tasks_by_executor(events: Path) -> Counter[str]:
+    """Tasks that succeeded, by Spark's event log."""
+    found: Counter[str] = Counter()
+    for path in events.rglob("*"):
+        if path.is_file():
+            for line in path.read_text().splitlines():
+                event = json.loads(line)
+                if event["Event"] == "SparkListenerTaskEnd":
+                    assert event["Task End Reason"]["Reason"] == "Success", line
+                    found[event["Task Info"]["Executor ID"]] += 1
+    return found
