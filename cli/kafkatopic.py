@@ -23,7 +23,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from ..delivery.kafka_python import typed
-from ..delivery.records import CREATED_HEADER, DUE_HEADER, ID_HEADER
+from ..delivery.names import CREATED_HEADER, DUE_HEADER, ID_HEADER
 
 # Imported for what it does to kafka-python: header keys that are not UTF-8 are read, not raised.
 from ..intake import kafka_reader as _lenient  # noqa: F401

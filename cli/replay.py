@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from ..delivery.deadletters import DEAD_LETTER_TOPIC
+from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from .audit import Asked, follow_options, run_audit
 from .redeliver import redeliver_options
@@ -181,12 +181,11 @@ def command(
         raise click.UsageError("--topic is of --kafka, which is not given")
     if not follow and (run_for is not None or state is not None):
         raise click.UsageError("--for and --state belong to --follow")
-<<<<<<< HEAD
     if follow and (dumps or receipts or report):
         raise click.UsageError("--dump, --receipts and --report are not for --follow")
     if follow and kafka is not None and not topics:
         raise click.UsageError("--follow with --kafka needs each --topic")
-    _check_spark()
+    _check_spark(started=not master)
     from ..replay.connector import connector_settings
     from ..replay.context import Options
     from ..replay.kafka_topics import KafkaTopics
@@ -197,14 +196,7 @@ def command(
     more = {}
     if delivered is not None:
         delivered.check()
-        more = connector_settings(kafka_jars)
-=======
-    if follow and (dumps or receipts or kafka or report):
-        raise click.UsageError(
-            "--follow reads data directories with embedded topics, and prints what it finds"
-        )
-    _check_spark(started=not master)
->>>>>>> 4ee2072 (wip2)
+        more = connector_settings(kafka_jars) if master else {}
     if follow:
         from ..replay.audit import Settings
 
@@ -222,22 +214,7 @@ def command(
             topics,
         )
         asked = Asked(run_for, state)
-<<<<<<< HEAD
         return run_audit(settings, asked, master, driver_memory, more, as_json=as_json)
-=======
-        return run_audit(settings, asked, master, driver_memory, as_json=as_json)
-    from ..replay.connector import connector_settings
-    from ..replay.context import Options
-    from ..replay.kafka_topics import KafkaTopics
-    from ..replay.layout import Wanted, find
-    from ..replay.report import write_report
-
-    delivered = None if kafka is None else KafkaTopics(kafka, topics, dead_letter_topic)
-    more = {}
-    if delivered is not None:
-        delivered.check()
-        more = connector_settings(kafka_jars) if master else {}
->>>>>>> 4ee2072 (wip2)
     start_ms, end_ms = _ms(start), _ms(end)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
     layout = find(

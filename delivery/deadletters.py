@@ -19,12 +19,9 @@ import pyarrow as pa
 from ..wheel.rows import Header, header_column
 from ..wheel.schema import ROW, check_topic
 from .ask import ask
+from .names import DEAD_LETTER_TOPIC, PARTITION_HEADER, REASON_HEADER, TOPIC_HEADER
 from .sink import Answer, Mask, Sink
 
-DEAD_LETTER_TOPIC = "slotwheel-dead-letters"
-REASON_HEADER = "slotwheel-dead-reason"
-TOPIC_HEADER = "slotwheel-dead-topic"
-PARTITION_HEADER = "slotwheel-dead-partition"
 _REASON_BYTES_MAX = 1000
 
 

@@ -19,10 +19,7 @@ import pyarrow.compute as pc
 
 from ..wheel.ids import IdMint
 from ..wheel.schema import times
-
-ID_HEADER = "slotwheel-id"
-DUE_HEADER = "slotwheel-due-ms"
-CREATED_HEADER = "slotwheel-created-ms"
+from .names import CREATED_HEADER, DUE_HEADER, ID_HEADER
 
 Header = tuple[str, bytes | None]
 

@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..delivery.deadletters import DEAD_LETTER_TOPIC
+from ..delivery.names import DEAD_LETTER_TOPIC
 from ..replication.group import Group
 from ..replication.timing import Timing
 from ..wheel.config import WheelConfig

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from ..delivery.deadletters import DEAD_LETTER_TOPIC
+from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration, UnsupportedVersion
 from ..wheel.mark import Marks
 from . import ledger

@@ -20,8 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..delivery.deadletters import PARTITION_HEADER, REASON_HEADER, TOPIC_HEADER
-from ..delivery.records import CREATED_HEADER, DUE_HEADER, ID_HEADER
+from ..delivery.names import (
+    CREATED_HEADER,
+    DUE_HEADER,
+    ID_HEADER,
+    PARTITION_HEADER,
+    REASON_HEADER,
+    TOPIC_HEADER,
+)
 from ..wheel.schema import Int64s
 
 Mask = npt.NDArray[np.bool_]

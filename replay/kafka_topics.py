@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from ..delivery.deadletters import DEAD_LETTER_TOPIC
+from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration, SlotwheelError
 from .connector import PACKAGE
 from .summary import TOPICS_MAX

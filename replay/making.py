@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-from ..delivery.deadletters import DEAD_LETTER_TOPIC
+from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.digest import UInt32s, content_digests, topic_crcs
 from ..wheel.ids import IdMint, MessageId
 from ..wheel.schema import Int64s, times

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ..delivery.deadletters import DEAD_LETTER_TOPIC
+from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from .layout import Wanted
 

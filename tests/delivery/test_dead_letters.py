@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from slotwheel.delivery.deadletters import DEAD_LETTER_TOPIC, DeadLetters
+from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded import EmbeddedSink
 from slotwheel.delivery.handover import hand_over, lateness
+from slotwheel.delivery.names import DEAD_LETTER_TOPIC
 from slotwheel.delivery.sink import Answer
 from slotwheel.delivery.topicreader import TopicReader, ids
 from slotwheel.wheel.errors import InvalidMessage

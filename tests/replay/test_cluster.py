@@ -1,8 +1,8 @@
 """The built package, submitted to a standalone Spark cluster of two workers.
 
 The executors have an interpreter that finds no slotwheel but the one that is submitted, and besides
-Spark only what `replay` says its tasks need; the driver finds the libraries of this environment, and
-not its editable install.
+Spark only the libraries that tasks need; the driver finds those of this environment, and not its
+editable install.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def test_the_built_package_is_submitted_to_two_workers(
         spark_eventLog_dir=events.as_uri(),
     )
     assert done.returncode == 1, done.stdout + done.stderr + cluster.logs()
-    verdict = json.loads(done.stdout)
+    # spark-submit sends both of the driver's streams to its standard output.
+    verdict = json.loads(done.stdout.splitlines()[-1])
     assert verdict["reasons"] == ["lost: 1"]
     assert [one["id"] for one in verdict["problems"]] == [run.id_of(lost)]
     assert verdict["counts"]["delivered"] == 3587
@@ -81,11 +82,10 @@ def test_the_built_package_is_submitted_to_two_workers(
 def tasks_by_executor(events: Path) -> Counter[str]:
     """Tasks that succeeded, by Spark's event log."""
     found: Counter[str] = Counter()
-    for path in events.rglob("*"):
-        if path.is_file():
-            for line in path.read_text().splitlines():
-                event = json.loads(line)
-                if event["Event"] == "SparkListenerTaskEnd":
-                    assert event["Task End Reason"]["Reason"] == "Success", line
-                    found[event["Task Info"]["Executor ID"]] += 1
+    for path in events.rglob("events_*"):
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event["Event"] == "SparkListenerTaskEnd":
+                assert event["Task End Reason"]["Reason"] == "Success", line
+                found[event["Task Info"]["Executor ID"]] += 1
     return found

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import Client, Message
-from slotwheel.delivery.deadletters import DEAD_LETTER_TOPIC
+from slotwheel.delivery.names import DEAD_LETTER_TOPIC
 from slotwheel.replay.context import Options
 from slotwheel.replay.layout import find
 from slotwheel.replay.proof import prove

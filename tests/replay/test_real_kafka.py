@@ -1,8 +1,8 @@
 """Spark reads what a real node delivered to a real Kafka, and proves it; with a record missing, it
 says which message is lost.
 
-The node is killed while it delivers, and started again. Some messages are cancelled, some are for a
-topic that does not exist.
+The node is killed while it delivers, and started again; it keeps what is delivered in its archive.
+Some messages are cancelled, some are for a topic that does not exist.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from slotwheel import Client
+from slotwheel.replay.kafka_topics import KafkaTopics
+from slotwheel.wheel.errors import InvalidConfiguration
 from support import kafkaload
 from support.broker import Cluster
 from support.connector import connector_jars
 from support.deliveries import Sent
 from support.kafkaread import Reader, held, read_all
-from support.killing import free_address
+from support.killing import SMALL, free_address
 from support.nodeprocess import NodeProcess, run_cli
 
 COUNT, DEAD, CANCELLED = 20_000, 7, 30
@@ -78,7 +80,7 @@ def _deliver(run: Run) -> None:
     late = [Sent(run.topics[0], b"taken back", due=begin + LAST_MS) for _ in range(CANCELLED)]
     kafka = ("--sink", "confluent", "--bootstrap", run.bootstrap)
     options = ("--listen", free_address(), "--dead-letter-topic", run.dead_letters)
-    with NodeProcess(run.data, *kafka, *options) as node:
+    with NodeProcess(run.data, *kafka, *options, *SMALL, "--retain", "24h") as node:
         kafkaload.send_by_client(node.address, sent)
         ids = kafkaload.send_by_client(node.address, late)
         with Client(node.address) as client:
@@ -108,6 +110,7 @@ def test_a_run_with_a_kill_is_proven(run: Run, tmp_path: Path) -> None:
     assert set(verdict["problem_counts"]) <= {"repeated"}
     assert f"Kafka has no topic {run.nowhere}" in verdict["notes"]
     kinds = {one["kind"]: one["rows"] for one in verdict["inputs"]}
+    assert kinds["archived journal"] > 0
     assert kinds["Kafka"] == held(run.bootstrap, [*run.topics, run.dead_letters])
     assert {one["topic"] for one in verdict["lateness"]} == {"", *run.topics}
     assert json.loads((tmp_path / "report.json").read_text())["proven"]
@@ -121,22 +124,12 @@ def test_a_message_whose_record_is_gone_is_lost(run: Run) -> None:
     assert sum(one.id == first.id for one in arrived) == 1
     with KafkaAdminClient(bootstrap_servers=run.bootstrap) as admin:
         admin.delete_records({part: 1})
-    done = run.replay()
+    done = run.replay("--topic", run.topics[0], "--topic", run.topics[1])
     assert done.returncode == 1, done.stdout + done.stderr
     verdict = json.loads(done.stdout)
     assert verdict["reasons"] == ["lost: 1"]
     assert [one["id"] for one in _problems(verdict, "lost")] == [first.id]
     assert f"Kafka has deleted the records of {part.topic}-0 before 1:" in str(verdict["notes"])
-
-
-def test_a_topic_that_is_not_read_has_lost_everything(run: Run) -> None:
-    done = run.replay("--topic", run.topics[0], "--problems", "10")
-    assert done.returncode == 1, done.stdout + done.stderr
-    verdict = json.loads(done.stdout)
-    arrived = read_all(run.bootstrap, [run.topics[0]], 1)
-    assert verdict["counts"]["delivered"] == len({one.id for one in arrived})
-    assert verdict["counts"]["lost"] == COUNT - verdict["counts"]["delivered"]
-    assert verdict["truncated"]
 
 
 def _problems(verdict: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -173,3 +166,14 @@ def test_usage(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     done = run_cli("replay", tmp_path, *options)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_a_spark_without_the_connector(run: Run, spark: Any) -> None:
+    topics = KafkaTopics(run.bootstrap, run.topics)
+    with pytest.raises(InvalidConfiguration, match="has no Kafka connector"):
+        topics.records(spark, None)
+
+
+def test_topics_that_are_too_many_must_be_named(spark: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="too many topics"):
+        KafkaTopics(free_address()).records(spark, None)

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.delivery.deadletters import DEAD_LETTER_TOPIC, TOPIC_HEADER, DeadLetters
+from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded import EmbeddedSink
 from slotwheel.delivery.handover import hand_over
+from slotwheel.delivery.names import DEAD_LETTER_TOPIC, TOPIC_HEADER
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.delivery.topicreader import TopicReader, topics, walk
 from slotwheel.wheel.config import WheelConfig

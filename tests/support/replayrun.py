@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.delivery.deadletters import DEAD_LETTER_TOPIC, DeadLetters
+from slotwheel.delivery.deadletters import DeadLetters
+from slotwheel.delivery.names import DEAD_LETTER_TOPIC
 from slotwheel.delivery.topicfile import Block, IndexHeader, index_path, schema_of, segment_path
 from slotwheel.replay.making import Terms
 from slotwheel.wheel.entry import Entry, Kind

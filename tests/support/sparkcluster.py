@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -123,7 +122,7 @@ class SparkCluster:
         try:
             with urllib.request.urlopen(self._page, timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)
-        except (urllib.error.URLError, OSError):
+        except (OSError, ValueError):  # not listening yet, or without its pages
             return None
         return int(state["aliveworkers"])
 
