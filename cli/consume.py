@@ -19,6 +19,7 @@ from typing import Any
 import click
 import numpy as np
 import pyarrow as pa
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -82,9 +83,8 @@ def command(
     With --json, each has position, id, key, value, headers, due_ms, created_ms, delivered_ms and
     lateness_ms. Bytes that are not UTF-8 stand under key_base64 or value_base64.
     """
-    if (data is None) == (bootstrap is None):
-        raise click.UsageError("Give either --data or --bootstrap.")
-    if kafka_settings and bootstrap is None:
+    data, bootstrap = _one_source(data, bootstrap)
+    if bootstrap is None and _is_typed("kafka_settings"):
         raise click.UsageError("--kafka needs --bootstrap.")
     check_topic(topic)
     with quiet_pipe(), ExitStack() as stack:
@@ -105,6 +105,26 @@ def command(
             write = stack.enter_context(_arrow_file(arrow, schema, keep=follow))
         for batch in cut(batches, limit):
             write(batch)
+
+
+def _one_source(data: Path | None, bootstrap: str | None) -> tuple[Path | None, str | None]:
+    """One of the two. What was typed counts more than the environment, which may be a node's.
+
+    Errors: ``click.UsageError``.
+    """
+    if data is not None and bootstrap is not None:
+        if _is_typed("data") and not _is_typed("bootstrap"):
+            return data, None
+        if _is_typed("bootstrap") and not _is_typed("data"):
+            return None, bootstrap
+    if (data is None) == (bootstrap is None):
+        raise click.UsageError("Give either --data or --bootstrap.")
+    return data, bootstrap
+
+
+def _is_typed(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
 
 
 def _embedded(

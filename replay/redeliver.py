@@ -48,7 +48,7 @@ _READINGS_MAX = 4
 _EVERYTHING = (1 << 63) - 1
 
 Progress = Callable[[int], None]
-"""Is told how many bytes of journals were read."""
+"""Is told how many bytes of journals were read; less than none when it begins again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ class Redelivery:
     def tally(self, progress: Progress = lambda _nbytes: None) -> Tally:
         """Read everything and count. Errors: ``OSError``."""
         tally = Tally()
-        for _ in range(_READINGS_MAX):  # a running node may cancel more meanwhile
+        for reading in range(_READINGS_MAX):  # a running node may cancel more meanwhile
+            progress(-self.nbytes if reading else 0)
             before = (self._cancelled.count, tuple(self._proven))
             tally = Tally()
             for text in self._damage:

@@ -31,7 +31,9 @@ class Sender:
     """Writes records as they are given."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap})
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True}  # keeps their order
+        )
 
     def send(self, topic: str, value: bytes | None, partition: int = 0, **more: Any) -> None:
         self._producer.produce(topic, value, partition=partition, **more)
@@ -329,7 +331,9 @@ def test_no_broker(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     assert len(error.splitlines()) == 1
 
 
-def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, kafka = ("--data", str(tmp_path)), ("--bootstrap", "127.0.0.1:1")
     for arguments, text in (
         ((), "either --data or --bootstrap"),
@@ -338,6 +342,17 @@ def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert run(["consume", "orders", *arguments]) == 2
         assert text in capsys.readouterr().err
+    # A node's settings in the environment are not in the way of what was typed.
+    monkeypatch.setenv("SLOTWHEEL_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setenv("SLOTWHEEL_KAFKA", "a=b")
+    assert run(["consume", "orders", *data]) == 1
+    assert "not a data directory" in capsys.readouterr().err
+    monkeypatch.setenv("SLOTWHEEL_DATA", str(tmp_path))
+    assert run(["consume", "orders"]) == 2
+    assert run(["consume", "orders", "--bootstrap", "127.0.0.1:1", "--kafka", "nonsense=1"]) == 1
+    assert "nonsense" in capsys.readouterr().err
+    for name in ("BOOTSTRAP", "KAFKA", "DATA"):
+        monkeypatch.delenv(f"SLOTWHEEL_{name}")
     assert run(["consume", "orders", *kafka, "--kafka", "nonsense=1"]) == 1
     assert "nonsense" in capsys.readouterr().err
     assert run(["consume", "no/topic", *kafka]) == 1
