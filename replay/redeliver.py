@@ -216,7 +216,7 @@ class Redelivery:
                     self._proven[peer] = max(self._proven[peer], event.marks.main.L + 1)
                 elif isinstance(event, Problem):
                     tally.problem(f"{event.file}: {event.text}")
-                elif isinstance(event, Ended) and event.note == "gone meanwhile":
+                elif isinstance(event, Ended) and event.note.startswith("gone meanwhile"):
                     tally.problem(f"{file.name}: gone while it was about to be read")
             progress(file.nbytes)
 
