@@ -166,18 +166,20 @@ class Board:
         return self.count(self.of(Seen.SLOT, peer=peer))
 
     def arrivals(self, seen: Seen) -> Int64s:
-        """Facts of records that arrived, each record once: dumps may hold the same ones."""
+        """Facts of records that arrived, each record once: dumps may hold the same ones, or those
+        of a directory that is given, too."""
         found = self.of(seen)
-        several = found[self.peer[found] == NO_PEER]
-        if not len(several):
+        dumped = self.peer[found] == NO_PEER
+        if not dumped.any():
             return found
-        facts = self.facts
-        keys = tuple(facts[name][several] for name in ("where", "partition", "topic", "offset"))
+        # Behind what it may be a copy of: peers come first.
+        names = ("peer", "at", "where", "partition", "topic", "offset")
+        keys = [self.facts[name][found] for name in names]
         order = np.lexsort(keys)
-        again = np.zeros(len(several), np.bool_)
-        if len(several) > 1:
-            equal = np.ones(len(several) - 1, np.bool_)
-            for key in keys:
-                equal &= key[order][1:] == key[order][:-1]
-            again[order[1:]] = equal
-        return np.sort(np.concatenate([found[self.peer[found] != NO_PEER], several[~again]]))
+        equal = np.ones(max(0, len(found) - 1), np.bool_)
+        for key in keys[1:]:
+            equal &= key[order][1:] == key[order][:-1]
+        again = np.zeros(len(found), np.bool_)
+        again[order[1:]] = equal
+        once: Int64s = found[~(again & dumped)]
+        return once

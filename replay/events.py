@@ -51,13 +51,15 @@ class MarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSeen:
-    """A configuration in the journal. ``key``: of the group's ids, hex."""
+    """A configuration in the journal. ``key``: of the group's ids, hex; ``peers``: how many the
+    group has, 0 when it does not say."""
 
     file: File
     index: int
     epoch: int
     group: str
     key: str
+    peers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

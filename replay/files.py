@@ -87,6 +87,8 @@ class Layout:
     made_ms: int = 0
     """When it was made. Topics are read after that."""
     dead_letter_topic: str = "slotwheel-dead-letters"
+    group_size: int = 0
+    """How many peers the group has, as far as the state stores say; 0: they do not."""
 
     def of(self, *kinds: str) -> list[File]:
         return [file for file in self.files if file.kind in kinds]

@@ -8,13 +8,16 @@ Rules
 - Many small entries are handed on together: what a batch costs is paid once for thousands of rows.
 - The end of the newest live segment may be torn, or be written just now: that is no problem unless
   something calls it durable. Everywhere else a bad end is damage.
+- A node that runs may drop a live segment while it is read, and use its file for another one. So
+  before anything is called damage it is asked whether the file is still that segment.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +32,8 @@ from ..wheel.schema import ROW
 from ..wheel.segment import SEGMENT_BYTES
 from .events import BYTES_MAX, ROWS_MAX, ConfigSeen, Ended, Event, MarkSeen, Rows, damage
 from .files import File
+
+_GONE = "gone meanwhile: its file serves as another segment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +50,18 @@ class Span:
 
 def read_journal(file: File, span: Span | None = None) -> Iterator[Event]:
     """A segment, or a part of it. Errors: ``OSError``, among them ``FileNotFoundError``."""
-    handle = OsHandle(os.open(file.path, os.O_RDONLY | os.O_CLOEXEC), file.path)
+    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    handle = OsHandle(descriptor, file.path)
     try:
-        yield from _Segment(file, handle, span).events()
+        yield from _Segment(file, handle, descriptor, span).events()
     finally:
         handle.close()
 
 
 class _Segment:
-    def __init__(self, file: File, handle: OsHandle, span: Span | None) -> None:
+    def __init__(self, file: File, handle: OsHandle, descriptor: int, span: Span | None) -> None:
         self._file = file
+        self._descriptor = descriptor
         self._handle = handle
         self._span = span
         self._waiting: list[tuple[Entry, pa.RecordBatch]] = []
@@ -73,13 +80,16 @@ class _Segment:
             reader = SegmentReader(self._handle, self._file.path, ENTRY_BYTES_MAX)
             self._check_store(reader)
         except (Damaged, UnsupportedVersion) as error:
+            if self._is_gone():
+                yield Ended(self._file, _GONE)
+                return
             yield self._problem(error, 0)
             yield Ended(self._file, damaged=True)
             return
         yield from self._entries_of(reader)
         yield from self._leave()
         end = self._last_index + 1 if self._entries else reader.header.first_index
-        if not self._damaged and end < self._file.end:
+        if not self._damaged and end < self._file.end and not self._is_gone(reader):
             self._damaged = True
             expected = f"entries up to index {self._file.end - 1}"
             yield damage(self._file, "truncated", size, expected, f"the end after {end - 1}")
@@ -96,6 +106,22 @@ class _Segment:
     def _is_unused(self) -> bool:
         data = self._handle.pread(SEGMENT_BYTES, 0)
         return len(data) < SEGMENT_BYTES or data == bytes(SEGMENT_BYTES)
+
+    def _is_gone(self, reader: SegmentReader | None = None) -> bool:
+        """Whether a running node dropped the segment while it was read here, and wrote another into
+        its file. What it drops is covered."""
+        if self._file.archived:
+            return False
+        if reader is not None:
+            header = self._handle.pread(SEGMENT_BYTES, 0)
+            if header != reader.header.encode():
+                return True
+        try:
+            return Path(self._file.path).stat().st_ino != os.fstat(self._descriptor).st_ino
+        except FileNotFoundError:
+            # Moved to the archive it is what it was.
+            root, name = Path(self._file.path).parents[1], Path(self._file.path).name
+            return not any(root.glob(f"archive/*/journal/{name}"))
 
     def _entries_of(self, reader: SegmentReader) -> Iterator[Event]:
         span = self._span or Span(index=reader.header.first_index)
@@ -114,6 +140,9 @@ class _Segment:
                 other = None if rows is not None else self._other(entry)
             except (Damaged, UnsupportedVersion) as error:
                 if reader.ends_at(position):
+                    return
+                if self._is_gone(reader):
+                    self._note = _GONE
                     return
                 following = reader.next_frame(position)
                 may_be_torn = self._file.is_last and isinstance(error, Damaged)
@@ -161,7 +190,12 @@ class _Segment:
             return MarkSeen(self._file, entry.index, entry.epoch, marks)
         config = decode_config(entry, self._file.path)
         return ConfigSeen(
-            self._file, entry.index, entry.epoch, str(config["group"]), str(config["key"])
+            self._file,
+            entry.index,
+            entry.epoch,
+            str(config["group"]),
+            str(config["key"]),
+            _stores(config),
         )
 
     def _take(self, entry: Entry, rows: pa.RecordBatch) -> Iterator[Event]:
@@ -196,3 +230,8 @@ class _Segment:
             at = error.position if error.position > position else position
             return damage(self._file, "damaged", at, error.expected, error.found)
         return damage(self._file, "damaged", position, "a known version", error)
+
+
+def _stores(config: Mapping[str, object]) -> int:
+    stores = config.get("stores")
+    return len(stores) if isinstance(stores, dict) else 0

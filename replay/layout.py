@@ -81,6 +81,7 @@ class _Search:
     files: list[File] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
+    group_size: int = 0
 
     def run(
         self, directories: Sequence[str], dumps: Sequence[str], receipts: Sequence[str]
@@ -105,7 +106,14 @@ class _Search:
         for kind, paths in ((DUMP, dumps), (RECEIPTS, receipts)):
             self._add(_single(path, kind) for path in paths)
         return Layout(
-            self.group, self.key, self.peers, self.files, self.problems, self.missing, made_ms
+            self.group,
+            self.key,
+            self.peers,
+            self.files,
+            self.problems,
+            self.missing,
+            made_ms,
+            group_size=self.group_size,
         )
 
     def _add(self, files: Iterator[File]) -> None:
@@ -118,6 +126,7 @@ class _Search:
     def _peer(self, root: Path, name: str) -> Peer | None:
         """One directory; its files are added. None when it does not belong to the group."""
         if not any((root / part).is_dir() for part in _PARTS):
+            _refuse_a_part(root)
             self._problem("empty", "expected a data directory, found none of its parts", name)
             return None
         stored: Stored | None = None
@@ -134,6 +143,8 @@ class _Search:
             config = _first_config([path for path, _ in segments])
         if not self._same_group(config, name):
             return None
+        stores = config.get("stores")
+        self.group_size = max(self.group_size, len(stores) if isinstance(stores, dict) else 0)
         if stored is not None and stored.incoming:
             text = "a switch to a snapshot is not completed; start its node once"
             self._problem("incomplete", text, name)
@@ -247,6 +258,31 @@ def _directory(path: str) -> Path:
     return root
 
 
+def _refuse_a_part(root: Path) -> None:
+    """Errors: ``InvalidConfiguration``: a folder of slot files, say, and not what it belongs to."""
+    names = list(_sizes(root))
+    kinds = {
+        "slot files": any(second_of(name) is not None or _is_archived(name) for name in names),
+        "journal segments": any(is_segment_name(name) for name in names),
+        "topic segments": any(first_position_of(name) is not None for name in names),
+    }
+    for kind, there in kinds.items():
+        if there:
+            raise InvalidConfiguration(
+                f"a folder of {kind}, not a data directory",
+                got=str(root),
+                remedy="Name the directory that it belongs to: the one given to the node as --data",
+            )
+
+
+def _is_archived(name: str) -> bool:
+    try:
+        parse_archived_slot(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _single(path: str, kind: str) -> File:
     found = Path(path)
     if not found.is_file():
@@ -327,8 +363,9 @@ def _journal(
 
 
 def _first_config(segments: Sequence[Path]) -> dict[str, Any]:
-    """The first configuration in a journal that has not been spilled; empty if there is none."""
-    for path in segments[:1]:
+    """The first configuration in a journal that is known by no checkpoint; empty if there is none.
+    Begin of the journal and some segment may be gone or damaged: a later one may have it, too."""
+    for path in segments:
         try:
             handle = OsHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
         except FileNotFoundError:

@@ -51,6 +51,7 @@ class OneFile:
             self._mark(event)
         elif isinstance(event, ConfigSeen):
             self.summary.group, self.summary.key = event.group, event.key
+            self.summary.peers = event.peers or self.summary.peers
         elif isinstance(event, Problem):
             self.problem(event)
         elif isinstance(event, Ended):

@@ -29,10 +29,13 @@ h1{font-size:2rem;line-height:1.1;margin:.2rem 0 .5rem}h2{font-size:1.15rem;marg
 .card{background:var(--card);border-radius:.5rem;padding:.6rem .8rem}
 .card b{display:block;font-size:1.25rem;font-variant-numeric:tabular-nums}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.9rem}
-th,td{text-align:left;padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--rule);
-vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+th,td{overflow-wrap:normal;text-align:left;padding:.3rem .6rem .3rem 0;
+border-bottom:1px solid var(--rule);
+vertical-align:top}td.t{overflow-wrap:anywhere;min-width:12rem}
+td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 svg{width:100%;height:auto;display:block}.grid{stroke:var(--rule)}
-.tick{fill:var(--soft);font-size:12px}.bar{fill:var(--a)}
+.tick{fill:var(--soft);font-size:12px}
+@media(max-width:40rem){.tick{font-size:20px}}.bar{fill:var(--a)}
 .line polyline{fill:none;stroke-width:2}.line0{stroke:var(--a);fill:var(--a)}
 .line1{stroke:var(--b);fill:var(--b)}.line2{stroke:var(--c);fill:var(--c)}
 .key span{margin-right:1rem}.key i{display:inline-block;width:.8rem;height:.8rem;
@@ -180,9 +183,13 @@ def _notes(verdict: Verdict) -> str:
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> str:
+    """The first column is of words, which stay whole; the others are of ``numbers``, or of ids and
+    sentences, which are broken where they must."""
+    kind = "n" if numbers else "t"
+
     def cells(tag: str, values: Sequence[str]) -> str:
         return "".join(
-            f"<{tag}{' class=n' if numbers and at else ''}>{escape(value)}</{tag}>"
+            f"<{tag}{f' class={kind}' if at else ''}>{escape(value)}</{tag}>"
             for at, value in enumerate(values)
         )
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from html import escape
 
 WIDTH, HEIGHT = 640, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 12, 30
+_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 10, 12, 30
 BARS_MAX = 160
 
 
@@ -99,9 +99,9 @@ def _axes(times_ms: Sequence[int], top: float, unit: str, *, logarithmic: bool) 
 
 def _short(value: float) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
+        if value >= 0.9995 * size:  # what is rounded to the next letter's begin has that letter
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
 
 
 def _svg(inner: str, label: str) -> str:

@@ -27,7 +27,7 @@ from pyspark.sql import functions as f
 from . import validators
 from .chunks import OrderChunk
 from .context import Context, Options, make_context
-from .files import Layout
+from .files import DUMP, Layout
 from .integrity import problems_of
 from .judge import judge
 from .making import Terms
@@ -40,6 +40,8 @@ from .verdict import CLASSES, Input, Lateness, PairAgreement, Verdict
 FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}
 BUCKETS_MAX = 2_000
 """Time buckets in a verdict; with more, they are made wider."""
+NOTES_MAX = 50
+"""Files of which something is noted."""
 TOPICS_MAX = 200
 """Topics whose lateness is told; those with the most messages."""
 _ARROW_BYTES = 64 << 20
@@ -86,10 +88,12 @@ class _Proof:
         self._progress = progress
         self._terms = Terms(layout.group, layout.key, layout.dead_letter_topic)
         self._kept: list[DataFrame] = []
+        self._elsewhere = False
         self._settings: dict[str, str | None] = {}
         self._began = time.monotonic()
 
     def run(self, kafka: Elsewhere | None) -> Verdict:
+        self._elsewhere = kafka is not None
         self._progress("reading the files")
         scanned, told, chunks = self._scan(kafka)
         context = make_context(self._layout, told, self._terms, self._options, chunks)
@@ -100,7 +104,7 @@ class _Proof:
         by_kind = self._by_kind(sums.problems, told)
         self._progress("writing it down")
         listed = self._listed(problems_of(scanned).union(validators.problems(judged)), by_kind)
-        reasons = self._reasons(counts, by_kind)
+        reasons = self._reasons(counts, by_kind, told)
         interval = sums.interval(self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
         return Verdict(
@@ -202,18 +206,34 @@ class _Proof:
             own += [Problem(**row.asDict()) for row in rows]
         return sorted(own, key=lambda one: (one.kind, one.offset, one.file))
 
-    def _reasons(self, counts: dict[str, int], by_kind: Counter[str]) -> list[str]:
+    def _reasons(
+        self, counts: dict[str, int], by_kind: Counter[str], told: Iterable[FileSummary]
+    ) -> list[str]:
         asked = {"exactly_once": self._options.exactly_once, "late_ms": self._options.late_ms}
         reasons = []
         for kind, number in sorted(by_kind.items()):
             option = FAILS_ONLY_IF_ASKED.get(kind)
             if option is None or (asked[option] is not None and asked[option] is not False):
-                reasons.append(f"{kind}: {number:,}")
+                hint = self._hint(told) if kind == "lost" else ""
+                reasons.append(f"{kind}: {number:,}{hint}")
         if not counts.get("accepted"):
             reasons.append("nothing to prove: no accepted message was found")
         total = sum(counts.get(name, 0) for name in CLASSES)
         assert total == counts.get("accepted", 0), f"{counts} do not add up"
         return reasons
+
+    def _hint(self, told: Iterable[FileSummary]) -> str:
+        """What may have been forgotten, where messages seem to be lost."""
+        given, group = len(self._layout.peers), self._group_size(told)
+        if given >= group or self._elsewhere or self._layout.of(DUMP):
+            return ""
+        return (
+            f" (only {given} of the group's {group} directories {'is' if given == 1 else 'are'}"
+            " given, and each peer has what it delivered as the master: give all of them)"
+        )
+
+    def _group_size(self, told: Iterable[FileSummary]) -> int:
+        return max(self._layout.group_size, *(summary.peers for summary in told), 0)
 
     def _agreement(self, counts: Mapping[str, int]) -> list[PairAgreement]:
         names = [peer.name for peer in self._layout.peers]
@@ -242,13 +262,20 @@ class _Proof:
             sums[2] += summary.rows
         return [Input(name, *sums) for name, sums in sorted(kinds.items())]
 
-    def _notes(self, told: Iterable[FileSummary], counts: dict[str, int]) -> list[str]:
+    def _notes(self, told: Sequence[FileSummary], counts: dict[str, int]) -> list[str]:
         names = {file.number: file.name for file in self._layout.files}
+        noted = [summary for summary in told if summary.note]
         notes = [
-            f"{names.get(summary.number, 'Kafka')}: {summary.note}"
-            for summary in told
-            if summary.note
+            f"{names.get(summary.number, 'Kafka')}: {summary.note}" for summary in noted[:NOTES_MAX]
         ]
+        if len(noted) > NOTES_MAX:
+            notes.append(f"such is to be said of {len(noted) - NOTES_MAX:,} more files")
+        given, group = len(self._layout.peers), self._group_size(told)
+        if 0 < given < group:
+            notes.append(
+                f"{given} of the group's {group} directories given: what the other peers hold, and"
+                " delivered to embedded topics, was not seen"
+            )
         if counts.get("unaccounted"):
             notes.append(
                 f"{counts['unaccounted']:,} records arrived whose acceptance no journal given here"

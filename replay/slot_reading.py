@@ -1,7 +1,8 @@
 """Reading a slot file for a proof: its checksum, its blocks, and their order.
 
 Rules
-- The checksum comes first: of a file that does not match it, no row is believed.
+- The checksum comes first: of a file that does not match it, no row is believed. Where it is not
+  known, all blocks are looked at before the first of them is handed on.
 - The file is mapped, so that a slot larger than memory costs address space.
 - Small blocks are handed on together.
 """
@@ -61,6 +62,10 @@ def _blocks(file: File, data: pa.Buffer) -> Iterator[Event]:
             yield damage(file, "damaged", 0, f"schema version {SCHEMA_VERSION}", found)
             yield Ended(file, damaged=True)
             return
+        if file.crc < 0:
+            for block in reader:
+                block.validate(full=True)
+            reader = pa.ipc.open_stream(data)
         for block in reader:
             block.validate(full=True)
             yield from blocks.take(block)
@@ -72,6 +77,8 @@ def _blocks(file: File, data: pa.Buffer) -> Iterator[Event]:
     yield from blocks.leave()
     if file.rows not in (-1, blocks.rows):
         yield damage(file, "damaged", 0, f"{file.rows} rows", blocks.rows)
+        yield Ended(file, damaged=True)
+        return
     yield Ended(file)
 
 

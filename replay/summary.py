@@ -39,6 +39,8 @@ class FileSummary:
     group: str = ""
     key: str = ""
     """JOURNAL: group and key (hex) of the last configuration in it; empty: none."""
+    peers: int = 0
+    """JOURNAL: of how many peers it speaks; 0: of none."""
     topics: dict[int, str] = field(default_factory=dict)
     """CRC-32C of a topic's name: the name. Of the files of one task, the first that has it."""
     topics_omitted: bool = False

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from slotwheel.replay.page import page
+from slotwheel.replay.plot import bars
 from slotwheel.replay.problems import CONSERVATION, Problem
 from slotwheel.replay.report import write_report
 from slotwheel.replay.verdict import Input, Lateness, PairAgreement, Verdict
@@ -130,3 +131,19 @@ def test_many_buckets_and_none() -> None:
     empty = replace(verdict(), lateness=[], agreement=[], inputs=[], counts={"accepted": 0})
     assert "<svg" not in page(empty, MADE_MS)
     assert "<svg" in page(verdict(buckets=1), MADE_MS)
+
+
+def test_what_stands_beside_a_plot_is_short() -> None:
+    values = [0.0, 7.0, 12_345 / 2, 999_999.0, 1_234_567.0, 98_765_432.1]
+    for top in values:
+        text = bars([MADE_MS, MADE_MS + 10_000], [top, top / 3], "messages")
+        labels = re.findall(r'text-anchor="end">([^<]*)<', text)
+        assert len(labels) >= 3
+        assert all(len(label) <= 8 for label in labels), labels
+        assert all(len(label) <= 5 for label in labels if ":" not in label), labels
+
+
+def test_words_stay_whole_in_tables_and_ids_do_not() -> None:
+    text = page(failed(), MADE_MS)
+    assert "<td>lost</td><td class=t>" in text
+    assert "<td>lost</td><td class=n>50,000</td>" in text
