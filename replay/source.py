@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,8 @@ from .reading import read
 from .source_options import VIEWS, SourceOptions, parse
 
 NAME = "slotwheel"
-TASKS = 64
-"""Into so many tasks the files are cut, if there is enough of them."""
+CORES = 16
+"""Tasks are made as for so many cores."""
 PLACE = [
     pa.field("peer", pa.utf8()),
     pa.field("file", pa.utf8()),
@@ -113,7 +114,7 @@ class _Reader(DataSourceReader):
             for file in layout.files
             if not self._chosen.peer or peers[file.peer] == self._chosen.peer
         ]
-        found = [_Task(one) for one in tasks(files, TASKS)]
+        found = [_Task(one) for one in tasks(files, CORES)]
         if layout.problems or not found:
             found.append(_Task((), layout.problems))
         return found
@@ -180,20 +181,29 @@ def _placed(event: Rows, schema: pa.Schema, chosen: SourceOptions) -> Iterator[p
 
 
 def _place(field: pa.Field, event: Rows, file: File, count: int) -> pa.Array:
-    values = {
+    if field.name == "file":
+        return pa.repeat(pa.scalar(file.name, field.type), count)
+    values: dict[str, str | bool] = {
         "peer": file.name.split("/", 1)[0],
-        "file": file.name,
         "kind": file.kind,
         "archived": file.archived,
     }
     if field.name in values:
-        return pa.repeat(pa.scalar(values[field.name], field.type), count)
+        return _repeated(values[field.name], field.type, count)
     numbers = {"entry_index": event.index, "epoch": event.epoch}.get(field.name, -1)
-    if isinstance(numbers, int):
-        known = numbers >= 0 and file.kind != TOPIC
-        return (
-            pa.repeat(pa.scalar(numbers, field.type), count)
-            if known
-            else pa.nulls(count, field.type)
-        )
-    return pa.array(numbers, field.type)
+    if not isinstance(numbers, int):
+        return pa.array(numbers, field.type)
+    known = numbers >= 0 and file.kind != TOPIC
+    return _repeated(numbers if known else None, field.type, count)
+
+
+def _repeated(value: str | bool | int | None, kind: pa.DataType, count: int) -> pa.Array:
+    """One value, so many times. Thousands of batches have the same ones."""
+    if count > ROWS_MAX:
+        return pa.repeat(pa.scalar(value, kind), count)
+    return _full(value, kind).slice(0, count)
+
+
+@lru_cache(64)
+def _full(value: str | bool | int | None, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), ROWS_MAX)
