@@ -33,7 +33,8 @@ from slotwheel.wheel.files import OsFiles
 from ._load import TOPIC
 from ._node import BenchNode
 from .harness import Report, data_directory, options, raw_write_rate, warm_memory
-from .others import ALL, Missing, Other, Receiver, Sender
+from .others.all import ALL
+from .others.server import Missing, Other, Receiver, Sender
 
 _ESTIMATE = (
     "whoever syncs each batch of 1 makes at most 1 / (0.3 ms sync + a round trip) = 2,000 a second;"

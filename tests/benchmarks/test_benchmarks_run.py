@@ -24,6 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
             ["--messages", "3000", "--ahead", "3"],
             ["last one after the second began, ms", "ratio: to the raw limit"],
         ),
+        (
+            "stages",
+            ["--rows", "100", "--messages", "2000"],
+            ["all, batches of 100, us", "spill, batches of 1000 over two hours, us"],
+        ),
         ("catchup", ["--messages", "20000"], ["delivered/s", "ratio: to the raw limit"]),
         (
             "queues",

@@ -10,8 +10,6 @@ from .beanstalkd import Beanstalkd
 from .postgres import Postgres
 from .rabbitmq import RabbitMq
 from .redis import Redis
-from .server import Missing, Other, Receiver, Sender
+from .server import Other
 
 ALL: tuple[type[Other], ...] = (Beanstalkd, Redis, RabbitMq, Postgres)
-
-__all__ = ["ALL", "Missing", "Other", "Receiver", "Sender"]

@@ -1,0 +1,143 @@
+"""What does one message cost, stage by stage, in microseconds of processor time?
+
+One wheel in this process and one thread that does each stage in turn, so that nothing else is
+counted: no transport, no other threads, no waiting for the interpreter. It is processor time, so
+other load on the machine matters little. The transport and the client are the difference to
+``benchmarks.ingest`` (node CPU). Messages are due over a minute (full slots); for batches of 1000
+also over two hours: then a spill opens 7200 files, and delivery ends a chunk at each slot.
+
+    python -m benchmarks.stages [--rows 10,1000,10000] [--messages 1000000]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.sink import Answer
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.state import LmdbState
+from slotwheel.wheel.wheel import Wheel
+
+from ._load import TOPIC
+from .harness import Report, data_directory, options, warm_memory
+
+_ESTIMATE = (
+    "batches of 1000, 100 B: checks, columns and one copy 0.25 us; journal (checksum, write, sync)"
+    " 0.3; commit and ids 0.15; spill over 7200 slots (sort, gather, encode, open, write) 0.8, over"
+    " 60 0.5; read, sort and take 0.5; deliver to an embedded topic 0.5: 2.2 us in all. Over 7200"
+    " slots a chunk is 140 rows, and its 1 ms of reading, two syncs and calls is 7 us a message"
+)
+_NOW_MS = 1_900_000_000_000
+STAGES = ("intake", "journal", "ids", "spill", "read", "deliver", "answer", "clean")
+
+
+class Meter:
+    """Processor time of this process by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def of(self, stage: str) -> Iterator[None]:
+        begun = time.process_time()
+        yield
+        self.seconds[stage] += time.process_time() - begun
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = options(__doc__ or "")
+    parser.add_argument("--rows", default="10,1000,10000", help="messages in a batch")
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--value-bytes", type=int, default=100)
+    chosen = parser.parse_args(arguments)
+    if chosen.quick:
+        chosen.messages = min(chosen.messages, 100_000)
+    with data_directory(chosen.dir) as directory:
+        report = Report("one message, stage by stage", _ESTIMATE, directory)
+        report.begin()
+        warm_memory(2.0 if chosen.warm_gib is None else chosen.warm_gib)
+        sizes = [int(text) for text in chosen.rows.split(",")]
+        for rows, span_s in [*((rows, 60) for rows in sizes), (1000, 7_180)]:
+            # Small batches cost more each: fewer of them tell as much.
+            count = max(rows, min(chosen.messages, rows * 5_000))
+            meter = Meter()
+            make = [_batch(rows, chosen.value_bytes, span_s, seed) for seed in range(20)]
+            _life(directory / f"rows-{rows}-{span_s}", make, count, meter)
+            of = f"batches of {rows}" if span_s == 60 else f"batches of {rows} over two hours"
+            whole = 0.0
+            for stage in STAGES:
+                micros = meter.seconds[stage] / count * 1e6
+                whole += micros
+                report.figure(f"{stage}, {of}, us", micros, f"{micros:.3f}")
+            report.figure(f"all, {of}, us", whole, f"{whole:.2f}")
+        report.end(chosen.json)
+    return 0
+
+
+def _life(path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter) -> None:
+    """``count`` messages come in, are spilled, and leave."""
+    now_ms = _NOW_MS
+    rows = batches[0].num_rows
+    config = WheelConfig(disk_reserve_bytes=0)
+    files = OsFiles(path)
+    state = LmdbState(path)
+    wheel = Wheel.open(files, state, config, now_ms)
+    sink = EmbeddedSink(files, wheel.mint, lambda: now_ms, threads=1)
+    for number in range(count // rows):
+        with meter.of("intake"):
+            future = wheel.append(batches[number % len(batches)], now_ms)
+        with meter.of("journal"):
+            wheel.write_pending(0)
+        with meter.of("ids"):
+            receipt = future.result(0)
+            wheel.mint.checks(receipt.due, np.arange(rows) + receipt.base_offset)
+        if wheel.spill_needed(now_ms):
+            with meter.of("spill"):
+                wheel.spill(now_ms)
+    with meter.of("spill"):
+        wheel.spill(now_ms, everything=True)
+    now_ms += config.horizon_ms + 2_000
+    while True:
+        with meter.of("read"):
+            chunk = wheel.next_chunk(now_ms)
+        if chunk is None:
+            break
+        with meter.of("deliver"):
+            answers = sink.deliver(chunk.rows)
+        with meter.of("answer"):
+            wheel.answer(chunk, answers.codes == Answer.ACCEPTED)
+            wheel.write_pending(0)
+    with meter.of("clean"):
+        wheel.tell_mark(now_ms, at_once=True)
+        wheel.write_pending(0)
+        while wheel.clean(now_ms):
+            pass
+    left = wheel.status().pending
+    sink.close()
+    wheel.close()
+    files.close()
+    if left:
+        raise RuntimeError(f"{left} messages were not delivered")
+
+
+def _batch(rows: int, value_bytes: int, span_s: int, seed: int) -> pa.RecordBatch:
+    generator = np.random.default_rng(seed)
+    due = generator.integers(10_000, 10_000 + span_s * 1000, rows) + _NOW_MS
+    nothing = [None] * rows
+    values = [generator.bytes(value_bytes)] * rows
+    return from_columns(due, [TOPIC] * rows, nothing, nothing, values, [()] * rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
