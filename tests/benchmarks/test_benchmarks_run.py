@@ -24,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
             ["--messages", "3000", "--ahead", "3"],
             ["last one after the second began, ms", "ratio: to the raw limit"],
         ),
+        ("spill", ["--messages", "20000", "--slots", "50", "--repeats", "1"], ["into 50 slots, s"]),
+        ("cancel", ["--messages", "300", "--ids", "50"], ["cancelled/s, 50 a call"]),
+        ("intake", ["--messages", "2000"], ["ratio: to the bare consumer"]),
         (
             "stages",
             ["--rows", "100", "--messages", "2000"],

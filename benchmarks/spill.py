@@ -1,0 +1,89 @@
+"""What does a spill cost, by the number of slots that its rows are due in?
+
+A wheel in this process with a full tail is spilled into slots that are there already (each append
+opens a file) or new. Wall time, and beside it the raw limit of the same run: the same bytes in one
+file, written and synced.
+
+    python -m benchmarks.spill [--slots 1,60,1200,7180] [--messages 900000]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.state import LmdbState
+from slotwheel.wheel.wheel import Wheel
+
+from ._load import TOPIC
+from .harness import Report, data_directory, median_spread, options, raw_write_rate, warm_memory
+
+_ESTIMATE = (
+    "900,000 rows are 128 MiB: sort and gather 0.35 s, encode 0.1, checksum 0.02; to open, write"
+    " and close a file 25 us, so 0.2 s for 7,180; then 149 MB are synced, 0.15 s"
+)
+_NOW_MS = 1_900_000_000_000
+_BATCH_ROWS = 10_000
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = options(__doc__ or "")
+    parser.add_argument("--slots", default="1,60,1200,7180")
+    parser.add_argument("--messages", type=int, default=900_000, help="in the tail")
+    parser.add_argument("--repeats", type=int, default=3)
+    chosen = parser.parse_args(arguments)
+    if chosen.quick:
+        chosen.messages, chosen.repeats = min(chosen.messages, 100_000), 1
+    with data_directory(chosen.dir) as directory:
+        report = Report("a spill", _ESTIMATE, directory)
+        report.begin()
+        warm_memory(3.0 if chosen.warm_gib is None else chosen.warm_gib)
+        for slots in (int(text) for text in chosen.slots.split(",")):
+            files = OsFiles(directory / f"slots-{slots}")
+            config = WheelConfig(disk_reserve_bytes=0, tail_bytes_refuse=8 << 30)
+            wheel = Wheel.open(files, LmdbState(files.root), config, _NOW_MS)
+            walls, cpus, nbytes = [], [], 0
+            for _ in range(1 + chosen.repeats):  # the first makes the files
+                _fill(wheel, chosen.messages, slots)
+                started, cpu = time.perf_counter(), time.process_time()
+                told = wheel.spill(_NOW_MS, everything=True)
+                walls.append(time.perf_counter() - started)
+                cpus.append(time.process_time() - cpu)
+                nbytes = told.nbytes
+            wheel.close()
+            files.close()
+            middle, spread = median_spread(walls[1:])
+            text = f"{middle:.2f} (± {spread / 2:.0%})"
+            report.figure(f"into {slots} slots, s", middle, text)
+            report.figure(f"into {slots} new slots, s", walls[0], f"{walls[0]:.2f}")
+            micros = median_spread(cpus[1:])[0] / chosen.messages * 1e6
+            report.figure(f"CPU, {slots} slots, us/message", micros, f"{micros:.2f}")
+            raw = raw_write_rate(directory, nbytes, 0.1)
+            report.ratio(f"to one write + fdatasync, {slots} slots", nbytes / middle, raw)
+        report.end(chosen.json)
+    return 0
+
+
+def _fill(wheel: Wheel, messages: int, slots: int) -> None:
+    generator = np.random.default_rng(9)
+    for first in range(0, messages, _BATCH_ROWS):
+        rows = min(_BATCH_ROWS, messages - first)
+        wheel.append(_batch(generator, rows, slots), _NOW_MS)
+        while wheel.write_pending(0):
+            pass
+
+
+def _batch(generator: np.random.Generator, rows: int, slots: int) -> pa.RecordBatch:
+    due = generator.integers(10_000, 10_000 + slots * 1000, rows) + _NOW_MS
+    nothing = [None] * rows
+    return from_columns(due, [TOPIC] * rows, nothing, nothing, [bytes(100)] * rows, [()] * rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
