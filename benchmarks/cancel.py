@@ -23,8 +23,8 @@ from .harness import Report, data_directory, options, raw_write_rate, warm_memor
 
 _ESTIMATE = (
     "one id: a call of 0.2 ms and a sync of 0.3 ms, 2,000 a second; many: the node parses an id in"
-    " 2 us, checks its seal in 0.15, looks whether it has left in 0.5, stores a row in 1; the client"
-    " encodes ids and decodes answers in 2: 150,000 a second"
+    " 2 us, checks its seal in 0.15, looks whether it has left in 0.5, stores a row in 1; the"
+    " client encodes ids and decodes answers in 2: 150,000 a second"
 )
 _ROW_BYTES = 60
 _ENTRY_BYTES = 650
