@@ -218,13 +218,22 @@ class _JournalLook:
         if following is None:  # being created, most likely
             self.ended = self.at_end = True
             return at
-        if not path.exists():
-            return at
+        if not path.exists() or _is_readable(path):
+            return at  # it was moved, or was being created: looked at once more
         return replace(self._begin(at, following), note=f"segment {at.segment}: {error}")
 
     def _next(self, segment: int) -> int | None:
         later = [first for first in segments(self._root, archive=self._archive) if first > segment]
         return min(later) if later else None
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        with opened(path) as handle:
+            SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
+    except (OSError, Damaged, UnsupportedVersion):
+        return False
+    return True
 
 
 def check_of(handle: Handle, position: int) -> int:

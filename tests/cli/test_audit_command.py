@@ -1,4 +1,4 @@
-"""``slotwheel replay --follow`` from the outside; what it finds is in tests/replay/test_follow.py."""
+"""``slotwheel replay --follow`` from the outside. What it finds: tests/replay/test_follow.py."""
 
 from __future__ import annotations
 

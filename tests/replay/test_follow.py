@@ -17,16 +17,20 @@ from typing import Any
 
 import pytest
 
-from slotwheel.client import Client
+from slotwheel.client import Client, Message
 from slotwheel.replay.audit import Audit, Settings
 from slotwheel.replay.follow import follow
 from slotwheel.replay.stream import find_group
 from support.broker import Cluster
 from support.connector import connector_jars
+from support.killing import SMALL
 from support.lossynode import LOST, LossyNode
 from support.nodeprocess import NodeProcess, command_line, environment
+from support.peers import Peers
+from support.proxylab import Loopback
 from support.steady import Steady
 
+NAMES = ("a", "b", "c")
 WINDOW_MS, GRACE_MS = 4_000, 3_000
 SLACK_MS = 10_000
 """For Spark, on a machine that does other things as well."""
@@ -119,7 +123,7 @@ def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
     seen = ("--kafka", broker.bootstrap, "--kafka-jars", str(connector_jars()), "--topic", topic)
     with LossyNode(tmp_path / "data", *kafka) as node:
         steady = Steady(node.address, (topic,))
-        follower = Follower(node.data, tmp_path / "audit.log", *seen, "--for", "60s")
+        follower = Follower(node.data, tmp_path / "audit.log", *seen, "--for", "35s")
         try:
             with Client(node.address) as client:
                 planted = client.send(topic, LOST, due=now_ms() + 2_000).result(10)
@@ -134,6 +138,35 @@ def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
     ((_, flag),) = follower.said
     assert (flag["flag"], flag["id"], flag["topic"]) == ("lost", planted, topic)
     assert len(follower.windows()) > 3
+
+
+@pytest.mark.soak
+def test_three_peers_whose_masters_are_killed(tmp_path: Path) -> None:
+    """Nobody is blamed for that: some messages arrive twice, all arrive."""
+    with Peers(tmp_path, *SMALL, names=NAMES, lab=Loopback(NAMES)) as peers:
+        peers.wait_until_whole()
+        lab = [f"{peers[name].listen}" for name in NAMES]
+        steady = Steady(",".join(lab), ("orders", "bills"))
+        others = [str(peers[name].data) for name in NAMES[1:]]
+        follower = Follower(peers[NAMES[0]].data, tmp_path / "audit.log", *others)
+        try:
+            wait_for(follower.windows)
+            for _ in range(4):
+                master = peers.wait_until_whole()
+                peers[master].kill()
+                time.sleep(5)
+                peers.start()
+                time.sleep(10)
+            follower.process.send_signal(signal.SIGINT)
+            assert follower.end(60) == 130, follower.log.read_text()
+        finally:
+            if follower.process.poll() is None:
+                follower.process.kill()
+                follower.process.wait(15)
+            steady.stop()
+    assert {flag["flag"] for _, flag in follower.said} <= {"repeated"}
+    assert follower.log.read_text().endswith("nothing is lost\n")
+    assert len(follower.windows()) > 10
 
 
 class Told:
@@ -191,3 +224,26 @@ def test_a_node_that_is_killed_and_an_audit_that_is_begun_again(spark: Any, tmp_
     summary = again.summary()
     assert (summary["accepted"], summary["delivered"], summary["overdue"]) == (30, 30, 0)
     assert summary["failed"]
+
+
+def test_what_a_node_keeps_in_its_archive(spark: Any, tmp_path: Path) -> None:
+    """Most of the journal has left it before the audit begins."""
+    count = 40_000
+    told = Told()
+    with NodeProcess(tmp_path / "data", *SMALL, "--retain", "1h") as node:
+        with Client(node.address) as client:
+            due_ms = now_ms() + 1_000
+            some = (Message("orders", bytes(100), due=due_ms + at // 20) for at in range(count))
+            client.send_many(some)
+            client.flush(60)
+        node.wait_for("orders", count, 60)
+        wait_for(lambda: list(node.data.glob("archive/*/journal/*.journal")), 60)
+        audit = told.audit(tmp_path / "audit", node.data)
+
+        def all_judged() -> bool:
+            return audit.summary()["accepted"] >= count and not audit.summary()["windows_open"]
+
+        follow(spark, audit, every_s=0.2, goes_on=until(all_judged))
+    assert told.flags == []
+    summary = audit.summary()
+    assert (summary["accepted"], summary["delivered"], summary["unaccounted"]) == (count, count, 0)
