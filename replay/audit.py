@@ -19,122 +19,28 @@ Rules
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from crc32c import crc32c
-
-from ..delivery.names import DEAD_LETTER_TOPIC
-from ..wheel.errors import InvalidConfiguration, UnsupportedVersion
-from ..wheel.mark import Marks
 from . import ledger
-from .context import Context, Options, PeerView
+from .audit_state import Settings, State, Window
+from .context import Context
 from .files import Layout
-from .making import Terms as IdTerms
+from .findings import Findings, Tell
 from .problems import Problem
 from .summary import FileSummary
 from .windows import AFTER_ALL, COUNTED, OVERDUE, REPEATED, Judgement, Terms, judge_window
 
-VERSION = 1
-STATE_NAME = "audit.json"
-FINDINGS_NAME = "findings.jsonl"
-PRINTED_NAME = "findings.told"
+__all__ = ["Audit", "Job", "Settings", "run_job"]
+
 WINDOWS_NAME = "windows"
 KEEP_MS = 60_000
 WINDOWS_MAX = 1_000
 """Windows that are kept because something of them is missing."""
-MISSING_MAX = 1_000
-"""Gaps of a journal that are remembered; the newest."""
-TOPICS_MAX = 10_000
 TOTALS = (*COUNTED, OVERDUE, REPEATED, "unaccounted")
-Tell = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """``directories``: whose audit it is. Times in ms."""
-
-    directories: tuple[str, ...]
-    window_ms: int = 10_000
-    grace_ms: int = 5_000
-    late_ms: int | None = None
-    exactly_once: bool = False
-    start_ms: int | None = None
-    end_ms: int | None = None
-    listed_max: int = 1_000
-    dead_letter_topic: str = DEAD_LETTER_TOPIC
-    kafka: str = ""
-    """Kafka's brokers; empty: embedded topics alone."""
-    topics: tuple[str, ...] = ()
-    """Of Kafka."""
-
-
-@dataclass(slots=True)
-class Window:
-    """What is known of a window without its facts."""
-
-    length: int
-    """Bytes of its file that count."""
-    judged: int = -1
-    """Its length when it was judged the last time; -1: it was not."""
-    marks: str = ""
-    """The newest marks then."""
-    judged_ms: int = 0
-    waiting: int = 0
-    settles_ms: int = 0
-    has_lost: bool = False
-    forgotten: bool = False
-    told: str = ""
-    """File with what was told of it; empty: nothing."""
-    counts: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class PeerRead:
-    """How far a peer's journal was read."""
-
-    first: int = -1
-    """Lowest offset; -1: none yet."""
-    next: int = -1
-    missing: list[list[int]] = field(default_factory=list)
-    proven: int = 0
-    marks: str = ""
-
-
-@dataclass(slots=True)
-class State:
-    version: int = VERSION
-    settings: dict[str, Any] = field(default_factory=dict)
-    batch: int = -1
-    looked_ms: int = 0
-    windows: dict[int, Window] = field(default_factory=dict)
-    peers: list[PeerRead] = field(default_factory=list)
-    topics: dict[int, str] = field(default_factory=dict)
-    damaged_topics: list[int] = field(default_factory=list)
-    forgotten_ms: int = -1
-    """End of the latest window that was forgotten."""
-    totals: dict[str, int] = field(default_factory=dict)
-    """Of windows that were forgotten."""
-    flagged: dict[str, int] = field(default_factory=dict)
-    findings: int = 0
-    """Bytes of the findings."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> State:
-        said = json.loads(text)
-        said["windows"] = {int(at): Window(**one) for at, one in said["windows"].items()}
-        said["peers"] = [PeerRead(**one) for one in said["peers"]]
-        said["topics"] = {int(crc): name for crc, name in said["topics"].items()}
-        return cls(**said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +73,12 @@ class Audit:
         self.windows_folder = folder / WINDOWS_NAME
         self.settings = settings
         self.group = group
-        self._tell = tell
         self._note = note
         self.windows_folder.mkdir(parents=True, exist_ok=True)
-        self.state = self._load()
-        with (folder / FINDINGS_NAME).open("ab") as findings:
-            findings.truncate(self.state.findings)
+        self.state = State.load(folder, settings, group)
+        self._findings = Findings(folder, self.state.findings, tell)
         self._notes: list[Mapping[str, Any]] = []
-        self._new: list[dict[str, Any]] = []
         self._dropped: list[Path] = []
-        self._print()
 
     def begins(self, batch: int) -> bool:
         """Whether a batch is new; otherwise nothing is to be done with it."""
@@ -201,20 +103,10 @@ class Audit:
                 self.state.windows[start] = Window(length, forgotten=again)
             else:
                 window.length = length
-        for peer, topic, summary in parts:
-            names = summary.topics.items()
-            room = TOPICS_MAX - len(self.state.topics)
-            self.state.topics |= dict(list(names)[: max(0, room)])
-            if not topic:
-                self._journal(self._peer(peer), summary)
-            elif summary.damaged:
-                crc = crc32c(topic.encode())
-                if crc not in self.state.damaged_topics:
-                    self.state.damaged_topics.append(crc)
+        for part in parts:
+            self.state.take(*part)
         for problem in problems:
-            self._find(
-                {"flag": problem.kind, "file": problem.file, "text": problem.text}, problem.kind, 1
-            )
+            self._find({"flag": problem.kind, "file": problem.file, "text": problem.text}, 1)
 
     def jobs(self, looked_ms: int, *, all_read: bool) -> list[Job]:
         """Windows that are to be judged now. ``all_read``: everything that was written before
@@ -222,9 +114,9 @@ class Audit:
         self.state.looked_ms = looked_ms
         if not all_read:
             return []
-        context = self._context(looked_ms)
+        context = self.state.context(self.settings, self.group)
         terms = Terms(looked_ms, self.settings.grace_ms, self.settings.listed_max)
-        marks = _newest(self.state.peers)
+        marks = self.state.marks
         return [
             Job(
                 str(self.windows_folder),
@@ -239,7 +131,7 @@ class Audit:
         ]
 
     def judged(self, judgements: Iterable[Judgement], batch: int) -> None:
-        marks = _newest(self.state.peers)
+        marks = self.state.marks
         for one in sorted(judgements, key=lambda judgement: judgement.start):
             window = self.state.windows[one.start]
             first = window.judged < 0
@@ -258,7 +150,7 @@ class Audit:
                 listed = [flag for flag in flags if flag["flag"] == kind]
                 for at, flag in enumerate(listed):
                     more = number - len(listed) if at == len(listed) - 1 else 0
-                    self._find(flag | ({"and_more": more} if more else {}), kind, 1 + more)
+                    self._find(flag | ({"and_more": more} if more else {}), 1 + more)
             if first or one.flagged:
                 self._notes.append(self._line(one, again=not first))
 
@@ -266,19 +158,12 @@ class Audit:
         """Write it all down, then tell what is new."""
         self._forget()
         self.state.batch = batch
-        lines = "".join(json.dumps(one) + "\n" for one in self._new).encode()
-        with (self.folder / FINDINGS_NAME).open("ab") as findings:
-            findings.truncate(self.state.findings)
-            findings.write(lines)
-            findings.flush()
-            os.fsync(findings.fileno())
-        self.state.findings += len(lines)
-        self._new = []
-        _replace(self.folder / STATE_NAME, self.state.to_json())
+        self.state.findings = self._findings.write(self.state.findings)
+        self.state.save(self.folder)
         for path in self._dropped:
             path.unlink(missing_ok=True)
         self._dropped = []
-        self._print()
+        self._findings.tell(self.state.findings)
         notes, self._notes = self._notes, []
         for note in notes:
             self._note(note)
@@ -305,86 +190,6 @@ class Audit:
         if not self.settings.exactly_once:
             excused.add(REPEATED)
         return any(number for kind, number in self.state.flagged.items() if kind not in excused)
-
-    def _load(self) -> State:
-        path = self.folder / STATE_NAME
-        settings = json.loads(json.dumps(asdict(self.settings)))
-        if not path.exists():
-            return State(settings=settings)
-        said = json.loads(path.read_text())
-        if said.get("version") != VERSION:
-            raise UnsupportedVersion(
-                f"{path}: unknown version of an audit's state",
-                got=said.get("version"),
-                limit=VERSION,
-                remedy="Use the slotwheel version that wrote it, or another --state",
-            )
-        state = State.from_json(json.dumps(said))
-        for name in ("directories", "window_ms", "start_ms", "end_ms", "kafka", "topics"):
-            if state.settings[name] != settings[name]:
-                raise InvalidConfiguration(
-                    f"{self.folder} is the state of another audit: its {name} differs",
-                    got=str(settings[name]),
-                    limit=str(state.settings[name]),
-                    remedy="Give the same directories and windows, or another --state",
-                )
-        state.settings = settings
-        return state
-
-    def _peer(self, number: int) -> PeerRead:
-        while len(self.state.peers) <= number:
-            known = len(self.state.peers)
-            peers = self.group.peers
-            self.state.peers.append(PeerRead(proven=peers[known].spilled if peers else 0))
-        return self.state.peers[number]
-
-    @staticmethod
-    def _journal(peer: PeerRead, summary: FileSummary) -> None:
-        for base, end in summary.offsets:
-            if peer.first < 0 or base < peer.first:
-                peer.first = base
-            if 0 <= peer.next < base:
-                peer.missing = [*peer.missing, [peer.next, base]][-MISSING_MAX:]
-            peer.next = max(peer.next, end)
-        if summary.marks:
-            peer.marks = summary.marks
-        peer.proven = max(peer.proven, summary.max_l + 1)
-
-    def _context(self, looked_ms: int) -> Context:
-        settings, state = self.settings, self.state
-        for number in range(len(self.group.peers)):
-            self._peer(number)
-        peers = []
-        for number, read in enumerate(state.peers):
-            held = [[read.first, read.next]] if read.next >= 0 else []
-            peers.append(
-                PeerView(
-                    self.group.peers[number].name if self.group.peers else str(number),
-                    0,
-                    _decode(read.marks),
-                    np.array(held, np.int64).reshape(-1, 2).T.copy(),
-                    np.array(read.missing, np.int64).reshape(-1, 2).T.copy(),
-                    read.proven,
-                )
-            )
-        options = Options(
-            settings.window_ms,
-            settings.late_ms,
-            settings.exactly_once,
-            settings.start_ms,
-            settings.end_ms,
-            settings.listed_max,
-        )
-        return Context(
-            IdTerms(self.group.group, self.group.key, settings.dead_letter_topic),
-            options,
-            peers,
-            _decode(_newest(state.peers)),
-            looked_ms,
-            state.topics,
-            frozenset(state.damaged_topics),
-            len(peers) > 1 or any(peer.is_replica for peer in self.group.peers),
-        )
 
     def _is_due(self, start: int, window: Window, now_ms: int, marks: str) -> bool:
         if window.judged < 0:
@@ -422,9 +227,11 @@ class Audit:
             if window.told:
                 self._dropped.append(self.windows_folder / window.told)
 
-    def _find(self, finding: dict[str, Any], kind: str, number: int) -> None:
+    def _find(self, finding: dict[str, Any], number: int) -> None:
+        """``number``: how many it stands for."""
+        kind = finding["flag"]
         self.state.flagged[kind] = self.state.flagged.get(kind, 0) + number
-        self._new.append(finding | {"at_ms": self.state.looked_ms})
+        self._findings.add(finding | {"at_ms": self.state.looked_ms})
 
     def _line(self, one: Judgement, *, again: bool) -> dict[str, Any]:
         return {
@@ -436,41 +243,3 @@ class Audit:
             "lateness_ms": one.lateness_ms,
             "judged_ms": self.state.looked_ms,
         }
-
-    def _print(self) -> None:
-        """Tell what is written down and was not told."""
-        marker = self.folder / PRINTED_NAME
-        told = int(marker.read_text()) if marker.exists() else 0
-        if told >= self.state.findings:
-            return
-        with (self.folder / FINDINGS_NAME).open("rb") as findings:
-            findings.seek(told)
-            lines = findings.read(self.state.findings - told).splitlines()
-        for line in lines:
-            self._tell(json.loads(line))
-        _replace(marker, str(self.state.findings))
-
-
-def _newest(peers: Iterable[PeerRead]) -> str:
-    """The marks that have come furthest, hex; empty: none."""
-    found = [read.marks for read in peers if read.marks]
-    return max(found, key=_progress, default="")
-
-
-def _progress(marks: str) -> tuple[int, int, int, int]:
-    found = Marks.decode(bytes.fromhex(marks))
-    return found.epoch, found.main.L, found.main.c, found.main.r
-
-
-def _decode(marks: str) -> Marks | None:
-    return Marks.decode(bytes.fromhex(marks)) if marks else None
-
-
-def _replace(path: Path, text: str) -> None:
-    """All of it or nothing, whenever the process ends."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    partial.rename(path)

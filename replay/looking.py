@@ -1,4 +1,4 @@
-"""Looking how far journals and topics go by now, beside nodes that write them.
+"""Looking how far a journal goes by now, beside a node that writes it.
 
 Rules
 - Only what is whole counts. A torn end is not there yet; it is damage only when something calls it
@@ -20,21 +20,13 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from ..delivery.topicfile import (
-    HEADER_BYTES,
-    INDEX_SUFFIX,
-    RECORD_BYTES,
-    TOPICS_DIRECTORY,
-    Block,
-    first_position_of,
-)
 from ..wheel.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.files import Handle, OsHandle
 from ..wheel.scan import ENTRY_BYTES_MAX, SegmentReader
 from ..wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.segment import FRAME_BYTES, index_of, is_segment_name, segment_path
-from .positions import JournalAt, TopicAt
+from .positions import JournalAt
 
 ARCHIVE_DIRECTORY = "archive"
 UNLIMITED = 1 << 62
@@ -47,7 +39,7 @@ def segments(root: Path, *, archive: bool) -> dict[int, Path]:
         for path in sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{JOURNAL_DIRECTORY}/*")):
             if is_segment_name(path.name):
                 found[index_of(path.name)] = path
-    for name in _names(root / JOURNAL_DIRECTORY):
+    for name in names_in(root / JOURNAL_DIRECTORY):
         if is_segment_name(name):
             found[index_of(name)] = root / JOURNAL_DIRECTORY / name
     return dict(sorted(found.items()))
@@ -241,68 +233,7 @@ def check_of(handle: Handle, position: int) -> int:
     return crc32c(handle.pread(FRAME_BYTES + ENTRY_HEADER_BYTES, position))
 
 
-def look_at_topic(
-    root: Path, topic: str, at: TopicAt | None, *, nbytes: int = UNLIMITED
-) -> tuple[TopicAt | None, bool]:
-    """How far an embedded topic goes, as ``look_at_journal`` does it for a journal."""
-    folder = root / TOPICS_DIRECTORY / topic
-    firsts = sorted(
-        first for name in _names(folder) if (first := first_position_of(name)) is not None
-    )
-    if at is None:
-        if not firsts:
-            return None, True
-        at = TopicAt(firsts[0], position=firsts[0])
-    while True:
-        at, left = _records(folder, at, nbytes)
-        if nbytes != UNLIMITED:
-            nbytes = left
-        if nbytes <= 0:
-            return at, False
-        later = [first for first in firsts if first > at.segment]
-        if not later:
-            return at, True
-        note = at.note
-        if later[0] != at.position:
-            note = f"positions {at.position} to {later[0] - 1} are missing"
-        at = TopicAt(later[0], position=later[0], note=note)
-
-
-def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
-    """As far as the whole records of one index go, and how much may still be passed."""
-    path = folder / f"{at.segment:020d}{INDEX_SUFFIX}"
-    try:
-        with opened(path) as handle:
-            size = handle.size()
-            if size < at.at and at.at > HEADER_BYTES:
-                return replace(at, note=f"{path.name} is shorter than it was"), nbytes
-            before = max(at.at - RECORD_BYTES, HEADER_BYTES)
-            data = handle.pread(size - before, before) if size > before else b""
-    except FileNotFoundError:
-        return replace(at, note=f"{path.name} is not there any more"), nbytes
-    blocks = [
-        Block.decode(data[start : start + RECORD_BYTES])
-        for start in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
-    ]
-    end = -1
-    for number, block in enumerate(blocks):
-        start = before + number * RECORD_BYTES
-        if block is None:  # torn, unless a whole one follows: then whoever reads it tells of it
-            continue
-        if start >= at.at:
-            if nbytes <= 0:
-                break
-            nbytes -= block.end - end if end >= 0 else 0
-            at = replace(at, at=start + RECORD_BYTES, position=block.next_position)
-        end = block.end
-    return at, nbytes
-
-
-def topics(root: Path) -> list[str]:
-    return sorted(_names(root / TOPICS_DIRECTORY))
-
-
-def _names(folder: Path) -> list[str]:
+def names_in(folder: Path) -> list[str]:
     try:
         return [entry.name for entry in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):

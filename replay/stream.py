@@ -31,7 +31,8 @@ from ..wheel.errors import InvalidConfiguration
 from .buckets import Buckets
 from .files import JOURNAL, TOPIC, File, Layout
 from .filescan import Output
-from .looking import UNLIMITED, look_at_journal, look_at_topic, topics
+from .looking import UNLIMITED, look_at_journal
+from .looking_topics import look_at_topic, topics
 from .making import Terms
 from .onefile import OneFile
 from .part_reading import JournalPart, Part, TopicPart, read_part

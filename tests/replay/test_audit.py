@@ -70,7 +70,8 @@ class Run:
 
     def __init__(self, folder: Path, group: Layout = GROUP, **settings: Any) -> None:
         self.folder = folder
-        self.settings = Settings(("/one",), WINDOW, GRACE, **settings)
+        directories = tuple(f"/{peer.name}" for peer in group.peers)
+        self.settings = Settings(directories, WINDOW, GRACE, **settings)
         self.group = group
         self.told: list[tuple[str, int]] = []
         self.texts: list[str] = []

@@ -13,7 +13,8 @@ import pytest
 
 from slotwheel.delivery.embedded import EmbeddedSink
 from slotwheel.replay.events import Ended, Event, Rows
-from slotwheel.replay.looking import look_at_journal, look_at_topic
+from slotwheel.replay.looking import look_at_journal
+from slotwheel.replay.looking_topics import look_at_topic
 from slotwheel.replay.part_reading import JournalPart, TopicPart, read_part
 from slotwheel.replay.positions import JournalAt, Positions, TopicAt
 from slotwheel.replay.problems import Problem

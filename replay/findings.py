@@ -1,0 +1,60 @@
+"""What the running audit has found, written down before it is told.
+
+Two files: ``findings.jsonl``, a line each, of which so many bytes count as the audit's state says;
+and ``findings.told``, how many of these were told. So after a crash nothing is left out, and only
+what was being told at that moment is told again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .audit_state import write_whole
+
+FINDINGS_NAME = "findings.jsonl"
+TOLD_NAME = "findings.told"
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+class Findings:
+    """``length``: bytes that count; what lies behind was never written."""
+
+    def __init__(self, folder: Path, length: int, tell: Tell) -> None:
+        self._path = folder / FINDINGS_NAME
+        self._told = folder / TOLD_NAME
+        self._tell = tell
+        self._new: list[Mapping[str, Any]] = []
+        with self._path.open("ab") as out:
+            out.truncate(length)
+        self.tell(length)
+
+    def add(self, finding: Mapping[str, Any]) -> None:
+        self._new.append(finding)
+
+    def write(self, length: int) -> int:
+        """Write down what is new, behind ``length``; the new length, which the state has to take
+        before anything is told."""
+        lines = "".join(json.dumps(one) + "\n" for one in self._new).encode()
+        self._new = []
+        with self._path.open("ab") as out:
+            out.truncate(length)
+            out.write(lines)
+            out.flush()
+            os.fsync(out.fileno())
+        return length + len(lines)
+
+    def tell(self, length: int) -> None:
+        """Tell what counts by now and was not told."""
+        told = int(self._told.read_text()) if self._told.exists() else 0
+        if told >= length:
+            return
+        with self._path.open("rb") as source:
+            source.seek(told)
+            lines = source.read(length - told).splitlines()
+        for line in lines:
+            self._tell(json.loads(line))
+        write_whole(self._told, str(length))
