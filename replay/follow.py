@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ..wheel.errors import InvalidConfiguration
 from .audit import Audit, run_job
+from .audit_state import STATE_NAME
 from .context import Options
 from .facts import travelled
 from .filescan import SCANNED, SCANNED_ARROW
@@ -50,6 +51,7 @@ def follow(
     spark: SparkSession, audit: Audit, *, every_s: float, goes_on: Callable[[], bool]
 ) -> None:
     """Audit until ``goes_on`` says no. ``every_s``: between two looks. Errors: those of Spark."""
+    _check_state(audit)
     register(spark)
     reader = spark.readStream.format(NAME).option("view", "facts").option("topics", "true")
     reader = reader.option("dead_letter_topic", audit.settings.dead_letter_topic)
@@ -71,6 +73,22 @@ def follow(
     error = query.exception()
     if error is not None:
         raise error
+
+
+def _check_state(audit: Audit) -> None:
+    """Errors: ``InvalidConfiguration``: of the two who count the batches, Spark and the audit, one
+    knows of some and the other of none. Messages would be left out."""
+    commits = audit.folder / CHECKPOINT_NAME / "commits"
+    done = any(path.name.isdigit() for path in commits.glob("*"))
+    if done != (audit.state.batch >= 0):
+        missing = STATE_NAME if done else CHECKPOINT_NAME
+        if not done and (audit.folder / CHECKPOINT_NAME / "offsets" / "0").exists():
+            return  # the process ended between the two, in the first batch
+        raise InvalidConfiguration(
+            f"the state of the audit is not whole: {missing} is not there",
+            got=audit.folder,
+            remedy="Begin a new one: give another --state",
+        )
 
 
 def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:

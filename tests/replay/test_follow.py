@@ -6,6 +6,7 @@ Two minutes of it: ``python -m pytest -m soak tests/replay/test_follow.py``
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import threading
@@ -21,6 +22,7 @@ from slotwheel.client import Client, Message
 from slotwheel.replay.audit import Audit, Settings
 from slotwheel.replay.follow import follow
 from slotwheel.replay.stream import find_group
+from slotwheel.wheel.errors import InvalidConfiguration
 from support.broker import Cluster
 from support.connector import connector_jars
 from support.killing import SMALL
@@ -224,6 +226,9 @@ def test_a_node_that_is_killed_and_an_audit_that_is_begun_again(spark: Any, tmp_
     summary = again.summary()
     assert (summary["accepted"], summary["delivered"], summary["overdue"]) == (30, 30, 0)
     assert summary["failed"]
+    shutil.rmtree(tmp_path / "audit" / "checkpoint")
+    with pytest.raises(InvalidConfiguration, match="checkpoint is not there"):
+        follow(spark, again, every_s=0.2, goes_on=lambda: True)
 
 
 def test_what_a_node_keeps_in_its_archive(spark: Any, tmp_path: Path) -> None:
