@@ -54,14 +54,12 @@ soak: setup kafka ## Run the long tests
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
 .PHONY: bench
-bench: setup kafka ## Run every benchmark with its defaults
-	@found=0; for file in benchmarks/[a-z]*.py; do \
-	    [ -e "$$file" ] || continue; \
-	    name=$$(basename "$$file" .py); found=1; \
-	    echo "==> python -m benchmarks.$$name"; \
-	    $(BIN)/python -m "benchmarks.$$name" $(ARGS); \
-	done; \
-	if [ $$found = 0 ]; then echo "there are no benchmarks yet"; fi
+bench: setup kafka ## Run every benchmark several times, write benchmarks/RESULTS.md
+	@$(BIN)/python -m benchmarks.suite $(ARGS)
+
+.PHONY: bench-check
+bench-check: setup kafka ## Compare ratios with benchmarks/results.json, and name what fell
+	@$(BIN)/python -m benchmarks.check $(ARGS)
 
 .PHONY: setup
 setup: $(DEV) ## Make .venv with everything development needs
