@@ -138,9 +138,11 @@ def decimals(values: pa.Array) -> Int64s:
 
 
 def _decimal(value: bytes | None) -> int:
-    if value is None or not value.isdigit() or len(value) > 18:
+    # As the cast: what does not fit 64 bits is no number; 19 digits may.
+    if value is None or not value.isdigit() or len(value) > 19:
         return -1
-    return int(value)
+    number = int(value)
+    return number if number < 1 << 63 else -1
 
 
 def texts(values: pa.Array) -> pa.Array:

@@ -183,6 +183,12 @@ def test_ids_are_read_as_the_wheel_reads_them(texts: list[str]) -> None:
     assert found.unreadable.tolist() == [row for row in ours if row not in expected]
 
 
+def test_one_number_that_does_not_fit_spoils_no_other() -> None:
+    large, beyond = "lab.1000000000000000000.0.00000000", f"lab.{1 << 63}.0.00000000"
+    found = parse_ids(pa.array([large.encode(), beyond.encode()], pa.binary()), "lab")
+    assert (found.due.tolist(), found.unreadable.tolist()) == ([10**18], [1])
+
+
 def test_ids_of_any_group() -> None:
     ids = pa.array([b"a.1.2.00000003", b"b.1.2.00000003"], pa.binary())
     assert parse_ids(ids, "").rows.tolist() == [0, 1]
