@@ -31,6 +31,7 @@ CLEAN_EVERY_S = 0.25
 PREPARE_EVERY_S = 0.05
 SINK_CHECK_EVERY_S = 1.0
 RELEASE_AFTER_S = 5.0
+TELL_EVERY_S = 60.0
 
 Clock = Callable[[], int]
 T = TypeVar("T")
@@ -58,6 +59,8 @@ class SlotFileWork:
         self._metrics = metrics
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="spill-helper")
         self._next_clean_s = 0.0
+        self._missed = 0
+        self._next_tell_s = 0.0
         self._release_at_s: float | None = None
 
     def turn(self) -> float:
@@ -113,6 +116,16 @@ class SlotFileWork:
         deleted = self._wheel.clean(self._clock())
         if deleted:
             event(log, logging.DEBUG, "deleted covered slot files", files=deleted)
+        self._tell_missed()
+
+    def _tell_missed(self) -> None:
+        missed, why = self._wheel.archive_missed
+        if missed == self._missed or time.monotonic() < self._next_tell_s:
+            return
+        text = "files were deleted that the archive could not keep"
+        event(log, logging.WARNING, text, files=missed - self._missed, reason=why)
+        self._missed = missed
+        self._next_tell_s = time.monotonic() + TELL_EVERY_S
 
 
 class SinkCheck:

@@ -30,6 +30,7 @@ from datetime import UTC, datetime
 from .config import TICK_MS, WheelConfig
 from .files import Files
 from .segment import DIRECTORY as JOURNAL_DIRECTORY
+from .segment import is_segment_name
 from .slotfile import SLOT_DIRECTORY, SUFFIX, path_of
 from .state import SlotInfo
 
@@ -71,6 +72,8 @@ class Archive:
         self.bytes = 0
         self.missed = 0
         """Files that should have been kept and could not be."""
+        self.missed_why = ""
+        """Of the last one."""
 
     @property
     def keeps(self) -> bool:
@@ -80,9 +83,7 @@ class Archive:
         """Look at what is there, and take back second names of slots that are alive. Returns what
         was mended, one line each."""
         mended: list[str] = []
-        if ARCHIVE_DIRECTORY not in self._files.list("."):
-            return mended
-        for day in self._files.list(ARCHIVE_DIRECTORY):
+        for day in self._names(ARCHIVE_DIRECTORY):
             if _DAY.fullmatch(day) is None:
                 continue
             mended += self._take_back_living(f"{ARCHIVE_DIRECTORY}/{day}/{SLOT_DIRECTORY}", catalog)
@@ -90,9 +91,17 @@ class Archive:
                 self._count(day)
         return mended
 
+    def _names(self, directory: str) -> list[str]:
+        """What is in a folder; nothing when it cannot be read, or a file stands in its place: then
+        that is not the archive's, and no reason for the wheel to stop."""
+        try:
+            return self._files.list(directory)
+        except OSError:
+            return []
+
     def _take_back_living(self, directory: str, catalog: Mapping[int, SlotInfo]) -> list[str]:
         mended = []
-        for name in self._files.list(directory):
+        for name in self._names(directory):
             with contextlib.suppress(ValueError):
                 second, length, crc = parse_archived_slot(name)
                 info = catalog.get(second)
@@ -114,25 +123,40 @@ class Archive:
         if not self.keeps or not slots:
             return []
         kept: list[str] = []
-        directory = f"{ARCHIVE_DIRECTORY}/{self._day(now_ms)}/{SLOT_DIRECTORY}"
+        day = self._day(now_ms)
+        directory = f"{ARCHIVE_DIRECTORY}/{day}/{SLOT_DIRECTORY}"
         try:
-            self._make(self._day(now_ms))
+            self._make(day)
             for second, info in slots.items():
                 path = f"{directory}/{archived_slot_name(second, info)}"
                 self._link(path_of(second), path, info.length)
                 kept.append(path)
-                self._add(self._day(now_ms), (second * TICK_MS, info.length, path))
-        except OSError:
-            self.missed += len(slots) - len(kept)
-        if kept:
-            self._files.sync_dir(directory)
+                self._add(day, (second * TICK_MS, info.length, path))
+        except OSError as error:
+            self._miss(len(slots) - len(kept), error)
+        try:
+            if kept:
+                self._files.sync_dir(directory)
+        except OSError as error:  # what is not durable here is not kept
+            self.take_back(kept)
+            self._miss(len(kept), error)
+            return []
         return kept
 
+    def _miss(self, count: int, error: OSError) -> None:
+        self.missed += count
+        self.missed_why = str(error)
+        self._made = ""
+
     def take_back(self, kept: list[str]) -> None:
-        """The slots are not deleted after all."""
+        """The slots are not deleted after all. Errors: ``SyncFailed``."""
         for path in kept:
             with contextlib.suppress(OSError):
                 self._files.unlink(path)
+        for directory in {path.rpartition("/")[0] for path in kept}:
+            # Now, before a slot grows: see ``recover``.
+            with contextlib.suppress(OSError):
+                self._files.sync_dir(directory)
         self._front, self._queue = None, deque()
         for day in {path.split("/")[1] for path in kept}:
             self._count(day)
@@ -149,11 +173,13 @@ class Archive:
             written_ms = self._files.modified_ms(path)
             self._make(day)
             self._files.rename(path, target)
-        except OSError:
-            self.missed += 1
+        except OSError as error:
+            self._miss(1, error)
             return False
-        # First the new name, then, by the caller, the end of the old one.
-        self._files.sync_dir(directory)
+        # First the new name, then, by the caller, the end of the old one. If it cannot be, the
+        # segment is here all the same: the journal has to do without it.
+        with contextlib.suppress(OSError):
+            self._files.sync_dir(directory)
         self._add(day, (written_ms, nbytes, target))
         return True
 
@@ -171,9 +197,9 @@ class Archive:
 
     def _make(self, day: str) -> None:
         """The folders of a day, whose names are durable before anything is put there."""
-        if self._made == day:
-            return
         folder = f"{ARCHIVE_DIRECTORY}/{day}"
+        if self._made == day and len(self._names(folder)) > 1:  # nobody has deleted them since
+            return
         for part in (SLOT_DIRECTORY, JOURNAL_DIRECTORY):
             self._files.make_directory(f"{folder}/{part}")
         for directory in (folder, ARCHIVE_DIRECTORY, "."):
@@ -250,13 +276,13 @@ class Archive:
     def _listed(self, day: str) -> Iterator[_Kept]:
         """All that is kept in a day's folder, in no order."""
         folder = f"{ARCHIVE_DIRECTORY}/{day}"
-        for name in self._files.list(f"{folder}/{SLOT_DIRECTORY}"):
+        for name in self._names(f"{folder}/{SLOT_DIRECTORY}"):
             with contextlib.suppress(ValueError):
                 second, length, _ = parse_archived_slot(name)
                 yield second * TICK_MS, length, f"{folder}/{SLOT_DIRECTORY}/{name}"
-        for name in self._files.list(f"{folder}/{JOURNAL_DIRECTORY}"):
+        for name in filter(is_segment_name, self._names(f"{folder}/{JOURNAL_DIRECTORY}")):
             path = f"{folder}/{JOURNAL_DIRECTORY}/{name}"
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 handle = self._files.open(path)
                 try:
                     nbytes = handle.size()

@@ -603,6 +603,12 @@ class Wheel:
     def _clean(self, marks: Marks, now_ms: int) -> int:
         return self._storage.clean(marks, now_ms)
 
+    @property
+    def archive_missed(self) -> tuple[int, str]:
+        """How many files the archive could not keep, and why not the last one."""
+        archive = self._storage.archive
+        return archive.missed, archive.missed_why
+
     # -- seen from outside -----------------------------------------------------------------------
 
     def status(self) -> Status:

@@ -14,6 +14,7 @@ import pytest
 from slotwheel import Client, Message
 from slotwheel.node.config import NodeConfig
 from slotwheel.node.node import Node
+from slotwheel.node.work import SlotFileWork
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import OsHandle
@@ -53,6 +54,33 @@ def test_a_full_disk_while_spilling_does_not_keep_the_cleaner_from_work(
     assert node.wheel.status().delivered == 10
     monkeypatch.undo()
     wait_until(lambda: node.wheel.status().slot_rows == 10)
+
+
+def test_what_the_archive_cannot_keep_is_told_and_not_too_often(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Keeping:
+        archive_missed = 0, ""
+
+        def spill_needed(self, _now_ms: int) -> bool:
+            return False
+
+        def clean(self, _now_ms: int) -> int:
+            missed = self.archive_missed[0] + 2
+            self.archive_missed = missed, "Invalid cross-device link"
+            return 0
+
+    monkeypatch.setattr("slotwheel.node.work.CLEAN_EVERY_S", 0.0)
+    wheel: Any = Keeping()
+    metrics: Any = None
+    work = SlotFileWork(wheel, lambda: 0, metrics)
+    for _ in range(3):
+        work.turn()
+    monkeypatch.setattr(work, "_next_tell_s", 0.0)
+    work.turn()
+    told = [(one.levelname, one.getMessage()) for one in caplog.records]
+    assert [level for level, _ in told] == ["WARNING", "WARNING"], told
+    assert "could not keep" in told[0][1]
 
 
 def test_an_exception_while_delivering(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

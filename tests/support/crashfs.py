@@ -127,7 +127,8 @@ class CrashFiles:
         """Let the next call of that name fail, or the one after ``after`` more.
 
         open create pread pwrite truncate sync rename link unlink list map make_directory
-        remove_directory sync_dir sync_all. A failing sync raises ``SyncFailed``.
+        remove_directory sync_dir sync_all. A failing sync raises ``SyncFailed``; open_directory is
+        what comes before sync_dir.
         """
         self._faults.setdefault(operation, []).append((after, error))
 
@@ -270,6 +271,7 @@ class CrashFiles:
     def sync_dir(self, directory: str) -> None:
         directory = _clean(directory)
         self._folder(directory)
+        self.fail("open_directory")
         self._sync("sync_dir", directory)
         rest = []
         for change in self._pending:

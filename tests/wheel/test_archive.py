@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -250,3 +251,94 @@ def test_what_somebody_has_tidied_up_is_no_error(files: Files) -> None:
     files.unlink(kept(files, "slots")[0])
     assert archive.trim(NOW) == 2
     assert names(files) == [2]
+
+
+@pytest.mark.parametrize("place", ["archive", "archive/2026-11-21", "archive/2026-11-21/slots"])
+@pytest.mark.parametrize("retain_bytes", [0, 1 << 30])
+def test_a_file_in_the_place_of_a_folder_stops_nothing(
+    tmp_path: Path, place: str, retain_bytes: int
+) -> None:
+    files = OsFiles(tmp_path)
+    archive = Archive(files, replace(CONFIG, retain_bytes=retain_bytes))
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).touch()
+    path = segment(files, 1)
+    slots = {second: slot(files, second) for second in range(3)}
+    assert archive.recover(slots) == []
+    assert archive.keep_slots(slots, NOW) == []
+    if archive.keeps:
+        assert not archive.keep_segment(path, 100, NOW)
+    assert archive.trim(NOW) == 0
+    assert archive.missed == (4 if archive.keeps else 0)
+    assert (tmp_path / path).exists()
+
+
+def test_what_is_foreign_among_segments_is_left_alone(tmp_path: Path) -> None:
+    files = OsFiles(tmp_path)
+    config = replace(CONFIG, retain_ms=1)
+    archive = Archive(files, config)
+    keep(archive, files, range(3))
+    folder = tmp_path / "archive/2026-11-21/journal"
+    (folder / "notes.txt").touch()
+    (folder / "copies").mkdir()
+    again = Archive(files, config)
+    again.recover({})
+    assert again.trim(NOW + DAY_MS) == 3
+    assert files.list("archive/2026-11-21/journal") == ["copies", "notes.txt"]
+
+
+@pytest.mark.parametrize("part", ["", "/slots", "/journal"])
+def test_a_day_that_somebody_deletes_while_it_is_used_is_made_again(
+    tmp_path: Path, part: str
+) -> None:
+    files = OsFiles(tmp_path)
+    archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
+    keep(archive, files, range(3))
+    shutil.rmtree(tmp_path / f"archive/2026-11-21{part}")
+    assert archive.keep_segment(segment(files, 7), 100, NOW)
+    shutil.rmtree(tmp_path / f"archive/2026-11-21{part}")
+    keep(archive, files, range(3, 5))
+    assert {3, 4} <= set(names(files))
+    assert archive.missed == 0
+
+
+@pytest.mark.parametrize("operation", ["link", "make_directory", "rename"])
+def test_after_a_failure_the_folders_are_looked_after_again(operation: str) -> None:
+    files = CrashFiles()
+    archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
+    first, one = segment(files, 1), slot(files, 1)
+    files.fail_next(operation, OSError(errno.EIO, "broken"))
+    kept_first = archive.keep_segment(first, 100, NOW)
+    archive.keep_slots({1: one}, NOW)
+    assert (archive.missed, "broken" in archive.missed_why) == (1, True)
+    assert kept_first is (operation == "link")
+    assert archive.keep_segment(segment(files, 2), 100, NOW)
+    archive.keep_slots({2: slot(files, 2)}, NOW)
+    assert archive.missed == 1
+
+
+def test_second_names_that_cannot_be_made_durable_are_taken_back() -> None:
+    files = CrashFiles()
+    archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
+    keep(archive, files, range(1))
+    files.fail_next("open_directory", OSError(errno.EMFILE, "too many open files"))
+    assert archive.keep_slots({7: slot(files, 7)}, NOW) == []
+    assert (names(files), archive.bytes, archive.missed) == ([0], 100, 1)
+
+
+def test_a_segment_that_has_moved_is_kept_even_if_its_folder_cannot_be_opened() -> None:
+    """Else the journal would look for it for ever, and drop nothing any more."""
+    files = CrashFiles()
+    archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
+    keep(archive, files, range(1))
+    files.fail_next("open_directory", OSError(errno.EMFILE, "too many open files"))
+    assert archive.keep_segment(segment(files, 1), 100, NOW)
+    assert (names(files, "journal"), archive.missed) == ([1], 0)
+
+
+def test_what_is_taken_back_is_so_durably() -> None:
+    """Or the name comes back with a power cut, of a file that has grown meanwhile."""
+    files = CrashFiles()
+    archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
+    archive.take_back(archive.keep_slots({7: slot(files, 7)}, NOW))
+    assert kept(files.survivors("durable"), "slots") == []
