@@ -335,14 +335,14 @@ def _journal(
 ) -> Iterator[File]:
     if not segments:
         return
-    replica = stored is not None and bool(stored.group_key)
     ends = [index_of(after[0].name) for _, after in pairwise(segments)]
     ends.append(stored.checkpoint.index + 1 if stored is not None else -1)
     for (path, archived), end in zip(segments, ends, strict=True):
         if archived and not wanted.archive:
             continue
-        # A peer that took a snapshot has no entries between its archive and what came then.
-        must_end = -1 if archived and replica else end
+        # Behind what was kept some may not have been, by right: it ran without an archive for a
+        # while, the disk was full, a day was deleted, or a peer took a snapshot.
+        must_end = -1 if archived else end
         is_last = (path, archived) == segments[-1] and not archived
         try:
             nbytes = path.stat().st_size

@@ -16,6 +16,7 @@ from pathlib import Path
 from .events import ConfigSeen, Ended, Event, MarkSeen, Rows, damage
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
 from .journal_reading import read_journal
+from .problems import Problem
 from .slot_reading import read_slot
 from .topic_reading import read_stream, read_topic
 
@@ -35,7 +36,16 @@ def read(file: File) -> Iterator[Event]:
     reader = _READERS[file.kind]
     for _ in range(3):  # a node that runs may move it, and its clean-up may take it away there
         try:
-            yield from reader(file)
+            events = reader(file)
+            first = next(events)
+            # A late row may have made another file of this name since; what is meant was kept.
+            if file.kind == SLOT and isinstance(first, Problem):
+                moved = _in_archive(file)
+                if moved is not None:
+                    file = moved
+                    continue
+            yield first
+            yield from events
         except FileNotFoundError:
             moved = _in_archive(file)
             if moved is None:

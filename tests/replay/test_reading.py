@@ -18,6 +18,7 @@ from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.segment import SegmentHeader, spare_path
 from slotwheel.wheel.slotfile import SCHEMA_MESSAGE, encode_block
 from support import replayrun
+from support.datadirs import START_MS, SinkNode, messages
 from support.replayrun import flip
 
 
@@ -122,3 +123,33 @@ def test_a_slot_file_with_another_number_of_rows_is_damaged(there: Layout) -> No
     end = events[-1]
     assert isinstance(end, Ended)
     assert end.damaged
+
+
+def test_a_slot_file_that_was_kept_and_whose_name_has_another_now(there: Layout) -> None:
+    file = next(file for file in there.of(SLOT) if not file.archived)
+    whole = rows_in(list(read(file)))
+    path = Path(file.path)
+    kept = path.parents[1] / "archive/2026-11-21/slots"
+    kept.mkdir(parents=True)
+    path.rename(kept / f"{file.second}.{file.length}.{file.crc:08x}.arrows")
+    path.write_bytes(SCHEMA_MESSAGE + b"\0" * file.length)
+    events = list(read(file))
+    assert (rows_in(events), problems_in(events)) == (whole, [])
+
+
+def test_a_gap_in_what_a_node_has_kept_is_no_damage(tmp_path: Path) -> None:
+    node = SinkNode(tmp_path, segment_bytes=2_000, retain_bytes=1 << 30)
+    for number in range(8):
+        node.append(messages([START_MS + 1_000 * number + step for step in range(20)]))
+        node.spill()
+    node.close()
+    before = find([str(tmp_path)])
+    segments = [file for file in before.of(JOURNAL) if file.archived]
+    assert len(segments) > 4
+    for file in segments[2:4]:  # a day that was deleted, a while without an archive, a full disk
+        Path(file.path).unlink()
+    there = find([str(tmp_path)])
+    assert len(there.of(JOURNAL)) == len(before.of(JOURNAL)) - 2
+    assert [problems_in(list(read(file))) for file in there.of(JOURNAL) if file.archived] == [
+        [] for _ in range(len(segments) - 2)
+    ]
