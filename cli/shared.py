@@ -21,6 +21,7 @@ from ..wheel.protocol import DEFAULT_ADDRESS
 F = TypeVar("F", bound=Callable[..., Any])
 
 GIB = 1024 * MIB
+SIZE_MAX = 1 << 62
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _BYTES = {"": 1, "B": 1, "K": KIB, "KIB": KIB, "M": MIB, "MIB": MIB, "G": GIB, "GIB": GIB}
@@ -41,7 +42,11 @@ def span(value: str | timedelta) -> timedelta:
     found = _SPAN.fullmatch(value.strip())
     if found is None:
         raise click.BadParameter(f"{value!r} is not a time span; write 500ms, 30s, 5m or 2h")
-    return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+    try:
+        return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+    except OverflowError:
+        days = timedelta.max.days
+        raise click.BadParameter(f"{value!r} is too long; the limit is {days}d") from None
 
 
 def moment(value: str | datetime) -> datetime:
@@ -66,7 +71,10 @@ def size(value: str | int) -> int:
     unit = None if found is None else _BYTES.get(found[2].upper())
     if found is None or unit is None or float(found[1]) * unit < 1:
         raise click.BadParameter(f"{value!r} is not a size; write 1000000, 64K, 128M or 1G")
-    return int(float(found[1]) * unit)
+    nbytes = float(found[1]) * unit
+    if nbytes > SIZE_MAX:
+        raise click.BadParameter(f"{value!r} is too large; the limit is {SIZE_MAX // GIB}G")
+    return int(nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +91,14 @@ def retention(value: str | Retention) -> Retention:
         return value
     limits: dict[str, int] = {}
     for part in value.split(","):
-        try:
+        found = _SIZE.fullmatch(part.strip())
+        if _SPAN.fullmatch(part.strip()) is not None:
             name, limit = "retain_ms", span(part) // timedelta(milliseconds=1)
-        except click.BadParameter:
-            try:
-                if part.strip().isdecimal():  # 24 what?
-                    raise
-                name, limit = "retain_bytes", size(part)
-            except click.BadParameter:
-                message = f"{part!r} is neither a time span (24h, 7d) nor a size (10GiB)"
-                raise click.BadParameter(message) from None
+        elif found is not None and found[2] and found[2].upper() in _BYTES:  # else 24 what?
+            name, limit = "retain_bytes", size(part)
+        else:
+            message = f"{part!r} is neither a time span (24h, 7d) nor a size (10GiB)"
+            raise click.BadParameter(message)
         if name in limits:
             raise click.BadParameter(f"{value!r} has two limits of one kind; one span, one size")
         if limit < 1:

@@ -153,6 +153,8 @@ def test_time_spans() -> None:
     for wrong in ("", "5", "5w", "-1s", "1s1s", "m"):
         with pytest.raises(click.BadParameter, match="time span"):
             shared.span(wrong)
+    with pytest.raises(click.BadParameter, match="too long; the limit is 999999999d"):
+        shared.span("1000000000d")
 
 
 def test_moments() -> None:
@@ -173,6 +175,9 @@ def test_sizes() -> None:
     for wrong in ("", "1T", "-1", "0", "K"):
         with pytest.raises(click.BadParameter):
             shared.size(wrong)
+    for wrong in ("9" * 400 + "K", "4294967297G"):
+        with pytest.raises(click.BadParameter, match="too large; the limit is 4294967296G"):
+            shared.size(wrong)
 
 
 def test_retention() -> None:
@@ -187,6 +192,9 @@ def test_retention() -> None:
         assert shared.retention(text) == found
     for wrong in ("", "24", "x", "24h,1h", "1G,2G", "0s", "24h,", "0"):
         with pytest.raises(click.BadParameter):
+            shared.retention(wrong)
+    for wrong, why in {"1000000000d": "too long", "4294967297G": "too large"}.items():
+        with pytest.raises(click.BadParameter, match=why):
             shared.retention(wrong)
 
 
