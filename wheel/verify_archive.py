@@ -23,7 +23,12 @@ from .verify import verify_slot
 def verify_archive(files: Files) -> Iterator[Checked]:
     """Every kept file, day by day; then, by a note, where the kept journal has a gap."""
     segments: list[tuple[str, int]] = []  # path, one past its last entry
-    for day in files.list(ARCHIVE_DIRECTORY):
+    try:
+        days = files.list(ARCHIVE_DIRECTORY)
+    except NotADirectoryError:
+        yield _foreign(ARCHIVE_DIRECTORY, "a folder")
+        return
+    for day in days:
         for part in (JOURNAL_DIRECTORY, SLOT_DIRECTORY):
             folder = f"{ARCHIVE_DIRECTORY}/{day}/{part}"
             try:

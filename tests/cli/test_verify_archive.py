@@ -92,3 +92,12 @@ def test_a_gap_and_a_foreign_file_are_notes(root: Path) -> None:
     assert any("entries between were not kept" in text for text in found)
     assert any("unknown file" in text for text in found)
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("place", ["archive", "archive/2027-01-15", "archive/2027-01-15/slots"])
+def test_a_file_in_the_place_of_a_folder_is_no_error(root: Path, place: str) -> None:
+    shutil.rmtree(root / place)
+    (root / place).write_text("mine")
+    report = verify(root)
+    assert report["invalid"] == 0
+    assert [one["path"] for one in report["notes"]] == (["archive"] if place == "archive" else [])
