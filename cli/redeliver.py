@@ -178,6 +178,8 @@ def _show(asked: Asked, tally: Tally) -> None:
         say(f"  left out: {tally.cancelled:,} cancelled")
     if tally.in_doubt:
         say(f"  left out: {tally.in_doubt:,} of which no peer says that they were committed")
+    if tally.missing:
+        say(f"  not sent: those among {tally.missing:,} messages of any topic whose journal is gone")
     if tally.damaged:
         say(f"  {tally.damaged:,} places cannot be read, what stood there is not sent:")
         for text in tally.damage:
@@ -280,6 +282,7 @@ def _finish(asked: Asked, tally: Tally, sending: _Sending) -> None:
                 "cancelled": tally.cancelled,
                 "in_doubt": tally.in_doubt,
                 "damaged": tally.damaged,
+                "missing": tally.missing,
                 "skipped": asked.skip,
                 "sent": sending.sent,
                 "refused": sending.refused,

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +77,8 @@ class Tally:
     """What could not be read, the first few."""
     damaged: int = 0
     """How many such places there are."""
+    missing: int = 0
+    """Rows of any topic and time between those that were read, of which no journal has the entry."""
     topics: set[str] = field(default_factory=set)
     """Some of the topics that there are messages for, due in that time."""
 
@@ -164,7 +167,8 @@ class Redelivery:
 
     def _messages(self, tally: Tally, progress: Progress) -> Iterator[pa.RecordBatch]:
         """Each message once (schema ``ROW``), in the order of the offsets."""
-        streams = {peer: self._of_peer(peer, tally, progress) for peer in self._files}
+        stretches = _Stretches()
+        streams = {peer: self._of_peer(peer, tally, progress, stretches) for peer in self._files}
         reached = dict.fromkeys(streams, -1)
         held: list[_Picked] = []
         done = -1
@@ -185,6 +189,7 @@ class Redelivery:
             if ready:
                 yield from self._union(ready, done, tally)
             done = horizon
+        tally.missing = stretches.missing()
 
     def _union(self, parts: list[_Picked], done: int, tally: Tally) -> Iterator[pa.RecordBatch]:
         rows = pa.concat_batches([part.rows for part in parts])
@@ -204,14 +209,15 @@ class Redelivery:
             yield rows.take(from_numpy(wanted.astype(np.int64), pa.int64()))
 
     def _of_peer(
-        self, peer: int, tally: Tally, progress: Progress
+        self, peer: int, tally: Tally, progress: Progress, stretches: _Stretches
     ) -> Iterator[tuple[list[_Picked], int]]:
         """What one peer's journal has, and up to which offset it was read."""
         for file in self._files[peer]:
             for event in read(file):
                 if isinstance(event, Rows):
-                    rows = event.rows
-                    yield self._pick(peer, rows, tally), int(times(rows, "offset").max())
+                    rows, offset = event.rows, times(event.rows, "offset")
+                    stretches.add(peer, offset)
+                    yield self._pick(peer, rows, tally), int(offset.max())
                 elif isinstance(event, MarkSeen):
                     self._proven[peer] = max(self._proven[peer], event.marks.main.L + 1)
                 elif isinstance(event, Problem):
@@ -240,6 +246,29 @@ class Redelivery:
         if not mask.any():
             return []
         return [_Picked(rows.filter(pa.array(mask)), ~sure[mask])]
+
+
+class _Stretches:
+    """Which offsets the journals have, as few ranges a peer as there are gaps."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, list[tuple[int, int]]] = {}
+
+    def add(self, peer: int, offset: Int64s) -> None:
+        found = self._found.setdefault(peer, [])
+        for part in np.split(offset, np.flatnonzero(np.diff(offset) != 1) + 1):
+            base, end = int(part[0]), int(part[-1]) + 1
+            if found and found[-1][1] == base:
+                base, _ = found.pop()
+            found.append((base, end))
+
+    def missing(self) -> int:
+        """How many offsets between the first and the last no peer has."""
+        missing, reached = 0, -1
+        for base, end in sorted(chain.from_iterable(self._found.values())):
+            missing += max(0, base - reached) if reached >= 0 else 0
+            reached = max(reached, end)
+        return missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,12 @@ from slotwheel.replay.context import Options
 from slotwheel.replay.layout import Wanted, find
 from slotwheel.replay.proof import prove
 from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, with_header
+from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.rows import header_column
+from slotwheel.wheel.scan import walk
 from slotwheel.wheel.schema import INPUT, Int64s, times
 from support import replayrun
+from support.datadirs import SinkNode, messages
 from support.nodeprocess import NodeProcess, run_cli
 from support.replayrun import LATER_MS, NOW_MS, START_MS, TOPIC, Run, flip
 
@@ -124,8 +127,27 @@ def test_peers_of_which_each_lacks_something_else(tmp_path: Path) -> None:
             segment.unlink()
     found = redelivery(directories)
     assert ids(again(found)) == ids_of(run, expected(run))
-    alone = ids(again(redelivery(directories[:1])))
+    assert found.tally().missing == 0
+    one = redelivery(directories[:1])
+    alone = ids(again(one))
     assert 0 < len(alone) < len(expected(run))
+    assert one.tally().missing > 0
+
+
+def test_how_many_are_gone_is_known(tmp_path: Path) -> None:
+    node = SinkNode(tmp_path, segment_bytes=2_000, retain_bytes=1 << 30)
+    for number in range(8):
+        node.append(messages([1_800_000_000_000 + 1_000 * number + step for step in range(20)]))
+        node.spill()
+    node.close()
+    kept = sorted((tmp_path / "archive").glob("*/journal/*"))
+    rows = [sum(one.entry.count for one in walk(OsFiles(tmp_path), str(path))) for path in kept]
+    for path in kept[2:4]:
+        path.unlink()
+    tally = redelivery([str(tmp_path)], Selection("orders", 0, 1 << 60)).tally()
+    assert (tally.missing, tally.messages) == (sum(rows[2:4]), 160 - sum(rows[2:4]))
+    assert tally.missing > 0
+    assert tally.damaged == 0
 
 
 @pytest.mark.parametrize("skip", [1, 99, 1_000, 3_500])
