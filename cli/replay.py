@@ -22,6 +22,7 @@ from ..wheel.errors import InvalidConfiguration
 from .audit import Asked, follow_options, run_audit
 from .redeliver import redeliver_options
 from .shared import json_option, moment, span
+from .sparkprogress import SparkProgress
 from .verdict import print_verdict
 
 if TYPE_CHECKING:
@@ -246,15 +247,17 @@ def _prove(
     more: dict[str, str],
 ) -> Verdict:
     from ..replay.proof import prove
-    from ..replay.session import session
+    from ..replay.session import interruptible, session
 
-    console = Console(stderr=True)
-    nbytes = sum(file.nbytes for file in layout.files)
-    with console.status("starting Spark") as status:
-        if not console.is_terminal:
-            click.echo(f"replaying {len(layout.files):,} files, {nbytes:,} bytes", err=True)
+    def work() -> Verdict:
         with session(master, driver_memory=driver_memory, more=more) as spark:
-            return prove(spark, layout, options, kafka=kafka, progress=status.update)
+            progress.watch(spark.sparkContext.statusTracker())
+            return prove(spark, layout, options, kafka=kafka, progress=progress.phase)
+
+    nbytes = sum(file.nbytes for file in layout.files)
+    click.echo(f"replaying {len(layout.files):,} files, {nbytes:,} bytes", err=True)
+    with SparkProgress(Console(stderr=True)) as progress:
+        return interruptible(work)
 
 
 def _check_spark(*, started: bool) -> None:

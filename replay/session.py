@@ -9,13 +9,19 @@ Rules
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
@@ -23,12 +29,18 @@ from pyspark.sql import SparkSession
 
 from .connector import PACKAGES, not_fetched
 
+T = TypeVar("T")
 APP_NAME = "slotwheel replay"
 SUBMITTED = ""
 """The master of a Spark that ``spark-submit`` started."""
+_ENDS_S = 5.0
+"""How long an interrupted proof may take to notice that Spark is gone."""
+# The gateway's own level: a Python shell would be told how to change it, and so would we.
 _LOGGING = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
@@ -57,6 +69,41 @@ def session(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def interruptible(work: Callable[[], T]) -> T:
+    """Do work that starts Spark and ends it, in a thread: Ctrl-C in the midst of a call to Java
+    would leave calls that nobody can make sense of. Called in the main thread; at Ctrl-C the Java
+    process is ended, whatever it is doing."""
+    before = _children()
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=run, name="replay", daemon=True)
+    thread.start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        logging.disable()  # what breaks from now on is no news
+        deadline = time.monotonic() + _ENDS_S
+        while thread.is_alive() and time.monotonic() < deadline:
+            for pid in _children() - before:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            thread.join(0.1)
+        raise
+
+
+def _children() -> set[int]:
+    """Processes that this one has started. Spark's Java process is among them as soon as it runs;
+    PySpark names it only when it has answered."""
+    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    return {int(pid) for text in lists for pid in text.split()}
+
+
 def _submitted() -> SparkSession:
     return SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
 
@@ -64,8 +111,8 @@ def _submitted() -> SparkSession:
 def _start(
     master: str, driver_memory: str, more: Mapping[str, str] | None, folder: Path
 ) -> SparkSession:
-    logging = folder / "log4j2.properties"
-    logging.write_text(_LOGGING, "utf-8")
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(_LOGGING, "utf-8")
     settings: dict[str, Any] = {
         "spark.app.name": APP_NAME,
         "spark.master": master,
@@ -73,7 +120,7 @@ def _start(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
         **(more or {}),
     }
     local = master.startswith("local")

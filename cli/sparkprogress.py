@@ -1,0 +1,86 @@
+"""How far a proof has come: what is done now, and how many of Spark's tasks are done.
+
+On a terminal only, on standard error. Spark is asked in a thread of its own: a call to Java may
+take a while, and what is shown should not wait for it. Tasks are those of the stages that began
+since the last change of what is done; those of later stages are not known yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+_EVERY_S = 0.3
+
+
+class SparkProgress:
+    """Shown while the ``with`` block runs, and gone behind it."""
+
+    def __init__(self, console: Console) -> None:
+        self._shown = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("tasks"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._line = self._shown.add_task("starting Spark", total=None)
+        self._lock = threading.Lock()
+        self._stages: dict[int, tuple[int, int]] = {}
+        """Tasks that are done, and all, of each stage since the last change."""
+        self._before = -1
+        """The last stage of what was done before."""
+        self._ended = threading.Event()
+
+    def phase(self, text: str) -> None:
+        """What is done from now on."""
+        with self._lock:
+            self._before = max(self._stages, default=self._before)
+            self._stages = {}
+        self._shown.reset(self._line, description=text, total=None)
+
+    def watch(self, tracker: Any) -> None:
+        """``tracker``: ``statusTracker()`` of a running Spark."""
+        if not self._shown.disable:
+            threading.Thread(target=self._watch, args=(tracker,), daemon=True).start()
+
+    def __enter__(self) -> Self:
+        self._shown.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._shown.stop()
+
+    def _watch(self, tracker: Any) -> None:
+        while not self._ended.wait(_EVERY_S):
+            try:
+                self._look(tracker)
+            except Exception:
+                return  # Spark has ended; whoever uses it says so
+
+    def _look(self, tracker: Any) -> None:
+        active = {number: tracker.getStageInfo(number) for number in tracker.getActiveStageIds()}
+        with self._lock:
+            for number, (_, total) in self._stages.items():
+                if number not in active:
+                    self._stages[number] = total, total
+            for number, stage in active.items():
+                if stage is not None and number > self._before:
+                    self._stages[number] = stage.numCompletedTasks, stage.numTasks
+            done = sum(part[0] for part in self._stages.values())
+            total = sum(part[1] for part in self._stages.values())
+        if total:
+            self._shown.update(self._line, completed=done, total=total)
