@@ -189,12 +189,14 @@ def _arrow_file(
 ) -> Iterator[Callable[[pa.RecordBatch], None]]:
     """Give what writes a batch. ``schema``: None for that of the first batch; without any, there is
     no file. ``keep``: being interrupted is how it is meant to end."""
-    part = path.with_name(path.name + ".part")
+    # What is no file (a pipe, a device) is written to, not replaced.
+    is_file = path.is_file() or not path.exists()
+    part = path.with_name(path.name + ".part") if is_file else path
     writer: Any = None
     with ExitStack() as stack:
 
         def begin(schema: pa.Schema) -> Any:
-            sink = stack.enter_context(pa.OSFile(str(part), "wb"))
+            sink: Any = stack.enter_context(part.open("wb"))
             return stack.enter_context(pa.ipc.new_stream(sink, schema))
 
         def write(batch: pa.RecordBatch) -> None:
@@ -211,7 +213,9 @@ def _arrow_file(
             whole = True
         finally:
             stack.close()
-            if writer is not None and whole:
+            if not is_file:
+                pass
+            elif writer is not None and whole:
                 part.replace(path)
             else:
                 part.unlink(missing_ok=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,21 @@ def test_an_arrow_stream_has_every_column(node: SinkNode, tmp_path: Path) -> Non
         table = stream.read_all()
     assert table.column("key").to_pylist() == ODD[:4]
     assert table.schema.metadata[b"slotwheel.topic"] == b"odd"
+
+
+def test_an_arrow_stream_into_a_pipe_goes_there_and_leaves_it(
+    node: SinkNode, tmp_path: Path
+) -> None:
+    node.append(odd_rows(START_MS))
+    node.deliver(START_MS + 5)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        assert run(["consume", "odd", "--data", str(node.path), "--arrow", str(pipe)]) == 0
+        assert pa.ipc.open_stream(read.result(20)).read_all().num_rows == 5
+    assert pipe.is_fifo()
+    assert not pipe.with_name("pipe.part").exists()
 
 
 def test_what_is_not_there_is_refused(node: SinkNode, capsys: pytest.CaptureFixture[str]) -> None:
