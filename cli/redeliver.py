@@ -179,7 +179,9 @@ def _show(asked: Asked, tally: Tally) -> None:
     if tally.in_doubt:
         say(f"  left out: {tally.in_doubt:,} of which no peer says that they were committed")
     if tally.missing:
-        say(f"  not sent: those among {tally.missing:,} messages of any topic whose journal is gone")
+        say(
+            f"  not sent: those among {tally.missing:,} messages of any topic whose journal is gone"
+        )
     if tally.damaged:
         say(f"  {tally.damaged:,} places cannot be read, what stood there is not sent:")
         for text in tally.damage:

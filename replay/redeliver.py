@@ -78,7 +78,7 @@ class Tally:
     damaged: int = 0
     """How many such places there are."""
     missing: int = 0
-    """Rows of any topic and time between those that were read, of which no journal has the entry."""
+    """Rows of any topic and time, between those that were read, whose entries no journal has."""
     topics: set[str] = field(default_factory=set)
     """Some of the topics that there are messages for, due in that time."""
 
