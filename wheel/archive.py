@@ -232,6 +232,8 @@ class Archive:
         wanted = max(0, self._free_wanted - self._files.free_bytes())
         oldest_ms = now_ms - self._retain_ms if self._retain_ms else None
         most = self._retain_bytes or self.bytes
+        if self.bytes > most:
+            self._forget_deleted()
         evicted = 0
         while evicted < _EVICTED_MAX and (kept := self._oldest()) is not None:
             time_ms, nbytes, path = kept
@@ -251,6 +253,17 @@ class Archive:
             wanted -= nbytes
             evicted += 1
         return evicted
+
+    def _forget_deleted(self) -> None:
+        """Days that somebody has deleted: what is older shall not go because of their bytes."""
+        try:
+            there = self._files.list(ARCHIVE_DIRECTORY)
+        except OSError:
+            return
+        for day in self._days.keys() - set(there):
+            self.bytes -= self._days.pop(day)
+            if day == self._front:
+                self._front, self._queue = None, deque()
 
     def _oldest(self) -> _Kept | None:
         while not self._queue:

@@ -342,3 +342,19 @@ def test_what_is_taken_back_is_so_durably() -> None:
     archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
     archive.take_back(archive.keep_slots({7: slot(files, 7)}, NOW))
     assert kept(files.survivors("durable"), "slots") == []
+
+
+@pytest.mark.parametrize("deleted", [0, 1, 2])
+def test_the_bytes_of_a_deleted_day_cost_nothing_else(tmp_path: Path, deleted: int) -> None:
+    files = OsFiles(tmp_path)
+    archive = Archive(files, replace(CONFIG, retain_bytes=2_400))
+    for day in range(3):
+        keep(archive, files, range(day * 10, day * 10 + 8), NOW + day * DAY_MS)
+    assert archive.trim(NOW) == 0
+    archive._oldest()
+    shutil.rmtree(tmp_path / f"archive/2026-11-{21 + deleted}")
+    keep(archive, files, range(30, 38), NOW + 3 * DAY_MS)
+    assert archive.trim(NOW + 3 * DAY_MS) == 0
+    assert (archive.bytes, len(names(files))) == (2_400, 24)
+    keep(archive, files, range(38, 40), NOW + 3 * DAY_MS)
+    assert archive.trim(NOW + 3 * DAY_MS) == 2
