@@ -9,6 +9,7 @@ What is stored is known in order; so whatever stops it, the command ends by sayi
 from __future__ import annotations
 
 import functools
+import signal
 import sys
 import time
 from collections import deque
@@ -155,11 +156,14 @@ def redeliver(asked: Asked) -> int:
         click.echo("Nothing was sent.", err=True)
         return 1
     sending = _Sending(asked.skip)
+    # To be told to end is to be interrupted: it has to be said how far it came.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _send(asked, tally, redelivery, sending)
     finally:
         sending.settle_rest()
         _finish(asked, tally, sending)
+        signal.signal(signal.SIGTERM, before)
     return 1 if sending.refused else 0
 
 

@@ -235,7 +235,8 @@ def test_it_ends_with_how_to_go_on(
         server.close()
 
 
-def test_ctrl_c_while_sending(directories: list[str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_sending(directories: list[str], number: signal.Signals) -> None:
     """The node takes nothing at the moment, and whoever waits for it has had enough."""
     wheel = FakeWheel()
     wheel.has_room.clear()
@@ -253,7 +254,7 @@ def test_ctrl_c_while_sending(directories: list[str]) -> None:
         while "due at once" not in process.stderr.readline():
             assert process.poll() is None
         time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, error = process.communicate(timeout=20)
     finally:
         process.kill()
