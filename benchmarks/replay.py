@@ -115,7 +115,7 @@ def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
 
     read = _timed(source)
     scan_ = _timed(scanned)
-    _forget_peaks()
+    before = _forget_peaks()
     proof = _timed(lambda: _prove(spark, files))
     verdict = proof.found
     if not verdict.proven or verdict.counts["delivered"] != total:
@@ -132,8 +132,9 @@ def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
         share = f"; {raw.seconds / step.seconds:.1%} of the bare Arrow read"
         text = f"{rate / 1e6:.2f} M ({step.seconds:.1f} s{used}{share if step is not raw else ''})"
         report.figure(f"{name} {at}, rows/s", rate, text, goal)
-    for name, peak in _driver_peaks().items():
-        report.figure(f"{name}'s peak {at}, MB", peak / 1e6, f"{peak / 1e6:.0f}", "flat")
+    for name, peak in _driver_resident("VmHWM").items():
+        text = f"{peak / 1e6:.0f} (before the proof {before[name] / 1e6:.0f})"
+        report.figure(f"{name}'s peak {at}, MB", peak / 1e6, text, "flat")
 
 
 def _check(spark: Any, files: Sequence[File], total: int) -> None:
@@ -189,20 +190,21 @@ def _driver() -> dict[str, int]:
     return {"driver (Python)": me.pid, "driver and tasks (JVM)": java.pid}
 
 
-def _forget_peaks() -> None:
-    """What was resident until now is not the proof's."""
+def _forget_peaks() -> dict[str, int]:
+    """What was resident until now is not the proof's. Bytes that are resident now."""
     for pid in _driver().values():
         Path(f"/proc/{pid}/clear_refs").write_text("5")
+    return _driver_resident("VmRSS")
 
 
-def _driver_peaks() -> dict[str, int]:
-    """Bytes resident at most since ``_forget_peaks``."""
-    peaks = {}
+def _driver_resident(measure: str) -> dict[str, int]:
+    """Bytes, now (``VmRSS``), or at most since ``_forget_peaks`` (``VmHWM``)."""
+    found = {}
     for name, pid in _driver().items():
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-        peaks[name] = int(peak) << 10
-    return peaks
+        (kib,) = (line.split()[1] for line in lines if line.startswith(f"{measure}:"))
+        found[name] = int(kib) << 10
+    return found
 
 
 def _bare(files: Sequence[File]) -> int:
