@@ -252,7 +252,13 @@ def _prove(
     def work() -> Verdict:
         with session(master, driver_memory=driver_memory, more=more) as spark:
             progress.watch(spark.sparkContext.statusTracker())
-            return prove(spark, layout, options, kafka=kafka, progress=progress.phase)
+            try:
+                return prove(spark, layout, options, kafka=kafka, progress=progress.phase)
+            except Exception as error:
+                failure = None if kafka is None else kafka.failure(error)
+                if failure is None:
+                    raise
+                raise failure from error
 
     nbytes = sum(file.nbytes for file in layout.files)
     click.echo(f"replaying {len(layout.files):,} files, {nbytes:,} bytes", err=True)

@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +28,10 @@ from .connector import PACKAGE
 from .summary import TOPICS_MAX
 
 FORMAT = "kafka"
+_JAVA_ROOMS = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.")
+_JAVA_ERROR = re.compile(r"(?:Timeout|Kafka|Offset|Partition)\w*Exception: ([^\n]+)")
 _TIMEOUT_MS = 5_000
+_SILENT_MS = 15_000
 _NAMED_MAX = 20
 """Topics or partitions in a note."""
 
@@ -83,6 +87,18 @@ class KafkaTopics:
             )
         return self._source(spark, found) if found else None
 
+    def failure(self, error: Exception) -> KafkaUnreachable | None:
+        """What it means that Spark's source failed, as it tells it; None: something else did."""
+        text = str(error)
+        if "Traceback" in text or not any(room in text for room in _JAVA_ROOMS):
+            return None
+        found = _JAVA_ERROR.search(text)
+        what = found[1] if found else text.partition("\n")[0]
+        return KafkaUnreachable(
+            f"Kafka at {self._bootstrap} failed while it was read: {what}",
+            remedy="Try again when its brokers answer",
+        )
+
     def notes(self) -> list[str]:
         """What ``records`` found out, for a person."""
         return self._notes
@@ -95,6 +111,11 @@ class KafkaTopics:
             "startingOffsets": "earliest",
             "endingOffsets": "latest",
             "includeHeaders": "true",
+            # A broker that fails meanwhile ends it within a minute, and not after three.
+            "kafka.default.api.timeout.ms": str(_SILENT_MS),
+            "kafka.request.timeout.ms": str(_SILENT_MS),
+            "kafkaConsumer.pollTimeoutMs": str(2 * _SILENT_MS),
+            "fetchOffset.numRetries": "1",
             # A topic of one partition is read by all cores as well.
             "minPartitions": str(spark.sparkContext.defaultParallelism),
         }
