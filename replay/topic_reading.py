@@ -31,6 +31,7 @@ from .files import RECEIPTS, File
 
 DUMP_VERSION = "1"
 RECEIPTS_VERSION = "1"
+_BEGIN = b"\xff\xff\xff\xff"  # of an Arrow IPC stream
 
 
 def read_topic(file: File) -> Iterator[Event]:
@@ -107,6 +108,8 @@ def read_stream(file: File) -> Iterator[Event]:
             return
         rows = _Gathered(file)
         try:
+            _check_begin(file, source.read(len(_BEGIN)))
+            source.seek(0)
             reader = pa.ipc.open_stream(source)
             _check_stream(file, reader.schema, is_receipts)
             rows.of(reader.schema)
@@ -126,6 +129,14 @@ def read_stream(file: File) -> Iterator[Event]:
                 yield Ended(file, damaged=True)
         else:
             yield Ended(file)
+
+
+def _check_begin(file: File, head: bytes) -> None:
+    """What is no Arrow stream is no torn one either: it would pass as receipts that promise none.
+    Errors: ``Damaged``."""
+    if not _BEGIN.startswith(head):
+        wanted = f"a {file.kind} file: an Arrow IPC stream"
+        raise Damaged(file.path, 0, expected=wanted, found=f"a file that begins with {head!r}")
 
 
 def _check_stream(file: File, schema: pa.Schema, is_receipts: bool) -> None:

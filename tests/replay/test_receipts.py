@@ -111,6 +111,18 @@ def test_a_file_whose_producer_was_killed(spark: Any, tmp_path: Path) -> None:
     assert proof_of(spark, run.write(tmp_path), receipts).proven
 
 
+def test_a_file_that_holds_no_receipts(spark: Any, tmp_path: Path) -> None:
+    """Taken for a torn one, it would pass: nothing was promised. One torn at its begin may be."""
+    path = tmp_path / "receipts"
+    path.write_text("2026-11-21T08:56:30.130Z info recovered", "utf-8")
+    directories = replayrun.made().write(tmp_path)
+    verdict = proof_of(spark, directories, str(path))
+    assert verdict.reasons == ["damaged: 1"]
+    assert "a receipts file" in verdict.problems[0].text
+    path.write_bytes(b"\xff\xff")
+    assert proof_of(spark, directories, str(path)).proven
+
+
 def test_a_node_and_its_producer(spark: Any, tmp_path: Path) -> None:
     """Every kind of content, through a real node: client and proof agree on each digest."""
     odd: list[bytes | None] = [None, b"", b"k" * 127, b"k" * 130, b"\0\0", "ä".encode()]
