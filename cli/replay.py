@@ -274,7 +274,16 @@ def _check_spark(*, started: bool) -> None:
         raise InvalidConfiguration(
             "PySpark is not installed", remedy="Run: pip install 'slotwheel[replay]'"
         ) from None
-    if not started and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    if started:
+        return
+    home = os.environ.get("JAVA_HOME")
+    if home and shutil.which("java", path=os.path.join(home, "bin")) is None:  # noqa: PTH118
+        raise InvalidConfiguration(
+            "there is no bin/java where JAVA_HOME says",
+            got=home,
+            remedy="Correct it, or unset it: then the java in PATH is taken",
+        )
+    if not home and shutil.which("java") is None:
         raise InvalidConfiguration(
             "there is no Java, which Spark needs",
             limit="17 or newer",

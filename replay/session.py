@@ -27,6 +27,7 @@ from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from ..wheel.errors import InvalidConfiguration
 from .connector import PACKAGES, not_fetched
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ SUBMITTED = ""
 """The master of a Spark that ``spark-submit`` started."""
 _ENDS_S = 5.0
 """How long an interrupted proof may take to notice that Spark is gone."""
+_NO_JAVA = "JAVA_GATEWAY_EXITED"
 # The gateway's own level: a Python shell would be told how to change it, and so would we.
 _LOGGING = """
 rootLogger.level = error
@@ -56,7 +58,8 @@ def session(
     """A session on ``master``, stopped at the end. ``driver_memory``: of the Java process, which
     with a local master does all the work; ``more``: further settings (``connector.py``).
 
-    Errors: ``InvalidConfiguration``: a package that Spark was told to fetch cannot be had.
+    Errors: ``InvalidConfiguration``: Java does not start, or a package that Spark was told to fetch
+    cannot be had.
     """
     folder = Path(tempfile.mkdtemp(prefix="slotwheel-replay-"))
     try:
@@ -132,9 +135,19 @@ def _start(
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.shuffle.partitions": "8",
         }
-    if PACKAGES in settings:
-        _fetch(settings, folder / "output.txt")
-    found = SparkSession.builder.config(map=settings).getOrCreate()
+    try:
+        if PACKAGES in settings:
+            _fetch(settings, folder / "output.txt")
+        found = SparkSession.builder.config(map=settings).getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != _NO_JAVA:
+            raise
+        raise InvalidConfiguration(
+            "Spark's Java process did not start; what it said stands above",
+            limit="Java 17 or newer",
+            remedy="Look which one JAVA_HOME names or, without it, `java -version`;"
+            " and whether --driver-memory is to be had",
+        ) from None
     if local:
         # Otherwise whatever `python3` is runs the tasks; Spark reads this from the environment.
         found.sparkContext.pythonExec = sys.executable

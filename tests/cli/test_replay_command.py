@@ -56,3 +56,18 @@ def test_wrong_usage(tmp_path: Path) -> None:
         done = run_cli("replay", *arguments)
         assert done.returncode == 2, done.stderr
         assert text in done.stderr
+
+
+def test_a_java_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
+    done = run_cli("replay", str(tmp_path), JAVA_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "no bin/java where JAVA_HOME says" in done.stderr
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho this one is too old >&2\nexit 1\n", "utf-8")
+    java.chmod(0o755)
+    done = run_cli("replay", str(tmp_path), JAVA_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "this one is too old" in done.stderr
+    assert "Spark's Java process did not start" in done.stderr
+    assert "defect" not in done.stderr
