@@ -24,7 +24,8 @@ GIB = 1024 * MIB
 SIZE_MAX = 1 << 62
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
-_BYTES = {"": 1, "B": 1, "K": KIB, "KIB": KIB, "M": MIB, "MIB": MIB, "G": GIB, "GIB": GIB}
+_BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
+_BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -97,7 +98,10 @@ def retention(value: str | Retention) -> Retention:
         elif found is not None and found[2] and found[2].upper() in _BYTES:  # else 24 what?
             name, limit = "retain_bytes", size(part)
         else:
-            message = f"{part!r} is neither a time span (24h, 7d) nor a size (10GiB)"
+            message = (
+                f"{part!r} is neither a time span (24h, 7d) nor a size (10GiB);"
+                " units are s, m, h, d, and K, M, G, T"
+            )
             raise click.BadParameter(message)
         if name in limits:
             raise click.BadParameter(f"{value!r} has two limits of one kind; one span, one size")

@@ -222,9 +222,9 @@ def test_a_file_that_is_not_there(
 def test_retention_is_a_span_or_a_size(
     started: list[NodeConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments in ((), ("--retain", "24h"), ("--retain", "2h,10GiB")):
+    for arguments in ((), ("--retain", "24h"), ("--retain", "2h,10GiB"), ("--retain", "1.5T")):
         assert run(*arguments) == 0
     kept = [(config.wheel.retain_ms, config.wheel.retain_bytes) for config in started]
-    assert kept == [(0, 0), (86_400_000, 0), (7_200_000, 10 << 30)]
+    assert kept == [(0, 0), (86_400_000, 0), (7_200_000, 10 << 30), (0, 3 << 39)]
     assert run("--retain", "everything") == 2
     assert "neither a time span (24h, 7d) nor a size (10GiB)" in capsys.readouterr().err
