@@ -34,11 +34,14 @@ def print_verdict(verdict: Verdict) -> None:
         rows = f"{pair.equal:,} rows equal, {pair.different:,} not"
         table.add_row(f"{pair.left} and {pair.right}", rows)
     console.print(table)
+    if verdict.proven and verdict.problems:
+        click.echo("These do not fail the proof:")
     for problem in verdict.problems[:_SHOWN]:
         where = problem.id or problem.file
         click.echo(f"{problem.kind}: {where}: {problem.text}")
     total = sum(verdict.problem_counts.values())
     if total > _SHOWN:
-        click.echo(f"… and {total - min(_SHOWN, len(verdict.problems)):,} more")
+        more = total - min(_SHOWN, len(verdict.problems))
+        click.echo(f"… and {more:,} more; --report DIR and --json list them")
     for note in verdict.notes:
         click.echo(f"note: {note}")

@@ -157,6 +157,7 @@ def _problems(verdict: Verdict) -> str:
     rows = [[one.kind, one.id or one.file, one.text] for one in verdict.problems]
     return (
         "<h2>Problems</h2>"
+        + ('<p class="soft">None of these fails the proof.</p>' if verdict.proven else "")
         + _table(("", "how many"), kinds)
         + cut
         + _table(("kind", "message or file", "what"), rows, numbers=False)
