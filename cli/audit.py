@@ -159,7 +159,7 @@ def _note(line: Mapping[str, Any]) -> None:
     begin, end = _clock(line["window_ms"]), _clock(line["end_ms"])
     again = ", again" if line["again"] else ""
     late = line["lateness_ms"]
-    lateness = "" if late is None else "; late by {} ms, p99 {}, max {}".format(*late)
+    lateness = "" if late is None else "; late by p50 {}, p99 {}, max {} ms".format(*late)
     click.echo(f"{begin} to {end}{again}: {_counts(line)}{_flagged(line)}{lateness}", err=True)
 
 
