@@ -115,7 +115,8 @@ def print_faults(summary: Summary) -> None:
 
 def print_replay(receipts: Path, *directories: Path) -> None:
     """How to prove it once more, by other means."""
-    click.echo("Let Spark prove it from the files and the client's receipts (README.md, Prove it):")
+    click.echo("Let Spark prove it from the files and the client's receipts (README.md, Prove it);")
+    click.echo(f"needs Java 17, and once: {sys.executable} -m pip install 'slotwheel[replay]'")
     where = " ".join(str(directory) for directory in directories)
     click.echo(f"  {program()} replay {where} --receipts {receipts}")
 
