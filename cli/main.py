@@ -60,13 +60,14 @@ class Commands(click.Group):
 
 
 def prepare(command: click.Command) -> None:
-    """What holds for every command: ``--some-option`` is also read from ``SLOTWHEEL_SOME_OPTION``,
-    and with ``--json`` errors are JSON, too."""
+    """What holds for every command: ``--some-option`` is also read from ``SLOTWHEEL_SOME_OPTION``
+    unless it names a variable of its own, and with ``--json`` errors are JSON, too."""
     command.context_settings.setdefault("max_content_width", 100)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             longest = max(parameter.opts, key=len).lstrip("-")
-            parameter.envvar = f"{PREFIX}_{longest.replace('-', '_').upper()}"
+            if parameter.envvar is None:
+                parameter.envvar = f"{PREFIX}_{longest.replace('-', '_').upper()}"
             parameter.show_envvar = True
             if "--json" in parameter.opts:
                 parameter.callback = note_json

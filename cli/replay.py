@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -56,6 +57,7 @@ def _brokers(value: str) -> str:
 @click.option(
     "--kafka",
     type=_brokers,
+    envvar="SLOTWHEEL_REPLAY_KAFKA",  # SLOTWHEEL_KAFKA is a setting of the node's Kafka client
     metavar="HOST:PORT,…",
     help="Kafka's brokers, where messages were delivered.",
 )
@@ -272,7 +274,8 @@ def _check_spark(*, started: bool) -> None:
         import pyspark  # noqa: F401
     except ImportError:
         raise InvalidConfiguration(
-            "PySpark is not installed", remedy="Run: pip install 'slotwheel[replay]'"
+            "PySpark is not installed",
+            remedy=f"Run: {sys.executable} -m pip install 'slotwheel[replay]'",
         ) from None
     if started:
         return

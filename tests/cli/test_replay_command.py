@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from slotwheel.cli import main
 from support import replayrun
 from support.nodeprocess import run_cli
 
@@ -29,6 +32,15 @@ def test_a_lost_message(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("NOT PROVEN\n  lost: 1\n")
     assert f"lost: {run.id_of(offset)}: accepted for orders, and did not arrive" in done.stdout
+
+
+def test_a_variable_for_the_nodes_kafka_client_is_not_for_the_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTWHEEL_KAFKA", "linger_ms=5")
+    assert main.run(["replay", str(tmp_path / "nowhere")]) == 1
+    monkeypatch.setenv("SLOTWHEEL_REPLAY_KAFKA", "linger_ms=5")
+    assert main.run(["replay", str(tmp_path / "nowhere")]) == 2
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
