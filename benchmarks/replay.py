@@ -32,9 +32,9 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.delivery.topicfile import Block, IndexHeader, index_path, schema_of, segment_path
-from slotwheel.replay import layout, plan
-from slotwheel.replay.files import JOURNAL, File, Layout, Peer
-from slotwheel.replay.making import Terms
+from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.reading import layout, plan
+from slotwheel.replay.reading.files import JOURNAL, File, Layout, Peer
 from slotwheel.wheel.entry import HEADER_BYTES, Entry, Kind
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import IdMint
@@ -94,7 +94,7 @@ def run(report: Report, directory: Path, rows: int) -> None:
 
 
 def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
-    from slotwheel.replay.scan import scan, tasks_frame
+    from slotwheel.replay.facts.scan import scan, tasks_frame
 
     files = layout.find([str(data)]).files
     tasks = plan.tasks(files, 2)
@@ -139,7 +139,7 @@ def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
 
 def _check(spark: Any, files: Sequence[File], total: int) -> None:
     """The scan finds what was written, and nothing wrong. Workers are warm then, too."""
-    from slotwheel.replay.scan import scan, summaries, tasks_frame
+    from slotwheel.replay.facts.scan import scan, summaries, tasks_frame
 
     found = scan(tasks_frame(spark, plan.tasks(files, 2)), Terms(_GROUP, _KEY.hex())).persist()
     rows = sum(one.rows for one in summaries(found)[0])

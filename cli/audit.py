@@ -25,7 +25,7 @@ from .printing import quiet_pipe
 from .shared import span
 
 if TYPE_CHECKING:
-    from ..replay.audit import Settings
+    from ..replay.following.audit import Settings
 
 EXIT_INTERRUPTED = 130
 EVERY_S = 1.0
@@ -94,8 +94,8 @@ def run_audit(
     as_json: bool,
 ) -> int:
     """Follow until it is enough; the exit code. ``more``: settings of Spark."""
-    from ..replay.audit import Audit
-    from ..replay.follow import follow
+    from ..replay.following.audit import Audit
+    from ..replay.following.follow import follow
     from ..replay.session import session
     from ..replay.stream import find_group
 

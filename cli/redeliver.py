@@ -137,7 +137,7 @@ def _asked(values: dict[str, Any]) -> Asked:
 
 def redeliver(asked: Asked) -> int:
     """Count, ask, send; the exit code. Errors: what the node or the disk says."""
-    from ..replay.layout import Wanted, find
+    from ..replay.reading.layout import Wanted, find
     from ..replay.redeliver import Redelivery, Selection
 
     layout = find(asked.directories, wanted=Wanted(slots=False, topics=False))

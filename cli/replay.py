@@ -27,10 +27,10 @@ from .sparkprogress import SparkProgress
 from .verdict import print_verdict
 
 if TYPE_CHECKING:
-    from ..replay.context import Options
-    from ..replay.files import Layout
-    from ..replay.kafka_topics import KafkaTopics
-    from ..replay.verdict import Verdict
+    from ..replay.facts.kafka_topics import KafkaTopics
+    from ..replay.judging.context import Options
+    from ..replay.reading.files import Layout
+    from ..replay.report.verdict import Verdict
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
@@ -189,11 +189,11 @@ def command(
     if follow and kafka is not None and not topics:
         raise click.UsageError("--follow with --kafka needs each --topic")
     _check_spark(started=not master)
-    from ..replay.connector import connector_settings
-    from ..replay.context import Options
-    from ..replay.kafka_topics import KafkaTopics
-    from ..replay.layout import Wanted, find
-    from ..replay.report import write_report
+    from ..replay.facts.connector import connector_settings
+    from ..replay.facts.kafka_topics import KafkaTopics
+    from ..replay.judging.context import Options
+    from ..replay.reading.layout import Wanted, find
+    from ..replay.report.write import write_report
 
     delivered = None if kafka is None else KafkaTopics(kafka, topics, dead_letter_topic)
     more = {}
@@ -201,7 +201,7 @@ def command(
         delivered.check()
         more = connector_settings(kafka_jars) if master else {}
     if follow:
-        from ..replay.audit import Settings
+        from ..replay.following.audit import Settings
 
         settings = Settings(
             tuple(str(Path(path).resolve()) for path in directories),

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..replay.verdict import Verdict
+    from ..replay.report.verdict import Verdict
 
 _SHOWN = 20
 

@@ -24,18 +24,18 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from . import validators
-from .chunks import OrderChunk
-from .context import Context, Options, make_context
-from .files import DUMP, Layout
-from .integrity import problems_of
-from .judge import judge
-from .making import Terms
-from .plan import tasks
+from .facts.chunks import OrderChunk
+from .facts.integrity import problems_of
+from .facts.making import Terms
+from .facts.scan import scan, scan_records, summaries, tasks_frame
+from .facts.summary import FileSummary
+from .judging import validators
+from .judging.context import Context, Options, make_context
+from .judging.judge import judge
 from .problems import Problem
-from .scan import scan, scan_records, summaries, tasks_frame
-from .summary import FileSummary
-from .verdict import CLASSES, Input, Lateness, PairAgreement, Verdict
+from .reading.files import DUMP, Layout
+from .reading.plan import tasks
+from .report.verdict import CLASSES, Input, Lateness, PairAgreement, Verdict
 
 FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}
 BUCKETS_MAX = 2_000

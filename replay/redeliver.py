@@ -35,11 +35,11 @@ import pyarrow.compute as pc
 from ..wheel.rows import from_numpy
 from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, sizes, times
 from .bits import Bits
-from .events import Ended, MarkSeen, Rows
-from .files import JOURNAL, File, Layout
-from .making import Mask, Terms
+from .facts.making import Mask, Terms
 from .problems import Problem
-from .reading import read
+from .reading.events import Ended, MarkSeen, Rows
+from .reading.files import JOURNAL, File, Layout
+from .reading.read import read
 
 ID_HEADER = "slotwheel-redelivered-id"
 """The id that the message had when it was sent first."""

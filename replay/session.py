@@ -28,7 +28,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from ..wheel.errors import InvalidConfiguration
-from .connector import PACKAGES, not_fetched
+from .facts.connector import PACKAGES, not_fetched
 
 T = TypeVar("T")
 APP_NAME = "slotwheel replay"

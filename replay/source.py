@@ -29,11 +29,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.schema import ROW, TIME, times
-from .events import ROWS_MAX, Event, Rows
-from .files import TOPIC, File
-from .filescan import SCANNED
+from .facts.filescan import SCANNED
 from .problems import PROBLEM_ARROW, PROBLEM_SCHEMA, Problem, problem_batch
-from .reading import read
+from .reading.events import ROWS_MAX, Event, Rows
+from .reading.files import TOPIC, File
+from .reading.read import read
 from .source_options import VIEWS, SourceOptions, parse
 
 NAME = "slotwheel"
@@ -104,8 +104,8 @@ class _Reader(DataSourceReader):
         self._chosen = chosen
 
     def partitions(self) -> Sequence[InputPartition]:
-        from .layout import find  # reads the state stores: the driver alone can
-        from .plan import tasks
+        from .reading.layout import find  # reads the state stores: the driver alone can
+        from .reading.plan import tasks
 
         layout = find(self._chosen.paths, wanted=self._chosen.wanted)
         peers = [peer.name for peer in layout.peers]

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
-from .layout import Wanted
+from .reading.layout import Wanted
 
 VIEWS = ("rows", "problems")
 STREAM_VIEWS = (*VIEWS, "facts")

@@ -28,16 +28,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
 from ..wheel.errors import InvalidConfiguration
-from .buckets import Buckets
-from .files import JOURNAL, TOPIC, File, Layout
-from .filescan import Output
-from .looking import UNLIMITED, look_at_journal
-from .looking_topics import look_at_topic, topics
-from .making import Terms
-from .onefile import OneFile
-from .part_reading import JournalPart, Part, TopicPart, read_part
-from .positions import JournalAt, Positions, TopicAt
+from .facts.buckets import Buckets
+from .facts.filescan import Output
+from .facts.making import Terms
+from .facts.onefile import OneFile
 from .problems import Problem, problem_batch
+from .reading.files import JOURNAL, TOPIC, File, Layout
+from .reading.looking import UNLIMITED, look_at_journal
+from .reading.looking_topics import look_at_topic, topics
+from .reading.parts import JournalPart, Part, TopicPart, read_part
+from .reading.positions import JournalAt, Positions, TopicAt
 from .source import row_batches
 from .source_options import SourceOptions
 
@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader):
     def _peers(self) -> Mapping[str, Path]:
         """Errors: ``InvalidConfiguration``."""
         if not self._roots:
-            from .layout import short_names
+            from .reading.layout import short_names
 
             roots = [Path(path).resolve() for path in self._chosen.paths]
             for root in roots:
@@ -160,7 +160,7 @@ class StreamReader(DataSourceStreamReader):
 
 def find_group(paths: Sequence[str]) -> Layout:
     """Whose directories these are: the peers and the group, without any files."""
-    from .layout import Wanted, find  # reads the state stores: the driver alone can
+    from .reading.layout import Wanted, find  # reads the state stores: the driver alone can
 
     wanted = Wanted(slots=False, journal=False, archive=False, topics=False)
     return find(list(paths), wanted=wanted)

@@ -49,7 +49,9 @@ def test_the_listed_packages_are_the_folders() -> None:
 def test_mypy_checks_every_package() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         mypy = tomllib.load(file)["tool"]["mypy"]
-    assert set(mypy["packages"]) | set(mypy["modules"]) == set(listed_packages())
+    # A package is checked with all that is in it, and must not be named twice.
+    rooms = {name for name in listed_packages() if name.count(".") <= 1}
+    assert set(mypy["packages"]) | set(mypy["modules"]) == rooms
 
 
 def test_the_version_is_one() -> None:

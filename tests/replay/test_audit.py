@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from slotwheel.replay.audit import KEEP_MS, Audit, Settings, run_job
-from slotwheel.replay.facts import FACT, NO_DIGEST, Facts, Seen
-from slotwheel.replay.files import Layout, Peer
-from slotwheel.replay.ledger import Appender
+from slotwheel.replay.facts.fact import FACT, NO_DIGEST, Facts, Seen
+from slotwheel.replay.facts.summary import FileSummary
+from slotwheel.replay.following.audit import KEEP_MS, Audit, Settings, run_job
+from slotwheel.replay.following.ledger import Appender
 from slotwheel.replay.problems import INTEGRITY, Problem
-from slotwheel.replay.summary import FileSummary
+from slotwheel.replay.reading.files import Layout, Peer
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotwheel.replay import ledger
-from slotwheel.replay.facts import FACT, Facts
-from slotwheel.replay.ledger import Appender
+from slotwheel.replay.facts.fact import FACT, Facts
+from slotwheel.replay.following import ledger
+from slotwheel.replay.following.ledger import Appender
 from slotwheel.wheel.errors import Damaged
 
 

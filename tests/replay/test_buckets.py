@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slotwheel.replay.buckets import Buckets
-from slotwheel.replay.facts import BUCKET_BITS, FACT, Facts, travelled
+from slotwheel.replay.facts.buckets import Buckets
+from slotwheel.replay.facts.fact import BUCKET_BITS, FACT, Facts, travelled
 
 SIZE = 1 << BUCKET_BITS
 

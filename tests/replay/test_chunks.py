@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.replay import chunks
-from slotwheel.replay.chunks import OrderChunk, OrderTracker
-from slotwheel.replay.facts import FACT, FORGED, OUT_OF_ORDER, Facts, Seen
+from slotwheel.replay.facts import chunks
+from slotwheel.replay.facts.chunks import OrderChunk, OrderTracker
+from slotwheel.replay.facts.fact import FACT, FORGED, OUT_OF_ORDER, Facts, Seen
 
 NAMES = {1: "one", 2: "two"}
 Row = tuple[int, int, int, int]

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from slotwheel.client import Client, Message
-from slotwheel.replay.audit import Audit, Settings
-from slotwheel.replay.follow import follow
+from slotwheel.replay.following.audit import Audit, Settings
+from slotwheel.replay.following.follow import follow
 from slotwheel.replay.stream import find_group
 from slotwheel.wheel.errors import InvalidConfiguration
 from support.broker import Cluster

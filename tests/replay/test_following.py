@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.delivery.embedded import EmbeddedSink
-from slotwheel.replay.events import Ended, Event, Rows
-from slotwheel.replay.looking import look_at_journal
-from slotwheel.replay.looking_topics import look_at_topic
-from slotwheel.replay.part_reading import JournalPart, TopicPart, read_part
-from slotwheel.replay.positions import JournalAt, Positions, TopicAt
 from slotwheel.replay.problems import Problem
+from slotwheel.replay.reading.events import Ended, Event, Rows
+from slotwheel.replay.reading.looking import look_at_journal
+from slotwheel.replay.reading.looking_topics import look_at_topic
+from slotwheel.replay.reading.parts import JournalPart, TopicPart, read_part
+from slotwheel.replay.reading.positions import JournalAt, Positions, TopicAt
 from slotwheel.wheel.entry import Entry, Kind
 from slotwheel.wheel.errors import UnsupportedVersion
 from slotwheel.wheel.files import OsFiles

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.delivery.topicfile import SEGMENT_SUFFIX
-from slotwheel.replay.context import Options
-from slotwheel.replay.layout import find
+from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
+from slotwheel.replay.reading.layout import find
 from slotwheel.wheel.entry import Entry, Kind
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.files import OsFiles

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from slotwheel.replay.context import Context, Options, PeerView, Ranges, within
-from slotwheel.replay.facts import FACT, FORGED, NO_DIGEST, Facts, Seen
-from slotwheel.replay.files import NO_PEER
-from slotwheel.replay.found import Found
-from slotwheel.replay.judge import judge_range
-from slotwheel.replay.lateness import Bars, Histogram, histogram, rounded, total
-from slotwheel.replay.making import Terms
+from slotwheel.replay.facts.fact import FACT, FORGED, NO_DIGEST, Facts, Seen
+from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.judging.context import Context, Options, PeerView, Ranges, within
+from slotwheel.replay.judging.found import Found
+from slotwheel.replay.judging.judge import judge_range
+from slotwheel.replay.judging.lateness import Bars, Histogram, histogram, rounded, total
+from slotwheel.replay.reading.files import NO_PEER
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.schema import Int64s
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotwheel.replay.kafka_topics import KafkaTopics
+from slotwheel.replay.facts.kafka_topics import KafkaTopics
 
 NO_NODE = """An error occurred while calling o59.count.
 : java.util.concurrent.ExecutionException: org.apache.kafka.common.errors.TimeoutException: Timed \

@@ -9,9 +9,8 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
-from slotwheel.replay.facts import CANCEL_ROW, FORGED, NO_DIGEST, Seen
-from slotwheel.replay.files import File
-from slotwheel.replay.making import (
+from slotwheel.replay.facts.fact import CANCEL_ROW, FORGED, NO_DIGEST, Seen
+from slotwheel.replay.facts.making import (
     Made,
     Terms,
     journal_facts,
@@ -19,6 +18,7 @@ from slotwheel.replay.making import (
     slot_facts,
     topic_facts,
 )
+from slotwheel.replay.reading.files import File
 from slotwheel.wheel.digest import digests
 from slotwheel.wheel.rows import from_numpy
 from slotwheel.wheel.schema import TIME

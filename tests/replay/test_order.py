@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from slotwheel.replay.behind import behind
-from slotwheel.replay.board import Board
-from slotwheel.replay.chunks import OrderChunk
-from slotwheel.replay.context import Context, Options
-from slotwheel.replay.facts import FACT, OUT_OF_ORDER, Facts, Seen
-from slotwheel.replay.files import NO_PEER
-from slotwheel.replay.found import Found
-from slotwheel.replay.order import judge_order
+from slotwheel.replay.facts.behind import behind
+from slotwheel.replay.facts.chunks import OrderChunk
+from slotwheel.replay.facts.fact import FACT, OUT_OF_ORDER, Facts, Seen
+from slotwheel.replay.judging.board import Board
+from slotwheel.replay.judging.context import Context, Options
+from slotwheel.replay.judging.found import Found
+from slotwheel.replay.judging.order import judge_order
 from slotwheel.replay.problems import Problem
+from slotwheel.replay.reading.files import NO_PEER
 from support.factrows import MINT, TERMS
 
 ORDERS = crc32c(b"orders")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from slotwheel.replay.context import Options
-from slotwheel.replay.layout import find
+from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.verdict import CLASSES, Verdict
+from slotwheel.replay.reading.layout import find
+from slotwheel.replay.report.verdict import CLASSES, Verdict
 from support import replayrun
 from support.replayrun import FAULTS, cut, first, flip
 

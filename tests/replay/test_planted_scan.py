@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slotwheel.replay import layout
-from slotwheel.replay.facts import Seen
+from slotwheel.replay.facts.fact import Seen
 from slotwheel.replay.problems import Problem
+from slotwheel.replay.reading import layout
 from slotwheel.wheel.mark import Marks
 from support import replayrun
 from support.replayrun import FAULTS, TERMS, Run, cut, first, flip

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from slotwheel.replay import journal_reading
-from slotwheel.replay.events import Ended, Event, Rows
-from slotwheel.replay.files import JOURNAL, SLOT, File, Layout
-from slotwheel.replay.layout import find
 from slotwheel.replay.problems import Problem
-from slotwheel.replay.reading import read
+from slotwheel.replay.reading import journal as journal_reading
+from slotwheel.replay.reading.events import Ended, Event, Rows
+from slotwheel.replay.reading.files import JOURNAL, SLOT, File, Layout
+from slotwheel.replay.reading.layout import find
+from slotwheel.replay.reading.read import read
 from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.segment import SegmentHeader, spare_path
 from slotwheel.wheel.slotfile import SCHEMA_MESSAGE, encode_block

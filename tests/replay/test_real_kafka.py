@@ -20,7 +20,7 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from slotwheel import Client
-from slotwheel.replay.kafka_topics import KafkaTopics
+from slotwheel.replay.facts.kafka_topics import KafkaTopics
 from slotwheel.wheel.errors import InvalidConfiguration
 from support import kafkaload
 from support.broker import Cluster

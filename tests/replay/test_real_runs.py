@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from test_kill import EmbeddedTopics
 
-from slotwheel.replay.context import Options
-from slotwheel.replay.layout import find
+from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.verdict import Verdict
+from slotwheel.replay.reading.layout import find
+from slotwheel.replay.report.verdict import Verdict
 from slotwheel.wheel.segment import index_of
 from support.killing import Killing
 from support.nodeprocess import command_line, environment

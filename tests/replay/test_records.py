@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.delivery.deadletters import DeadLetters
-from slotwheel.replay.facts import FORGED, Seen
-from slotwheel.replay.files import NO_PEER, File
-from slotwheel.replay.making import Terms, journal_facts
-from slotwheel.replay.records import facts_of_records, parse_ids
+from slotwheel.replay.facts.fact import FORGED, Seen
+from slotwheel.replay.facts.making import Terms, journal_facts
+from slotwheel.replay.facts.records import facts_of_records, parse_ids
+from slotwheel.replay.reading.files import NO_PEER, File
 from slotwheel.wheel.errors import UnknownId
 from slotwheel.wheel.ids import IdMint, MessageId
 from support.factrows import EPOCH_MS, MINT, TERMS, Keeps, as_spark, dump, kafka_rows, rows

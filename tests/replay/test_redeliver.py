@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from slotwheel import Client, Message
 from slotwheel.replay.bits import Bits
-from slotwheel.replay.context import Options
-from slotwheel.replay.layout import Wanted, find
+from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
+from slotwheel.replay.reading.layout import Wanted, find
 from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, with_header
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.rows import header_column

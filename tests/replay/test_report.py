@@ -8,11 +8,11 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-from slotwheel.replay.page import page
-from slotwheel.replay.plot import bars
 from slotwheel.replay.problems import CONSERVATION, Problem
-from slotwheel.replay.report import write_report
-from slotwheel.replay.verdict import Input, Lateness, PairAgreement, Verdict
+from slotwheel.replay.report.page import page
+from slotwheel.replay.report.plot import bars
+from slotwheel.replay.report.verdict import Input, Lateness, PairAgreement, Verdict
+from slotwheel.replay.report.write import write_report
 
 MADE_MS = 1_795_000_000_000
 BAD = '<script>alert("x")</script>&'

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from slotwheel.replay import layout
-from slotwheel.replay.facts import Seen, travelled
-from slotwheel.replay.files import SLOT, File, Layout
-from slotwheel.replay.integrity import integrity, placement
-from slotwheel.replay.making import Terms
+from slotwheel.replay.facts.fact import Seen, travelled
+from slotwheel.replay.facts.integrity import integrity, placement
+from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.scan import SCANNED, scan, scan_records, summaries, tasks_frame
 from slotwheel.replay.problems import PROBLEM_ARROW
-from slotwheel.replay.scan import SCANNED, scan, scan_records, summaries, tasks_frame
+from slotwheel.replay.reading import layout
+from slotwheel.replay.reading.files import SLOT, File, Layout
 from support.datadirs import filled
 from support.factrows import TERMS, as_spark, kafka_rows, rows
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from slotwheel.delivery.records import to_records
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.delivery.topicfile import schema_of
-from slotwheel.replay.making import Terms
+from slotwheel.replay.facts.making import Terms
 from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.rows import from_numpy, header_column
 from slotwheel.wheel.schema import HEADERS, ROW, TIME

@@ -25,7 +25,7 @@ from crc32c import crc32c
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.names import DEAD_LETTER_TOPIC
 from slotwheel.delivery.topicfile import Block, IndexHeader, index_path, schema_of, segment_path
-from slotwheel.replay.making import Terms
+from slotwheel.replay.facts.making import Terms
 from slotwheel.wheel.entry import Entry, Kind
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.mark import Mark, Marks

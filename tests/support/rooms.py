@@ -36,6 +36,11 @@ ONLY_MODULES = {
     ),
     ("replay", "delivery"): frozenset({"names", "topicfile"}),
 }
+# Inside replay data goes one way: each of these uses those before it, what a problem is, and no
+# other part of replay. What stands beside them (`following`, the proof, Spark's sources) may use
+# them all.
+REPLAY_WAY = ("reading", "facts", "judging", "report")
+REPLAY_SHARED = "problems"
 # Run by its path, like a test: in no room, and it names the package in full.
 SCRIPTS = frozenset({"replay/job.py"})
 # What only one room imports, and of the command line's modules only the one that is named.
@@ -190,7 +195,9 @@ def _import_violations(path: PurePosixPath, tree: ast.Module) -> Iterator[str]:
             if above < (0 if room else 1):
                 yield f"{where} a relative import that leaves {path.parts[0]}/"
             elif room:
-                yield from _judge(where, room, ".".join((*folder[:above], found.name)))
+                target = ".".join((*folder[:above], found.name))
+                yield from _judge(where, room, target)
+                yield from _against_the_way(where, path, target)
 
 
 def _judge(where: str, room: str, target: str) -> Iterator[str]:
@@ -205,6 +212,16 @@ def _judge(where: str, room: str, target: str) -> Iterator[str]:
         module = rest.partition(".")[0]
         if module not in ONLY_MODULES[room, to]:
             yield f"{where} {room} uses only the formats of {to}, not {to}.{module}"
+
+
+def _against_the_way(where: str, path: PurePosixPath, target: str) -> Iterator[str]:
+    """Whether a module of replay's rooms uses what comes behind it."""
+    own, (first, *rest) = path.parts[1], target.split(".")
+    if path.parts[0] != "replay" or first != "replay" or own not in REPLAY_WAY:
+        return
+    before = (*REPLAY_WAY[: REPLAY_WAY.index(own) + 1], REPLAY_SHARED)
+    if not rest or rest[0] not in before:
+        yield f"{where} replay/{own}/ uses of replay only {', '.join(before)}, not {target}"
 
 
 def _engine_violations(path: str, tree: ast.Module) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""From rows to facts: what Spark's tasks make of each file, and of Kafka's records."""

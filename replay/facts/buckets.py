@@ -1,0 +1,73 @@
+"""Facts of neighbouring offsets brought together before they travel.
+
+Theory: a topic holds rows in the order of their due times, so a batch of it has facts of many
+ranges of offsets. What is moved between tasks should be few large values, not many small ones, so
+facts wait here, range by range, until there is enough of one. What may wait is bounded: at the
+bound all of it leaves, in whatever sizes it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from .fact import FACT, Facts, bucket_of, pack, press
+
+PIECE_BYTES = 1 << 20
+HELD_BYTES_MAX = 64 << 20
+
+Piece = tuple[int, int, bytes]
+"""Bucket, number of facts, and the facts, packed and pressed."""
+
+
+class Buckets:
+    """Not thread-safe. ``piece_bytes``: how much of a bucket leaves at once."""
+
+    def __init__(self, piece_bytes: int = PIECE_BYTES, held_bytes_max: int = HELD_BYTES_MAX):
+        self._piece_bytes = piece_bytes
+        self._held_bytes_max = held_bytes_max
+        self._held: dict[int, list[bytes]] = {}
+        self._sizes: dict[int, int] = {}
+        self._total = 0
+
+    def add(self, facts: Facts) -> Iterator[Piece]:
+        """Take facts of any buckets; what is to leave now."""
+        for bucket, part in _by_bucket(facts):
+            data = pack(part)
+            self._held.setdefault(bucket, []).append(data)
+            self._sizes[bucket] = self._sizes.get(bucket, 0) + len(data)
+            self._total += len(data)
+            if self._sizes[bucket] >= self._piece_bytes:
+                yield self._leave(bucket)
+        if self._total > self._held_bytes_max:
+            yield from self.drain()
+
+    def drain(self) -> Iterator[Piece]:
+        """Everything that is left."""
+        for bucket in sorted(self._held):
+            yield self._leave(bucket)
+
+    def _leave(self, bucket: int) -> Piece:
+        data = b"".join(self._held.pop(bucket))
+        self._total -= self._sizes.pop(bucket)
+        return bucket, len(data) // FACT.itemsize, press(data)
+
+
+def _by_bucket(facts: Facts) -> Iterator[tuple[int, Facts]]:
+    if not len(facts):
+        return
+    buckets = bucket_of(facts["offset"])
+    lowest, highest = int(buckets.min()), int(buckets.max())
+    if lowest == highest:
+        yield lowest, facts
+        return
+    # Small numbers are sorted in one pass over them.
+    small = highest - lowest < 1 << 16
+    keys = (buckets - lowest).astype(np.uint16) if small else buckets
+    order = np.argsort(keys, kind="stable")
+    buckets, facts = buckets[order], facts[order]
+    edges = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(facts)]
+    for start, end in pairwise(edges):
+        yield int(buckets[start]), facts[start:end]

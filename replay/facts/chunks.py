@@ -1,0 +1,199 @@
+"""Order in a topic, as far as one task sees it.
+
+Theory: rows of a partition must come in the order of their keys ``(due, offset)``. Where a
+partition is read in several pieces, each piece (a chunk) says what the others need to know of it:
+its highest key, and its lowest one. A row is out of order if a key before it, in its own chunk or
+in an earlier one, is higher; inside a chunk that is found here, and the row's fact says so.
+
+Rules
+- Only rows that were accepted well before they were due: others leave when they come.
+- A row that is delivered twice comes out of order the second time. Who sees what was repeated
+  leaves that out (``order.py``); here all of them are marked.
+- An embedded topic has one log, whatever partition a row asked for.
+
+Source: DESIGN section 7.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from ...wheel.schema import Int64s
+from .fact import FORGED, OUT_OF_ORDER, Facts, Seen
+
+IN_TIME_MS = 5_000
+"""A row accepted so long before its due time was in its place when it was due."""
+NAMED_MAX = 100
+"""Rows out of order in a chunk of which it is said what they stand behind."""
+_OPEN_MAX = 4_096
+
+Keys = npt.NDArray[np.int64]
+"""Shape (n, 3): due, offset, position."""
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class OrderChunk:
+    """Rows of a partition that one task read, from position ``first`` to ``last``. Small, whatever
+    the number of rows."""
+
+    source: str
+    """What positions are counted in: a peer's own topics, or Kafka's."""
+    number: int
+    """Of the file; ``file``: its name."""
+    file: str
+    crc: int
+    """Of the topic's name."""
+    topic: str
+    partition: int
+    """-1: the topic has one log."""
+    first: int
+    last: int
+    due: int = -1
+    offset: int = -1
+    """Highest key."""
+    low_due: int = -1
+    low_offset: int = -1
+    """Lowest key."""
+    late: int = 0
+    """Rows out of order in the chunk itself."""
+    named: list[list[int]] = field(default_factory=list)
+    """The first of them: position, then due and offset of the highest key before it."""
+
+    def to_json(self) -> str:
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def from_json(cls, text: str) -> OrderChunk:
+        return cls(**json.loads(text))
+
+
+class _Open:
+    """A chunk that grows."""
+
+    def __init__(self, first: int) -> None:
+        self.first = self.last = first
+        self.highest = (-1, -1)
+        self.lowest = (-1, -1)
+        self.late = 0
+        self.named: list[list[int]] = []
+
+    def add(self, keys: Keys) -> Int64s:
+        """Rows in the order of their positions, at least one. Which are out of order."""
+        due, offset = keys[:, 0], keys[:, 1]
+        ascends = (due[1:] > due[:-1]) | ((due[1:] == due[:-1]) & (offset[1:] >= offset[:-1]))
+        if ascends.all() and (int(due[0]), int(offset[0])) >= self.highest:
+            if self.lowest < (0, 0):
+                self.lowest = int(due[0]), int(offset[0])
+            self.highest = int(due[-1]), int(offset[-1])
+            return np.zeros(0, np.int64)
+        with_highest = np.concatenate([[(*self.highest, -1)], keys])
+        order, rank = _ranks(with_highest)
+        reached = np.maximum.accumulate(rank)
+        late = np.flatnonzero(rank < reached)
+        by_rank = np.zeros(len(rank), np.int64)
+        by_rank[rank[order]] = order
+        named = late[: NAMED_MAX - len(self.named)]
+        before = with_highest[by_rank[reached[named]], :2]
+        self.named += np.concatenate([with_highest[named, 2:], before], axis=1).tolist()
+        self.late += len(late)
+        self.highest = tuple(with_highest[order[-1], :2].tolist())
+        lowest = tuple(keys[np.lexsort((offset, due))[0], :2].tolist())
+        self.lowest = lowest if self.lowest < (0, 0) else min(self.lowest, lowest)
+        return late - 1
+
+
+def _ranks(keys: Keys) -> tuple[Int64s, Int64s]:
+    """The keys' order, and each one's rank; equal keys have equal ranks."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    ordered = keys[order, :2]
+    steps = np.concatenate([[0], (ordered[1:] != ordered[:-1]).any(axis=1)])
+    rank = np.empty(len(keys), np.int64)
+    rank[order] = np.cumsum(steps)
+    return order, rank
+
+
+def in_time(facts: Facts) -> Mask:
+    """Whose order is judged: delivered rows that were accepted well before they were due."""
+    found: Mask = (facts["seen"] == Seen.DELIVERED) & (facts["flags"] & FORGED == 0)
+    created = facts["created"]
+    return found & (created >= 0) & (created + IN_TIME_MS < facts["due"])
+
+
+class OrderTracker:
+    """The order of what one task reads of one file or Kafka source. ``embedded``: a topic without
+    partitions."""
+
+    def __init__(self, source: str, number: int, file: str, *, embedded: bool) -> None:
+        self._source = source
+        self._number = number
+        self._file = file
+        self._embedded = embedded
+        self._open: dict[tuple[int, int], _Open] = {}
+        self._names: dict[int, str] = {}
+
+    def add(self, facts: Facts, names: dict[int, str]) -> Iterator[OrderChunk]:
+        """Facts of delivered rows, each partition's in the order of positions; ``names``: topics by
+        their CRCs. Marks those out of order. What is finished."""
+        self._names.update(names)
+        judged = np.flatnonzero(in_time(facts))
+        where = facts["where"][judged]
+        if not (where[1:] >= where[:-1]).all():  # usually they are in the order of positions
+            judged = judged[np.argsort(where, kind="stable")]
+        for topic, partition, rows in self._parts(facts, judged):
+            keys = np.stack([facts[name][rows] for name in ("due", "offset", "where")], axis=1)
+            chunk = self._open.get((topic, partition))
+            if chunk is not None and int(keys[0, 2]) <= chunk.last:
+                # Read again from an earlier position: another piece.
+                yield self._close(topic, partition)
+                chunk = None
+            if chunk is None:
+                if len(self._open) >= _OPEN_MAX:
+                    yield from self.close()
+                chunk = self._open[topic, partition] = _Open(int(keys[0, 2]))
+            facts["flags"][rows[chunk.add(keys)]] |= OUT_OF_ORDER
+            chunk.last = int(keys[-1, 2])
+
+    def close(self) -> Iterator[OrderChunk]:
+        for topic, partition in list(self._open):
+            yield self._close(topic, partition)
+
+    def _close(self, topic: int, partition: int) -> OrderChunk:
+        chunk = self._open.pop((topic, partition))
+        return OrderChunk(
+            self._source,
+            self._number,
+            self._file,
+            topic,
+            self._names.get(topic, f"{topic:08x}"),
+            partition,
+            chunk.first,
+            chunk.last,
+            *chunk.highest,
+            *chunk.lowest,
+            chunk.late,
+            chunk.named,
+        )
+
+    def _parts(self, facts: Facts, judged: Int64s) -> Iterator[tuple[int, int, Int64s]]:
+        """Topic, partition, and the numbers of their facts."""
+        if not len(judged):
+            return
+        topics = facts["topic"][judged].astype(np.int64)
+        none = np.full(len(judged), -1)
+        partitions = none if self._embedded else facts["partition"][judged].astype(np.int64)
+        both = topics << 32 | (partitions & 0xFFFF_FFFF)
+        if (both == both[0]).all():
+            yield int(topics[0]), int(partitions[0]), judged
+            return
+        order = np.argsort(both, kind="stable")
+        edges = [0, *(np.flatnonzero(np.diff(both[order])) + 1).tolist(), len(order)]
+        for start, end in pairwise(edges):
+            at = order[start]
+            yield int(topics[at]), int(partitions[at]), judged[order[start:end]]

@@ -1,0 +1,136 @@
+"""What one task of the scan does: reads its files, and says of each what others must know.
+
+Everything that leaves is a row of ``SCANNED``, told apart by ``what``:
+
+    facts     ``bucket``, ``count`` and, in ``data``, that many facts of one range of offsets
+    file      ``text``: a ``FileSummary``; one a file, after all that is in it was read
+    problem   ``text``: a ``Problem`` that is seen without looking at other files
+    chunk     ``text``: an ``OrderChunk``
+
+Rules
+- Memory is bounded, whatever the files hold: a batch of rows, the facts that wait in ``Buckets``,
+  and what is about to leave. Of a slot file, 8 bytes a row besides.
+- Problems of one file are limited; the summary says how many were left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from ..reading.files import File
+from ..reading.read import read
+from .buckets import Buckets, Piece
+from .chunks import OrderChunk
+from .making import Made, Terms
+from .onefile import OneFile
+from .summary import TOPICS_MAX, FileSummary
+
+SCANNED = "what string, file int, bucket bigint, count bigint, data binary, text string"
+SCANNED_ARROW = pa.schema(
+    [
+        ("what", pa.utf8()),
+        ("file", pa.int32()),
+        ("bucket", pa.int64()),
+        ("count", pa.int64()),
+        ("data", pa.binary()),
+        ("text", pa.utf8()),
+    ]
+)
+_LEAVE_BYTES = 4 << 20
+
+
+class Output:
+    """Rows of ``SCANNED`` that gather until a batch of them is worth it."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, int, int, int, bytes | None, str | None]] = []
+        self._nbytes = 0
+
+    def pieces(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        for bucket, count, data in pieces:
+            yield from self._add(("facts", -1, bucket, count, data, None), len(data))
+
+    def text(self, what: str, file: int, text: str, count: int = 0) -> Iterator[pa.RecordBatch]:
+        yield from self._add((what, file, -1, count, None, text), len(text))
+
+    def leave(self) -> Iterator[pa.RecordBatch]:
+        if self._rows:
+            columns = zip(*self._rows, strict=True)
+            arrays = [
+                pa.array(column, field.type)
+                for column, field in zip(columns, SCANNED_ARROW, strict=True)
+            ]
+            self._rows, self._nbytes = [], 0
+            yield pa.RecordBatch.from_arrays(arrays, schema=SCANNED_ARROW)
+
+    def _add(
+        self, row: tuple[str, int, int, int, bytes | None, str | None], nbytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        self._rows.append(row)
+        self._nbytes += nbytes + 64
+        if self._nbytes >= _LEAVE_BYTES:
+            yield from self.leave()
+
+
+class TaskScan:
+    """One task. What its methods yield is to be sent on, in that order."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.out = Output()
+        self._buckets = Buckets()
+        self._topics: set[int] = set()
+
+    def file(self, file: File) -> Iterator[pa.RecordBatch]:
+        """Read a file to its end."""
+        one = OneFile(file, self.terms)
+        for event in read(file):
+            yield from self._made(one, one.take(event))
+        yield from self._close(one)
+
+    def records(self, batches: Iterable[pa.RecordBatch], file: File) -> Iterator[pa.RecordBatch]:
+        """Read batches of Spark's Kafka source; ``file`` stands for it."""
+        one = OneFile(file, self.terms)
+        for batch in batches:
+            one.summary.rows += batch.num_rows
+            yield from self._made(one, one.records(batch))
+        yield from self._close(one)
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """No file comes any more."""
+        yield from self.out.pieces(self._buckets.drain())
+        yield from self.out.leave()
+
+    def _made(self, one: OneFile, made: Made | None) -> Iterator[pa.RecordBatch]:
+        if made is not None:
+            if one.order is not None:  # first, as it marks facts
+                yield from self._chunks(one, one.order.add(made.facts, made.topics))
+            yield from self.out.pieces(self._buckets.add(made.facts))
+            one.count(made)
+            self._tell_topics(one.summary, made.topics)
+        for problem in one.new_problems():
+            yield from self.out.text("problem", one.file.number, problem.to_json())
+
+    def _tell_topics(self, summary: FileSummary, topics: dict[int, str]) -> None:
+        """Each name once a task: thousands of slot files have rows of the same topics."""
+        for crc in topics.keys() - self._topics:
+            if len(self._topics) >= TOPICS_MAX:
+                summary.topics_omitted = True
+                return
+            self._topics.add(crc)
+            summary.topics[crc] = topics[crc]
+
+    def _chunks(self, one: OneFile, chunks: Iterable[OrderChunk]) -> Iterator[pa.RecordBatch]:
+        for chunk in chunks:
+            yield from self.out.text("chunk", one.file.number, chunk.to_json())
+
+    def _close(self, one: OneFile) -> Iterator[pa.RecordBatch]:
+        if one.order is not None:
+            yield from self._chunks(one, one.order.close())
+        one.end()
+        for problem in one.new_problems():
+            yield from self.out.text("problem", one.file.number, problem.to_json())
+        summary = one.summary
+        yield from self.out.text("file", summary.number, summary.to_json(), summary.rows)

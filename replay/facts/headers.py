@@ -1,0 +1,153 @@
+"""Headers of many rows at once: which ones slotwheel added, what they say, and what is left.
+
+Theory: a list column is a flat column and a border for each row. Each row's headers have a place in
+the flat one, so "the last header of each row, if its name is X" is an index and a comparison for
+all rows together. Names are compared as numbers: there are few of them.
+
+What slotwheel adds stands behind the message's own headers, in this order (``delivery/records.py``,
+``delivery/deadletters.py``):
+
+    own ... | reason topic [partition] | id due created
+              a dead letter's            a Kafka record's
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...delivery.names import (
+    CREATED_HEADER,
+    DUE_HEADER,
+    ID_HEADER,
+    PARTITION_HEADER,
+    REASON_HEADER,
+    TOPIC_HEADER,
+)
+from ...wheel.schema import Int64s
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Headers:
+    """A headers column, to take headers from. ``starts``, ``ends``: of each row's in the flat one,
+    shape (rows,); ``ends`` moves when the last ones of a row are taken."""
+
+    def __init__(self, column: pa.Array) -> None:
+        counts = np.asarray(pc.fill_null(pc.list_value_length(column), 0), dtype=np.int64)
+        self._flat = column.flatten()
+        self._borders: Int64s = np.concatenate([[0], np.cumsum(counts)])
+        self.starts: Int64s = self._borders[:-1]
+        self.ends: Int64s = self._borders[1:].copy()
+        self._kept = np.ones(len(self._flat), np.bool_)
+        names = self._flat.field(0).dictionary_encode() if len(self._flat) else None
+        self._names = names.dictionary.to_pylist() if names is not None else []
+        self._codes: Int64s = np.asarray(names.indices if names is not None else [], dtype=np.int64)
+
+    def of_name(self, name: str) -> Mask:
+        """Which headers have that name, shape (headers,)."""
+        if name not in self._names:
+            return np.zeros(len(self._codes), np.bool_)
+        found: Mask = self._codes == self._names.index(name)
+        return found
+
+    def values(self, places: Int64s) -> pa.Array:
+        return self._flat.field(1).take(pa.array(places))
+
+    def take_away(self, places: Int64s) -> None:
+        self._kept[places] = False
+
+    def left(self) -> pa.Array | None:
+        """The headers that were not taken away; None when there is none at all."""
+        if not self._kept.any():
+            return None
+        running = np.concatenate([[0], np.cumsum(self._kept)])
+        flat = self._flat if self._kept.all() else self._flat.filter(pa.array(self._kept))
+        return pa.ListArray.from_arrays(pa.array(running[self._borders].astype(np.int32)), flat)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The three headers of a Kafka record, of those ``rows`` that have them."""
+
+    rows: Int64s
+    id: pa.Array
+    due: Int64s
+    created: Int64s
+
+
+def take_identity(headers: Headers) -> Identity:
+    """Take id, due and created away, where the three stand one behind the other; the last such
+    three of a row count: an own header may have any name."""
+    found = headers.of_name(ID_HEADER)
+    found[-2:] = False
+    found[:-2] &= headers.of_name(DUE_HEADER)[1:-1] & headers.of_name(CREATED_HEADER)[2:]
+    places = np.flatnonzero(found)
+    row = np.searchsorted(headers.ends, places, side="right")
+    whole = places + 2 < headers.ends[row]
+    places, row = places[whole], row[whole]
+    last = np.ones(len(row), np.bool_)
+    last[:-1] = row[1:] != row[:-1]
+    places, row = places[last], row[last]
+    headers.take_away(np.concatenate([places, places + 1, places + 2]))
+    headers.ends[row] = places
+    due, created = decimals(headers.values(places + 1)), decimals(headers.values(places + 2))
+    return Identity(row, headers.values(places), due, created)
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Where dead letters should have gone: ``topic``, and ``partition`` (-1: none asked for), of
+    those ``rows`` that are some. A row in the dead-letter topic that does not end with these
+    headers was addressed to it."""
+
+    rows: Int64s
+    topic: pa.Array
+    partition: Int64s
+
+
+def take_dead(headers: Headers, rows: Int64s) -> Dead:
+    """Take away what was added to dead letters, which are among ``rows``: the last headers, once
+    ``take_identity`` has taken its own."""
+    reason, topic = headers.of_name(REASON_HEADER), headers.of_name(TOPIC_HEADER)
+    rows = rows[headers.ends[rows] - headers.starts[rows] >= 2]
+    last = headers.ends[rows] - 1
+    asked = headers.of_name(PARTITION_HEADER)[last] & (last - headers.starts[rows] >= 2)
+    topic_at = last - asked
+    dead = topic[topic_at] & reason[topic_at - 1]
+    rows, asked, last, topic_at = rows[dead], asked[dead], last[dead], topic_at[dead]
+    partition = np.full(len(rows), -1, np.int64)
+    partition[asked] = decimals(headers.values(last[asked]))
+    headers.take_away(np.concatenate([topic_at - 1, topic_at, last[asked]]))
+    return Dead(rows, texts(headers.values(topic_at)), partition)
+
+
+def decimals(values: pa.Array) -> Int64s:
+    """Decimal numbers in a binary column; -1 for what is none."""
+    try:
+        numbers = values.cast(pa.utf8()).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return np.array(
+            [_decimal(value) for value in values.cast(pa.binary()).to_pylist()], np.int64
+        )
+    return np.asarray(pc.fill_null(numbers, -1), dtype=np.int64)
+
+
+def _decimal(value: bytes | None) -> int:
+    # As the cast: what does not fit 64 bits is no number; 19 digits may.
+    if value is None or not value.isdigit() or len(value) > 19:
+        return -1
+    number = int(value)
+    return number if number < 1 << 63 else -1
+
+
+def texts(values: pa.Array) -> pa.Array:
+    """A binary column as text, whatever is in it."""
+    try:
+        return values.cast(pa.utf8())
+    except pa.ArrowInvalid:
+        return pa.array([(value or b"").decode("utf-8", "replace") for value in values.to_pylist()])

@@ -1,0 +1,185 @@
+"""What was delivered to Kafka: which topics there are, and Spark's Kafka source of them.
+
+Theory: where messages were to go stands in the files, so the topics are known when those have been
+read. The brokers are asked by a plain client before that: Spark would notice after minutes that
+nobody answers, and say so in Java's words.
+
+Rules
+- On the driver only: tasks have no Kafka client but Spark's.
+- Committed records of all partitions, from the first that is kept to the last there is when the
+  source is made, which is after the directories were looked at.
+- What Kafka has deleted cannot be seen any more: messages that were among it count as lost. That
+  something was deleted is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from ...delivery.names import DEAD_LETTER_TOPIC
+from ...wheel.errors import InvalidConfiguration, SlotwheelError
+from .connector import PACKAGE
+from .summary import TOPICS_MAX
+
+FORMAT = "kafka"
+_JAVA_ROOMS = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.")
+_JAVA_ERROR = re.compile(r"(?:Timeout|Kafka|Offset|Partition)\w*Exception: ([^\n]+)")
+_TIMEOUT_MS = 5_000
+_SILENT_MS = 15_000
+_NAMED_MAX = 20
+"""Topics or partitions in a note."""
+
+
+class KafkaUnreachable(SlotwheelError):
+    """No broker answered in time, or the one that did could not say what was asked."""
+
+    code = "kafka-unreachable"
+    retryable = True
+
+
+class KafkaTopics:
+    """``names``: the topics to read; none: those that messages are for. That of the dead letters is
+    read in any case, if it is there."""
+
+    def __init__(
+        self, bootstrap: str, names: Sequence[str] = (), dead_letters: str = DEAD_LETTER_TOPIC
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._names = tuple(dict.fromkeys(names))
+        self._dead_letters = dead_letters
+        self._notes: list[str] = []
+
+    def check(self) -> None:
+        """Ask before anything is read. Errors: ``KafkaUnreachable``; ``InvalidConfiguration``: a
+        topic that was named does not exist."""
+        with self._admin() as admin:
+            self._check(_partitions(admin))
+
+    def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
+        """Spark's source of those that exist; None: there is none. ``topics``: those that messages
+        are for; None: too many to be told. Errors: as of ``check``."""
+        if topics is None and not self._names:
+            raise InvalidConfiguration(
+                "the messages are for too many topics",
+                limit=TOPICS_MAX,
+                remedy="Name those that are to be read: --topic T, once for each",
+            )
+        wanted = set(self._names or topics or ())
+        with self._admin() as admin:
+            known = _partitions(admin)
+            self._check(known)
+            found = sorted((wanted | {self._dead_letters}) & known.keys())
+            cut = _cut(admin, {name: known[name] for name in found})
+        missing = sorted(wanted - known.keys())
+        self._notes = []
+        if missing:
+            self._notes.append(f"Kafka has no topic {_listed(missing)}")
+        if cut:
+            self._notes.append(
+                f"Kafka has deleted the records of {_listed(cut)}: messages that were among them"
+                " count as lost"
+            )
+        return self._source(spark, found) if found else None
+
+    def failure(self, error: Exception) -> KafkaUnreachable | None:
+        """What it means that Spark's source failed, as it tells it; None: something else did."""
+        text = str(error)
+        if "Traceback" in text or not any(room in text for room in _JAVA_ROOMS):
+            return None
+        found = _JAVA_ERROR.search(text)
+        what = found[1] if found else text.partition("\n")[0]
+        return KafkaUnreachable(
+            f"Kafka at {self._bootstrap} failed while it was read: {what}",
+            remedy="Try again when its brokers answer",
+        )
+
+    def notes(self) -> list[str]:
+        """What ``records`` found out, for a person."""
+        return self._notes
+
+    def _source(self, spark: SparkSession, topics: Sequence[str]) -> DataFrame:
+        options = {
+            "kafka.bootstrap.servers": self._bootstrap,
+            "kafka.isolation.level": "read_committed",
+            "subscribe": ",".join(topics),
+            "startingOffsets": "earliest",
+            "endingOffsets": "latest",
+            "includeHeaders": "true",
+            # A broker that fails meanwhile ends it within a minute, and not after three.
+            "kafka.default.api.timeout.ms": str(_SILENT_MS),
+            "kafka.request.timeout.ms": str(_SILENT_MS),
+            "kafkaConsumer.pollTimeoutMs": str(2 * _SILENT_MS),
+            "fetchOffset.numRetries": "1",
+            # A topic of one partition is read by all cores as well.
+            "minPartitions": str(spark.sparkContext.defaultParallelism),
+        }
+        try:
+            return spark.read.format(FORMAT).options(**options).load()
+        except AnalysisException as error:
+            raise InvalidConfiguration(
+                "this Spark has no Kafka connector",
+                remedy=f"Give it one: spark-submit --packages {PACKAGE}",
+            ) from error
+
+    def _check(self, known: Collection[str]) -> None:
+        missing = [name for name in self._names if name not in known]
+        if missing:
+            raise InvalidConfiguration(
+                f"Kafka at {self._bootstrap} has no topic {_listed(missing)}",
+                remedy="Without --topic, all topics are read that messages are for",
+            )
+
+    @contextmanager
+    def _admin(self) -> Iterator[Any]:
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        try:
+            with KafkaAdminClient(
+                bootstrap_servers=self._bootstrap,
+                client_id="slotwheel-replay",
+                bootstrap_timeout_ms=_TIMEOUT_MS,
+                request_timeout_ms=_TIMEOUT_MS,
+            ) as admin:
+                yield admin
+        except (KafkaError, OSError) as error:
+            raise KafkaUnreachable(
+                f"Kafka at {self._bootstrap} does not answer: {error}",
+                remedy="Look at the address, and whether the broker runs",
+            ) from error
+
+
+def _partitions(admin: Any) -> dict[str, list[int]]:
+    """All topics, with the numbers of their partitions."""
+    return {
+        topic["name"]: [part["partition_index"] for part in topic["partitions"]]
+        for topic in admin.describe_topics()
+        if topic["error_code"] == 0
+    }
+
+
+def _cut(admin: Any, partitions: Mapping[str, Sequence[int]]) -> list[str]:
+    """Partitions whose first records Kafka has deleted, and up to where."""
+    from kafka import TopicPartition
+    from kafka.admin import OffsetSpec
+
+    parts = [TopicPartition(name, one) for name, numbers in partitions.items() for one in numbers]
+    if not parts:
+        return []
+    firsts = admin.list_partition_offsets(dict.fromkeys(parts, OffsetSpec.EARLIEST))
+    return [
+        f"{part.topic}-{part.partition} before {at.offset:,}"
+        for part, at in sorted(firsts.items())
+        if at.offset > 0
+    ]
+
+
+def _listed(items: Sequence[str]) -> str:
+    shown = ", ".join(items[:_NAMED_MAX])
+    return f"{shown} and {len(items) - _NAMED_MAX:,} more" if len(items) > _NAMED_MAX else shown

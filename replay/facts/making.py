@@ -1,0 +1,201 @@
+"""From batches of rows to facts, column by column.
+
+What a row of the wheel's own files says of itself stands in its columns, so a fact is a handful of
+copies and one digest. Records of a Kafka topic are told by their headers: ``records.py``.
+
+Conventions
+- A cancel row's ``digest`` is the offset it cancels: two peers' cancel rows are equal or differ
+  like messages. It has no topic.
+- ``CANCELLED`` stands at the target's offset and knows nothing of the target's content.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from ...delivery.names import DEAD_LETTER_TOPIC
+from ...wheel.digest import UInt32s, content_digests, topic_crcs
+from ...wheel.ids import IdMint, MessageId
+from ...wheel.schema import Int64s, times
+from ..reading.files import File
+from .fact import CANCEL_ROW, FACT, FORGED, NO_DIGEST, Facts, Seen
+from .headers import Dead, Headers, take_dead
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What rows are judged by. ``group`` and ``key`` (hex): of the ids, empty when not known."""
+
+    group: str = ""
+    key: str = ""
+    dead_letter_topic: str = DEAD_LETTER_TOPIC
+
+    @cached_property
+    def mint(self) -> IdMint | None:
+        return IdMint(self.group, bytes.fromhex(self.key)) if self.key else None
+
+    def forged(self, due: Int64s, offset: Int64s, check: UInt32s) -> Mask:
+        """Which ids this group's key did not make; none when the key is not known."""
+        if self.mint is None:
+            return np.zeros(len(due), np.bool_)
+        wrong: Mask = self.mint.checks(due, offset) != check
+        return wrong
+
+    def id_of(self, due: int, offset: int) -> str:
+        """The id of a message for a report; without its last part when the key is not known."""
+        if self.mint is None:
+            return f"{self.group}.{due}.{offset}"
+        return str(MessageId(self.group, due, offset, self.mint.one(due, offset).check))
+
+
+@dataclass(slots=True)
+class Made:
+    """Facts of one batch, and what was left out of it."""
+
+    facts: Facts
+    topics: dict[int, str] = field(default_factory=dict)
+    foreign: int = 0
+    """Rows of another group, or without an id."""
+    unreadable: list[tuple[int, str]] = field(default_factory=list)
+    """Position and text of ids that begin with the group's name and are no ids; the first few."""
+    unnamed: int = 0
+    """How many more of these there are."""
+
+
+def journal_facts(
+    file: File, rows: pa.RecordBatch, index: int | Int64s, epoch: int | Int64s
+) -> Made:
+    """Rows of journal entries (schema ``ROW``); ``index`` and ``epoch``: of all, or one a row."""
+    facts = _of_rows(file, rows, Seen.ACCEPTED)
+    facts["where"] = index
+    facts["at"] = epoch
+    cancels = rows.column("cancels")
+    if cancels.null_count == len(cancels):
+        return Made(facts, names_of(rows.column("topic")))
+    cancel = facts["flags"] & CANCEL_ROW != 0
+    facts["seen"][cancel] = Seen.CANCEL
+    facts["flags"][cancel] = 0
+    targets = empty(int(cancel.sum()), file, Seen.CANCELLED)
+    targets["offset"] = facts["digest"][cancel]
+    targets["due"] = facts["due"][cancel]
+    targets["created"] = -1
+    targets["at"] = facts["created"][cancel]
+    targets["where"] = facts["offset"][cancel]
+    targets["partition"] = -1
+    targets["flags"] = NO_DIGEST
+    return Made(np.concatenate([facts, targets]), names_of(rows.column("topic")))
+
+
+def slot_facts(file: File, rows: pa.RecordBatch) -> Made:
+    """Rows of a slot file (schema ``ROW``)."""
+    facts = _of_rows(file, rows, Seen.ARCHIVED if file.archived else Seen.SLOT)
+    facts["where"] = file.second
+    return Made(facts, names_of(rows.column("topic")))
+
+
+def topic_facts(file: File, topic: str, group: str, rows: pa.RecordBatch, terms: Terms) -> Made:
+    """Rows of an embedded topic; ``group``: by its schema."""
+    count = rows.num_rows
+    if terms.group and group != terms.group:
+        return Made(empty(0, file, Seen.DELIVERED), foreign=count)
+    facts = empty(count, file, Seen.DELIVERED)
+    for name in ("offset", "due", "created"):
+        facts[name] = times(rows, name)
+    facts["at"] = times(rows, "delivered")
+    facts["where"] = times(rows, "position")
+    facts["partition"] = partitions_of(rows.column("partition"))
+    facts["topic"] = crc32c(topic.encode())
+    check = np.asarray(rows.column("check"), dtype=np.uint32)
+    facts["flags"][terms.forged(times(rows, "due"), times(rows, "offset"), check)] = FORGED
+    topics = {crc32c(topic.encode()): topic}
+    headers = rows.column("headers")
+    if topic == terms.dead_letter_topic:
+        taken = Headers(headers)
+        topics |= bury(facts, take_dead(taken, np.arange(count)))
+        headers = taken.left()
+    facts["digest"] = content_digests(
+        facts["topic"], rows.column("key"), rows.column("value"), headers
+    )
+    return Made(facts, topics)
+
+
+def bury(facts: Facts, dead: Dead) -> dict[int, str]:
+    """Make facts, one a row of a dead-letter topic, say where the dead should have gone; the names
+    of those topics."""
+    facts["seen"][dead.rows] = Seen.DEAD
+    facts["topic"][dead.rows] = topic_crcs(dead.topic)
+    facts["partition"][dead.rows] = dead.partition
+    return names_of(dead.topic)
+
+
+def receipt_facts(file: File, first: int, rows: pa.RecordBatch, terms: Terms) -> Made:
+    """Rows of a producer's receipts file, of which this batch begins with number ``first``."""
+    numbers = np.arange(first, first + rows.num_rows)
+    group = rows.column("group")
+    if pa.types.is_dictionary(group.type):
+        group = group.dictionary_decode()
+    foreign = 0
+    if terms.group:
+        ours = np.asarray(pc.fill_null(pc.equal(group, terms.group), False))
+        foreign = int((~ours).sum())
+        if foreign:
+            rows, numbers = rows.filter(pa.array(ours)), numbers[ours]
+    facts = empty(rows.num_rows, file, Seen.RECEIPT)
+    for name, column in (("offset", "offset"), ("due", "due"), ("at", "received")):
+        facts[name] = times(rows, column)
+    facts["created"] = -1
+    facts["digest"] = np.asarray(rows.column("digest"), dtype=np.uint64)
+    facts["where"] = numbers
+    facts["partition"] = -1
+    facts["topic"] = topic_crcs(rows.column("topic"))
+    check = np.asarray(rows.column("check"), dtype=np.uint32)
+    facts["flags"][terms.forged(times(rows, "due"), times(rows, "offset"), check)] = FORGED
+    return Made(facts, names_of(rows.column("topic")), foreign)
+
+
+def empty(count: int, file: File, seen: Seen) -> Facts:
+    facts = np.zeros(count, FACT)
+    facts["file"] = file.number
+    facts["peer"] = file.peer
+    facts["seen"] = seen
+    return facts
+
+
+def _of_rows(file: File, rows: pa.RecordBatch, seen: Seen) -> Facts:
+    facts = empty(rows.num_rows, file, seen)
+    for name in ("offset", "due", "created"):
+        facts[name] = times(rows, name)
+    facts["partition"] = partitions_of(rows.column("partition"))
+    topics = topic_crcs(rows.column("topic"))
+    facts["topic"] = topics
+    facts["digest"] = content_digests(
+        topics, rows.column("key"), rows.column("value"), rows.column("headers")
+    )
+    cancels = rows.column("cancels")
+    if cancels.null_count < len(cancels):
+        cancel = np.asarray(cancels.is_valid())
+        facts["digest"][cancel] = np.asarray(pc.drop_null(cancels))
+        facts["flags"][cancel] = CANCEL_ROW
+    return facts
+
+
+def partitions_of(column: pa.Array) -> npt.NDArray[np.int32]:
+    """-1 for a null."""
+    if column.null_count == len(column):
+        return np.full(len(column), -1, np.int32)
+    return np.asarray(pc.fill_null(column, -1), dtype=np.int32)
+
+
+def names_of(topic: pa.Array) -> dict[int, str]:
+    """The topics of a column by their CRCs; the empty name of cancel rows is none."""
+    names = topic.dictionary if pa.types.is_dictionary(topic.type) else topic.unique()
+    return {crc32c(name.encode()): name for name in names.to_pylist() if name}

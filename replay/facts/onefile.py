@@ -1,0 +1,174 @@
+"""One file as the scan sees it: its rows become facts, and what can be said of it without a look at
+other files is found on the way.
+
+- its summary (``summary.py``);
+- *placement*: each row of a slot file is due in the second of the file's name;
+- a row twice in one slot file;
+- texts in a topic that begin like an id of this group and are none;
+- the order of a topic (``chunks.py``).
+
+What is wrong with the bytes is found by whoever reads them, and only passes through.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from ...wheel.config import TICK_MS
+from ...wheel.schema import Int64s, times
+from ..problems import CONSERVATION, INTEGRITY, PLACEMENT, Problem
+from ..reading.files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
+from ..reading.read import ConfigSeen, Ended, MarkSeen, Rows
+from .chunks import OrderTracker
+from .making import Made, Terms, journal_facts, receipt_facts, slot_facts, topic_facts
+from .records import facts_of_records
+from .summary import FileSummary
+
+PROBLEMS_MAX = 1_000
+"""Of one file that are described; all are counted."""
+
+
+class OneFile:
+    """A file, or a Kafka source, while it is read. Not thread-safe."""
+
+    def __init__(self, file: File, terms: Terms) -> None:
+        self.file = file
+        self.terms = terms
+        self.summary = FileSummary(file.number)
+        self.order: OrderTracker | None = None
+        """Made when it is known what the file holds: each peer's embedded topics have positions of
+        their own."""
+        self._problems: list[Problem] = []
+        self._reported = 0
+        self._slot: list[Int64s] = []
+        """Offset and due of all rows of a slot file."""
+
+    def take(self, event: object) -> Made | None:
+        if isinstance(event, Rows):
+            return self._rows(event)
+        if isinstance(event, MarkSeen):
+            self._mark(event)
+        elif isinstance(event, ConfigSeen):
+            self.summary.group, self.summary.key = event.group, event.key
+            self.summary.peers = event.peers or self.summary.peers
+        elif isinstance(event, Problem):
+            self.problem(event)
+        elif isinstance(event, Ended):
+            self._ended(event)
+        return None
+
+    def records(self, batch: pa.RecordBatch) -> Made:
+        """Records of a Kafka topic."""
+        if self.order is None:
+            self.order = self._tracker("Kafka", embedded=False)
+        made = facts_of_records(batch, self.file, self.terms)
+        for position, text in made.unreadable:
+            self.problem(
+                Problem(
+                    CONSERVATION,
+                    "forged",
+                    f"{text!r} begins like an id of this group and is none",
+                    file=self.file.name,
+                    position=position,
+                )
+            )
+        if made.unnamed:
+            self._has_room("forged", made.unnamed)
+        return made
+
+    def count(self, made: Made) -> None:
+        """Take into the summary what a batch gave."""
+        self.summary.foreign += made.foreign
+        if self.file.kind in (TOPIC, DUMP) and len(made.facts):
+            at = made.facts["at"]
+            self.summary.add_delivered(int(at.min()), int(at.max()))
+
+    def problem(self, problem: Problem) -> None:
+        if self._has_room(problem.kind):
+            self._problems.append(problem)
+
+    def _has_room(self, kind: str, number: int = 1) -> bool:
+        """Count problems; whether one of them may be described."""
+        self.summary.problems[kind] = self.summary.problems.get(kind, 0) + number
+        self._reported += 1
+        return self._reported <= PROBLEMS_MAX
+
+    def new_problems(self) -> list[Problem]:
+        """Those since the last call."""
+        problems, self._problems = self._problems, []
+        return problems
+
+    def end(self) -> None:
+        if self.file.kind == SLOT and self._slot:
+            self._offsets_twice()
+
+    def _tracker(self, source: str, *, embedded: bool) -> OrderTracker:
+        return OrderTracker(source, self.file.number, self.file.name, embedded=embedded)
+
+    def _rows(self, event: Rows) -> Made:
+        # The event's own file: a slot file may be in the archive by now.
+        file, rows, kind = event.file, event.rows, event.file.kind
+        self.summary.rows += rows.num_rows
+        if kind == JOURNAL:
+            self._journal_offsets(times(rows, "offset"))
+            assert event.index is not None
+            assert event.epoch is not None
+            return journal_facts(file, rows, event.index, event.epoch)
+        if kind == SLOT:
+            self._check_places(rows)
+            self._slot.append(np.stack([times(rows, "offset"), times(rows, "due")]))
+            return slot_facts(file, rows)
+        if kind == RECEIPTS:
+            return receipt_facts(file, event.position, rows, self.terms)
+        if event.topic:
+            if self.order is None:
+                source = f"peer {file.peer}" if kind == TOPIC else f"file {file.number}"
+                self.order = self._tracker(source, embedded=True)
+            return topic_facts(file, event.topic, event.group, rows, self.terms)
+        return self.records(rows)
+
+    def _journal_offsets(self, offsets: Int64s) -> None:
+        edges = np.flatnonzero(np.diff(offsets) != 1) + 1
+        for part in np.split(offsets, edges) if len(edges) else (offsets,):
+            if len(part):
+                self.summary.add_offsets(int(part[0]), int(part[-1]) + 1)
+
+    def _mark(self, event: MarkSeen) -> None:
+        self.summary.marks = event.marks.encode().hex()
+        self.summary.marks_index = event.index
+        self.summary.max_l = max(self.summary.max_l, event.marks.main.L)
+
+    def _ended(self, event: Ended) -> None:
+        summary = self.summary
+        summary.damaged, summary.note = event.damaged, event.note or summary.note
+        summary.entries = event.entries
+        summary.first_index, summary.last_index = event.first_index, event.last_index
+        summary.last_epoch = event.last_epoch
+
+    def _check_places(self, rows: pa.RecordBatch) -> None:
+        """Placement: a row lies in the slot file of the second in which it is due."""
+        due = times(rows, "due")
+        for row in np.flatnonzero(due // TICK_MS != self.file.second).tolist():
+            self._slot_problem(
+                PLACEMENT,
+                "misplaced",
+                f"due {due[row]} ms, in second {due[row] // TICK_MS}, lies in the slot file of"
+                f" second {self.file.second}",
+                int(due[row]),
+                int(times(rows, "offset")[row]),
+            )
+
+    def _offsets_twice(self) -> None:
+        offsets, due = np.concatenate(self._slot, axis=1)
+        order = np.argsort(offsets)
+        again = np.flatnonzero(np.diff(offsets[order]) == 0) + 1
+        for row in order[again].tolist():
+            text = f"offset {offsets[row]} stands in the file twice"
+            self._slot_problem(INTEGRITY, "offset twice", text, int(due[row]), int(offsets[row]))
+
+    def _slot_problem(self, validator: str, kind: str, text: str, due: int, offset: int) -> None:
+        if self._has_room(kind):  # before the id is made, which takes its time
+            name = self.terms.id_of(due, offset)
+            found = Problem(validator, kind, text, name, offset, due, self.file.name)
+            self._problems.append(found)

@@ -1,0 +1,142 @@
+"""From Kafka records to facts: what a record says of itself stands in its headers.
+
+The same for a dump's rows and for those of Spark's Kafka source. The id is taken apart by column:
+no Python object a record.
+
+Rules
+- What was sent is what is judged: the headers that slotwheel added are taken away before the
+  digest, and due and created are those of the headers, whatever the id says.
+- A record without an id, or with an id of another group, is nobody's here: counted, left out.
+- A text that begins like an id of this group and is none is told of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...wheel.digest import UInt32s, content_digests, topic_crcs
+from ...wheel.schema import Int64s
+from ..reading.files import File
+from .fact import FORGED, Seen
+from .headers import Headers, decimals, take_dead, take_identity, texts
+from .making import Made, Mask, Terms, bury, empty, names_of, partitions_of
+
+_UNREADABLE_MAX = 100
+_TENS = 10 ** np.arange(1, 19, dtype=np.int64)
+_NIBBLES = np.full(256, 255, np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+def facts_of_records(batch: pa.RecordBatch, file: File, terms: Terms) -> Made:
+    """Facts of the records that have an id of the group, in their order.
+
+    ``batch``: columns ``topic``, ``key``, ``value``, ``headers`` and either a dump's
+    ``record_partition``, ``position``, ``delivered`` or Spark's ``partition``, ``offset``,
+    ``timestamp``.
+    """
+    headers = Headers(batch.column("headers"))
+    identity = take_identity(headers)
+    ids = parse_ids(identity.id, terms.group)
+    rows = identity.rows[ids.rows]
+    facts = empty(len(rows), file, Seen.DELIVERED)
+    facts["offset"] = ids.offset
+    facts["due"] = identity.due[ids.rows]
+    facts["created"] = identity.created[ids.rows]
+    position = _int64s(batch, "position", "offset")
+    facts["where"] = position[rows]
+    facts["at"] = _milliseconds(batch, "delivered", "timestamp")[rows]
+    facts["partition"] = partitions_of(_column(batch, "record_partition", "partition"))[rows]
+    facts["flags"][terms.forged(ids.due, ids.offset, ids.check)] = FORGED
+
+    topic = batch.column("topic")
+    topics, names = topic_crcs(topic), names_of(topic)
+    facts["topic"] = topics[rows]
+    buried = np.asarray(pc.fill_null(pc.equal(topic, terms.dead_letter_topic), False))[rows]
+    if buried.any():
+        dead = take_dead(headers, rows[buried])
+        names |= bury(facts, replace(dead, rows=np.searchsorted(rows, dead.rows)))
+        topics[rows] = facts["topic"]
+    digest = content_digests(topics, batch.column("key"), batch.column("value"), headers.left())
+    facts["digest"] = digest[rows]
+    unreadable = [
+        (int(position[identity.rows[at]]), texts(identity.id.slice(at, 1))[0].as_py()[:200])
+        for at in ids.unreadable[:_UNREADABLE_MAX].tolist()
+    ]
+    foreign = batch.num_rows - len(rows) - len(ids.unreadable)
+    return Made(facts, names, foreign, unreadable, len(ids.unreadable) - len(unreadable))
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Ids of a group taken apart, of those ``rows`` that have one. ``unreadable``: rows whose text
+    begins with the group's name and is no id."""
+
+    rows: Int64s
+    due: Int64s
+    offset: Int64s
+    check: UInt32s
+    unreadable: Int64s
+
+
+def parse_ids(ids: pa.Array, group: str) -> Ids:
+    """``group.due.offset.check`` (``wheel/ids.py``), binary; ``group`` empty: of any group."""
+    ids = texts(ids)
+    ours = np.asarray(pc.fill_null(pc.starts_with(ids, f"{group}." if group else ""), False))
+    parts = pc.split_pattern(ids, ".")
+    four = ours & (np.asarray(pc.fill_null(pc.list_value_length(parts), 0)) == 4)
+    if not four.all():
+        parts = parts.filter(pa.array(four))
+    flat = parts.flatten()
+    first = np.arange(0, len(flat), 4)
+    due_text, offset_text, check_text = (flat.take(pa.array(first + part)) for part in (1, 2, 3))
+    due, offset = decimals(due_text), decimals(offset_text)
+    good = _is_decimal(due, due_text) & _is_decimal(offset, offset_text)
+    check, is_check = _hexadecimal(check_text)
+    good &= is_check
+    candidates = np.flatnonzero(four)
+    readable = np.zeros(len(ids), np.bool_)
+    readable[candidates[good]] = True
+    return Ids(
+        candidates[good], due[good], offset[good], check[good], np.flatnonzero(ours & ~readable)
+    )
+
+
+def _is_decimal(numbers: Int64s, text: pa.Array) -> Mask:
+    """Whether the text is the number as the wheel writes it: no sign, no zeros before it."""
+    lengths = np.asarray(pc.binary_length(text))
+    same: Mask = (numbers >= 0) & (lengths == 1 + np.searchsorted(_TENS, numbers, side="right"))
+    return same
+
+
+def _hexadecimal(text: pa.Array) -> tuple[UInt32s, Mask]:
+    """Eight lower-case digits as a number, and which rows are such."""
+    good = np.asarray(pc.binary_length(text)) == 8
+    eight = text if good.all() else pc.if_else(pa.array(good), text, "zzzzzzzz")
+    _, ends, data = eight.buffers()
+    start = np.frombuffer(ends, np.int32)[eight.offset] if len(eight) else 0
+    digits = np.frombuffer(data or b"", np.uint8, len(eight) * 8, int(start)).reshape(-1, 8)
+    nibbles = _NIBBLES[digits]
+    good &= (nibbles < 16).all(axis=1)
+    pairs = nibbles[:, ::2] << 4 | nibbles[:, 1::2]
+    check = np.ascontiguousarray(pairs).view(">u4").ravel().astype(np.uint32)
+    return check, good
+
+
+def _column(batch: pa.RecordBatch, *names: str) -> pa.Array:
+    (name,) = (name for name in names if name in batch.schema.names)
+    return batch.column(name)
+
+
+def _int64s(batch: pa.RecordBatch, *names: str) -> Int64s:
+    return np.asarray(_column(batch, *names), dtype=np.int64)
+
+
+def _milliseconds(batch: pa.RecordBatch, *names: str) -> Int64s:
+    """Times, whatever their unit; -1 for a null."""
+    column = _column(batch, *names)
+    column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    return np.asarray(pc.fill_null(column, -1), dtype=np.int64)

@@ -1,0 +1,80 @@
+"""The scan: all files, and records of Kafka, become facts. Spark's side of it.
+
+A DataFrame of tasks has one row and one partition a task, so that Spark's scheduler deals them out;
+what a task does is ``filescan.py``. Records that Spark's Kafka source reads take the same way. Both
+results have the columns of ``SCANNED`` and can be put together with ``union``.
+
+Theory: the sources are read once. What comes out is 64 bytes for each row seen, and is worth
+keeping (``persist``): the summaries are taken from it first, then the facts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from ..reading.files import DUMP, File
+from .chunks import OrderChunk
+from .filescan import SCANNED, TaskScan
+from .making import Terms
+from .summary import FileSummary
+
+__all__ = ["SCANNED", "scan", "scan_records", "summaries", "tasks_frame"]
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def tasks_frame(spark: SparkSession, tasks: Sequence[Sequence[File]]) -> DataFrame:
+    """One row a task, each in a partition of its own; ``files``: the task's files as JSON."""
+    rows = [(json.dumps([asdict(file) for file in files]),) for files in tasks]
+    # A local relation would be cut as Spark likes; this is cut as it is asked for.
+    parts = spark.sparkContext.parallelize(rows, max(1, len(rows)))
+    return spark.createDataFrame(parts, "files string", verifySchema=False)
+
+
+def scan(tasks: DataFrame, terms: Terms) -> DataFrame:
+    """Read the files of ``tasks_frame``. Columns: ``SCANNED``."""
+    return tasks.mapInArrow(_file_scan(terms), SCANNED)
+
+
+def scan_records(records: DataFrame, terms: Terms, number: int, name: str = "Kafka") -> DataFrame:
+    """Take records of Spark's Kafka source (with ``includeHeaders``) for deliveries.
+
+    ``number`` and ``name`` stand for the file. Columns: ``SCANNED``, with one summary a task.
+    """
+    columns = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+    file = File(number, DUMP, "", name, 0)
+    return records.select(*columns).mapInArrow(_record_scan(terms, file), SCANNED)
+
+
+def summaries(scanned: DataFrame) -> tuple[list[FileSummary], list[OrderChunk]]:
+    """What the driver takes: small values, one a file, and one a file and partition. All tasks run
+    at once for it."""
+    rows = scanned.where("what in ('file', 'chunk')").select("what", "text").collect()
+    files = [FileSummary.from_json(row.text) for row in rows if row.what == "file"]
+    return files, [OrderChunk.from_json(row.text) for row in rows if row.what == "chunk"]
+
+
+def _file_scan(terms: Terms) -> Callable[[Batches], Batches]:
+    def scan_files(batches: Batches) -> Batches:
+        task = TaskScan(terms)
+        for batch in batches:
+            for text in batch.column("files").to_pylist():
+                for fields in json.loads(text):
+                    yield from task.file(File(**fields))
+        yield from task.end()
+
+    return scan_files
+
+
+def _record_scan(terms: Terms, file: File) -> Callable[[Batches], Batches]:
+    def scan_batches(batches: Batches) -> Batches:
+        task = TaskScan(terms)
+        yield from task.records(batches, file)
+        yield from task.end()
+
+    return scan_batches

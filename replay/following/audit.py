@@ -1,0 +1,245 @@
+"""The running audit: batch after batch of facts becomes flags, each told once. No Spark here.
+
+    batch of the stream -> ledger -> windows whose time has come -> flags, a line a window
+                   |                       |
+                   +-- marks, gaps ------- context
+
+Theory: everything that must survive is one small file, replaced at the end of each batch: how long
+the windows' files are, what was told, how far journals were read. A batch that Spark repeats after
+a crash finds it as it was before, and is done again; one that is in it already is skipped.
+
+Rules
+- A window is judged when a look at all journals and topics, later than its end and the grace, has
+  been read; and again when something comes for it, or a mark may have passed what is waiting.
+- A window is forgotten ``KEEP_MS`` after that, when nothing of it is missing. At most
+  ``WINDOWS_MAX`` that miss something are kept; the oldest go first.
+- Flags are written down before they are told. If the process is killed while it tells them, those
+  of that moment may be told again; none is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..facts.summary import FileSummary
+from ..judging.context import Context
+from ..problems import Problem
+from ..reading.files import Layout
+from . import ledger
+from .audit_state import Settings, State, Window
+from .findings import Findings, Tell
+from .windows import AFTER_ALL, COUNTED, OVERDUE, REPEATED, Judgement, Terms, judge_window
+
+__all__ = ["Audit", "Job", "Settings", "run_job"]
+
+WINDOWS_NAME = "windows"
+KEEP_MS = 60_000
+WINDOWS_MAX = 1_000
+"""Windows that are kept because something of them is missing."""
+TOTALS = (*COUNTED, OVERDUE, REPEATED, "unaccounted")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A window to be judged, wherever that is done."""
+
+    folder: str
+    start: int
+    length: int
+    told: str
+    context: Context
+    terms: Terms
+
+
+def run_job(job: Job) -> Judgement:
+    folder = Path(job.folder)
+    told = (folder / job.told).read_bytes() if job.told else b""
+    facts = ledger.read(folder, job.start, job.length)
+    return judge_window(job.start, facts, told, job.context, job.terms)
+
+
+class Audit:
+    """Not thread-safe. ``tell``: a flag or a problem; ``note``: a window that was judged."""
+
+    def __init__(
+        self, folder: Path, settings: Settings, group: Layout, *, tell: Tell, note: Tell
+    ) -> None:
+        """Errors: ``InvalidConfiguration``: the folder is another audit's. ``OSError``."""
+        self.folder = folder
+        self.windows_folder = folder / WINDOWS_NAME
+        self.settings = settings
+        self.group = group
+        self._note = note
+        self.windows_folder.mkdir(parents=True, exist_ok=True)
+        self.state = State.load(folder, settings, group)
+        self._findings = Findings(folder, self.state.findings, tell)
+        self._notes: list[Mapping[str, Any]] = []
+        self._dropped: list[Path] = []
+
+    def begins(self, batch: int) -> bool:
+        """Whether a batch is new; otherwise nothing is to be done with it."""
+        return batch > self.state.batch
+
+    @property
+    def lengths(self) -> dict[int, int]:
+        return {start: window.length for start, window in self.state.windows.items()}
+
+    def take(
+        self,
+        lengths: Mapping[int, int],
+        parts: Iterable[tuple[int, str, FileSummary]],
+        problems: Iterable[Problem],
+    ) -> None:
+        """What a batch brought. ``lengths``: of the windows by now; ``parts``: peer, topic (empty:
+        its journal) and summary of each part that was read."""
+        for start, length in lengths.items():
+            window = self.state.windows.get(start)
+            if window is None:
+                again = start < self.state.forgotten_ms
+                self.state.windows[start] = Window(length, forgotten=again)
+            else:
+                window.length = length
+        for part in parts:
+            self.state.take(*part)
+        for problem in problems:
+            self._find({"flag": problem.kind, "file": problem.file, "text": problem.text}, 1)
+
+    def jobs(self, looked_ms: int, *, all_read: bool) -> list[Job]:
+        """Windows that are to be judged now. ``all_read``: everything that was written before
+        ``looked_ms``."""
+        self.state.looked_ms = looked_ms
+        if not all_read:
+            return []
+        context = self.state.context(self.settings, self.group)
+        terms = Terms(looked_ms, self.settings.grace_ms, self.settings.listed_max)
+        marks = self.state.marks
+        return [
+            Job(
+                str(self.windows_folder),
+                start,
+                window.length,
+                window.told,
+                context,
+                replace(terms, forgotten=window.forgotten),
+            )
+            for start, window in sorted(self.state.windows.items())
+            if self._is_due(start, window, looked_ms, marks)
+        ]
+
+    def judged(self, judgements: Iterable[Judgement], batch: int) -> None:
+        marks = self.state.marks
+        for one in sorted(judgements, key=lambda judgement: judgement.start):
+            window = self.state.windows[one.start]
+            first = window.judged < 0
+            if window.told:
+                self._dropped.append(self.windows_folder / window.told)
+            window.told = ""
+            if one.told:
+                window.told = f"{one.start}.{batch}.told"
+                (self.windows_folder / window.told).write_bytes(one.told)
+            window.judged, window.marks = window.length, marks
+            window.judged_ms = self.state.looked_ms
+            window.waiting, window.settles_ms = one.waiting, one.settles_ms
+            window.has_lost, window.counts = one.has_lost, one.counts
+            flags = [flag.to_dict() | {"window_ms": one.start} for flag in one.flags]
+            for kind, number in one.flagged.items():
+                listed = [flag for flag in flags if flag["flag"] == kind]
+                for at, flag in enumerate(listed):
+                    more = number - len(listed) if at == len(listed) - 1 else 0
+                    self._find(flag | ({"and_more": more} if more else {}), 1 + more)
+            if first or one.flagged:
+                self._notes.append(self._line(one, again=not first))
+
+    def commit(self, batch: int) -> None:
+        """Write it all down, then tell what is new."""
+        self._forget()
+        self.state.batch = batch
+        self.state.findings = self._findings.write(self.state.findings)
+        self.state.save(self.folder)
+        for path in self._dropped:
+            path.unlink(missing_ok=True)
+        self._dropped = []
+        self._findings.tell(self.state.findings)
+        notes, self._notes = self._notes, []
+        for note in notes:
+            self._note(note)
+
+    def summary(self) -> dict[str, Any]:
+        """All windows that were judged, and what was flagged."""
+        counts = Counter(self.state.totals)
+        open_ = 0
+        for window in self.state.windows.values():
+            counts.update(window.counts)
+            open_ += window.judged < 0
+        return {
+            **{name: counts[name] for name in TOTALS},
+            "flagged": dict(self.state.flagged),
+            "windows_open": open_,
+            "looked_ms": self.state.looked_ms,
+            "failed": self.failed,
+        }
+
+    @property
+    def failed(self) -> bool:
+        """Whether something was flagged that should not be."""
+        excused = {AFTER_ALL}  # that it was lost was told before
+        if not self.settings.exactly_once:
+            excused.add(REPEATED)
+        return any(number for kind, number in self.state.flagged.items() if kind not in excused)
+
+    def _is_due(self, start: int, window: Window, now_ms: int, marks: str) -> bool:
+        if window.judged < 0:
+            return now_ms >= start + self.settings.window_ms + self.settings.grace_ms
+        if window.length != window.judged:
+            return True
+        if not window.waiting:
+            return False
+        if 0 < window.settles_ms <= now_ms:
+            return True
+        # A mark may have passed them. The longer they have waited, the less often one looks: a
+        # topic that is held back for hours has messages in every window.
+        overdue_ms = max(0, now_ms - start - self.settings.window_ms)
+        return marks != window.marks and now_ms - window.judged_ms >= overdue_ms // 10
+
+    def _forget(self) -> None:
+        state = self.state
+        keep_ms = self.settings.window_ms + self.settings.grace_ms + KEEP_MS
+        over = [
+            start
+            for start, window in sorted(state.windows.items())
+            if window.judged == window.length and start + keep_ms <= state.looked_ms
+        ]
+        missing = [s for s in over if state.windows[s].has_lost or state.windows[s].waiting]
+        kept = set(missing[-WINDOWS_MAX:])
+        for start in over:
+            if start in kept:
+                continue
+            window = state.windows.pop(start)
+            totals = Counter(state.totals)
+            totals.update(window.counts)
+            state.totals = dict(totals)
+            state.forgotten_ms = max(state.forgotten_ms, start + self.settings.window_ms)
+            self._dropped.append(ledger.path_of(self.windows_folder, start))
+            if window.told:
+                self._dropped.append(self.windows_folder / window.told)
+
+    def _find(self, finding: dict[str, Any], number: int) -> None:
+        """``number``: how many it stands for."""
+        kind = finding["flag"]
+        self.state.flagged[kind] = self.state.flagged.get(kind, 0) + number
+        self._findings.add(finding | {"at_ms": self.state.looked_ms})
+
+    def _line(self, one: Judgement, *, again: bool) -> dict[str, Any]:
+        return {
+            "window_ms": one.start,
+            "end_ms": one.start + self.settings.window_ms,
+            "again": again,
+            **one.counts,
+            "flagged": one.flagged,
+            "lateness_ms": one.lateness_ms,
+            "judged_ms": self.state.looked_ms,
+        }

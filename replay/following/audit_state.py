@@ -1,0 +1,228 @@
+"""What the running audit knows between two batches: all of it in one small file.
+
+Facts lie in the ledger, and what was told of a window beside them; how much of these files counts
+stands here. Nothing in it grows with the length of a run: windows are forgotten, gaps and topics
+are limited.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+
+from ...delivery.names import DEAD_LETTER_TOPIC
+from ...wheel.errors import InvalidConfiguration, UnsupportedVersion
+from ...wheel.mark import Marks
+from ...wheel.schema import Int64s
+from ..facts.making import Terms
+from ..facts.summary import FileSummary
+from ..judging.context import Context, Options, PeerView
+from ..reading.files import Layout
+
+VERSION = 1
+STATE_NAME = "audit.json"
+MISSING_MAX = 1_000
+"""Gaps of a journal that are remembered; the newest."""
+TOPICS_MAX = 10_000
+_SAME = ("directories", "window_ms", "start_ms", "end_ms", "kafka", "topics")
+"""Settings that an audit keeps for its life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``directories``: whose audit it is. Times in ms."""
+
+    directories: tuple[str, ...]
+    window_ms: int = 10_000
+    grace_ms: int = 5_000
+    late_ms: int | None = None
+    exactly_once: bool = False
+    start_ms: int | None = None
+    end_ms: int | None = None
+    listed_max: int = 1_000
+    dead_letter_topic: str = DEAD_LETTER_TOPIC
+    kafka: str = ""
+    """Kafka's brokers; empty: embedded topics alone."""
+    topics: tuple[str, ...] = ()
+    """Of Kafka."""
+
+
+@dataclass(slots=True)
+class Window:
+    """What is known of a window without its facts."""
+
+    length: int
+    """Bytes of its file that count."""
+    judged: int = -1
+    """Its length when it was judged the last time; -1: it was not."""
+    marks: str = ""
+    """The newest marks then."""
+    judged_ms: int = 0
+    waiting: int = 0
+    settles_ms: int = 0
+    has_lost: bool = False
+    forgotten: bool = False
+    told: str = ""
+    """File with what was told of it; empty: nothing."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PeerRead:
+    """How far a peer's journal was read."""
+
+    first: int = -1
+    """Lowest offset; -1: none yet."""
+    next: int = -1
+    missing: list[list[int]] = field(default_factory=list)
+    proven: int = 0
+    marks: str = ""
+
+    def take(self, summary: FileSummary) -> None:
+        """What a part of the journal holds."""
+        for base, end in summary.offsets:
+            if self.first < 0 or base < self.first:
+                self.first = base
+            if 0 <= self.next < base:
+                self.missing = [*self.missing, [self.next, base]][-MISSING_MAX:]
+            self.next = max(self.next, end)
+        if summary.marks:
+            self.marks = summary.marks
+        self.proven = max(self.proven, summary.max_l + 1)
+
+    def view(self, name: str) -> PeerView:
+        """Everything in its journal counts as held: only a mark says that it is done with."""
+        held = [[self.first, self.next]] if self.next >= 0 else []
+        return PeerView(
+            name, 0, decode(self.marks), _ranges(held), _ranges(self.missing), self.proven
+        )
+
+
+@dataclass(slots=True)
+class State:
+    version: int = VERSION
+    settings: dict[str, Any] = field(default_factory=dict)
+    batch: int = -1
+    looked_ms: int = 0
+    windows: dict[int, Window] = field(default_factory=dict)
+    peers: list[PeerRead] = field(default_factory=list)
+    topics: dict[int, str] = field(default_factory=dict)
+    damaged_topics: list[int] = field(default_factory=list)
+    forgotten_ms: int = -1
+    """End of the latest window that was forgotten."""
+    totals: dict[str, int] = field(default_factory=dict)
+    """Of windows that were forgotten."""
+    flagged: dict[str, int] = field(default_factory=dict)
+    findings: int = 0
+    """Bytes of the findings."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> State:
+        said = json.loads(text)
+        said["windows"] = {int(at): Window(**one) for at, one in said["windows"].items()}
+        said["peers"] = [PeerRead(**one) for one in said["peers"]]
+        said["topics"] = {int(crc): name for crc, name in said["topics"].items()}
+        return cls(**said)
+
+    @classmethod
+    def load(cls, folder: Path, settings: Settings, group: Layout) -> State:
+        """Errors: ``InvalidConfiguration``: it is another audit's; ``UnsupportedVersion``."""
+        path = folder / STATE_NAME
+        mine = json.loads(json.dumps(asdict(settings)))
+        if not path.exists():
+            spilled = {peer.root: peer.spilled for peer in group.peers}
+            peers = [PeerRead(proven=spilled.get(root, 0)) for root in settings.directories]
+            return cls(settings=mine, peers=peers)
+        text = path.read_text()
+        version = json.loads(text).get("version")
+        if version != VERSION:
+            raise UnsupportedVersion(
+                f"{path}: unknown version of an audit's state",
+                got=version,
+                limit=VERSION,
+                remedy="Use the slotwheel version that wrote it, or another --state",
+            )
+        state = cls.from_json(text)
+        for name in _SAME:
+            if state.settings[name] != mine[name]:
+                raise InvalidConfiguration(
+                    f"{folder} is the state of another audit: its {name} differs",
+                    got=str(mine[name]),
+                    limit=str(state.settings[name]),
+                    remedy="Give the same directories and windows, or another --state",
+                )
+        state.settings = mine
+        return state
+
+    def save(self, folder: Path) -> None:
+        write_whole(folder / STATE_NAME, self.to_json())
+
+    def take(self, peer: int, topic: str, summary: FileSummary) -> None:
+        """What was read of a journal (``topic`` empty) or of an embedded topic."""
+        room = max(0, TOPICS_MAX - len(self.topics))
+        self.topics |= dict(list(summary.topics.items())[:room])
+        if not topic:
+            self.peers[peer].take(summary)
+        elif summary.damaged:
+            self.damaged_topics = sorted({*self.damaged_topics, crc32c(topic.encode())})
+
+    @property
+    def marks(self) -> str:
+        """The marks that have come furthest, hex; empty: none."""
+        found = [read.marks for read in self.peers if read.marks]
+        return max(found, key=_progress, default="")
+
+    def context(self, settings: Settings, group: Layout) -> Context:
+        """What a window is judged by."""
+        named = zip(settings.directories, self.peers, strict=True)
+        options = Options(
+            settings.window_ms,
+            settings.late_ms,
+            settings.exactly_once,
+            settings.start_ms,
+            settings.end_ms,
+            settings.listed_max,
+        )
+        return Context(
+            Terms(group.group, group.key, settings.dead_letter_topic),
+            options,
+            [read.view(name) for name, read in named],
+            decode(self.marks),
+            self.looked_ms,
+            self.topics,
+            frozenset(self.damaged_topics),
+            len(self.peers) > 1 or any(peer.is_replica for peer in group.peers),
+        )
+
+
+def decode(marks: str) -> Marks | None:
+    return Marks.decode(bytes.fromhex(marks)) if marks else None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of it or nothing, whenever the process ends."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    partial.rename(path)
+
+
+def _progress(marks: str) -> tuple[int, int, int, int]:
+    found = Marks.decode(bytes.fromhex(marks))
+    return found.epoch, found.main.L, found.main.c, found.main.r
+
+
+def _ranges(pairs: Iterable[list[int]]) -> Int64s:
+    return np.array(list(pairs), np.int64).reshape(-1, 2).T.copy()

@@ -1,0 +1,194 @@
+"""The running audit in Spark: a stream of facts, and a batch of it every second.
+
+A batch's facts are written to the ledger by one task, so that nothing else writes there; windows
+are judged by as many tasks as there are cores. To the driver come lengths, summaries of what was
+read, problems and flags up to a limit, and what was told of a window. The ledger's folder must be
+the same for all who run tasks: this machine's, or a shared one.
+
+Records of Kafka's topics come into the same batches. Spark looks how far its sources go one after
+the other, in the order in which they are put together: the journals first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from ...wheel.errors import InvalidConfiguration
+from ..facts.fact import travelled
+from ..facts.filescan import SCANNED, SCANNED_ARROW
+from ..facts.kafka_topics import FORMAT as KAFKA
+from ..facts.making import Terms
+from ..facts.scan import scan_records
+from ..facts.summary import FileSummary
+from ..judging.context import Options
+from ..problems import Problem
+from ..source import NAME, register
+from ..stream import find_group
+from .audit import Audit, run_job
+from .audit_state import STATE_NAME
+from .ledger import Appender
+
+CHECKPOINT_NAME = "checkpoint"
+KAFKA_NUMBER = 0
+_SAID = ("look", "part", "problem")
+WINDOW = "window"
+"""Besides what a batch holds: ``bucket``: a window's start, ``count``: bytes of it."""
+_TURN_S = 0.1
+_END_S = 60.0
+"""For a batch to come to its end."""
+
+
+def follow(
+    spark: SparkSession, audit: Audit, *, every_s: float, goes_on: Callable[[], bool]
+) -> None:
+    """Audit until ``goes_on`` says no. ``every_s``: between two looks. Errors: those of Spark."""
+    _check_state(audit)
+    register(spark)
+    reader = spark.readStream.format(NAME).option("view", "facts").option("topics", "true")
+    reader = reader.option("dead_letter_topic", audit.settings.dead_letter_topic)
+    frame = reader.load(",".join(audit.settings.directories))
+    if audit.settings.kafka:
+        frame = frame.union(_kafka(spark, audit))
+    batches = _Batches(spark, audit)
+    writer = frame.writeStream.foreachBatch(batches.take)
+    writer = writer.option("checkpointLocation", str(audit.folder / CHECKPOINT_NAME))
+    query = writer.trigger(processingTime=f"{int(every_s * 1000)} milliseconds").start()
+    try:
+        while query.isActive and goes_on():
+            time.sleep(_TURN_S)
+    finally:
+        batches.wait()
+        query.stop()
+    if batches.failure is not None:  # as it was, and not as Java tells it
+        raise batches.failure
+    error = query.exception()
+    if error is not None:
+        raise error
+
+
+def _check_state(audit: Audit) -> None:
+    """Errors: ``InvalidConfiguration``: of the two who count the batches, Spark and the audit, one
+    knows of some and the other of none. Messages would be left out."""
+    commits = audit.folder / CHECKPOINT_NAME / "commits"
+    done = any(path.name.isdigit() for path in commits.glob("*"))
+    if done != (audit.state.batch >= 0):
+        missing = STATE_NAME if done else CHECKPOINT_NAME
+        if not done and (audit.folder / CHECKPOINT_NAME / "offsets" / "0").exists():
+            return  # the process ended between the two, in the first batch
+        raise InvalidConfiguration(
+            f"the state of the audit is not whole: {missing} is not there",
+            got=audit.folder,
+            remedy="Begin a new one: give another --state",
+        )
+
+
+def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
+    """What comes to Kafka's topics, as facts. Errors: ``InvalidConfiguration``."""
+    settings, group = audit.settings, audit.group
+    if not group.key:
+        raise InvalidConfiguration(
+            "no directory tells yet which group it is, so its records cannot be told from others",
+            remedy="Start the node, then the audit",
+        )
+    # A pattern also finds a topic that is made later, as that of the dead letters often is.
+    names = [re.escape(name) for name in (*settings.topics, settings.dead_letter_topic)]
+    options = {
+        "kafka.bootstrap.servers": settings.kafka,
+        "kafka.isolation.level": "read_committed",
+        "subscribePattern": "|".join(names),
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+    }
+    records = spark.readStream.format(KAFKA).options(**options).load()
+    terms = Terms(group.group, group.key, settings.dead_letter_topic)
+    return scan_records(records, terms, KAFKA_NUMBER)
+
+
+class _Batches:
+    def __init__(self, spark: SparkSession, audit: Audit) -> None:
+        self._spark = spark
+        self._audit = audit
+        self.failure: Exception | None = None
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        self._idle.clear()
+        try:
+            self._take(frame, number)
+        except Exception as error:
+            self.failure = error
+            raise
+        finally:
+            self._idle.set()
+
+    def wait(self) -> None:
+        """Until no batch is being taken: a query that is stopped in the middle of one complains,
+        for pages."""
+        self._idle.wait(_END_S)
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        audit = self._audit
+        if not audit.begins(number):
+            return
+        if not audit.group.key:
+            audit.group = find_group(audit.settings.directories)
+        taking = _taking(audit)
+        rows = frame.repartition(1).mapInArrow(taking, SCANNED).collect()
+        said: dict[str, list[Any]] = {}
+        for row in rows:
+            said.setdefault(row.what, []).append(row)
+        parts = [json.loads(row.text) for row in said.get("part", ())]
+        audit.take(
+            {row.bucket: row["count"] for row in said.get(WINDOW, ())} if WINDOW in said else {},
+            [(one["peer"], one["topic"], FileSummary.from_json(one["summary"])) for one in parts],
+            [Problem.from_json(row.text) for row in said.get("problem", ())],
+        )
+        looks = [json.loads(row.text) for row in said.get("look", ())]
+        for look in looks:
+            jobs = audit.jobs(look["looked_ms"], all_read=look["all"])
+            if jobs:
+                context = self._spark.sparkContext
+                # What all windows have in common is sent once a task.
+                tasks = context.parallelize(jobs, min(len(jobs), context.defaultParallelism))
+                audit.judged(tasks.map(run_job).collect(), number)
+        audit.commit(number)
+
+
+def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Facts go to the ledger; everything else goes on. For one task."""
+    folder, lengths = str(audit.windows_folder), audit.lengths
+    settings = audit.settings
+    judges = Options(start_ms=settings.start_ms, end_ms=settings.end_ms)
+    window_ms = settings.window_ms
+
+    def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        appender = Appender(Path(folder), window_ms, lengths)
+        for batch in batches:
+            what = batch.column("what").to_pylist()
+            others = [at for at, one in enumerate(what) if one in _SAID]
+            for data in batch.column("data"):
+                if data.is_valid:
+                    facts = travelled(data.as_py())
+                    facts = facts[judges.judges(facts["due"])]
+                    if len(facts):
+                        appender.add(facts)
+            if others:
+                yield batch.take(pa.array(others)).cast(SCANNED_ARROW)
+        windows = [
+            {"what": WINDOW, "file": -1, "bucket": start, "count": length}
+            for start, length in appender.lengths.items()
+        ]
+        if windows:
+            yield pa.RecordBatch.from_pylist(windows, schema=SCANNED_ARROW)
+
+    return take

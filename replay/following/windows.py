@@ -1,0 +1,288 @@
+"""Judging one window of the running audit: all messages due in it, by all that was seen of them.
+
+Theory: the judge of the proof says what is lost, altered, repeated. Here it looks at a node that
+runs: everything that a journal accepted counts as held until a mark covers it, and what a mark
+covers and no topic has is lost. What no mark covers is *overdue*: the wheel still means to send it.
+
+A window is judged anew whenever something comes for it, from all its facts. What was told of it is
+kept, as kinds for each offset, so that only what is new is told; a message that was told to be lost
+or overdue, and was seen after all, is told once more.
+
+Rules
+- A message is settled ``grace`` after it was due, or was accepted if that was later: before that it
+  is neither lost nor overdue. What arrived is judged at once.
+- Peers write what a deposed master sent them, and cut it off again: of several rows with one offset
+  in one journal, that of the latest epoch counts.
+- Of a window that was forgotten and comes again, nothing is said to be unknown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...wheel.schema import Int64s
+from ..facts.fact import FORGED, Facts, Seen
+from ..judging.board import Board
+from ..judging.conservation import judge_conservation, wanted
+from ..judging.context import Context, Mask
+from ..judging.found import Found
+
+LOST, OVERDUE, AFTER_ALL = "lost", "overdue", "late after all"
+EARLY, LATE, REPEATED, UNKNOWN = "early", "late", "repeated", "unknown"
+KINDS = (
+    LOST,
+    OVERDUE,
+    AFTER_ALL,
+    EARLY,
+    LATE,
+    REPEATED,
+    "altered",
+    "forged",
+    UNKNOWN,
+    "cancelled but delivered",
+    "dead and delivered",
+)
+"""Their places are the bits of what was told: append only."""
+_BIT = {kind: 1 << place for place, kind in enumerate(KINDS)}
+TOLD = np.dtype([("offset", "<i8"), ("kinds", "<u4")])
+COUNTED = ("accepted", "delivered", "pending", "cancelled", "dead", "lost", "undecided", "in doubt")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """``now_ms``: of the look, all before which was read; ``listed_max``: flags of one kind that
+    are described; ``forgotten``: the window was judged and removed before."""
+
+    now_ms: int
+    grace_ms: int
+    listed_max: int = 1_000
+    forgotten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One message, and what is wrong with it."""
+
+    flag: str
+    """One of ``KINDS``."""
+    id: str
+    offset: int
+    due_ms: int
+    topic: str
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What is said of one window; small, but for ``told``."""
+
+    start: int
+    counts: dict[str, int] = field(default_factory=dict)
+    flags: list[Flag] = field(default_factory=list)
+    flagged: dict[str, int] = field(default_factory=dict)
+    """How many are new, by kind, listed or not."""
+    told: bytes = b""
+    """Everything that was told of this window by now; packed ``TOLD``, by offset."""
+    waiting: int = 0
+    """Messages of which it is not known yet what becomes of them."""
+    settles_ms: int = 0
+    """When the last of those that are not settled is."""
+    has_lost: bool = False
+    """Something is missing still: it may arrive after all."""
+    lateness_ms: tuple[int, int, int] | None = None
+    """p50, p99 and the maximum, of first arrivals; None: nothing arrived."""
+
+
+def judge_window(
+    start: int, facts: Facts, told: bytes, context: Context, terms: Terms
+) -> Judgement:
+    """``told``: what the last judgement of this window gave."""
+    return _Window(start, facts, told, context, terms).judged()
+
+
+@dataclass(slots=True)
+class _Collected(Found):
+    """Takes down every message, not only those that are described."""
+
+    told: list[tuple[str, Int64s, Int64s, str | Callable[[int], str]]] = field(default_factory=list)
+
+    def tell(
+        self,
+        board: Board,
+        validator: str,  # noqa: ARG002
+        kind: str,
+        messages: Int64s,
+        text: str | Callable[[int], str],
+        *,
+        due: Int64s | None = None,
+        **_: Any,
+    ) -> None:
+        if len(messages):
+            self.told.append((kind, messages, board.due[messages] if due is None else due, text))
+
+
+class _Window:
+    def __init__(
+        self, start: int, facts: Facts, told: bytes, context: Context, terms: Terms
+    ) -> None:
+        self._context = context
+        self._terms = terms
+        self._board = Board(_latest(facts), context)
+        self._before = self._bits(np.frombuffer(told, TOLD))
+        self._bits_now = self._before.copy()
+        self._judgement = Judgement(start)
+
+    def judged(self) -> Judgement:
+        board, terms, judgement = self._board, self._terms, self._judgement
+        found = _Collected()
+        judge_conservation(board, found)
+        settles = np.maximum(board.due, board.created) + terms.grace_ms
+        settled = settles <= terms.now_ms
+        late = self._arrivals()
+        seen = board.count(board.of(Seen.DELIVERED, Seen.DEAD, Seen.CANCELLED)) > 0
+        held = board.known & board.committed & ~board.is_cancel & wanted(board) & ~seen
+        held &= ~board.claimed
+        for kind, messages, due, text in found.told:
+            if kind == LOST:
+                keep = settled[messages]
+                places = np.flatnonzero(keep)
+                self._flag(LOST, messages[keep], due[keep], _at(text, places))
+            elif kind == UNKNOWN and terms.forgotten:
+                again = "arrived after its window was settled: again, or it was never accepted"
+                self._flag(REPEATED, messages, due, again)
+            elif kind in _BIT:
+                self._flag(kind, messages, due, text)
+        overdue = np.flatnonzero(held & settled)
+        behind = terms.now_ms - board.due[overdue]
+        self._flag(
+            OVERDUE,
+            overdue,
+            board.due[overdue],
+            lambda at: f"not delivered {behind[at]} ms after it was due; no mark covers it",
+        )
+        self._after_all(seen, late)
+        judgement.counts = {name: found.counts.get(name, 0) for name in COUNTED}
+        judgement.counts[OVERDUE] = len(overdue)
+        judgement.counts["repeated"] = found.counts.get("repeated", 0)
+        judgement.counts["unaccounted"] = found.counts.get("unaccounted", 0)
+        open_ = board.known & ~board.is_cancel & ~seen & ~settled
+        doubt = found.counts.get("in doubt", 0)
+        judgement.waiting = int(open_.sum()) + len(overdue) + doubt
+        judgement.settles_ms = int(settles[open_].max()) if open_.any() else 0
+        missing = self._bits_now & (_BIT[LOST] | _BIT[OVERDUE])
+        judgement.has_lost = bool((missing[~seen] != 0).any())
+        kept = self._bits_now != 0
+        table = np.zeros(int(kept.sum()), TOLD)
+        table["offset"], table["kinds"] = board.offset[kept], self._bits_now[kept]
+        judgement.told = table.tobytes()
+        return judgement
+
+    def _arrivals(self) -> Int64s:
+        """Early and late ones; how late each message is, -1: it did not arrive."""
+        board = self._board
+        facts = board.arrivals(Seen.DELIVERED)
+        facts = facts[board.facts["flags"][facts] & FORGED == 0]
+        first = np.full(board.n, np.iinfo(np.int64).max)
+        np.minimum.at(first, board.place[facts], board.facts["at"][facts])
+        judged = board.known & ~board.is_cancel & wanted(board)
+        there = np.flatnonzero(judged & (first < np.iinfo(np.int64).max))
+        by = board.due[there] - first[there]
+        early = by > 0
+        self._flag(
+            EARLY,
+            there[early],
+            board.due[there[early]],
+            lambda at: f"arrived {by[early][at]} ms before it was due",
+        )
+        lateness = np.full(board.n, -1, np.int64)
+        lateness[there] = np.maximum(
+            first[there] - np.maximum(board.due[there], board.created[there]), 0
+        )
+        limit = self._context.options.late_ms
+        if limit is not None:
+            late = np.flatnonzero(lateness > limit)
+            self._flag(
+                LATE, late, board.due[late], lambda at: f"arrived {lateness[late[at]]} ms late"
+            )
+        if len(there):
+            p50, p99 = np.percentile(lateness[there], (50, 99), method="higher").tolist()
+            self._judgement.lateness_ms = int(p50), int(p99), int(lateness[there].max())
+        return lateness
+
+    def _after_all(self, seen: Mask, lateness: Int64s) -> None:
+        missed = self._before & (_BIT[LOST] | _BIT[OVERDUE]) != 0
+        back = np.flatnonzero(missed & seen)
+
+        def text(at: int) -> str:
+            late = lateness[back[at]]
+            return f"arrived {late} ms late" if late >= 0 else "it is cancelled, or dead"
+
+        self._flag(AFTER_ALL, back, self._board.due[back], text)
+
+    def _flag(
+        self, kind: str, messages: Int64s, due: Int64s, text: str | Callable[[int], str]
+    ) -> None:
+        """Of each message once, whatever was told before."""
+        bit = np.uint32(_BIT[kind])
+        new = np.flatnonzero(self._bits_now[messages] & bit == 0)
+        self._bits_now[messages] |= bit
+        if not len(new):
+            return
+        judgement, board = self._judgement, self._board
+        judgement.flagged[kind] = judgement.flagged.get(kind, 0) + len(new)
+        listed = Counter(flag.flag for flag in judgement.flags)[kind]
+        for at in new[: max(0, self._terms.listed_max - listed)].tolist():
+            message, when = int(messages[at]), int(due[at])
+            offset = int(board.offset[message])
+            judgement.flags.append(
+                Flag(
+                    kind,
+                    self._context.terms.id_of(when, offset),
+                    offset,
+                    when,
+                    self._topic(message),
+                    text if isinstance(text, str) else text(at),
+                )
+            )
+
+    def _topic(self, message: int) -> str:
+        board = self._board
+        if board.known[message]:
+            return self._context.topic_name(int(board.topic[message]))
+        fact = int(np.searchsorted(board.place, message))
+        return self._context.topic_name(int(board.facts["topic"][fact]))
+
+    def _bits(self, told: Any) -> Any:
+        bits = np.zeros(self._board.n, np.uint32)
+        at = np.searchsorted(self._board.offset, told["offset"])
+        bits[at] = told["kinds"]
+        return bits
+
+
+def _at(text: str | Callable[[int], str], places: Int64s) -> str | Callable[[int], str]:
+    """The text of some places among those it was made for."""
+    if isinstance(text, str):
+        return text
+    return lambda at: text(int(places[at]))
+
+
+def _latest(facts: Facts) -> Facts:
+    """Of rows with one offset in one peer's journal only the one of the latest epoch."""
+    rows = np.flatnonzero((facts["seen"] == Seen.ACCEPTED) | (facts["seen"] == Seen.CANCEL))
+    order = rows[np.lexsort((facts["at"][rows], facts["offset"][rows], facts["peer"][rows]))]
+    same = (facts["peer"][order][1:] == facts["peer"][order][:-1]) & (
+        facts["offset"][order][1:] == facts["offset"][order][:-1]
+    )
+    if not same.any():
+        return facts
+    keep = np.ones(len(facts), np.bool_)
+    keep[order[:-1][same]] = False
+    return facts[keep]

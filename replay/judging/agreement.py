@@ -1,0 +1,177 @@
+"""Validator *agreement*: all peers hold the same rows, as far as they are committed.
+
+Theory: what a peer holds is its journal, as far as it was kept, and below its checkpoint its slot
+files. Peers spill and clean at moments of their own, so neither must be equal to another's: what
+one has and the other has not is fine only if the other's newest mark covers it, or its journal
+begins later.
+
+Rules
+- Rows of an entry that was never committed may differ: one of the two peers will cut it.
+- Where damage may have taken a row, nobody is blamed for it again.
+
+Source: DESIGN section 7 (peers agree).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..facts.fact import Seen
+from ..problems import AGREEMENT
+from .board import Board
+from .context import Mask
+from .found import Found
+
+
+def judge_agreement(board: Board, found: Found) -> None:
+    peers = range(len(board.context.peers))
+    for peer in peers:
+        _twice(board, found, peer)
+        _slots(board, found, peer)
+    for peer in peers:
+        _journal(board, found, peer)
+        _held(board, found, peer)
+    for left in peers:
+        for right in range(left + 1, len(board.context.peers)):
+            _pair(board, found, left, right)
+
+
+def _pair(board: Board, found: Found, left: int, right: int) -> None:
+    mine, theirs = board.in_journal(left), board.in_journal(right)
+    both = np.flatnonzero((mine >= 0) & (theirs >= 0))
+    equal = int(board.same(mine[both], theirs[both]).sum())
+    found.count(f"equal:{left}:{right}", equal)
+
+
+def _twice(board: Board, found: Found, peer: int) -> None:
+    """An offset is given out once."""
+    facts = board.of(Seen.ACCEPTED, Seen.CANCEL, peer=peer)
+    again = np.flatnonzero(board.count(facts) > 1)
+    name = board.context.peers[peer].name
+    found.tell(
+        board,
+        AGREEMENT,
+        "offset twice",
+        again,
+        lambda at: f"the journal of {name} has offset {board.offset[again[at]]} in two rows",
+    )
+
+
+def _journal(board: Board, found: Found, peer: int) -> None:
+    """Against the reference: rows of a peer's journal that differ, and rows that are not there."""
+    view, mine = board.context.peers[peer], board.in_journal(peer)
+    there = mine >= 0
+    held = np.flatnonzero(there & board.in_journals)
+    same = board.same(mine[held], board.reference[held])
+    other = held[~same]
+    facts, reference = board.facts, board.reference
+    # The same entry by Raft's rules, or one that this peer knows to be committed.
+    same_entry = (facts["at"][mine[other]] == facts["at"][reference[other]]) & (
+        facts["where"][mine[other]] == facts["where"][reference[other]]
+    )
+    differ = other[same_entry | (board.offset[other] < view.proven)]
+    found.tell(
+        board,
+        AGREEMENT,
+        "differs",
+        differ,
+        f"the journal of {view.name} has another row than {_others(board, peer)}",
+    )
+    missing = np.flatnonzero(
+        board.committed
+        & board.in_journals
+        & ~there
+        & view.has_journal(board.offset)
+        & ~view.may_miss(board.offset)
+    )
+    _count_pairs(board, found, peer, len(differ) + len(missing))
+    found.tell(
+        board,
+        AGREEMENT,
+        "missing row",
+        missing,
+        f"the journal of {view.name} does not have it, that of another peer has",
+    )
+
+
+def _slots(board: Board, found: Found, peer: int) -> None:
+    """Rows of a peer's slot files against the reference."""
+    view = board.context.peers[peer]
+    facts = board.of(Seen.SLOT, Seen.ARCHIVED, peer=peer)
+    messages = board.place[facts]
+    known = board.in_journals[messages]
+    same = board.same(facts[known], board.reference[messages[known]])
+    differ = np.unique(messages[known][~same])
+    found.tell(
+        board,
+        AGREEMENT,
+        "differs",
+        differ,
+        f"a slot file of {view.name} has another row than the journal",
+    )
+    strange = ~board.known[messages] & board.readable[messages]
+    strange &= ~board.may_be_missing[messages]
+    extra, first = np.unique(messages[strange], return_index=True)
+    due = board.facts["due"][facts[strange][first]]
+    found.tell(
+        board,
+        AGREEMENT,
+        "extra row",
+        extra,
+        f"a slot file of {view.name} has a row that no journal has",
+        due=due,
+    )
+    _count_pairs(board, found, peer, len(differ) + len(extra))
+    live = board.of(Seen.SLOT, peer=peer)
+    several = np.flatnonzero(board.count(live) > 1)
+    # Twice in one file is told by the scan.
+    places = board.facts["where"][live]
+    low, high = np.full(board.n, np.iinfo(np.int64).max), np.full(board.n, np.iinfo(np.int64).min)
+    np.minimum.at(low, board.place[live], places)
+    np.maximum.at(high, board.place[live], places)
+    apart = several[low[several] != high[several]]
+    found.tell(
+        board,
+        AGREEMENT,
+        "offset twice",
+        apart,
+        f"two slot files of {view.name} have it",
+    )
+
+
+def _held(board: Board, found: Found, peer: int) -> None:
+    """Each row below the checkpoint that no mark of the peer covers is in a slot file."""
+    view = board.context.peers[peer]
+    wanted = board.committed & board.in_journals & (board.offset < view.spilled)
+    wanted &= ~board.claimed_by(peer) & (board.in_slots(peer) == 0)
+    wanted &= ~view.damaged_slot(board.second)
+    lacking = np.flatnonzero(wanted & _elsewhere(board, peer))
+    _count_pairs(board, found, peer, len(lacking))
+    found.tell(
+        board,
+        AGREEMENT,
+        "missing row",
+        lacking,
+        f"no slot file of {view.name} has it, and no mark of it covers it",
+    )
+
+
+def _elsewhere(board: Board, peer: int) -> Mask:
+    """Another peer holds it still."""
+    found = np.zeros(board.n, np.bool_)
+    for other, view in enumerate(board.context.peers):
+        if other != peer:
+            found |= board.in_slots(other) > 0
+            found |= (board.in_journal(other) >= 0) & (board.offset >= view.spilled)
+    return found
+
+
+def _others(board: Board, peer: int) -> str:
+    names = [view.name for at, view in enumerate(board.context.peers) if at != peer]
+    return names[0] if len(names) == 1 else "most others"
+
+
+def _count_pairs(board: Board, found: Found, peer: int, number: int) -> None:
+    for other in range(len(board.context.peers)):
+        if other != peer:
+            found.count(f"different:{min(peer, other)}:{max(peer, other)}", number)

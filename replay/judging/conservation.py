@@ -1,0 +1,201 @@
+"""Validator *conservation*: each accepted message was delivered, or is still held, or was
+cancelled, or died with a reason. Nothing else arrived.
+
+Theory: a proof that believed the wheel would prove nothing. So a mark is only used against it: what
+the newest mark covers the wheel will never send again, and if it did not arrive, it is lost. What
+no mark covers is pending if a slot file or the part of a journal behind the checkpoint holds it.
+
+Rules
+- Each committed message falls into exactly one class, and the classes add up.
+- Where damage may have taken what is missing, it is undecided: the damage is a problem already.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...wheel.schema import Int64s
+from ..facts.fact import FORGED, NO_DIGEST, Seen
+from ..problems import CONSERVATION
+from .board import Board
+from .context import Mask
+from .found import Found
+
+
+def judge_conservation(board: Board, found: Found) -> None:
+    messages = board.known & ~board.is_cancel & wanted(board)
+    accepted = messages & board.committed
+    arrived, dead = board.arrivals(Seen.DELIVERED), board.arrivals(Seen.DEAD)
+    n_arrived, n_dead = board.count(arrived), board.count(dead)
+    cancelled = _cancelled(board)
+    held = _held(board) & ~board.claimed
+    undecided = _undecided(board)
+
+    there = n_arrived > 0
+    open_ = accepted & ~there
+    buried = open_ & (n_dead > 0)
+    open_ &= ~buried
+    taken_back = open_ & cancelled
+    open_ &= ~taken_back
+    pending = open_ & held
+    open_ &= ~pending
+    unclear = open_ & undecided
+    lost = open_ & ~unclear
+
+    found.count("accepted", accepted.sum())
+    found.count("delivered", (accepted & there).sum())
+    found.count("dead", buried.sum())
+    found.count("cancelled", taken_back.sum())
+    found.count("pending", pending.sum())
+    found.count("undecided", unclear.sum())
+    found.count("lost", lost.sum())
+    found.count("in doubt", (messages & ~board.committed).sum())
+    overdue = pending & (board.due < board.context.made_ms)
+    found.count("overdue", overdue.sum())
+
+    numbers = np.flatnonzero(lost)
+    claimed = board.claimed[numbers]
+    found.tell(
+        board,
+        CONSERVATION,
+        "lost",
+        numbers,
+        lambda at: (
+            f"accepted for {board.context.topic_name(int(board.topic[numbers[at]]))}, and did not"
+            + (
+                " arrive, though a mark covers it"
+                if claimed[at]
+                else " arrive, and is not held any more"
+            )
+        ),
+    )
+    _arrivals(board, found, accepted, n_arrived, n_dead, cancelled)
+    for seen, facts in ((Seen.DELIVERED, arrived), (Seen.DEAD, dead)):
+        _contents(board, found, seen, facts)
+    _receipts(board, found)
+
+
+def wanted(board: Board) -> Mask:
+    """Messages due in the time that is judged."""
+    return board.context.options.judges(board.due)
+
+
+def _cancelled(board: Board) -> Mask:
+    """Messages that a committed cancel row names."""
+    facts = board.of(Seen.CANCELLED)
+    by = board.facts["where"][facts]
+    proven = max((peer.proven for peer in board.context.peers), default=0)
+    votes = board.count(facts)
+    sure = board.count(facts[by < proven]) > 0
+    return sure | (votes >= board.context.needed)
+
+
+def _held(board: Board) -> Mask:
+    """Some peer's slot files, or its journal behind its checkpoint, hold the message."""
+    found = np.zeros(board.n, np.bool_)
+    for peer, view in enumerate(board.context.peers):
+        found |= board.in_slots(peer) > 0
+        found |= (board.in_journal(peer) >= 0) & (board.offset >= view.spilled)
+    return found
+
+
+def _undecided(board: Board) -> Mask:
+    """Damage may have taken the message, or the record of its arrival."""
+    found = np.zeros(board.n, np.bool_)
+    for view in board.context.peers:
+        found |= view.damaged_slot(board.second) & (board.offset < view.spilled)
+        found |= view.may_miss(board.offset) & (board.offset >= view.spilled)
+    damaged = board.context.damaged_topics
+    if damaged is None:
+        return np.ones(board.n, np.bool_)
+    if damaged:
+        found |= np.isin(board.topic, np.array(sorted(damaged), np.uint32))
+    return found
+
+
+def _arrivals(
+    board: Board,
+    found: Found,
+    accepted: Mask,
+    n_arrived: Int64s,
+    n_dead: Int64s,
+    cancelled: Mask,
+) -> None:
+    """How often, and whether at all."""
+    again = np.flatnonzero(accepted & ((n_arrived > 1) | (n_dead > 1)))
+    times = np.maximum(n_arrived, n_dead)[again]
+    found.count("repeated", int((times - 1).sum()))
+    found.tell(board, CONSERVATION, "repeated", again, lambda at: f"arrived {times[at]} times")
+    wrong = np.flatnonzero(accepted & cancelled & (n_arrived > 0))
+    found.tell(
+        board,
+        CONSERVATION,
+        "cancelled but delivered",
+        wrong,
+        "a cancel row names it, and it arrived",
+    )
+    both = np.flatnonzero(accepted & (n_arrived > 0) & (n_dead > 0))
+    found.tell(
+        board,
+        CONSERVATION,
+        "dead and delivered",
+        both,
+        "it arrived, and is in the dead-letter topic too",
+    )
+    found.strange = np.concatenate([wrong, both])
+
+
+def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:
+    """What arrived is what was accepted; and everything that arrived was accepted."""
+    fields, messages = board.facts, board.place[facts]
+    forged = fields["flags"][facts] & FORGED != 0
+    _each(board, found, "forged", facts[forged], "its id was not given out by this group")
+    facts, messages = facts[~forged], messages[~forged]
+    strange = ~board.known[messages] | board.is_cancel[messages]
+    unknown = strange & board.readable[messages] & ~board.may_be_missing[messages]
+    found.count("unaccounted", int((strange & ~unknown).sum()))
+    _each(board, found, "unknown", facts[unknown], "arrived, and was never accepted")
+    facts, messages = facts[~strange], messages[~strange]
+    reference = board.reference[messages]
+    same = fields["due"][facts] == fields["due"][reference]
+    same &= fields["topic"][facts] == fields["topic"][reference]
+    silent = (fields["flags"][facts] | fields["flags"][reference]) & NO_DIGEST != 0
+    same &= silent | (fields["digest"][facts] == fields["digest"][reference])
+    from_journal = board.in_journals[messages]
+    same &= ~from_journal | (fields["created"][facts] == fields["created"][reference])
+    asked = fields["partition"][reference]
+    same &= (asked < 0) | (fields["partition"][facts] == asked)
+    what = "what arrived" if seen is Seen.DELIVERED else "the dead letter"
+    _each(board, found, "altered", facts[~same], f"{what} is not what was accepted")
+
+
+def _each(board: Board, found: Found, kind: str, facts: Int64s, text: str) -> None:
+    """A problem of each message these facts are of."""
+    messages, first = np.unique(board.place[facts], return_index=True)
+    fields = board.facts.rows(facts[first])
+    found.tell(
+        board,
+        CONSERVATION,
+        kind,
+        messages,
+        text,
+        due=fields["due"],
+        position=fields["where"],
+    )
+
+
+def _receipts(board: Board, found: Found) -> None:
+    """What producers were promised is what was accepted."""
+    facts = board.of(Seen.RECEIPT)
+    if not len(facts):
+        return
+    fields = board.facts
+    forged = fields["flags"][facts] & FORGED != 0
+    _each(board, found, "forged", facts[forged], "the receipt's id was not given out by this group")
+    facts = facts[~forged]
+    messages = board.place[facts]
+    known = board.in_journals[messages]
+    facts, reference = facts[known], board.reference[messages[known]]
+    same = fields["digest"][facts] == fields["digest"][reference]
+    same &= fields["due"][facts] == fields["due"][reference]
+    _each(board, found, "altered", facts[~same], "the receipt is of another message")

@@ -1,0 +1,250 @@
+"""What every task must know to judge a message: made once, from the layout and the summaries.
+
+Theory: facts say what was seen of a message; the context says where it would have been seen. Was
+its offset read from a peer's journal, or is it missing there because a file is damaged? Had the
+peer spilled it? Does the newest mark cover it? Small, whatever the number of messages: ranges,
+not rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from ...wheel.mark import Mark, Marks
+from ...wheel.schema import Int64s
+from ..facts.behind import Behind, behind
+from ..facts.chunks import OrderChunk
+from ..facts.making import Terms
+from ..facts.summary import FileSummary
+from ..reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, Layout
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``interval_ms``: of a time bucket. ``late_ms``: what is late, None: nothing. Due times that
+    are judged: ``start_ms`` inclusive, ``end_ms`` exclusive, None: no limit."""
+
+    interval_ms: int = 10_000
+    late_ms: int | None = None
+    exactly_once: bool = False
+    start_ms: int | None = None
+    end_ms: int | None = None
+    problems_max: int = 1_000
+
+    def judges(self, due: Int64s) -> Mask:
+        """Which due times lie in the time that is judged."""
+        mask = np.ones(len(due), np.bool_)
+        if self.start_ms is not None:
+            mask &= due >= self.start_ms
+        if self.end_ms is not None:
+            mask &= due < self.end_ms
+        return mask
+
+
+@dataclass(frozen=True)
+class PeerView:
+    """One peer, as far as it can be known. Ranges: int64, shape (2, n): bases and ends, ascending
+    and apart."""
+
+    name: str
+    spilled: int
+    marks: Marks | None
+    journal: Int64s
+    """Offsets that its journal must hold if anybody's does."""
+    missing: Int64s
+    """Offsets that damage may have taken from its journal."""
+    proven: int
+    """Offsets below were committed."""
+    damaged_seconds: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Whose slot files cannot be read; ascending."""
+
+    def has_journal(self, offset: Int64s) -> Mask:
+        return within(self.journal, offset)
+
+    def may_miss(self, offset: Int64s) -> Mask:
+        return within(self.missing, offset)
+
+    def damaged_slot(self, second: Int64s) -> Mask:
+        return np.isin(second, self.damaged_seconds)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything but the facts. Picklable."""
+
+    terms: Terms
+    options: Options
+    peers: Sequence[PeerView]
+    marks: Marks | None
+    """The newest mark of all."""
+    made_ms: int
+    topics: Mapping[int, str]
+    damaged_topics: frozenset[int] | None = frozenset()
+    """CRCs of topics of which records may be missing; None: any."""
+    is_group: bool = False
+    """The directories belong to a group of several peers, so that entries may be uncommitted."""
+    behind: Sequence[Behind] = ()
+    """Where a topic's messages stand behind later ones; most often nowhere."""
+
+    @property
+    def needed(self) -> int:
+        """On how many of the given peers an entry stands that is known to be committed by that."""
+        return len(self.peers) // 2 + 1 if self.is_group and len(self.peers) > 1 else 1
+
+    def topic_name(self, crc: int) -> str:
+        return self.topics.get(crc, f"topic {crc:08x}")
+
+
+def within(ranges: Int64s, offset: Int64s) -> Mask:
+    """Which offsets lie in one of the ranges."""
+    if not ranges.shape[1]:
+        return np.zeros(len(offset), np.bool_)
+    at = np.searchsorted(ranges[0], offset, side="right") - 1
+    found: Mask = (at >= 0) & (offset < ranges[1][np.maximum(at, 0)])
+    return found
+
+
+def covered(
+    marks: Marks | None, due: Int64s, offset: Int64s, topic: npt.NDArray[np.uint32]
+) -> Mask:
+    """What a mark claims to be done with: by the copy of a topic that is held back, else by the
+    main mark."""
+    if marks is None:
+        return np.zeros(len(due), np.bool_)
+    claimed = marks.main.covered(due, offset)
+    for name, copy in marks.copies.items():
+        held = topic == crc32c(name.encode())
+        claimed[held] = copy.mark.covered(due[held], offset[held])
+    return claimed
+
+
+def make_context(
+    layout: Layout,
+    summaries: Iterable[FileSummary],
+    terms: Terms,
+    options: Options,
+    chunks: Iterable[OrderChunk] = (),
+) -> Context:
+    by_number: dict[int, FileSummary] = {}
+    others: list[FileSummary] = []
+    for summary in summaries:
+        if summary.number < len(layout.files):
+            by_number[summary.number] = summary
+        else:
+            others.append(summary)
+    topics: dict[int, str] = {}
+    for summary in (*by_number.values(), *others):
+        topics |= summary.topics
+    peers = [_peer(layout, number, by_number) for number in range(len(layout.peers))]
+    known = [view.marks for view in peers if view.marks is not None]
+    return Context(
+        terms,
+        options,
+        peers,
+        max(known, key=_progress, default=None),
+        layout.made_ms,
+        topics,
+        _damaged_topics(layout, by_number),
+        any(peer.is_replica for peer in layout.peers),
+        behind(chunks),
+    )
+
+
+def _progress(marks: Marks) -> tuple[int, Mark, int]:
+    main = marks.main
+    return marks.epoch, Mark(main.c, main.r, main.L), marks.covered
+
+
+def _peer(layout: Layout, number: int, summaries: Mapping[int, FileSummary]) -> PeerView:
+    peer = layout.peers[number]
+    marks = Marks.decode(bytes.fromhex(peer.checkpoint_marks)) if peer.checkpoint_marks else None
+    best = peer.checkpoint_index
+    proven = peer.spilled
+    journal = Ranges()
+    damaged = [second for owner, second in layout.missing_slots if owner == number]
+    last_index = -1
+    last_damaged = False
+    for file in layout.files:
+        summary = summaries.get(file.number)
+        if file.peer != number:
+            continue
+        if file.kind == SLOT and not file.archived and (summary is None or summary.damaged):
+            damaged.append(file.second)
+        if file.kind != JOURNAL:
+            continue
+        if summary is None or not summary.entries:
+            last_damaged = last_damaged or summary is None or summary.damaged
+            continue
+        if summary.marks and summary.marks_index > best:
+            marks, best = Marks.decode(bytes.fromhex(summary.marks)), summary.marks_index
+        proven = max(proven, summary.max_l + 1)
+        follows = last_index in (-1, summary.first_index - 1)
+        for at, (base, end) in enumerate(summary.offsets):
+            broken = last_damaged or summary.damaged or (at == 0 and not follows)
+            journal.add(base, end, broken=broken)
+        last_index, last_damaged = summary.last_index, summary.damaged
+    if last_damaged:
+        journal.open_end()
+    return PeerView(
+        peer.name,
+        peer.spilled,
+        marks,
+        journal.held(),
+        journal.missing(),
+        proven,
+        np.array(sorted(damaged), np.int64),
+    )
+
+
+class Ranges:
+    """Offsets of a journal, range by range, and what may be missing between them."""
+
+    def __init__(self) -> None:
+        self._held: list[list[int]] = []
+        self._missing: list[list[int]] = []
+
+    def add(self, base: int, end: int, *, broken: bool) -> None:
+        """The next range. ``broken``: what lies before it may be missing by damage."""
+        before = self._held[-1][1] if self._held else 0
+        if base > before and broken:
+            self._missing.append([before, base])
+        elif self._held:
+            # A row of another peer in between would be missing here.
+            self._held[-1][1] = max(before, end)
+            return
+        self._held.append([base, end])
+
+    def open_end(self) -> None:
+        """What follows may be missing by damage."""
+        self._missing.append([self._held[-1][1] if self._held else 0, np.iinfo(np.int64).max])
+
+    def held(self) -> Int64s:
+        return _pairs(self._held)
+
+    def missing(self) -> Int64s:
+        return _pairs(self._missing)
+
+
+def _pairs(ranges: list[list[int]]) -> Int64s:
+    return np.array(ranges, np.int64).reshape(-1, 2).T.copy()
+
+
+def _damaged_topics(layout: Layout, summaries: Mapping[int, FileSummary]) -> frozenset[int] | None:
+    found = set()
+    for file in layout.files:
+        if file.kind not in (TOPIC, DUMP):
+            continue
+        summary = summaries.get(file.number)
+        if summary is not None and not summary.damaged:
+            continue
+        if not file.topic or file.peer == NO_PEER or file.topic == layout.dead_letter_topic:
+            return None
+        found.add(crc32c(file.topic.encode()))
+    return frozenset(found)

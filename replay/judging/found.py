@@ -1,0 +1,60 @@
+"""What judging a range of offsets gives: counts, problems up to a limit, and lateness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...wheel.schema import Int64s
+from ..problems import Problem
+from .board import Board
+
+
+@dataclass(slots=True)
+class Found:
+    """``strange``: messages (numbers on the board) that arrived and should not have."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    problem_counts: dict[str, int] = field(default_factory=dict)
+    strange: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def count(self, name: str, number: int) -> None:
+        if number:
+            self.counts[name] = self.counts.get(name, 0) + int(number)
+
+    def tell(
+        self,
+        board: Board,
+        validator: str,
+        kind: str,
+        messages: Int64s,
+        text: str | Callable[[int], str],
+        *,
+        due: Int64s | None = None,
+        position: Int64s | None = None,
+        file: Callable[[int], str] = lambda _: "",
+    ) -> None:
+        """A problem of each of these messages (numbers on the board). ``text``: of all, or of the
+        one at a place among them. ``due``: of each, if not what was accepted; ``position``: in its
+        topic, ``file``: where that is. All are counted, and as many described as can be listed."""
+        if not len(messages):
+            return
+        self.problem_counts[kind] = self.problem_counts.get(kind, 0) + len(messages)
+        dues = board.due[messages] if due is None else due
+        for at, message in enumerate(messages[: board.context.options.problems_max].tolist()):
+            offset, when = int(board.offset[message]), int(dues[at])
+            self.problems.append(
+                Problem(
+                    validator,
+                    kind,
+                    text if isinstance(text, str) else text(at),
+                    board.context.terms.id_of(when, offset),
+                    offset,
+                    when,
+                    file(at),
+                    position=-1 if position is None else int(position[at]),
+                )
+            )

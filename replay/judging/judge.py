@@ -1,0 +1,167 @@
+"""Judges all facts of a range of offsets at once, and does so for every range in Spark.
+
+Theory: one task is given whole ranges, one after the other: facts are sorted by their range before
+they get there, so that a range is complete when the next one begins. Its memory is one range's.
+What it finds it adds up, so that little leaves, which says what it is:
+
+    count      ``name``: of a class of messages, or of two peers; ``count``
+    problems   ``name``: a kind of problem; ``count``: how many there are, listed or not
+    problem    ``name``: its kind; ``text``: a ``Problem`` as JSON
+    span       ``bucket_ms``, ``max_ms``: a task's first and last time bucket; ``count``: of them
+    late       one bar: ``late_ms``, ``count``, ``max_ms``; by ``name``, the CRC of a topic, by
+               ``bucket_ms``, or of all messages
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from ..facts.fact import Facts, travelled
+from .agreement import judge_agreement
+from .board import Board
+from .conservation import judge_conservation
+from .context import Context
+from .found import Found
+from .lateness import Bars, Histogram, total
+from .order import judge_order
+from .punctuality import judge_punctuality
+
+JUDGED = (
+    "what string, name string, bucket_ms bigint, late_ms bigint, count bigint, max_ms bigint,"
+    " text string"
+)
+JUDGED_ARROW = pa.schema(
+    [
+        ("what", pa.utf8()),
+        ("name", pa.utf8()),
+        *((name, pa.int64()) for name in ("bucket_ms", "late_ms", "count", "max_ms")),
+        ("text", pa.utf8()),
+    ]
+)
+_BARS_MAX = 1 << 18
+"""Bars that may wait to be added up."""
+Batches = Iterator[pa.RecordBatch]
+
+
+def judge(scanned: DataFrame, context: Context, partitions: int) -> DataFrame:
+    """All messages of a scan. Columns: ``JUDGED``. ``partitions``: of the shuffle."""
+    facts = scanned.where("what = 'facts'").select("bucket", "data")
+    sorted_facts = facts.repartition(partitions, "bucket").sortWithinPartitions("bucket")
+    return sorted_facts.mapInArrow(_judging(context), JUDGED)
+
+
+def judge_range(facts: Facts, context: Context) -> tuple[Found, Histogram]:
+    """All facts of some offsets; none of them may be missing."""
+    board, found = Board(facts, context), Found()
+    judge_conservation(board, found)
+    judge_agreement(board, found)
+    judge_order(board, found)
+    return found, judge_punctuality(board, found)
+
+
+def _judging(context: Context) -> Callable[[Batches], Batches]:
+    def judge_batches(batches: Batches) -> Batches:
+        sums = Sums(context.options.problems_max)
+        for parts in _ranges(batches):
+            yield from sums.add(*judge_range(np.concatenate(parts), context))
+        yield from sums.rows()
+
+    return judge_batches
+
+
+def _ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Facts]]:
+    """The packed facts of each bucket; they come sorted by it."""
+    parts: list[Facts] = []
+    current = None
+    for batch in batches:
+        data = batch.column("data")
+        for at, bucket in enumerate(batch.column("bucket").to_pylist()):
+            if parts and bucket != current:
+                yield parts
+                parts = []
+            current = bucket
+            parts.append(travelled(data[at].as_py()))
+    if parts:
+        yield parts
+
+
+class Sums:
+    """What one task has found so far. Problems leave at once, of each kind as many as can be listed
+    in the end, the lowest offsets first; sums leave when all is judged."""
+
+    def __init__(self, problems_max: int) -> None:
+        self._problems_max = problems_max
+        self._counts: Counter[str] = Counter()
+        self._problems: Counter[str] = Counter()
+        self._told: Counter[str] = Counter()
+        self._bars: list[Histogram] = []
+        self._n_bars = 0
+
+    def add(self, found: Found, bars: Histogram) -> Iterator[pa.RecordBatch]:
+        self._counts.update(found.counts)
+        self._problems.update(found.problem_counts)
+        self._bars.append(bars)
+        self._n_bars += len(bars)
+        if self._n_bars > _BARS_MAX:
+            self._bars = [total(self._bars)]
+            self._n_bars = 0
+        listed = []
+        for problem in found.problems:
+            self._told[problem.kind] += 1
+            if self._told[problem.kind] <= self._problems_max:
+                listed.append(problem)
+        if listed:
+            yield _batch(
+                len(listed),
+                what=["problem"] * len(listed),
+                name=[one.kind for one in listed],
+                text=[one.to_json() for one in listed],
+            )
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        for what, sums in (("count", self._counts), ("problems", self._problems)):
+            names = list(sums)
+            counts = [sums[name] for name in names]
+            yield _batch(len(names), what=[what] * len(names), name=names, count=counts)
+        if not self._bars:
+            return
+        bars = total(self._bars)
+        buckets = np.unique(bars.by_time.group)
+        if len(buckets):
+            first, last = buckets[:1], buckets[-1:]
+            yield _batch(1, what=["span"], bucket_ms=first, count=[len(buckets)], max_ms=last)
+        topics = [f"{crc:08x}" for crc in bars.by_topic.group.tolist()]
+        yield _late(bars.whole)
+        yield _late(bars.by_topic, name=topics)
+        yield _late(bars.by_time, bucket_ms=bars.by_time.group)
+
+
+def _late(bars: Bars, **group: object) -> pa.RecordBatch:
+    rows = len(bars)
+    return _batch(
+        rows,
+        what=["late"] * rows,
+        late_ms=bars.lateness_ms,
+        count=bars.count,
+        max_ms=bars.max_ms,
+        **group,
+    )
+
+
+def _batch(rows: int, **columns: object) -> pa.RecordBatch:
+    arrays = []
+    for column in JUDGED_ARROW:
+        values = columns.get(column.name)
+        arrays.append(
+            pa.nulls(rows, column.type)
+            if values is None
+            else values
+            if isinstance(values, pa.Array)
+            else pa.array(values, column.type)
+        )
+    return pa.RecordBatch.from_arrays(arrays, schema=JUDGED_ARROW)

@@ -1,0 +1,86 @@
+"""Validator *order*: within a partition, messages come in the order of their due times.
+
+Theory: what stands behind a later one in the same chunk is marked in its fact (``chunks.py``), and
+what must be above which key, because of earlier chunks, is in the context (``behind.py``). Here it
+is seen beside what else is known of the message.
+
+Rules
+- Of a message that arrived several times the first arrival is judged.
+- What should not have arrived at all is not blamed for where it stands.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...wheel.schema import Int64s
+from ..facts.behind import Behind
+from ..facts.chunks import in_time
+from ..facts.fact import OUT_OF_ORDER, Seen
+from ..problems import ORDER
+from .board import Board
+from .context import Mask
+from .found import Found
+
+
+def judge_order(board: Board, found: Found) -> None:
+    """After *conservation*, which knows what should not have arrived."""
+    context = board.context
+    if not context.behind:
+        return
+    facts = board.of(Seen.DELIVERED)
+    fields = board.facts.rows(facts)
+    judged = in_time(fields)
+    facts, fields = facts[judged], fields[judged]
+    late = fields["flags"] & OUT_OF_ORDER != 0
+    which = np.full(len(facts), -1)
+    for number, chunk in enumerate(context.behind):
+        inside = (fields["file"] == chunk.number) & (fields["topic"] == chunk.crc)
+        inside &= (fields["where"] >= chunk.first) & (fields["where"] <= chunk.last)
+        if chunk.partition >= 0:
+            inside &= fields["partition"] == chunk.partition
+        which[inside] = number
+        if chunk.key is not None:
+            due, offset = chunk.key
+            lower = (fields["due"] < due) | ((fields["due"] == due) & (fields["offset"] < offset))
+            late |= inside & lower
+    late &= (which >= 0) & _first_arrivals(board, facts) & context.options.judges(fields["due"])
+    late &= ~np.isin(board.place[facts], found.strange)
+    messages, first = np.unique(board.place[facts[late]], return_index=True)
+    chosen = np.flatnonzero(late)[first]
+    fields, which = fields[chosen], which[chosen]
+    found.tell(
+        board,
+        ORDER,
+        "out of order",
+        messages,
+        lambda at: _text(board, context.behind[which[at]], fields[at]),
+        due=fields["due"],
+        position=fields["where"],
+        file=lambda at: context.behind[which[at]].file,
+    )
+
+
+def _first_arrivals(board: Board, facts: Int64s) -> Mask:
+    """Which of these facts are, or repeat, the first arrival of their message."""
+    every = board.of(Seen.DELIVERED)
+    at, where = board.facts["at"][every], board.facts["where"][every]
+    place = board.place[every]
+    order = np.lexsort((where, at, place))
+    messages, first = np.unique(place[order], return_index=True)
+    earliest = np.zeros((2, board.n), np.int64)
+    earliest[:, messages] = at[order[first]], where[order[first]]
+    mine = board.place[facts]
+    same: Mask = board.facts["at"][facts] == earliest[0][mine]
+    same &= board.facts["where"][facts] == earliest[1][mine]
+    return same
+
+
+def _text(board: Board, chunk: Behind, fact: np.void) -> str:
+    before = chunk.named.get(int(fact["where"]), chunk.key)
+    whom = "a message that is due later"
+    if before is not None:
+        whom = f"{board.context.terms.id_of(*before)} of due {before[0]} ms"
+    return (
+        f"due {fact['due']} ms stands at position {fact['where']} of {chunk.where}, behind {whom}"
+    )

@@ -1,0 +1,59 @@
+"""Validator *punctuality*: never before its due time, and how late.
+
+Theory: lateness is when a message first arrived, less what came later, its due time or its
+acceptance (``created``), as they were accepted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...wheel.schema import Int64s
+from ..facts.fact import FORGED, Seen
+from ..problems import PUNCTUALITY
+from .board import Board
+from .conservation import wanted
+from .found import Found
+from .lateness import Histogram, histogram
+
+
+def judge_punctuality(board: Board, found: Found) -> Histogram:
+    """Early and late ones are told; the lateness of all others is counted."""
+    facts = board.arrivals(Seen.DELIVERED)
+    facts = facts[board.facts["flags"][facts] & FORGED == 0]
+    messages = board.place[facts]
+    judged = (board.known & ~board.is_cancel & wanted(board))[messages]
+    facts, messages = facts[judged], messages[judged]
+    at = board.facts["at"][facts]
+    first = np.full(board.n, np.iinfo(np.int64).max)
+    np.minimum.at(first, messages, at)
+    there = np.flatnonzero(first < np.iinfo(np.int64).max)
+    first, due = first[there], board.due[there]
+    early = there[first < due]
+    by = (due - first)[first < due]
+    found.tell(
+        board, PUNCTUALITY, "early", early, lambda at: f"arrived {by[at]} ms before it was due"
+    )
+    lateness = np.maximum(first - np.maximum(due, board.created[there]), 0)
+    limit = board.context.options.late_ms
+    if limit is not None:
+        late = there[lateness > limit]
+        behind = lateness[lateness > limit]
+        found.tell(board, PUNCTUALITY, "late", late, lambda at: f"arrived {behind[at]} ms late")
+        _overdue(board, found, limit, first_of=there)
+    interval = board.context.options.interval_ms
+    topic = board.topic[there].astype(np.int64)
+    return histogram(topic, due - due % interval, lateness)
+
+
+def _overdue(board: Board, found: Found, limit: int, first_of: Int64s) -> None:
+    """Held still, and later by now than is allowed."""
+    arrived = np.zeros(board.n, np.bool_)
+    arrived[first_of] = True
+    waiting = board.committed & ~board.is_cancel & wanted(board) & ~arrived & ~board.claimed
+    waiting &= board.count(board.of(Seen.CANCELLED, Seen.DEAD)) == 0
+    over = board.context.made_ms - board.due
+    late = np.flatnonzero(waiting & (over > limit))
+    found.tell(
+        board, PUNCTUALITY, "late", late, lambda at: f"not sent yet, {over[late[at]]} ms overdue"
+    )

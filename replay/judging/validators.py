@@ -1,0 +1,116 @@
+"""What the judged rows say, as data frames: one function a validator, from DataFrame to DataFrame.
+
+Sums and percentiles are Spark's work; what comes out is small, but for problems and repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from ..problems import AGREEMENT, CONSERVATION, ORDER, PROBLEM_SCHEMA, PUNCTUALITY
+
+SUMS_SCHEMA = "what string, name string, count bigint, first bigint, last bigint"
+COUNTS_SCHEMA = "name string, count bigint"
+LATENESS_SCHEMA = (
+    "topic string, bucket_ms bigint, count bigint, p50 double, p99 double, p999 double, max double"
+)
+
+
+def sums(judged: DataFrame) -> DataFrame:
+    """Of all tasks: how many messages are in each class, problems of each kind, and where the time
+    buckets lie (``what``: count, problems, span). ``SUMS_SCHEMA``."""
+    rows = judged.where(f.col("what").isin("count", "problems", "span"))
+    return rows.groupBy("what", "name").agg(
+        f.sum("count").alias("count"),
+        f.min("bucket_ms").alias("first"),
+        f.max("max_ms").alias("last"),
+    )
+
+
+def counts(judged: DataFrame) -> DataFrame:
+    """How many messages are in each class. ``COUNTS_SCHEMA``."""
+    return _sums(judged, "count").where(~f.col("name").contains(":"))
+
+
+def problem_counts(judged: DataFrame) -> DataFrame:
+    """How many problems of each kind there are, listed or not. ``COUNTS_SCHEMA``."""
+    return _sums(judged, "problems")
+
+
+def pair_counts(judged: DataFrame) -> DataFrame:
+    """``equal:I:J`` and ``different:I:J`` of peers I and J. ``COUNTS_SCHEMA``."""
+    return _sums(judged, "count").where(f.col("name").contains(":"))
+
+
+def problems(judged: DataFrame) -> DataFrame:
+    """Everything that judging found. ``PROBLEM_SCHEMA``."""
+    problem = f.from_json("text", PROBLEM_SCHEMA).alias("problem")
+    return judged.where("what = 'problem'").select(problem).select("problem.*")
+
+
+def conservation(judged: DataFrame) -> DataFrame:
+    """Lost, repeated, altered, unknown messages. ``PROBLEM_SCHEMA``."""
+    return problems(judged).where(f.col("validator") == CONSERVATION)
+
+
+def agreement(judged: DataFrame) -> DataFrame:
+    """Rows in which peers differ. ``PROBLEM_SCHEMA``."""
+    return problems(judged).where(f.col("validator") == AGREEMENT)
+
+
+def punctuality(judged: DataFrame) -> DataFrame:
+    """Early ones and late ones. ``PROBLEM_SCHEMA``."""
+    return problems(judged).where(f.col("validator") == PUNCTUALITY)
+
+
+def order(judged: DataFrame) -> DataFrame:
+    """Messages behind later ones. ``PROBLEM_SCHEMA``."""
+    return problems(judged).where(f.col("validator") == ORDER)
+
+
+def lateness(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
+    """Percentiles of all messages, by topic (the CRC of its name, hex), and by time bucket, as wide
+    as that; what a row is not taken by is null. ``LATENESS_SCHEMA``."""
+    bucket = f.col("bucket_ms") - f.pmod(f.col("bucket_ms"), f.lit(interval_ms))
+    bars = judged.where("what = 'late'").select(
+        f.col("name").alias("topic"), bucket.alias("bucket_ms"), "late_ms", "count", "max_ms"
+    )
+    group = ["topic", "bucket_ms"]
+    # What belongs together comes together once; nothing that follows moves it again.
+    together = bars.repartition(*group)
+    added = together.groupBy(*group, "late_ms").agg(
+        f.sum("count").alias("count"), f.max("max_ms").alias("max_ms")
+    )
+    window = Window.partitionBy(*group)
+    ranked = added.withColumn("upto", f.sum("count").over(window.orderBy("late_ms")))
+    ranked = ranked.withColumn("total", f.sum("count").over(window))
+
+    def percentile(share: float) -> Column:
+        # The smallest lateness that so large a share is not above.
+        reached = f.col("upto") >= f.ceil(f.col("total") * f.lit(share))
+        return f.min(f.when(reached, f.col("late_ms"))).cast("double")
+
+    return ranked.groupBy(*group).agg(
+        f.sum("count").alias("count"),
+        percentile(0.5).alias("p50"),
+        percentile(0.99).alias("p99"),
+        percentile(0.999).alias("p999"),
+        f.max("max_ms").cast("double").alias("max"),
+    )
+
+
+def listed(problems: DataFrame, shares: Mapping[str, int]) -> DataFrame:
+    """So many of each kind, the first by offset, file and position. ``PROBLEM_SCHEMA``."""
+    some = [
+        problems.where(f.col("kind") == kind).orderBy("offset", "file", "position").limit(share)
+        for kind, share in shares.items()
+    ]
+    return reduce(DataFrame.unionAll, some)
+
+
+def _sums(judged: DataFrame, what: str) -> DataFrame:
+    return sums(judged).where(f.col("what") == what).select("name", "count")

@@ -1,0 +1,1 @@
+"""What a proof says, as values, as JSON and as a page."""

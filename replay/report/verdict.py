@@ -1,0 +1,76 @@
+"""What a proof says. Small, whatever the number of messages: counts, percentiles, and problems up
+to a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..problems import Problem
+
+CLASSES = ("delivered", "pending", "cancelled", "dead", "lost", "undecided")
+"""Each committed message is in exactly one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Of first arrivals, against the accepted due time; milliseconds. ``topic`` empty: all topics;
+    ``bucket_ms`` -1: all times, else the bucket's begin (inclusive)."""
+
+    topic: str
+    bucket_ms: int
+    count: int
+    p50: float
+    p99: float
+    p999: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class PairAgreement:
+    """Two peers: rows both hold, equal; and rows that differ or that one of them lacks."""
+
+    left: str
+    right: str
+    equal: int
+    different: int
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What was read, by kind of file."""
+
+    kind: str
+    files: int
+    nbytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    proven: bool
+    reasons: Sequence[str]
+    """Why it is not proven: one line for each kind of problem that fails it."""
+    counts: Mapping[str, int]
+    """accepted, the ``CLASSES``, and of these overdue (pending); repeated (arrivals beyond the
+    first), unaccounted (records whose acceptance lies outside the journals that were given), in
+    doubt (entries not known to be committed)."""
+    problem_counts: Mapping[str, int]
+    """How many problems of each kind there are, listed or not."""
+    problems: Sequence[Problem]
+    truncated: bool
+    """Not all problems are in ``problems``."""
+    lateness: Sequence[Lateness]
+    """All topics and times first, then by topic, then by time (all topics)."""
+    agreement: Sequence[PairAgreement]
+    inputs: Sequence[Input]
+    interval_ms: int
+    """Width of a time bucket; the end is exclusive."""
+    notes: Sequence[str] = ()
+    seconds: float = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
