@@ -104,7 +104,7 @@ def test_it_does_not_grow_with_the_rows(
 
 def test_nothing_else_in_replay_brings_rows_to_the_driver() -> None:
     found = set()
-    for path in sorted(Path(slotwheel.replay.__file__).parent.glob("*.py")):
+    for path in sorted(Path(slotwheel.replay.__file__).parent.rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(function, ast.FunctionDef):
                 continue
