@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -142,6 +143,9 @@ class OsFiles:
         self.root = os.fspath(root)
         os.makedirs(self.root, exist_ok=True)
         self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        # Whoever forgets to close it must not use up the process's descriptors.
+        self._closing = weakref.finalize(self, os.close, self._root_fd)
+        self._closing.atexit = False
 
     def _absolute(self, path: str) -> str:
         return os.path.join(self.root, path)
@@ -197,7 +201,7 @@ class OsFiles:
         return stat.f_bavail * stat.f_frsize
 
     def close(self) -> None:
-        os.close(self._root_fd)
+        self._closing()
 
 
 class DirectoryLock:

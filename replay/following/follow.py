@@ -61,6 +61,8 @@ def follow(
     batches = _Batches(spark, audit)
     writer = frame.writeStream.foreachBatch(batches.take)
     writer = writer.option("checkpointLocation", str(audit.folder / CHECKPOINT_NAME))
+    # By default it would wait for ever for a batch that nobody takes any more.
+    spark.conf.set("spark.sql.streaming.stopTimeout", f"{int(_END_S)}s")
     query = writer.trigger(processingTime=f"{int(every_s * 1000)} milliseconds").start()
     try:
         while query.isActive and goes_on():

@@ -166,3 +166,13 @@ def test_other_names_are_no_slot_files(name: str) -> None:
 def test_names_are_absolute_seconds(second: int) -> None:
     """RocketMQ, down for seven days: one revolution taken for another."""
     assert second_of(path_of(second).split("/")[1]) == second
+
+
+def test_a_data_directory_that_nobody_closed_costs_no_descriptor(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(100):
+        OsFiles(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
+    files = OsFiles(tmp_path)
+    files.close()
+    files.close()
