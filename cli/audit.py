@@ -11,26 +11,24 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..wheel.errors import InvalidConfiguration
 from .printing import quiet_pipe
-from .shared import span
+from .shared import EXIT_INTERRUPTED, F, span
 
 if TYPE_CHECKING:
     from ..replay.following.audit import Settings
 
-EXIT_INTERRUPTED = 130
 EVERY_S = 1.0
 """Between two looks."""
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ import click
 import numpy as np
 import pyarrow as pa
 from click.core import ParameterSource
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn
 
 from ..delivery.topicreader import TopicReader, check_exists, ids
 from ..wheel.schema import check_topic, times
 from .directory import reading
 from .printing import Fields, message_fields, quiet_pipe, text_line
+from .progress import progress_bar
 from .shared import json_option, pair
 
 LOOK_AGAIN_S = 0.02
@@ -96,7 +96,9 @@ def command(
 
             reader = KafkaTopic(str(bootstrap), topic, dict(kafka_settings))
             stack.callback(reader.close)
-            passed = _progress(stack, topic, reader.total(position), shown=arrow and not follow)
+            total, quiet = reader.total(position), arrow is None or follow
+            bar = progress_bar(f"reading {topic}", total, MofNCompleteColumn(), quiet=quiet)
+            passed = stack.enter_context(bar)
             batches = reader.batches(position, _wait if follow else None, passed)
             schema, fields = DUMP, record_fields
         if arrow is None:
@@ -219,16 +221,6 @@ def _arrow_file(
                 part.replace(path)
             else:
                 part.unlink(missing_ok=True)
-
-
-def _progress(stack: ExitStack, topic: str, total: int, *, shown: object) -> Callable[[int], None]:
-    """A bar on stderr for a long dump, if somebody watches. Gives what to call with positions."""
-    if not shown or not sys.stderr.isatty():
-        return lambda _positions: None
-    columns = (TextColumn("reading {task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
-    task = bar.add_task(topic, total=total)
-    return lambda positions: bar.advance(task, positions)
 
 
 def _wait() -> bool:

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 import click
 
 from ..wheel.errors import SlotwheelError
-from .shared import Session, note_json
+from .shared import EXIT_INTERRUPTED, Session, note_json
 
 PREFIX = "SLOTWHEEL"
 REPORT = "Please report it with these lines; CONTRIBUTING.md says where"
-EXIT_FAILED, EXIT_USAGE, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_DEFECT = 1, 2, 3
 
 COMMANDS = {
     "node": "node",

@@ -13,33 +13,22 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client, Receipts
 from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.schema import check_topic
-from .shared import node_options, print_json, time_text
+from .progress import progress_bar
+from .shared import F, epoch_ms, node_options, print_json, time_text
 
 if TYPE_CHECKING:
     from ..replay.redeliver import Redelivery, Selection, Tally
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _OURS = ("redeliver", "to_topic", "yes", "skip", "address", "timeout")
 _SHARED = ("directories", "topics", "start", "end", "as_json")
@@ -141,9 +130,9 @@ def redeliver(asked: Asked) -> int:
     from ..replay.redeliver import Redelivery, Selection
 
     layout = find(asked.directories, wanted=Wanted(slots=False, topics=False))
-    selection = Selection(asked.topic, _ms(asked.start), _ms(asked.end))
+    selection = Selection(asked.topic, epoch_ms(asked.start), epoch_ms(asked.end))
     redelivery = Redelivery(layout, selection)
-    with _bar("reading", redelivery.nbytes, DownloadColumn()) as step:
+    with progress_bar("reading", redelivery.nbytes, DownloadColumn(), TimeElapsedColumn()) as step:
         tally = redelivery.tally(step)
     _show(asked, tally)
     if not tally.messages:
@@ -266,7 +255,7 @@ def _send(asked: Asked, tally: Tally, redelivery: Redelivery, sending: _Sending)
 
     total = tally.messages - asked.skip
     with (
-        _bar("sending", total, MofNCompleteColumn()) as step,
+        progress_bar("sending", total, MofNCompleteColumn(), TimeElapsedColumn()) as step,
         Client(asked.address, timeout_s=asked.timeout_s) as client,
     ):
         for batch in redelivery.batches(asked.to_topic, now_ms, asked.skip):
@@ -303,19 +292,3 @@ def _finish(asked: Asked, tally: Tally, sending: _Sending) -> None:
     if not complete:
         twice = f"; up to {sending.under_way:,} may come twice" if sending.under_way else ""
         click.echo(f"not complete: to go on, give --skip {sending.done}{twice}")
-
-
-@contextmanager
-def _bar(what: str, total: int, column: Any) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, if somebody watches. Gives what to call with how much was done."""
-    if not sys.stderr.isatty():
-        yield lambda _done: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), column, TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
-
-
-def _ms(value: datetime) -> int:
-    return int(value.timestamp() * 1000)

@@ -22,7 +22,7 @@ from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from .audit import Asked, follow_options, run_audit
 from .redeliver import redeliver_options
-from .shared import json_option, moment, span
+from .shared import epoch_ms, json_option, moment, span
 from .sparkprogress import SparkProgress
 from .verdict import print_verdict
 
@@ -200,6 +200,8 @@ def command(
     if delivered is not None:
         delivered.check()
         more = connector_settings(kafka_jars) if master else {}
+    start_ms = None if start is None else epoch_ms(start)
+    end_ms = None if end is None else epoch_ms(end)
     if follow:
         from ..replay.following.audit import Settings
 
@@ -209,8 +211,8 @@ def command(
             int(grace.total_seconds() * 1000),
             late_ms,
             exactly_once,
-            _ms(start),
-            _ms(end),
+            start_ms,
+            end_ms,
             problems,
             dead_letter_topic,
             kafka or "",
@@ -218,7 +220,6 @@ def command(
         )
         asked = Asked(run_for, state)
         return run_audit(settings, asked, master, driver_memory, more, as_json=as_json)
-    start_ms, end_ms = _ms(start), _ms(end)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
     layout = find(
         directories,
@@ -292,7 +293,3 @@ def _check_spark(*, started: bool) -> None:
             limit="17 or newer",
             remedy="Install it, for example Debian's openjdk-17-jre-headless",
         )
-
-
-def _ms(value: datetime | None) -> int | None:
-    return None if value is None else int(value.timestamp() * 1000)

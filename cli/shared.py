@@ -19,6 +19,7 @@ from ..wheel.config import KIB, MIB
 from ..wheel.protocol import DEFAULT_ADDRESS
 
 F = TypeVar("F", bound=Callable[..., Any])
+EXIT_INTERRUPTED = 130
 
 GIB = 1024 * MIB
 SIZE_MAX = 1 << 62
@@ -62,6 +63,11 @@ def moment(value: str | datetime) -> datetime:
     if found.tzinfo is None:
         raise click.BadParameter(f"{value!r} has no time zone; add Z for UTC, or +01:00")
     return found
+
+
+def epoch_ms(value: datetime) -> int:
+    """Milliseconds since 1970. ``value`` has a time zone."""
+    return int(value.timestamp() * 1000)
 
 
 def size(value: str | int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn, TextColumn
 from rich.table import Table
 
 from ..delivery.verify import verify_topics
@@ -26,6 +26,7 @@ from ..wheel.verify_archive import verify_archive
 from ..wheel.verify_journal import verify_journal
 from .agree import compare_directories, print_agreement
 from .directory import ReadOnlyFiles, load_state, reading, running_process
+from .progress import progress_bar
 from .shared import json_option, print_json
 
 KINDS = {
@@ -189,13 +190,11 @@ def verify(directory: Path, quiet: bool) -> Report:
 
 
 def _with_progress(items: Iterator[Checked], total: int, quiet: bool) -> Iterator[Checked]:
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield from items
-        return
-    columns = (TextColumn("verifying"), BarColumn(), MofNCompleteColumn(), TextColumn("files"))
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield from progress.track(items, total=total)
+    columns = (MofNCompleteColumn(), TextColumn("files"))
+    with progress_bar("verifying", total, *columns, quiet=quiet) as step:
+        for item in items:
+            yield item
+            step(1)
 
 
 def _print(summary: Summary, running: str | None) -> None:
