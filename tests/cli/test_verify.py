@@ -25,7 +25,7 @@ from slotwheel.wheel.schema import ROW
 from slotwheel.wheel.segment import segment_path
 from slotwheel.wheel.slotfile import SlotFiles, encode_block
 from slotwheel.wheel.state import LmdbState, SlotInfo, Update
-from support.datadirs import START_MS, SinkNode, filled, messages
+from support.datadirs import START_MS, SinkNode, filled, messages, verify
 from support.journals import flipped
 
 SECOND = START_MS // 1000 + 61
@@ -43,15 +43,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(pristine: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pristine, tmp_path / "data"))
-
-
-def verify(root: Path) -> dict[str, Any]:
-    """The JSON report; the exit code must agree with it."""
-    result = CliRunner().invoke(command, [str(root), "--json"])
-    report: dict[str, Any] = json.loads(result.output)
-    assert result.exit_code == (1 if report["invalid"] else 0), result.output
-    assert bool(report["faults"]) == bool(report["invalid"])
-    return report
 
 
 def only_fault(root: Path, path: str) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from slotwheel.cli.verify import command
-from support.datadirs import START_MS, SinkNode, assert_sound, messages
+from support.datadirs import START_MS, SinkNode, assert_sound, messages, verify
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +31,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(pristine: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pristine, tmp_path / "data"))
-
-
-def verify(root: Path) -> dict[str, Any]:
-    result = CliRunner().invoke(command, [str(root), "--json"])
-    report: dict[str, Any] = json.loads(result.output)
-    assert result.exit_code == (1 if report["invalid"] else 0), result.output
-    return report
 
 
 def kept(root: Path, part: str) -> list[Path]:

@@ -23,22 +23,9 @@ from slotwheel import (
     SlotwheelError,
     UnknownId,
 )
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
 from support.fakewheel import FakeWheel, eventually, now_ms
-
-
-@pytest.fixture
-def wheel() -> FakeWheel:
-    return FakeWheel()
-
-
-@pytest.fixture
-def address(wheel: FakeWheel) -> Iterator[str]:
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
-    yield f"127.0.0.1:{server.port}"
-    server.close()
 
 
 @pytest.fixture

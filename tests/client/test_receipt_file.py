@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from crc32c import crc32c
 
 from slotwheel import Client, InvalidConfiguration, InvalidMessage, Message, Overloaded
 from slotwheel.client.receiptfile import RECEIPTS, ReceiptFile
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.replay.reading.files import RECEIPTS as KIND
 from slotwheel.replay.reading.files import File
 from slotwheel.replay.reading.read import Ended, Rows, read
@@ -28,18 +26,6 @@ from slotwheel.wheel.ids import MessageId
 from support.fakewheel import FakeWheel, eventually, now_ms
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def wheel() -> FakeWheel:
-    return FakeWheel()
-
-
-@pytest.fixture
-def address(wheel: FakeWheel) -> Iterator[str]:
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
-    yield f"127.0.0.1:{server.port}"
-    server.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from slotwheel.replay.facts.fact import FACT, NO_DIGEST, Facts, Seen
+from slotwheel.replay.facts.fact import NO_DIGEST, Facts, Seen
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.following.audit import KEEP_MS, Audit, Settings, run_job
 from slotwheel.replay.following.ledger import Appender
@@ -18,6 +18,7 @@ from slotwheel.replay.problems import INTEGRITY, Problem
 from slotwheel.replay.reading.files import Layout, Peer
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
+from support.factrows import made_fact
 
 START = 1_000_000
 WINDOW, GRACE = 100, 20
@@ -29,21 +30,8 @@ GROUP = Layout("lab", "", [Peer("one", "")], [])
 
 def fact(seen: Seen, offset: int, **fields: Any) -> Facts:
     """Offset ``n`` is due ``n`` ms after the first window began."""
-    made = np.zeros(1, FACT)
-    values = {
-        "offset": offset,
-        "due": START + offset,
-        "created": START - 1_000,
-        "digest": 7 + offset,
-        "at": 1,
-        "where": offset,
-        "topic": TOPIC,
-        "partition": -1,
-        "seen": seen,
-    } | fields
-    for name, value in values.items():
-        made[name] = value
-    return made
+    times = {"due": START + offset, "created": START - 1_000}
+    return made_fact(seen, offset, **(times | fields))
 
 
 def accepted(*offsets: int, **fields: Any) -> list[Facts]:

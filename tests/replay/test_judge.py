@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from slotwheel.replay.facts.fact import FACT, FORGED, NO_DIGEST, Facts, Seen
+from slotwheel.replay.facts.fact import FORGED, NO_DIGEST, Facts, Seen
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.judging.context import Context, Options, PeerView, Ranges, within
 from slotwheel.replay.judging.found import Found
@@ -17,27 +17,15 @@ from slotwheel.replay.judging.lateness import Bars, Histogram, histogram, rounde
 from slotwheel.replay.reading.files import NO_PEER
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.schema import Int64s
+from support.factrows import made_fact
 
 DUE = 1_000_000
 TOPIC = crc32c(b"orders")
 
 
 def fact(seen: Seen, offset: int, **fields: Any) -> Facts:
-    made = np.zeros(1, FACT)
-    values = {
-        "offset": offset,
-        "due": DUE + offset,
-        "created": DUE - 60_000,
-        "digest": 7 + offset,
-        "at": 1,
-        "where": offset,
-        "topic": TOPIC,
-        "partition": -1,
-        "seen": seen,
-    } | fields
-    for name, value in values.items():
-        made[name] = value
-    return made
+    times = {"due": DUE + offset, "created": DUE - 60_000}
+    return made_fact(seen, offset, **(times | fields))
 
 
 def arrived(offset: int, late_ms: int = 3, **fields: Any) -> Facts:

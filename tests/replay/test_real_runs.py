@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from test_kill import EmbeddedTopics
 
 from slotwheel.replay.judging.context import Options
@@ -75,17 +74,8 @@ def test_the_demo_with_peers(spark: Any, tmp_path: Path) -> None:
     assert min(pair.equal for pair in verdict.agreement) >= account["sent"]
 
 
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    def write(text: str) -> None:
-        with capsys.disabled():
-            print(f"\n{text}", end=" ")
-
-    return write
-
-
 def test_a_node_killed_again_and_again(
-    spark: Any, tmp_path: Path, say: Callable[[str], None]
+    spark: Any, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """Most of what was accepted is in the archive by then; the proof needs it, and is exact."""
     data, receipts = tmp_path / "data", tmp_path / "receipts.arrows"
@@ -99,7 +89,7 @@ def test_a_node_killed_again_and_again(
     live = min(index_of(path.name) for path in (data / "journal").glob("*.journal"))
     assert live > 1, "no segment was dropped: the run shows nothing of the archive"
     verdict = proof_of(spark, receipts, data)
-    say(f"{report.line()}; proven from {sum(one.files for one in verdict.inputs)} files")
+    figure(f"{report.line()}; proven from {sum(one.files for one in verdict.inputs)} files")
     assert verdict.proven, verdict.reasons
     assert verdict.counts["accepted"] == verdict.counts["delivered"] == report.sent
     assert verdict.counts.get("repeated", 0) == report.repeated

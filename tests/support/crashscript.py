@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from slotwheel.wheel import tail
-from support.crashlife import POISON, World
+from support.crashfs import Mode
+from support.crashlife import POISON, PowerCut, Steps, World
 
 Act = Callable[[World], None]
 
@@ -230,6 +232,21 @@ def play(world: World, first: int = 0) -> int:
         SCENES[number].act(world)
     world.scene = len(SCENES)
     return world.scene
+
+
+def live_on(world: World, mode: Mode, rng: Random, again: int = 0) -> None:
+    """Play the whole life of ``world``, and go on after each power cut until it is finished.
+    ``again``: cut once more, so many steps after the first cut; 0: never."""
+    while True:
+        try:
+            world.open()
+            play(world, next_scene(world))
+            world.finish()
+        except PowerCut:
+            world.crash(mode, rng, Steps(again or None))
+            again = 0
+        else:
+            return
 
 
 def next_scene(world: World) -> int:

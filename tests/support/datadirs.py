@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+from click.testing import CliRunner
 
 from slotwheel.cli.directory import reading
-from slotwheel.cli.verify import check_all
+from slotwheel.cli.verify import check_all, command
 from slotwheel.delivery.embedded import EmbeddedSink
 from slotwheel.delivery.sink import Answer
 from slotwheel.wheel.config import WheelConfig
@@ -88,6 +91,15 @@ def assert_sound(root: Path) -> None:
     with reading(root) as files:
         faults = [fault for item in check_all(root, files, running=False) for fault in item.faults]
     assert not faults, "\n".join(map(str, faults))
+
+
+def verify(root: Path) -> dict[str, Any]:
+    """The JSON report of ``slotwheel verify``; the exit code must agree with it."""
+    result = CliRunner().invoke(command, [str(root), "--json"])
+    report: dict[str, Any] = json.loads(result.output)
+    assert result.exit_code == (1 if report["invalid"] else 0), result.output
+    assert bool(report["faults"]) == bool(report["invalid"])
+    return report
 
 
 def filled(root: Path, *, segment_bytes: int = 2_000) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from slotwheel.delivery.records import to_records
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.delivery.topicfile import schema_of
+from slotwheel.replay.facts.fact import FACT, Facts, Seen
 from slotwheel.replay.facts.making import Terms
 from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.rows import from_numpy, header_column
@@ -142,3 +144,20 @@ class Keeps(Sink):
 
     def close(self, timeout_s: float = 0) -> None:
         pass
+
+
+def made_fact(seen: Seen, offset: int, **fields: Any) -> Facts:
+    """One sighting of a message for ``orders``; ``due`` and ``created`` have to be given."""
+    made = np.zeros(1, FACT)
+    values = {
+        "offset": offset,
+        "digest": 7 + offset,
+        "at": 1,
+        "where": offset,
+        "topic": crc32c(b"orders"),
+        "partition": -1,
+        "seen": seen,
+    } | fields
+    for name, value in values.items():
+        made[name] = value
+    return made

@@ -18,8 +18,8 @@ from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.storage import Storage
 from support.archives import journal_offsets, slot_offsets
 from support.crashfs import MODES, CrashFiles, Mode
-from support.crashlife import CONFIG, PowerCut, Steps, World
-from support.crashscript import next_scene, play
+from support.crashlife import CONFIG, Steps, World
+from support.crashscript import live_on, play
 from support.memstate import MemoryState
 
 KEEPING = replace(CONFIG, retain_bytes=1 << 40)
@@ -56,16 +56,8 @@ class KeepingWorld(World):
 
 def one_life(stop_at: int | None, mode: Mode, again: int, rng: Random) -> KeepingWorld:
     world = KeepingWorld(Steps(stop_at))
-    while True:
-        try:
-            world.open()
-            play(world, next_scene(world))
-            world.finish()
-        except PowerCut:
-            world.crash(mode, rng, Steps(again or None))
-            again = 0
-        else:
-            return world
+    live_on(world, mode, rng, again)
+    return world
 
 
 def length() -> int:

@@ -17,8 +17,8 @@ from random import Random
 import pytest
 
 from support.crashfs import Mode
-from support.crashlife import PowerCut, Steps, World
-from support.crashscript import next_scene, play
+from support.crashlife import Steps, World
+from support.crashscript import live_on, play
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,8 @@ def sweep_one(point: Point, *, embedded: bool) -> World:
     """One life, cut at ``point``. Raises ``AssertionError`` (or ``Damaged``) if a rule breaks."""
     world = World(Steps(point.stop_at), embedded=embedded)
     rng = Random(point.seed * 1_000_003 + point.stop_at)
-    again = point.again
-    while True:
-        try:
-            world.open()
-            play(world, next_scene(world))
-            world.finish()
-        except PowerCut:
-            world.crash(point.mode, rng, Steps(again or None))
-            again = 0
-        else:
-            return world
+    live_on(world, point.mode, rng, point.again)
+    return world
 
 
 def points(steps: int, seeds: int) -> Iterator[Point]:

@@ -29,8 +29,8 @@ from slotwheel.wheel.storage import Storage
 from slotwheel.wheel.tail import Piece
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, CrashHandle
-from support.crashlife import PowerCut, Steps, World
-from support.crashscript import SCENES, next_scene, play
+from support.crashlife import Steps, World
+from support.crashscript import SCENES, live_on, play
 from support.memstate import MemoryState
 
 Patch = pytest.MonkeyPatch
@@ -338,16 +338,7 @@ def first_finding(first: int, last: int) -> BaseException | None:
         mode = MODES[number % 3]
         again = rng.randint(1, 40) if number % 2 else 0
         try:
-            while True:
-                try:
-                    world.open()
-                    play(world, next_scene(world))
-                    world.finish()
-                except PowerCut:
-                    world.crash(mode, rng, Steps(again or None))
-                    again = 0
-                else:
-                    break
+            live_on(world, mode, rng, again)
         except (AssertionError, Damaged) as finding:
             return finding
     return None
