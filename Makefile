@@ -57,6 +57,10 @@ soak: setup kafka ## Run the long tests
 bench: setup kafka ## Run every benchmark several times, write benchmarks/RESULTS.md
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
+.PHONY: bench-page
+bench-page: $(DEV) ## Make benchmarks/RESULTS.md and its plots anew from benchmarks/results.json
+	@$(BIN)/python -m benchmarks.suite --page $(ARGS)
+
 .PHONY: bench-check
 bench-check: setup kafka ## Compare ratios with benchmarks/results.json, and name what fell
 	@$(BIN)/python -m benchmarks.check $(ARGS)

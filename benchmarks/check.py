@@ -3,52 +3,64 @@
     python -m benchmarks.check [--repeats 3] [--only single,burst] [--tolerance 0.2]
 
 Compares ratios, each measured within one run beside its raw limit or another queue: absolute
-figures change with the machine. Names each that fell by more than the tolerance, and those that are
-there no more; exit code 1 if there are any.
+figures change with the machine. So only the benchmarks that have some are run. Names each ratio
+that fell by more than the tolerance, and those that are there no more; exit code 1 if there are
+any, 130 if it was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
 from pathlib import Path
+
+from rich.console import Console
 
 from . import suite
 from .harness import RATIO, print_table
+from .results import RESULTS, Result, load, medians
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", type=Path, default=Path(__file__).parent / suite.RESULTS)
+    parser.add_argument("--against", type=Path, default=Path(__file__).parent / RESULTS)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", help="names or modules, with commas between")
+    parser.add_argument("--only", action="append", help=suite.ONLY_HELP)
     parser.add_argument("--tolerance", type=float, default=0.2)
     parser.add_argument("--found", type=Path, help="a results.json instead of a new run")
     chosen = parser.parse_args(arguments)
-    if not chosen.against.is_file():
-        print(f"error: {chosen.against}: no such file; `make bench` writes it", file=sys.stderr)
+    try:
+        before = load(chosen.against)
+        after = {} if chosen.found is None else load(chosen.found)
+        runs = [run for run in suite.select(chosen.only) if _has_ratios(before.get(run.name))]
+    except FileNotFoundError as error:
+        print(f"error: {error.filename}: no such file; `make bench` writes it", file=sys.stderr)
         return 2
-    before = json.loads(chosen.against.read_text())
-    if chosen.found is not None:
-        after = json.loads(chosen.found.read_text())
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            only = [] if chosen.only is None else ["--only", chosen.only]
-            suite.main(["--repeats", str(chosen.repeats), "--out", folder, *only])
-            after = json.loads((Path(folder) / suite.RESULTS).read_text())
-    names = set(after["results"]) if chosen.only or chosen.found else set(before["results"])
-    rows, fell = compare(
-        {key: value for key, value in suite.median_of(before).items() if key[0] in names},
-        suite.median_of(after),
-        chosen.tolerance,
-    )
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if chosen.found is None:
+        console = Console(stderr=True, highlight=False)
+        # Those that an interruption left out would look as if they had fallen.
+        if not suite.go(runs, chosen.repeats, after.__setitem__, console, quick=False):
+            print("interrupted: nothing was compared", file=sys.stderr)
+            return 130
+        before = {run.name: before[run.name] for run in runs}
+    elif chosen.only is not None:
+        before = {run.name: before[run.name] for run in runs}
+    rows, fell = compare(medians(before), medians(after), chosen.tolerance)
     print_table(rows)
     print(f"{len(fell)} of {len(rows)} ratios fell by more than {chosen.tolerance:.0%}")
     for name in fell:
         print(f"fell: {name}")
+    for name, result in after.items():
+        if result.failure:
+            print(f"failed: {name}: {result.failure}")
     return 1 if fell else 0
+
+
+def _has_ratios(result: Result | None) -> bool:
+    return result is not None and any(name.startswith(RATIO) for name in result.figures)
 
 
 def compare(

@@ -4,7 +4,18 @@ Two client processes send Arrow batches of 1000 messages of 100 B, due uniformly
 wait for receipts under acks=all. The raw limit is measured in the same run: write + fdatasync of as
 many bytes, in groups as large as the node's group commits were, on the same disk, nothing else.
 
+A client has five batches under way; what it is handed meanwhile waits, and leaves joined, as one
+batch of up to 16,000 messages: that is how the client comes, and what is measured. With ``--apart``
+nothing is joined: each table of ``--rows`` messages travels, is stored and is answered by itself,
+as from a program that hands over one table and waits for its receipt. ``rows in a journal entry``
+says how large they became on the way.
+
+Due times begin ten seconds after sending (``_load``). With a ``--span-s`` so short that they end
+soon after, whatever ``--seconds`` goes beyond ten is also delivered meanwhile, and costs the same
+processor; ``delivered meanwhile`` says how many.
+
     python -m benchmarks.ingest [--seconds 30] [--clients 2] [--rows 1000] [--value-bytes 100]
+                                [--span-s 7180] [--apart]
 """
 
 from __future__ import annotations
@@ -40,6 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--rows", type=int, default=1000, help="messages in a batch")
     parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument("--span-s", type=float, default=7_180.0, help="due times lie so far apart")
+    parser.add_argument("--apart", action="store_true", help="each batch travels by itself")
     chosen = parser.parse_args(arguments)
     if chosen.quick:
         chosen.seconds = min(chosen.seconds, 8.0)
@@ -51,7 +64,14 @@ def main(arguments: list[str] | None = None) -> int:
         report.begin()
         warm_memory(warm_gib)
         with BenchNode(directory / "data") as node:
-            load = Load("", chosen.rows, chosen.value_bytes, seconds=chosen.seconds)
+            load = Load(
+                "",
+                chosen.rows,
+                chosen.value_bytes,
+                span_ms=int(chosen.span_s * 1000),
+                seconds=chosen.seconds,
+                apart=chosen.apart,
+            )
             measure(report, node, load, chosen.clients)
         report.end(chosen.json)
     return 0
@@ -75,12 +95,19 @@ def measure(report: Report, node: BenchNode, load: Load, count: int) -> None:
     messages = sum(one.messages - one.refused for one in sent)
     rate = messages / seconds
     groups = grown("slotwheel_group_commits_total")
-    journal_bytes = messages * journal_bytes_a_message(load)
-    report.figure("messages/s", rate, f"{rate:,.0f}", ">= 800,000")
+    # Batches are joined on the way, so an entry may hold more than was handed over at once.
+    entry_rows = messages / max(1.0, grown("slotwheel_commit_index"))
+    stored = replace(load, rows=max(1, round(entry_rows)))
+    journal_bytes = messages * journal_bytes_a_message(stored)
+    is_judged = (load, count) == (Load("", seconds=load.seconds), 2)
+    report.figure("messages/s", rate, f"{rate:,.0f}", ">= 1,500,000" if is_judged else "")
     report.figure("messages", messages, f"{messages:,} in {seconds:.1f} s")
     report.figure("refused", sum(one.refused for one in sent), f"{sum(o.refused for o in sent)}")
     spilled = grown("slotwheel_spilled_rows_total")
     report.figure("spilled meanwhile", spilled, f"{spilled / max(1, messages):.0%}")
+    delivered = grown("slotwheel_delivered_total")
+    report.figure("delivered meanwhile", delivered, f"{delivered:,.0f}")
+    report.figure("rows in a journal entry", entry_rows, f"{entry_rows:,.0f}")
     if groups:
         group = int(journal_bytes / groups)
         raw = raw_write_rate(report.directory, group, min(3.0, load.seconds))
@@ -88,7 +115,7 @@ def measure(report: Report, node: BenchNode, load: Load, count: int) -> None:
         report.figure("group commit", group, f"{group / 1024:.0f} KiB, {groups / wall:.0f}/s")
         report.figure("raw write + fdatasync, MB/s", raw / 1e6, f"{raw / 1e6:.0f}")
         report.figure("journal, MB/s", ours / 1e6, f"{ours / 1e6:.0f}")
-        report.figure("ratio to the raw limit", ours / raw, f"{ours / raw:.0%}")
+        report.ratio("to the raw limit", ours, raw, ">= 50 %" if is_judged else "")
     micros = node_cpu / messages * 1e6
     report.figure("node CPU, us/message", micros, f"{micros:.2f}")
     micros = sum(one.cpu_s for one in sent) / messages * 1e6

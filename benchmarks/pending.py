@@ -1,12 +1,13 @@
-"""Do memory, descriptors and restart stay the same, however much is pending?
+"""Do memory, descriptors, lateness and restart stay the same, however much is pending?
 
-Sends up to ``--rows`` messages, due uniformly over all 7200 slots, and stops at 1, 5 and 20 million
-(a share of ``--rows`` each): waits ``--rest`` seconds after the last message, looks at resident
-memory, open descriptors and the status call, and then kills the node with SIGKILL and starts it
-again. Restart is from the start of the process until it listens; importing the libraries is shown
-apart, because it is the same for an empty directory.
+Sends up to ``--rows`` messages, due uniformly over all 7200 slots, and stops at 1, 10 and 50
+million (a share of ``--rows`` each): waits ``--rest`` seconds after the last message, looks at
+resident memory, open descriptors and the status call, and then kills the node with SIGKILL and
+starts it again. Restart is from the start of the process until it listens; importing the libraries
+is shown apart, because it is the same for an empty directory. Lateness is that of what became due
+during the rest, judged by the topic. Each time the node's counts have to be those of the clients.
 
-    python -m benchmarks.pending --rows 20000000 [--rest 15]
+    python -m benchmarks.pending --rows 50000000 [--rest 15]
 """
 
 from __future__ import annotations
@@ -15,26 +16,31 @@ import sys
 import time
 from pathlib import Path
 
-from slotwheel.client import Client
+import numpy as np
 
-from ._load import Clients, Load
+from slotwheel.client import Client
+from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.schema import times
+
+from ._load import TOPIC, Clients, Load
 from ._node import BenchNode
 from .harness import Report, data_directory, median_spread, options, warm_memory
 
 _ESTIMATE = (
     "at rest the node holds the interpreter and its libraries (150 MB), the catalog of 7200 slot"
-    " files (3 MB), up to three open slots (20 M / 7200 = 2800 rows, 0.5 MB each) and a tail"
+    " files (3 MB), up to three open slots (50 M / 7200 = 7000 rows, 1.2 MB each) and a tail"
     " of the last seconds, nothing that grows with what is pending. While messages come in: a tail"
     " of up to 256 MiB, and a fraction of it for a spill. A restart reads 7200 catalog rows, looks"
     " at as many file sizes (30 us each) and scans the journal behind the checkpoint (256 MiB at"
     " most, 1 GB/s): 0.5 s, and 0.6 s for the libraries."
 )
-_STEPS = (0.05, 0.25, 1.0)
+_STEPS = (0.02, 0.2, 1.0)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = options(__doc__ or "")
-    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--rows", type=int, default=50_000_000)
     parser.add_argument("--rest", type=float, default=15.0, help="seconds after the last message")
     chosen = parser.parse_args(arguments)
     if chosen.quick:
@@ -57,7 +63,7 @@ def run(report: Report, directory: Path, rows: int, rest: float) -> None:
         imports_s = empty.ready_s
     report.figure("start with nothing pending, s", imports_s, f"{imports_s:.2f}")
     data, pending = directory / "data", 0
-    rss_peak = 0
+    rss_peak, resident = 0, []
     node = BenchNode(data).__enter__()
     try:
         for step in _STEPS:
@@ -66,10 +72,12 @@ def run(report: Report, directory: Path, rows: int, rest: float) -> None:
             clients.go()
             sent = clients.results(3600)
             pending += sum(one.messages - one.refused for one in sent)
+            rested_ms = time.time_ns() // 1_000_000
             time.sleep(rest)
             rss_peak = max(rss_peak, node.rss_max)
-            look(report, node, pending)
+            resident.append(look(report, node, pending))
             node.kill()
+            tell_lateness(report, data, pending, rested_ms)
             node = BenchNode(data).__enter__()
             name = f"restart at {pending / 1e6:g} M, s"
             report.figure(name, node.ready_s, f"{node.ready_s:.2f}", "<= 2")
@@ -80,22 +88,46 @@ def run(report: Report, directory: Path, rows: int, rest: float) -> None:
                 raise RuntimeError(f"{pending} messages were stored, but: {found}")
     finally:
         node.__exit__(None, None, None)
+    spread = 100 * (max(resident) / min(resident) - 1)
+    report.figure("resident, spread, %", spread, f"{spread:.0f}", "<= 10")
     report.figure("peak resident, MB", rss_peak / 1e6, f"{rss_peak / 1e6:.0f}", "<= 1000")
 
 
-def look(report: Report, node: BenchNode, pending: int) -> None:
-    times = []
+def look(report: Report, node: BenchNode, pending: int) -> int:
+    """Resident bytes."""
+    waits = []
     with Client(node.address) as client:
         client.status()
         for _ in range(50):
             started = time.perf_counter()
             client.status()
-            times.append(time.perf_counter() - started)
+            waits.append(time.perf_counter() - started)
     at = f"at {pending / 1e6:g} M"
-    report.figure(f"resident {at}, MB", node.rss / 1e6, f"{node.rss / 1e6:.0f}", "<= 600, flat")
+    rss = node.rss
+    report.figure(f"resident {at}, MB", rss / 1e6, f"{rss / 1e6:.0f}", "<= 600, flat")
     report.figure(f"descriptors {at}", node.fds, f"{node.fds}", "<= 200")
-    middle, _ = median_spread(times)
+    middle, _ = median_spread(waits)
     report.figure(f"status {at}, ms", middle * 1e3, f"{middle * 1e3:.2f}", "<= 10")
+    return rss
+
+
+def tell_lateness(report: Report, data: Path, pending: int, since_ms: int) -> None:
+    """Of what was delivered since then; nothing is told if nothing was due."""
+    files = OsFiles(data)
+    if not files.list(f"topics/{TOPIC}"):
+        files.close()
+        return
+    reader = TopicReader(files, TOPIC)
+    late = [np.zeros(0, np.int64)]
+    for batch in reader.batches():
+        at = times(batch, "delivered")
+        late.append((at - times(batch, "due"))[at >= since_ms])
+    reader.close()
+    found = np.concatenate(late)
+    if len(found):
+        value = float(np.percentile(found, 99))
+        text = f"{value:.0f} (of {len(found):,})"
+        report.figure(f"lateness p99 at {pending / 1e6:g} M, ms", value, text)
 
 
 if __name__ == "__main__":

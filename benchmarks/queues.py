@@ -4,10 +4,13 @@ Each runs alone, on loopback, on the same disk, with the settings that its users
 message may be lost; the settings are printed. One client process sends batches and waits until each
 is durable before the next; then, on an empty server, one sends a paced load, each message due two
 seconds later, while another takes what is due. Ours is used by its public client, in the same way.
-A server that is not installed is named as missing (``benchmarks/others/install.sh`` installs them
-from Debian).
+With ``--clients 2`` two such processes send at once, and with ``--under-way 5`` each of them on
+five connections, so that five of its batches are under way while it makes the next; to each queue
+alike. A server that is not installed is named as missing (``benchmarks/others/install.sh`` installs
+them from Debian).
 
-    python -m benchmarks.queues [--rows 1,100,1000] [--seconds 5] [--rate 2000] [--only Redis]
+    python -m benchmarks.queues [--rows 1,100,1000] [--clients 1] [--under-way 1] [--seconds 5]
+                                [--rate 2000] [--only Redis] [--intake-only]
 
 Source: each server's manual on durability.
 """
@@ -19,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +50,8 @@ _SPAN_MS = 7_000_000
 _DUE_MS = 2_000
 """beanstalkd counts whole seconds; a due time at the full second would favour nobody."""
 _REST_S = 10.0
-Load = Callable[[Sender], float]
+Load = Callable[[Sender, int], float]
+"""With its connection, and a number of its own."""
 
 
 class _Ours:
@@ -116,10 +121,13 @@ Queue = Other | _Ours
 def main(arguments: list[str] | None = None) -> int:
     parser = options(__doc__ or "")
     parser.add_argument("--rows", default="1,100,1000", help="messages in a batch")
+    parser.add_argument("--clients", type=int, default=1, help="that send at once")
+    parser.add_argument("--under-way", type=int, default=1, help="batches of each client")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each figure")
     parser.add_argument("--rate", type=int, default=2_000, help="messages a second for lateness")
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--only", action="append", help="these alone, by name")
+    parser.add_argument("--intake-only", action="store_true", help="no lateness")
     chosen = parser.parse_args(arguments)
     sizes = [int(text) for text in chosen.rows.split(",")]
     if chosen.quick:
@@ -140,10 +148,13 @@ def main(arguments: list[str] | None = None) -> int:
                     print(f"{server.name} {server.version()}: {server.durability}", flush=True)
                     for rows in sizes:
                         call = partial(_intake, rows=rows, seconds=chosen.seconds)
-                        rate = _in_a_process(server, partial(call, value_bytes=chosen.value_bytes))
+                        call = partial(call, value_bytes=chosen.value_bytes)
+                        rate = _in_processes(server, call, chosen.clients, chosen.under_way)
                         rates[server.name, rows] = rate
                         name = f"{server.name}, durable messages/s in batches of {rows}"
                         report.figure(name, rate, f"{rate:,.0f}")
+                if chosen.intake_only:
+                    continue
                 with kind(place / "lateness") as server:
                     _lateness(report, server, chosen.rate, chosen.seconds)
             except Missing as missing:
@@ -173,9 +184,9 @@ def _ratios(
                 report.ratio(f"{name}, batches of {rows}", ours, rate)
 
 
-def _intake(sender: Sender, rows: int, value_bytes: int, seconds: float) -> float:
+def _intake(sender: Sender, number: int, rows: int, value_bytes: int, seconds: float) -> float:
     """Messages a second, each batch durable before the next is sent."""
-    generator = np.random.default_rng(1)
+    generator = np.random.default_rng(number)
     values = [generator.bytes(value_bytes) for _ in range(rows)]
     sent, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
@@ -186,7 +197,7 @@ def _intake(sender: Sender, rows: int, value_bytes: int, seconds: float) -> floa
     return sent / elapsed
 
 
-def _pace(sender: Sender, rate: int, seconds: float) -> float:
+def _pace(sender: Sender, _number: int, rate: int, seconds: float) -> float:
     """Send at that rate, each message due ``_DUE_MS`` later; how many were sent."""
     sent, start = 0, time.monotonic()
     while (elapsed := time.monotonic() - start) < seconds:
@@ -217,7 +228,7 @@ def _lateness(report: Report, server: Queue, rate: int, seconds: float) -> None:
     taking = threading.Thread(target=take)
     taking.start()
 
-    wanted.append(int(_in_a_process(server, partial(_pace, rate=rate, seconds=seconds))))
+    wanted.append(int(_in_processes(server, partial(_pace, rate=rate, seconds=seconds))))
     taking.join()
     receiver.close()
     if not late:
@@ -245,23 +256,37 @@ def _first_record(server: _Ours) -> None:
     files.close()
 
 
-def _in_a_process(server: Queue, call: Load) -> float:
-    """What ``call`` returns in a process of its own, as a client would run."""
+def _in_processes(server: Queue, call: Load, count: int = 1, threads: int = 1) -> float:
+    """The sum of what ``call`` returns in so many processes at once, as clients would run, and in
+    so many threads of each."""
     context = multiprocessing.get_context("spawn")
     result: Any = context.SimpleQueue()
-    process = context.Process(target=_run, args=(server, call, result), daemon=True)
-    process.start()
-    process.join(300)
-    if process.exitcode != 0:
-        process.kill()
-        raise RuntimeError(f"the client of {server.name} failed: code {process.exitcode}")
-    return float(result.get())
+    ready: Any = context.Barrier(count)
+    processes = [
+        context.Process(
+            target=_run, args=(server, call, number * threads, threads, ready, result), daemon=True
+        )
+        for number in range(count)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+    codes = [process.exitcode for process in processes]
+    if codes != [0] * count:
+        for process in processes:
+            process.kill()
+        raise RuntimeError(f"a client of {server.name} failed: codes {codes}")
+    return sum(float(result.get()) for _ in processes)
 
 
-def _run(server: Queue, call: Load, result: Any) -> None:
-    sender = server.sender()
-    result.put(call(sender))
-    sender.close()
+def _run(server: Queue, call: Load, first: int, threads: int, ready: Any, result: Any) -> None:
+    senders = [server.sender() for _ in range(threads)]
+    ready.wait(60)
+    with ThreadPoolExecutor(threads) as pool:
+        result.put(sum(pool.map(call, senders, range(first, first + threads))))
+    for sender in senders:
+        sender.close()
 
 
 if __name__ == "__main__":

@@ -1,221 +1,219 @@
 """Runs every benchmark, several times, and writes down the medians.
 
-    python -m benchmarks.suite [--quick] [--repeats 5] [--only single,burst] [--out benchmarks]
+    python -m benchmarks.suite [--quick] [--repeats 5] [--only single,burst]
+                               [--merge] [--out benchmarks]
+    python -m benchmarks.suite --page [--out benchmarks]
 
-Writes ``results.json`` (each figure with its median, lowest and highest; what ``benchmarks.check``
-compares) and ``RESULTS.md`` (the same as tables, with each command). A benchmark that fails is
-named in both, with the last line that it said, and the others go on. Ctrl-C ends it after writing
-down what there is.
+Writes ``results.json`` after each benchmark (each figure with its median, lowest and highest; what
+``benchmarks.check`` compares), and at the end ``RESULTS.md`` and its plots, made of that file.
+
+Rules
+- A benchmark that fails is named with the last line that it said, and the others go on.
+- One that hangs is ended with all that it started, and loses only itself.
+- Ctrl-C ends the suite; what was measured by then is in the files.
+- ``--merge`` keeps what ``results.json`` says of the benchmarks that do not run now; without it
+  the file holds this run alone.
+- What is run, how often, and how long it takes stands in ``benchmarks.runs``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from .harness import RATIO, machine
+from . import page
+from .results import RESULTS, Figure, Result, load, save
+from .runs import SUITE, Run
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = "results.json"
-PAGE = "RESULTS.md"
-_LONGEST_S = 1_800
-
-
-@dataclass(frozen=True)
-class Run:
-    """One benchmark with its options. ``repeats``: fewer than the rest, for what takes long."""
-
-    name: str
-    module: str
-    options: tuple[str, ...] = ()
-    repeats: int | None = None
-
-
-SUITE = (
-    Run("stages", "stages", repeats=3),
-    Run("ingest", "ingest", ("--seconds", "60")),
-    Run("ingest, batches of 10,000", "ingest", ("--rows", "10000", "--seconds", "20"), 3),
-    Run("ingest, 1 KB", "ingest", ("--value-bytes", "1000", "--seconds", "15"), 3),
-    Run("ingest, 10 KB", "ingest", ("--value-bytes", "10000", "--seconds", "15"), 3),
-    Run("ingest, one client", "ingest", ("--clients", "1", "--seconds", "15"), 3),
-    Run("ingest, four clients", "ingest", ("--clients", "4", "--seconds", "15"), 3),
-    Run("single sends", "single"),
-    Run("burst, embedded", "burst"),
-    Run("burst, kafka-python", "burst", ("--sink", "kafka-python", "--messages", "200000"), 3),
-    Run("burst, confluent", "burst", ("--sink", "confluent"), 3),
-    Run("lateness at 10,000/s", "lateness", ("--rate", "10000", "--seconds", "20"), 3),
-    Run("lateness at 50,000/s", "lateness", ("--rate", "50000", "--seconds", "20"), 3),
-    Run("lateness at 100,000/s", "lateness", ("--rate", "100000", "--seconds", "20"), 3),
-    Run("pending", "pending", ("--rows", "50000000"), 1),
-    Run("catching up", "catchup", repeats=3),
-    Run("cancelling", "cancel", repeats=3),
-    Run("spill", "spill", repeats=1),
-    Run("delay topic, kafka-python", "intake", ("--messages", "200000"), 3),
-    Run("delay topic, confluent", "intake", ("--client", "confluent"), 3),
-    Run("replication", "replication", repeats=3),
-    Run("replay", "replay", ("--rows", "5000000"), 1),
-    Run("delay queues side by side", "queues", repeats=1),
-)
-
-
-@dataclass
-class Figure:
-    """Of one benchmark: its runs' values, in the order of the runs."""
-
-    values: list[float] = field(default_factory=list)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-
-@dataclass
-class Result:
-    command: str
-    figures: dict[str, Figure] = field(default_factory=dict)
-    machine: dict[str, str] = field(default_factory=dict)
-    failure: str = ""
-    seconds: float = 0.0
+_INTERRUPTED = "interrupted"
+ONLY_HELP = "a module, modules with commas between, or a name; may be given again"
+_ENDING_S = 10.0
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, once: does it all run")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", help="names or modules, with commas between")
+    parser.add_argument("--repeats", type=int, default=5, help="at most, of each")
+    parser.add_argument("--only", action="append", help=ONLY_HELP)
+    parser.add_argument("--merge", action="store_true", help="keep the others' figures")
+    parser.add_argument("--page", action="store_true", help="run nothing, make the page anew")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     chosen = parser.parse_args(arguments)
-    only = set((chosen.only or "").split(",")) - {""}
-    suite = [run for run in SUITE if not only or only & {run.name, run.module}]
-    if not suite:
-        known = ", ".join(dict.fromkeys(run.module for run in SUITE))
-        parser.error(f"--only {chosen.only}: no such benchmark; there are {known}")
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
     results: dict[str, Result] = {}
-    try:
-        for number, run in enumerate(suite, 1):
-            repeats = 1 if chosen.quick else min(chosen.repeats, run.repeats or chosen.repeats)
-            console.print(f"[{number}/{len(suite)}] {run.name}, {repeats} times", highlight=False)
-            results[run.name] = measure(run, repeats, quick=chosen.quick)
-            if results[run.name].failure:
-                console.print(f"    failed: {results[run.name].failure}", highlight=False)
-    except KeyboardInterrupt:
-        console.print("interrupted: writing down what there is")
-    write(chosen.out, results, quick=chosen.quick)
-    console.print(f"wrote {chosen.out / RESULTS} and {chosen.out / PAGE}", highlight=False)
-    return 1 if any(result.failure for result in results.values()) else 0
+    if chosen.page or chosen.merge:
+        try:
+            results = load(chosen.out / RESULTS)
+        except FileNotFoundError:
+            if chosen.page:
+                parser.error(f"{chosen.out / RESULTS}: no such file; a run of the suite writes it")
+        except ValueError as error:
+            parser.error(str(error))
+    code = 0
+    if not chosen.page:
+        try:
+            suite = select(chosen.only)
+        except ValueError as error:
+            parser.error(f"--only {error}")
+
+        def keep(name: str, result: Result) -> None:
+            nonlocal results, code
+            code = 1 if result.failure else code
+            results = merged(results, {name: result})
+            save(chosen.out, results)
+
+        if not go(suite, chosen.repeats, keep, console, quick=chosen.quick):
+            code = 130
+    if results:
+        page.write(chosen.out, results)
+        console.print(f"wrote {chosen.out / RESULTS} and {chosen.out / page.PAGE}")
+    return code
 
 
-def measure(run: Run, repeats: int, *, quick: bool) -> Result:
-    options = [*run.options, *(["--quick"] if quick else [])]
-    result = Result(" ".join(["python -m", f"benchmarks.{run.module}", *options]))
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", f"benchmarks.{run.module}", "--json", str(out), *options]
-        for _ in range(repeats):
-            try:
-                done = subprocess.run(
-                    command,
-                    cwd=ROOT,
-                    capture_output=True,
-                    text=True,
-                    timeout=_LONGEST_S,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                result.failure = f"took longer than {_LONGEST_S} s"
-                break
-            if done.returncode != 0:
-                said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-                result.failure = f"code {done.returncode}: {said[-1][:200]}"
-                break
-            _add(result, json.loads(out.read_text()))
-    result.seconds = time.monotonic() - begun
-    return result
+def select(only: Sequence[str] | None) -> list[Run]:
+    """Each of ``only`` is a run's name, or modules with commas between. Errors: ``ValueError``."""
+    if not only:
+        return list(SUITE)
+    names = {run.name for run in SUITE}
+    wanted: set[str] = set()
+    for word in only:
+        wanted |= {word} if word in names else {part.strip() for part in word.split(",")}
+    found = [run for run in SUITE if wanted & {run.name, run.module}]
+    unknown = wanted - {one for run in found for one in (run.name, run.module)}
+    if unknown:
+        known = ", ".join(dict.fromkeys(run.module for run in SUITE))
+        raise ValueError(f"{', '.join(sorted(unknown))}: no such benchmark; there are {known}")
+    return found
 
 
-def _add(result: Result, found: dict[str, Any]) -> None:
-    result.machine = found.pop("machine")
-    for name, value in found.items():
-        if isinstance(value, int | float):
-            result.figures.setdefault(name, Figure()).values.append(float(value))
+def merged(before: dict[str, Result], after: dict[str, Result]) -> dict[str, Result]:
+    """``after`` in place of what was there of the same name, in the suite's order."""
+    both = {**before, **after}
+    order = [run.name for run in SUITE if run.name in both]
+    return {name: both[name] for name in dict.fromkeys([*order, *both])}
 
 
-def write(folder: Path, results: dict[str, Result], *, quick: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    plain = {
-        name: {
-            "command": result.command,
-            "failure": result.failure,
-            "seconds": round(result.seconds, 1),
-            "figures": {
-                figure: {
-                    "median": one.median,
-                    "lowest": min(one.values),
-                    "highest": max(one.values),
-                    "runs": len(one.values),
-                }
-                for figure, one in result.figures.items()
-            },
-        }
-        for name, result in results.items()
-    }
-    content = {"quick": quick, "machine": machine(folder), "results": plain}
-    (folder / RESULTS).write_text(json.dumps(content, indent=1) + "\n")
-    (folder / PAGE).write_text(page(results, machine(folder), quick=quick))
-
-
-def page(results: dict[str, Result], on: dict[str, str], *, quick: bool) -> str:
-    lines = ["# Results", ""]
-    if quick:
-        lines += ["**Of a quick run: small sizes, once each. These figures say little.**", ""]
-    lines += [
-        "Medians of several runs, with the lowest and the highest; written by `make bench`.",
-        "",
-        *(f"- {name}: {value}" for name, value in on.items()),
-        "",
-    ]
-    for name, result in results.items():
-        lines += [f"## {name[:1].upper()}{name[1:]}", "", f"`{result.command}`", ""]
+def go(
+    suite: Sequence[Run],
+    repeats: int,
+    keep: Callable[[str, Result], None],
+    console: Console,
+    *,
+    quick: bool,
+) -> bool:
+    """Run them in turn and hand each result to ``keep``; false if a Ctrl-C ended it early."""
+    times = {run.name: 1 if quick else min(repeats, run.repeats) for run in suite}
+    left_s = sum(run.about_s * times[run.name] for run in suite)
+    for number, run in enumerate(suite, 1):
+        left = "" if quick else f"; about {left_s / 60:.0f} min to go"
+        console.print(
+            f"[{number}/{len(suite)}] {run.name}, {times[run.name]} x{left}", markup=False
+        )
+        result = Result(run.command(quick=quick))
+        try:
+            measure(run, times[run.name], result, quick=quick)
+        except KeyboardInterrupt:
+            result.failure = _INTERRUPTED
+        # An interruption replaces figures only by figures.
+        if result.figures or result.failure != _INTERRUPTED:
+            keep(run.name, result)
         if result.failure:
-            lines += [f"**Failed**: {result.failure}", ""]
-        if result.figures:
-            lines += ["| measure | median | lowest | highest | runs |", "| --- " * 5 + "|"]
-            lines += [_row(figure, one) for figure, one in result.figures.items()]
-            lines.append("")
-    return "\n".join(lines)
+            console.print(f"    failed: {result.failure}", markup=False)
+        if result.failure == _INTERRUPTED:
+            return False
+        left_s -= run.about_s * times[run.name]
+    return True
 
 
-def _row(name: str, figure: Figure) -> str:
-    each = [figure.median, min(figure.values), max(figure.values)]
-    texts = [_text(name, value) for value in each]
-    return f"| {name} | {' | '.join(texts)} | {len(figure.values)} |"
+def command_of(run: Run) -> list[str]:
+    return [sys.executable, "-m", f"benchmarks.{run.module}"]
 
 
-def _text(name: str, value: float) -> str:
-    if name.startswith(RATIO):
-        return f"{value:.1%}" if value < 2 else f"{value:.1f} x"
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.3g}"
+def measure(run: Run, repeats: int, result: Result, *, quick: bool) -> None:
+    """Fills ``result``, which holds something after each run."""
+    begun = time.monotonic()
+    result.at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    result.revision = _revision()
+    values: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        # What was ended by force has not removed its data. One of the servers is another user.
+        Path(folder).chmod(0o755)
+        out = Path(folder) / "figures.json"
+        command = [*command_of(run), "--json", str(out), "--dir", folder]
+        command += run.arguments(quick=quick)
+        try:
+            for _ in range(repeats):
+                result.failure = _fails(command, run.most_s)
+                if result.failure:
+                    break
+                found = json.loads(out.read_text())
+                result.machine = found.pop("machine")
+                for name, value in found.items():
+                    if isinstance(value, int | float):
+                        values.setdefault(name, []).append(float(value))
+        finally:
+            result.figures = {name: Figure.of(each) for name, each in values.items()}
+            result.seconds = round(time.monotonic() - begun, 1)
 
 
-def median_of(content: dict[str, Any]) -> dict[tuple[str, str], float]:
-    """The medians in a ``results.json``, by benchmark and figure."""
-    return {
-        (name, figure): float(one["median"])
-        for name, result in content["results"].items()
-        for figure, one in result["figures"].items()
-    }
+def _fails(command: list[str], most_s: float) -> str:
+    """Run it; why it failed, or nothing. It has a process group of its own, so that what it
+    started ends with it."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=most_s)
+    except subprocess.TimeoutExpired:
+        return f"took longer than {most_s:.0f} s"
+    finally:
+        _end(process)
+    if process.returncode == 0:
+        return ""
+    said = (err or out).strip().splitlines() or ["nothing"]
+    return f"code {process.returncode}: {said[-1][:200]}"
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Asks first, so that servers are stopped and data removed; then ends what is left."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_ENDING_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@cache
+def _revision() -> str:
+    """Of this tree, before results are written to it; nothing where there is no repository."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import io
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+
+import pytest
+from rich.console import Console
+
+from slotwheel.benchmarks import suite
+from slotwheel.benchmarks.goals import GOALS
+from slotwheel.benchmarks.plots import (
+    APART,
+    BY_BYTES,
+    BY_CLIENTS,
+    BY_RATE,
+    BY_ROWS,
+    PENDING,
+    QUEUES,
+    STAGES,
+)
+from slotwheel.benchmarks.results import Figure, Result, load, save
+from slotwheel.benchmarks.runs import SUITE, SUITE_S, Run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,30 +36,33 @@ def run(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]
     )
 
 
-def results(**ratios: float) -> dict[str, Any]:
-    figures = {f"ratio: {name}": {"median": value} for name, value in ratios.items()}
-    return {"results": {"one": {"figures": {**figures, "messages/s": {"median": 5.0}}}}}
+def result(**ratios: float) -> Result:
+    figures = {f"ratio: {name}": Figure.of([value]) for name, value in ratios.items()}
+    return Result("python -m benchmarks.one", {**figures, "messages/s": Figure.of([5.0])})
 
 
-def check(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> tuple[int, str]:
-    old, new = tmp_path / "old.json", tmp_path / "new.json"
-    old.write_text(json.dumps(before))
-    new.write_text(json.dumps(after))
-    done = run("check", "--against", old, "--found", new)
+def check(tmp_path: Path, before: dict[str, Result], after: dict[str, Result]) -> tuple[int, str]:
+    save(tmp_path / "old", before)
+    save(tmp_path / "new", after)
+    files = [tmp_path / name / "results.json" for name in ("old", "new")]
+    done = run("check", "--against", files[0], "--found", files[1])
     return done.returncode, done.stdout
 
 
 def test_the_suite_writes_what_it_measured(tmp_path: Path) -> None:
     done = run("suite", "--quick", "--only", "stages", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert found["quick"] is True
-    figures = found["results"]["stages"]["figures"]
-    assert figures["spill, batches of 1000, us"]["runs"] == 1
+    found = load(tmp_path / "results.json")["stages"]
+    assert found.figures["spill, batches of 1000, us"].runs == 1
+    assert found.machine["python"]
+    assert found.at
     page = (tmp_path / "RESULTS.md").read_text()
     assert "`python -m benchmarks.stages --quick`" in page
     assert "| spill, batches of 1000, us |" in page
     assert "These figures say little" in page
+    assert "(plots/stages.svg)" in page
+    assert (tmp_path / "plots" / "stages.svg").read_text().startswith("<?xml")
+    assert "] stages, 1 x" in done.stderr
 
 
 def test_an_unknown_name_is_refused_with_those_there_are(tmp_path: Path) -> None:
@@ -50,9 +71,135 @@ def test_an_unknown_name_is_refused_with_those_there_are(tmp_path: Path) -> None
     assert "there are stages, ingest" in done.stderr
 
 
+def test_a_name_with_a_comma_is_one_name() -> None:
+    assert [one.name for one in suite.select(["ingest, 1 KB"])] == ["ingest, 1 KB"]
+    assert {one.module for one in suite.select(["single,burst", "spill"])} == {
+        "single",
+        "burst",
+        "spill",
+    }
+    with pytest.raises(ValueError, match="brust: no such"):
+        suite.select(["single,brust"])
+
+
+def test_the_page_is_made_anew_from_the_file_alone(tmp_path: Path) -> None:
+    done = run("suite", "--page", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "no such file" in done.stderr
+    save(tmp_path, {"one": result(speed=0.7)})
+    done = run("suite", "--page", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "| ratio: speed | 70.0% |" in (tmp_path / "RESULTS.md").read_text()
+
+
+def go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, programs: dict[str, str], *options: str
+) -> int:
+    """The suite with these programs in place of its benchmarks; each is handed the JSON's path."""
+    runs = tuple(Run(name, name, 0) for name in programs)
+    monkeypatch.setattr(suite, "SUITE", runs)
+    monkeypatch.setattr(
+        suite, "command_of", lambda one: [sys.executable, "-c", programs[one.module]]
+    )
+    return suite.main(["--repeats", "2", "--out", str(tmp_path), *options])
+
+
+WRITES = """
+import json, sys
+path = sys.argv[sys.argv.index("--json") + 1]
+open(path, "w").write(json.dumps({"machine": {"python": "3"}, "messages/s": %s, "text": "no"}))
+"""
+
+
+def test_one_that_fails_is_named_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fails = "import sys; sys.exit('the disk is full')"
+    assert go(monkeypatch, tmp_path, {"bad": fails, "good": WRITES % 7}) == 1
+    found = load(tmp_path / "results.json")
+    assert found["bad"].failure == "code 1: the disk is full"
+    assert found["good"].figures == {"messages/s": Figure(7, 7, 7, 2)}
+    assert "**Failed**: code 1: the disk is full" in (tmp_path / "RESULTS.md").read_text()
+
+
+def test_one_that_hangs_is_ended_with_what_it_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    flag = tmp_path / "alive"
+    child = f"import time, pathlib; time.sleep(4); pathlib.Path({str(flag)!r}).touch()"
+    hangs = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    monkeypatch.setattr(Run, "most_s", 1.0)
+    begun = time.monotonic()
+    assert go(monkeypatch, tmp_path, {"hangs": hangs, "good": WRITES % 7}) == 1
+    found = load(tmp_path / "results.json")
+    assert found["hangs"].failure == "took longer than 1 s"
+    assert found["good"].figures
+    time.sleep(max(0.0, 5.0 - (time.monotonic() - begun)))
+    assert not flag.exists(), "its child went on"
+
+
+def test_results_are_there_after_each_benchmark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = []
+    monkeypatch.setattr(suite, "save", lambda folder, found: seen.append(list(found)))
+    go(monkeypatch, tmp_path, {"first": WRITES % 1, "second": WRITES % 2})
+    assert seen == [["first"], ["first", "second"]]
+
+
+def test_an_interruption_keeps_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measure = suite.measure
+
+    def interrupted(one: Run, *arguments: object, **options: object) -> None:
+        if one.name == "second":
+            raise KeyboardInterrupt
+        measure(one, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(suite, "measure", interrupted)
+    programs = {"first": WRITES % 1, "second": WRITES % 2, "third": WRITES % 3}
+    assert go(monkeypatch, tmp_path, programs) == 130
+    assert list(load(tmp_path / "results.json")) == ["first"]
+    assert "### First" in (tmp_path / "RESULTS.md").read_text()
+
+
+def test_merging_replaces_only_what_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    programs = {"first": WRITES % 1, "second": WRITES % 2}
+    go(monkeypatch, tmp_path, programs)
+    programs["first"] = WRITES % 10
+    assert go(monkeypatch, tmp_path, programs, "--only", "first", "--merge") == 0
+    found = load(tmp_path / "results.json")
+    assert [(name, one.figures["messages/s"].median) for name, one in found.items()] == [
+        ("first", 10),
+        ("second", 2),
+    ]
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert page.index("### First") < page.index("### Second")
+    # And without it the file is of this run alone.
+    go(monkeypatch, tmp_path, programs, "--only", "second")
+    assert list(load(tmp_path / "results.json")) == ["second"]
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"results": {"one": {"figures": {"a": 1}}}}')
+    done = run("suite", "--only", "stages", "--merge", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "not written by this suite" in done.stderr
+
+
+def test_the_suite_fits_into_an_hour_and_knows_what_is_shown() -> None:
+    assert SUITE_S <= 3_600
+    names = [one.name for one in SUITE]
+    assert len(set(names)) == len(names)
+    axes = [run for axis in (BY_ROWS, BY_BYTES, BY_CLIENTS, BY_RATE) for _, run in axis]
+    shown = {APART, PENDING, QUEUES, STAGES, *axes, *(goal.run for goal in GOALS)}
+    assert shown <= set(names)
+
+
 def test_the_guard_names_what_fell(tmp_path: Path) -> None:
-    before = results(same=1.0, better=1.0, worse=1.0, gone=1.0)
-    code, text = check(tmp_path, before, results(same=0.85, better=2.0, worse=0.79))
+    before = {"one": result(same=1.0, better=1.0, worse=1.0, gone=1.0)}
+    code, text = check(tmp_path, before, {"one": result(same=0.85, better=2.0, worse=0.79)})
     assert code == 1
     assert "2 of 4 ratios fell" in text
     assert "fell: one: worse" in text
@@ -60,7 +207,7 @@ def test_the_guard_names_what_fell(tmp_path: Path) -> None:
 
 
 def test_the_guard_is_content_with_what_is_as_fast(tmp_path: Path) -> None:
-    code, text = check(tmp_path, results(same=1.0), results(same=0.81, new=0.1))
+    code, text = check(tmp_path, {"one": result(same=1.0)}, {"one": result(same=0.81, new=0.1)})
     assert (code, "0 of 1 ratios fell" in text) == (0, True)
 
 
@@ -68,3 +215,32 @@ def test_the_guard_wants_something_to_compare_with(tmp_path: Path) -> None:
     done = run("check", "--against", tmp_path / "nothing.json")
     assert done.returncode == 2
     assert "make bench" in done.stderr
+
+
+def test_the_guard_runs_what_has_ratios_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = []
+    without = Result("x", {"messages/s": Figure.of([1.0])})
+    before = {
+        "stages": without,
+        "durable ingest": result(speed=1.0),
+        "gone from the suite": result(a=1.0),
+    }
+    save(tmp_path, before)
+    monkeypatch.setattr(
+        suite, "measure", lambda one, _repeats, into, *, quick: ran.append((one.name, quick, into))
+    )
+    from slotwheel.benchmarks import check as guard
+
+    assert guard.main(["--against", str(tmp_path / "results.json")]) == 1
+    assert [(name, quick) for name, quick, _ in ran] == [("durable ingest", False)]
+
+
+def test_progress_says_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "measure", lambda *_, **__: None)
+    said = io.StringIO()
+    runs = [Run("first", "first", 120, repeats=5), Run("second", "second", 60, repeats=1)]
+    suite.go(runs, 3, lambda *_: None, Console(file=said), quick=False)
+    assert "[1/2] first, 3 x; about 7 min to go" in said.getvalue()
+    assert "[2/2] second, 1 x; about 1 min to go" in said.getvalue()

@@ -1,0 +1,213 @@
+"""What the suite has to show. The page (``benchmarks.page``) compares it with what was measured.
+
+A goal names a run of the suite (``benchmarks.suite``) and one of its figures; the median of that
+figure is judged. ``why`` is for a goal that is not reached: where the time goes, and what would be
+needed; without it the page points to docs/performance.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+AT_LEAST: Literal[">="] = ">="
+AT_MOST: Literal["<="] = "<="
+
+
+@dataclass(frozen=True)
+class Goal:
+    text: str
+    run: str
+    figure: str
+    comparison: Literal[">=", "<="]
+    limit: float
+    why: str = ""
+
+    def is_reached(self, value: float) -> bool:
+        return value >= self.limit if self.comparison == AT_LEAST else value <= self.limit
+
+
+_SUSTAINED = "durable ingest"
+_INGEST = "durable ingest, 1000-row batches of 100 B, two clients, due over two hours, 60 s"
+_QUEUES = "delay queues, two clients"
+
+GOALS = (
+    Goal(f"{_INGEST}: messages/s", _SUSTAINED, "messages/s", AT_LEAST, 1_500_000, why=""),
+    Goal(
+        f"{_INGEST}: of raw write + sync of the same bytes",
+        _SUSTAINED,
+        "ratio: to the raw limit",
+        AT_LEAST,
+        0.5,
+        why="",
+    ),
+    Goal(
+        "durable ingest, 1000-row batches, two clients: beside Redis",
+        _QUEUES,
+        "ratio: Redis, batches of 1000",
+        AT_LEAST,
+        7,
+        why="",
+    ),
+    Goal(
+        "durable ingest, 1000-row batches, two clients: beside beanstalkd",
+        _QUEUES,
+        "ratio: beanstalkd, batches of 1000",
+        AT_LEAST,
+        20,
+        why="",
+    ),
+    Goal(
+        "single synchronous sends, one client: messages/s",
+        "single sends",
+        "messages/s, 1 clients",
+        AT_LEAST,
+        1_800,
+        why="",
+    ),
+    Goal(
+        "single synchronous sends, one client: p99 of a receipt, ms",
+        "single sends",
+        "receipt p99, 1 clients, ms",
+        AT_MOST,
+        1.5,
+        why="",
+    ),
+    Goal(
+        "single synchronous sends, 64 clients: messages/s",
+        "single sends",
+        "messages/s, 64 clients",
+        AT_LEAST,
+        15_000,
+        why="",
+    ),
+    Goal(
+        "500,000 due in one second, embedded: the last one after that second began, ms",
+        "burst, embedded",
+        "last one after the second began, ms",
+        AT_MOST,
+        1_100,
+        why="",
+    ),
+    Goal(
+        "a burst into a real Kafka, kafka-python: of the bare producer's rate",
+        "burst, kafka-python",
+        "ratio: to the raw limit",
+        AT_LEAST,
+        0.9,
+        why="",
+    ),
+    Goal(
+        "a burst into a real Kafka, confluent-kafka: of the bare producer's rate",
+        "burst, confluent",
+        "ratio: to the raw limit",
+        AT_LEAST,
+        0.75,
+        why="",
+    ),
+    # A rate that was not kept up would make lateness look better than it is.
+    Goal(
+        "steady 100,000 messages/s in and out, embedded: messages in 20 s",
+        "lateness at 100,000/s",
+        "messages",
+        AT_LEAST,
+        1_980_000,
+        why="",
+    ),
+    Goal(
+        "steady 100,000 messages/s in and out, embedded: p99 of lateness, ms",
+        "lateness at 100,000/s",
+        "lateness p99, ms",
+        AT_MOST,
+        20,
+        why="",
+    ),
+    Goal(
+        "steady 100,000 messages/s in and out, embedded: early",
+        "lateness at 100,000/s",
+        "early",
+        AT_MOST,
+        0,
+        why="",
+    ),
+    Goal(
+        "memory at 1 M pending, 15 s after the last, MB",
+        "pending",
+        "resident at 1 M, MB",
+        AT_MOST,
+        600,
+        why="",
+    ),
+    Goal(
+        "memory at 10 M pending, 15 s after the last, MB",
+        "pending",
+        "resident at 10 M, MB",
+        AT_MOST,
+        600,
+        why="",
+    ),
+    Goal(
+        "memory at 50 M pending, 15 s after the last, MB",
+        "pending",
+        "resident at 50 M, MB",
+        AT_MOST,
+        600,
+        why="",
+    ),
+    Goal(
+        "memory at 1 M, 10 M and 50 M: how far apart, % of the lowest",
+        "pending",
+        "resident, spread, %",
+        AT_MOST,
+        10,
+        why="",
+    ),
+    Goal(
+        "restart with 50 M pending, s",
+        "pending",
+        "restart at 50 M, s",
+        AT_MOST,
+        2,
+        why="",
+    ),
+    Goal(
+        "status with 50 M pending, ms",
+        "pending",
+        "status at 50 M, ms",
+        AT_MOST,
+        10,
+        why="",
+    ),
+    Goal(
+        "catch-up, 5 M overdue, embedded: messages/s",
+        "catching up",
+        "delivered/s",
+        AT_LEAST,
+        1_000_000,
+        why="",
+    ),
+    Goal(
+        "delay-topic intake, kafka-python: of the bare consumer's rate",
+        "delay topic, kafka-python",
+        "ratio: to the bare consumer",
+        AT_LEAST,
+        0.75,
+        why="",
+    ),
+    Goal(
+        "delay-topic intake, confluent-kafka: of the bare consumer's rate",
+        "delay topic, confluent",
+        "ratio: to the bare consumer",
+        AT_LEAST,
+        0.5,
+        why="",
+    ),
+    Goal(
+        "three peers, acks=all: messages/s",
+        "replication",
+        "three peers, messages/s",
+        AT_LEAST,
+        400_000,
+        why="",
+    ),
+)

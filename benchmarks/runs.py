@@ -1,0 +1,90 @@
+"""What the suite runs: which benchmarks, with which options, how often.
+
+Rules
+- One axis at a time; everything else stays as in ``durable ingest``.
+- The whole of it stays within 60 minutes and 40 GB of disk on two cores (``SUITE_S``).
+- A name here is the name in results.json: goals, plots and the guard find their figures by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Run:
+    """One benchmark with its options. ``about_s``: what one run takes, all included, estimated
+    from its options on two idle cores. ``repeats``: 5 for what has a goal, where the hour allows
+    it; 3 or 1 for what takes long or varies little."""
+
+    name: str
+    module: str
+    about_s: int
+    options: tuple[str, ...] = ()
+    repeats: int = 3
+
+    def arguments(self, *, quick: bool = False) -> list[str]:
+        return [*self.options, *(["--quick"] if quick else [])]
+
+    def command(self, *, quick: bool = False) -> str:
+        """As a person types it."""
+        return " ".join(["python -m", f"benchmarks.{self.module}", *self.arguments(quick=quick)])
+
+    @property
+    def most_s(self) -> float:
+        """Longer than that, and it hangs."""
+        return 120.0 + 5.0 * self.about_s
+
+
+def _ingest(name: str, *options: str, seconds: int = 12, repeats: int = 3) -> Run:
+    # Start, clients, raw limit and removing the data take 9 s more, touching the memory 1 to 3.
+    return Run(name, "ingest", seconds + 11, ("--seconds", str(seconds), *options), repeats)
+
+
+# In seconds: stages 30; ingest 355, its axes 618; single 175; bursts 160 + 135 + 150; lateness
+# 90 + 90 + 200; pending 200; catching up 195; cancelling 60; spill 35; delay topics 75 + 75;
+# replication 195; replay 100; queues 160 + 120: 55 minutes. The most disk at one time is that of
+# 60 s of ingest: 90 M messages in slot files, 15 GB, and a journal of less than 1 GB.
+SUITE = (
+    Run("stages", "stages", 30, repeats=1),
+    _ingest("durable ingest", seconds=60, repeats=5),
+    _ingest("ingest, batches kept apart", "--apart", seconds=15),
+    _ingest("ingest, batches of 1", "--rows", "1"),
+    _ingest("ingest, batches of 10", "--rows", "10"),
+    _ingest("ingest, batches of 100", "--rows", "100"),
+    _ingest("ingest, batches of 10,000", "--rows", "10000"),
+    _ingest("ingest, 1 KB", "--value-bytes", "1000"),
+    _ingest("ingest, 10 KB", "--value-bytes", "10000"),
+    _ingest("ingest, one client", "--clients", "1"),
+    _ingest("ingest, four clients", "--clients", "4"),
+    # Short: after ten seconds delivery would begin, and this is about the intake.
+    _ingest("ingest, due within 10 s", "--span-s", "10", seconds=8),
+    Run("single sends", "single", 35, repeats=5),
+    Run("burst, embedded", "burst", 32, repeats=5),
+    Run("burst, kafka-python", "burst", 45, ("--sink", "kafka-python", "--messages", "200000")),
+    Run("burst, confluent", "burst", 50, ("--sink", "confluent")),
+    Run("lateness at 10,000/s", "lateness", 30, ("--rate", "10000", "--seconds", "10")),
+    Run("lateness at 50,000/s", "lateness", 30, ("--rate", "50000", "--seconds", "10")),
+    Run("lateness at 100,000/s", "lateness", 40, ("--rate", "100000", "--seconds", "20"), 5),
+    Run("pending", "pending", 200, ("--rows", "50000000"), 1),
+    Run("catching up", "catchup", 65),
+    Run("cancelling", "cancel", 20),
+    Run("spill", "spill", 35, repeats=1),
+    Run("delay topic, kafka-python", "intake", 25, ("--messages", "200000")),
+    Run("delay topic, confluent", "intake", 25, ("--client", "confluent")),
+    Run("replication", "replication", 65),
+    Run("replay", "replay", 100, ("--rows", "5000000"), 1),
+    Run("delay queues side by side", "queues", 160, ("--seconds", "4"), 1),
+    # As in ingest: a client has five batches under way.
+    Run(
+        "delay queues, two clients",
+        "queues",
+        40,
+        (
+            *("--clients", "2", "--under-way", "5", "--rows", "1000"),
+            *("--seconds", "4", "--intake-only"),
+        ),
+    ),
+)
+
+SUITE_S = sum(run.about_s * run.repeats for run in SUITE)

@@ -1,0 +1,139 @@
+"""RESULTS.md and its plots: goals reached, not reached, not measured; always the same bytes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from slotwheel.benchmarks import page
+from slotwheel.benchmarks.goals import AT_LEAST, AT_MOST, Goal
+from slotwheel.benchmarks.plots import (
+    APART,
+    BY_BYTES,
+    BY_CLIENTS,
+    BY_RATE,
+    BY_ROWS,
+    PENDING,
+    PLOTS,
+    QUEUES,
+    STAGES,
+    draw,
+)
+from slotwheel.benchmarks.results import Figure, Result
+
+RATE = Goal(
+    "intake: messages/s", "durable ingest", "messages/s", AT_LEAST, 1_000, why="The disk is slow."
+)
+RATIO = Goal("beside raw", "durable ingest", "ratio: to the raw limit", AT_LEAST, 0.5)
+LATE = Goal("lateness p99, ms", "lateness", "p99", AT_MOST, 20)
+EARLY = Goal("early", "lateness", "early", AT_MOST, 0)
+
+
+def one(**figures: list[float]) -> Result:
+    named = {name: Figure.of(values) for name, values in figures.items()}
+    return Result("python -m benchmarks.one", named, at="today", seconds=90.0)
+
+
+def measured() -> dict[str, Result]:
+    """Every benchmark that a plot is made of."""
+    found = {}
+    for at, name in (*BY_ROWS, *BY_BYTES, *BY_CLIENTS, (1_000, APART)):
+        found[name] = one(
+            **{"messages/s": [90.0 * at, 100.0 * at], "ratio: to the raw limit": [0.5]}
+        )
+    for at, name in BY_RATE:
+        found[name] = one(**{"lateness p50, ms": [1.0], "lateness p99, ms": [at / 1e4, at / 5e3]})
+    shares = (("resident", "MB"), ("restart", "s"), ("status", "ms"))
+    pending = {f"{what} at {m} M, {unit}": [2.0 * m] for what, unit in shares for m in (1, 10, 50)}
+    queues = {
+        f"{name}, durable messages/s in batches of {rows}": [float(rows)]
+        for name in ("slotwheel", "Redis")
+        for rows in (1, 1000)
+    }
+    stages = {f"{name}, batches of 10, us": [1.0] for name in ("intake", "spill", "all")}
+    return {**found, PENDING: one(**pending), QUEUES: one(**queues), STAGES: one(**stages)}
+
+
+def test_a_goal_that_is_reached() -> None:
+    text = page.page(
+        {"durable ingest": one(**{"messages/s": [900.0, 1200.0, 1500.0]})}, None, [RATE]
+    )
+    row = "| >= 1,000 | 1,200 (900 to 1,500) | 3 | yes | `python -m benchmarks.one` |"
+    assert row in text
+    assert "Not reached" not in text
+    assert text.index("## Goals") < text.index("## Plots") < text.index("## Every benchmark")
+
+
+def test_a_goal_that_is_not_reached_says_by_how_much_and_why() -> None:
+    ingest = one(**{"messages/s": [520.0], "ratio: to the raw limit": [0.4]})
+    late = one(p99=[30.0], early=[3.0])
+    goals = [RATE, RATIO, LATE, EARLY]
+    text = page.page({"durable ingest": ingest, "lateness": late}, None, goals)
+    assert text.count("**no**") == 4
+    assert "- **intake: messages/s**: 520 of 1,000, 52% of it. The disk is slow." in text
+    assert "- **beside raw**: 40.0% of 50.0%, 80% of it. Where the time goes: docs/" in text
+    assert "- **lateness p99, ms**: 30 instead of 20, 50% more." in text
+    assert "- **early**: 3 instead of 0." in text
+
+
+def test_a_goal_missed_by_a_hair_is_not_called_the_whole() -> None:
+    text = page.page({"durable ingest": one(**{"messages/s": [999.4]})}, None, [RATE])
+    assert "99.94% of it" in text
+
+
+def test_a_goal_without_a_figure_is_not_measured() -> None:
+    text = page.page({"lateness": one(p99=[1.0])}, None, [RATE, LATE])
+    command = "`python -m benchmarks.ingest --seconds 60`"
+    assert f"| >= 1,000 | not measured | 0 | ? | {command} |" in text
+    assert "Not reached" not in text
+
+
+def test_what_differs_between_the_machines_is_all_told() -> None:
+    first, second = one(a=[1.0]), one(a=[1.0])
+    first.machine = {"kernel": "6.1", "python": "3.11", "load": "0.1"}
+    second.machine = {"kernel": "6.2", "python": "3.11", "load": "0.2"}
+    lines = page.page({"first": first, "second": second}, None, []).splitlines()
+    assert "- kernel: 6.1; 6.2" in lines
+    assert "- python: 3.11" in lines
+    assert "`python -m benchmarks.one` (today, 90 s, load 0.2)" in lines
+
+
+def test_every_plot_is_drawn_and_embedded(tmp_path: Path) -> None:
+    page.write(tmp_path, measured(), [])
+    text = (tmp_path / "RESULTS.md").read_text()
+    for plot in PLOTS:
+        assert f"![{plot.title}]({plot.path})" in text
+        root = ElementTree.parse(tmp_path / plot.path).getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "Not drawn" not in text
+
+
+def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        draw(tmp_path / name, measured())
+    for plot in PLOTS:
+        first, second = ((tmp_path / name / plot.path).read_bytes() for name in ("first", "second"))
+        assert first == second
+        assert b"<dc:date>" not in first
+
+
+def test_what_was_not_run_is_not_drawn_and_an_old_plot_of_it_goes(tmp_path: Path) -> None:
+    draw(tmp_path, measured())
+    page.write(tmp_path, {STAGES: measured()[STAGES]}, [])
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["stages.svg"]
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "Not drawn, because their benchmarks were not run: ingest by batch size;" in text
+
+
+def test_without_matplotlib_the_page_says_how_to_get_plots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page.write(tmp_path, measured(), [RATE])
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "**Plots are missing**" in text
+    assert "pip install -e '.[bench]'" in text
+    assert ".svg" not in text
