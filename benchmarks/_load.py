@@ -17,6 +17,8 @@ from slotwheel.client import Client, Receipts
 
 TOPIC = "orders"
 VALUE_BYTES = 100
+_JOINED_ROWS = 5_000
+"""What a client joins of what waits, unless it is told otherwise: its default."""
 _SLACK_MS = 10_000
 """Due times begin so much later than now, so that a slow run does not deliver what it sends."""
 
@@ -37,6 +39,8 @@ class Load:
     timed: bool = False
     in_turn: bool = False
     buffer_bytes: int = 8 << 20
+    apart: bool = False
+    """Each batch travels by itself; else those that wait may leave together."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,8 @@ def _send(load: Load, seed: int, ready: Any, results: Any) -> None:
     handed: deque[Receipts] = deque()
     times = _Times() if load.timed else None
     refused = 0
-    with Client(load.address, batch_rows=load.rows, buffer_bytes=load.buffer_bytes) as client:
+    most = load.rows if load.apart else max(load.rows, _JOINED_ROWS)
+    with Client(load.address, batch_rows=most, buffer_bytes=load.buffer_bytes) as client:
         client.status()
         ready.wait(60)
         started, cpu = time.time(), time.process_time()

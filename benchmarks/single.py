@@ -10,6 +10,7 @@ Flight call (``status``, without the disk) is measured beside it.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import sys
 import threading
@@ -80,7 +81,9 @@ def _bare_calls(address: str, seconds: float) -> float:
     return calls / elapsed
 
 
-def _measure(address: str, count: int, seconds: float, value_bytes: int) -> Any:
+def _measure(
+    address: str, count: int, seconds: float, value_bytes: int, *, shared: bool = False
+) -> Any:
     """Seconds that each receipt took, of all clients together."""
     context = multiprocessing.get_context("spawn")
     processes = min(count, _PROCESSES)
@@ -89,7 +92,9 @@ def _measure(address: str, count: int, seconds: float, value_bytes: int) -> Any:
     shares = [count // processes + (number < count % processes) for number in range(processes)]
     started = [
         context.Process(
-            target=_clients, args=(address, share, seconds, value_bytes, ready, results)
+            target=_clients,
+            args=(address, share, seconds, value_bytes, ready, results),
+            kwargs={"shared": shared},
         )
         for share in shares
     ]
@@ -103,31 +108,42 @@ def _measure(address: str, count: int, seconds: float, value_bytes: int) -> Any:
 
 
 def _clients(
-    address: str, count: int, seconds: float, value_bytes: int, ready: Any, results: Any
+    address: str,
+    count: int,
+    seconds: float,
+    value_bytes: int,
+    ready: Any,
+    results: Any,
+    *,
+    shared: bool,
 ) -> None:
     waits: list[list[float]] = [[] for _ in range(count)]
     go = threading.Event()
     connected = threading.Barrier(count + 1)
 
-    def one(mine: list[float]) -> None:
+    def one(client: Client, mine: list[float]) -> None:
         value = bytes(value_bytes)
-        with Client(address) as client:
+        client.send(Message(TOPIC, value, delay=3_600)).result()
+        connected.wait(60)
+        go.wait()
+        end = time.perf_counter() + seconds
+        while (begun := time.perf_counter()) < end:
             client.send(Message(TOPIC, value, delay=3_600)).result()
-            connected.wait(60)
-            go.wait()
-            end = time.perf_counter() + seconds
-            while (begun := time.perf_counter()) < end:
-                client.send(Message(TOPIC, value, delay=3_600)).result()
-                mine.append(time.perf_counter() - begun)
+            mine.append(time.perf_counter() - begun)
 
-    threads = [threading.Thread(target=one, args=(mine,)) for mine in waits]
-    for thread in threads:
-        thread.start()
-    connected.wait(60)
-    ready.wait(60)
-    go.set()
-    for thread in threads:
-        thread.join()
+    with contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(Client(address)) for _ in range(1 if shared else count)]
+        threads = [
+            threading.Thread(target=one, args=(clients[number % len(clients)], mine))
+            for number, mine in enumerate(waits)
+        ]
+        for thread in threads:
+            thread.start()
+        connected.wait(60)
+        ready.wait(60)
+        go.set()
+        for thread in threads:
+            thread.join()
     results.put(np.concatenate([np.array(mine) for mine in waits]))
 
 

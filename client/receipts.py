@@ -11,24 +11,31 @@ import bisect
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 import pyarrow as pa
 
-from ..wheel.digest import UInt64s
 from ..wheel.errors import SlotwheelError
 from ..wheel.ids import MessageId
 from ..wheel.protocol import Stored
 from ..wheel.schema import Int64s
 from .columns import Errors, without
 
+if TYPE_CHECKING:
+    from .batch import Batch
+
+
+Columns = tuple[list[Any], ...]
+"""Of many messages, in the order of ``rows.from_columns``."""
+
 
 class Shipment:
     """Rows that go to the node as one batch. Written by the sender, read by receipts once done.
 
-    ``rows`` is what is to be sent (None: nothing, or sent already); ``kept`` gives the numbers of
-    these rows among those the caller handed over (None: all of them).
+    ``rows``, or ``columns`` of single messages, is what is to be sent (neither: nothing, or sent
+    already); ``kept`` gives the numbers of these rows among those the caller handed over (None: all
+    of them).
     """
 
     __slots__ = (
@@ -36,45 +43,49 @@ class Shipment:
         "_group",
         "_nudge",
         "_places",
+        "alone",
+        "batch",
         "columns",
         "deadline",
-        "digest",
         "due",
         "errors",
         "failure",
         "kept",
-        "last_error",
         "nbytes",
         "rows",
-        "sent_at",
-        "sent_ms",
-        "sequence",
         "stored",
-        "uncertain",
     )
 
     def __init__(self, deadline: float, nudge: Callable[[], None]) -> None:
         self.rows: pa.RecordBatch | None = None
-        self.columns: tuple[list[object], ...] | None = None
+        self.columns: Columns | None = None
         self.due: Int64s | list[int] = []
         self.kept: Int64s | None = None
         self.errors: Errors = {}
         self.nbytes = 0
         self.deadline = deadline
-        self.sequence = -1
-        self.sent_at = 0.0
-        self.digest: UInt64s | None = None
-        """Of ``rows``, when there is a file of receipts; from the first sending on."""
-        self.sent_ms = 0
-        self.uncertain = False
-        """Whether the node may have stored it without our knowing."""
-        self.last_error: SlotwheelError | None = None
+        self.batch: Batch | None = None
+        """What it travels in, from the first sending on."""
+        self.alone = False
+        """It was in a batch that was refused as a whole: it goes by itself."""
         self.failure: SlotwheelError | None = None
         self.stored: Stored | None = None
         self._group = ""
         self._places: Int64s | None = None
         self._nudge = nudge
         self._done = threading.Event()
+
+    @property
+    def count(self) -> int:
+        """How many rows there are to send."""
+        if self.rows is not None:
+            return int(self.rows.num_rows)
+        return 0 if self.columns is None else len(self.columns[0])
+
+    @property
+    def content(self) -> Columns | pa.RecordBatch:
+        """What there is to send, at least one row."""
+        return self.rows if self.columns is None else self.columns
 
     def drop(self, bad: Errors) -> None:
         """Take rows out (by their number in ``rows``) and keep their errors for their receipts."""
@@ -83,17 +94,19 @@ class Shipment:
         numbers = np.arange(self.rows.num_rows) if self.kept is None else self.kept
         for row, error in bad.items():
             self.errors[int(numbers[row])] = error
-        self.kept, self.rows, self.digest = numbers[kept], rest, None
+        self.kept, self.rows, self.columns = numbers[kept], rest, None
 
     def finish(self, stored: Stored | None, group: str) -> None:
-        self.stored, self._group, self.rows = stored, group, None
+        self.stored, self._group = stored, group
+        self.rows = self.columns = None
         if self.kept is not None and stored is not None:
             self._places = np.full(len(self.due), -1, np.int64)
             self._places[self.kept] = np.arange(len(self.kept))
         self._done.set()
 
     def fail(self, error: SlotwheelError) -> None:
-        self.failure, self.rows = error, None
+        self.failure = error
+        self.rows = self.columns = None
         self._done.set()
 
     @property

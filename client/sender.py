@@ -1,7 +1,7 @@
 """The engine of a client: lingers, sends, retries without repeating, and bounds all of it.
 
-Theory: a shipment gets a *sequence* when it is first sent, and keeps it through every retry, so
-that the node recognises it. The node remembers the last five sequences of a producer; therefore
+Theory: a batch gets a *sequence* when it is first sent, and keeps it through every retry, so that
+the node recognises it. The node remembers the last five sequences of a producer; therefore
 the newest sequence is never five or more ahead of the oldest unanswered one. The peers of a group
 share what they remember, so the same holds when the next master is another one.
 
@@ -9,6 +9,9 @@ share what they remember, so the same holds when the next master is another one.
                             ^                               |   ^
                             | rows dropped: new sequence    |   | sent again, same sequence
                             +-------------------------------+-> resend (overloaded, link lost)
+
+What waits because five batches are unanswered leaves in one batch, as far as it fits: the slower
+the node, the larger the batches, and the less each message costs.
 
 Three daemon threads: the *sender* connects and writes; the *reader* brings a link's answers; the
 *watch* gives up what is past its deadline and cuts a link that answers nothing, because the
@@ -32,7 +35,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ..wheel.digest import digests
 from ..wheel.errors import (
     InvalidBatch,
     InvalidMessage,
@@ -42,9 +44,10 @@ from ..wheel.errors import (
     SlotwheelError,
 )
 from ..wheel.protocol import IN_FLIGHT_MAX, PRODUCER_LIMIT, AppendCommand, Refused, Stored
-from ..wheel.rows import bad_rows, from_columns
+from ..wheel.rows import bad_rows
 from ..wheel.schema import times
 from .addresses import Addresses
+from .batch import Batch, gathered
 from .columns import Errors, Limits
 from .message import Flat
 from .receiptfile import Promised, ReceiptFile
@@ -58,6 +61,8 @@ _BACKOFF_S = (0.02, 1.0)
 _BACKOFF_OF_SEVERAL_S = 0.25
 """They elect a master within a second, and are to be found then."""
 _WATCH_S = 0.1
+_JOIN_WITHIN = 0.1
+"""Shipments leave together if their time runs out within this part of the client's timeout."""
 _SUSPECT_S = 1.0
 """No answer for so long: ask another peer whether there is a new master, and again each ..."""
 _ASK_EVERY_S = 0.5
@@ -124,7 +129,7 @@ class Sender:
         self._seal_at = 0.0
         self._fresh: deque[Shipment] = deque()
         self._resend: list[int] = []
-        self._unanswered: dict[int, Shipment] = {}
+        self._unanswered: dict[int, Batch] = {}
         self._next_sequence = 0
         self._open: set[Shipment] = set()
         self._buffered = 0
@@ -170,16 +175,14 @@ class Sender:
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
             self._take_room(nbytes)
-            rows_max = min(self._batch_rows, self.limits.batch_rows)
-            bytes_max = min(self._batch_bytes, self.limits.batch_bytes)
             shipment = self._lingering
-            if shipment is not None and shipment.nbytes + nbytes > bytes_max:
+            if shipment is not None and shipment.nbytes + nbytes > self._bytes_max:
                 self._seal()
                 shipment = None
             if shipment is None:
                 shipment = self._lingering = self.new_shipment()
                 shipment.columns = ([], [], [], [], [], [])
-                shipment.due = shipment.columns[0]  # type: ignore[assignment]
+                shipment.due = shipment.columns[0]
                 self._seal_at = time.monotonic() + self._linger_s
                 self._open.add(shipment)
             assert shipment.columns is not None
@@ -188,7 +191,7 @@ class Sender:
                 column.append(value)
             shipment.nbytes += nbytes
             # Company is worth waiting for only while something is under way already.
-            if row + 1 >= rows_max or len(self._open) == 1:
+            if row + 1 >= self._rows_max or len(self._open) == 1:
                 self._seal()
                 self._changed.notify_all()
             elif row == 0:
@@ -255,13 +258,15 @@ class Sender:
 
     def _end(self, shipment: Shipment) -> None:
         self._open.discard(shipment)
-        self._unanswered.pop(shipment.sequence, None)
+        if shipment.batch is not None:
+            self._unanswered.pop(shipment.batch.sequence, None)
         self._buffered -= shipment.nbytes
         shipment.nbytes = 0
         self._changed.notify_all()
 
     def _give_up(self, shipment: Shipment, error: SlotwheelError) -> None:
-        if shipment.uncertain or shipment.sent_at:
+        batch = shipment.batch
+        if batch is not None and (batch.uncertain or batch.sent_at):
             error = type(error)(
                 f"{error.message}; whether the messages are stored is not known",
                 got=error.got,
@@ -293,23 +298,21 @@ class Sender:
     def _run(self) -> None:
         while True:
             with self._changed:
-                shipment = self._wait_for_work()
+                batch = self._wait_for_work()
                 if self._closed:
                     return
                 link = self._link
-                if shipment is not None:
-                    self._number(shipment)
             try:
-                if shipment is None or link is None:
+                if batch is None or link is None:
                     self._open_link()
                 else:
-                    self._write(link, shipment)
-            except Exception as error:  # a defect, or memory: this shipment's, not the next one's
+                    self._write(link, batch)
+            except Exception as error:  # a defect, or memory: this batch's, not the next one's
                 _log.exception("slotwheel client: sending failed")
                 self._lost(link, NodeUnreachable(f"sending failed: {error!r}"))
 
-    def _wait_for_work(self) -> Shipment | None:
-        """The next shipment to write; None when a link has to be opened first, or closed."""
+    def _wait_for_work(self) -> Batch | None:
+        """The next batch to write; None when a link has to be opened first, or closed."""
         while not self._closed:
             now = time.monotonic()
             wake: float | None = None
@@ -325,19 +328,46 @@ class Sender:
                     return None
                 else:
                     while self._resend:
-                        shipment = self._unanswered.get(heapq.heappop(self._resend))
-                        if shipment is not None:
-                            return shipment
+                        batch = self._unanswered.get(heapq.heappop(self._resend))
+                        if batch is not None:
+                            return batch
                     if self._fresh and self._window_open():
-                        return self._fresh.popleft()
+                        return self._next_batch()
             self._changed.wait(None if wake is None else max(0.0, wake - now))
         return None
 
-    def _number(self, shipment: Shipment) -> None:
-        if shipment.sequence < 0:
-            shipment.sequence = self._next_sequence
-            self._next_sequence += 1
-            self._unanswered[shipment.sequence] = shipment
+    @property
+    def _rows_max(self) -> int:
+        return min(self._batch_rows, self.limits.batch_rows)
+
+    @property
+    def _bytes_max(self) -> int:
+        return min(self._batch_bytes, self.limits.batch_bytes)
+
+    def _next_batch(self) -> Batch:
+        """The first of ``fresh``, and what waits behind it as far as it fits, with a sequence."""
+        shipments = [self._fresh.popleft()]
+        first = shipments[0]
+        if not first.alone:
+            rows_left = self._rows_max - first.count
+            bytes_left = self._bytes_max - first.nbytes
+            latest = first.deadline + _JOIN_WITHIN * self._timeout_s
+            while self._fresh:
+                following = self._fresh[0]
+                if following.alone or following.deadline > latest:
+                    break
+                rows_left -= following.count
+                bytes_left -= following.nbytes
+                if rows_left < 0 or bytes_left < 0:
+                    break
+                # Given up together, or one would be told that it was not stored while the batch,
+                # and so it, is sent again.
+                following.deadline = first.deadline
+                shipments.append(self._fresh.popleft())
+        batch = Batch(self._next_sequence, shipments)
+        self._next_sequence += 1
+        self._unanswered[batch.sequence] = batch
+        return batch
 
     def _open_link(self) -> None:
         address = self._addresses.current
@@ -357,31 +387,34 @@ class Sender:
         elif link.error is not None:  # lost before it was ours
             self._lost(link, link.error)
 
-    def _write(self, link: LinkLike, shipment: Shipment) -> None:
-        columns, rows = shipment.columns, shipment.rows
-        if columns is not None:
-            rows = from_columns(*columns)  # type: ignore[arg-type]
-            with self._changed:
-                if shipment in self._open:
-                    shipment.rows, shipment.columns = rows, None
+    def _write(self, link: LinkLike, batch: Batch) -> None:
+        rows = self._rows_of(batch)
         if rows is None:  # given up in this moment
             return
-        if self._receipts is not None and shipment.digest is None:
+        if self._receipts is not None:
             # Now, for an answer comes under the lock, and takes the rows away.
-            content = (rows.column(name) for name in ("topic", "key", "value", "headers"))
-            shipment.digest = digests(*content)
-            shipment.sent_ms = _now_ms()
-        shipment.sent_at = time.monotonic()
+            batch.note_content(_now_ms())
+        batch.sent_at = time.monotonic()
         try:
-            link.write(rows, shipment.sequence)
+            link.write(rows, batch.sequence)
         except SlotwheelError as error:
             self._lost(link, error)
             return
         if self._command.acks == "0":
             with self._changed:
-                if shipment in self._open:
+                for shipment in self._open.intersection(batch.shipments):
                     self._end(shipment)
                     shipment.finish(None, self._group)
+
+    def _rows_of(self, batch: Batch) -> pa.RecordBatch | None:
+        """Made when it is first sent; None if it was given up."""
+        if batch.rows is None:
+            with self._changed:
+                if not self._open.issuperset(batch.shipments):
+                    return None
+                contents = [shipment.content for shipment in batch.shipments]
+            batch.rows = gathered(contents)
+        return batch.rows
 
     # The reader's thread
 
@@ -391,46 +424,58 @@ class Sender:
 
     def _answered(self, answer: Stored | Refused) -> None:
         with self._changed:
-            shipment = self._unanswered.get(answer.sequence)
-            rows = None if shipment is None else shipment.rows
-            if shipment is None or rows is None:  # given up earlier
+            batch = self._unanswered.get(answer.sequence)
+            if batch is None or batch.rows is None:  # given up earlier
                 return
             if isinstance(answer, Stored):
-                self._failures = 0
-                self._addresses.served()
-                self._end(shipment)
-                if answer.count == rows.num_rows:
-                    self._keep_receipts(shipment, rows, answer)
-                    shipment.finish(answer, self._group)
-                else:
-                    shipment.fail(SlotwheelError("a receipt for another batch", got=answer.count))
-                return
-            error = answer.error
-            if error.retryable:
-                shipment.last_error = self._last_error = error
-                shipment.uncertain |= isinstance(error, NotRunning)
-                shipment.sent_at = 0.0
-                heapq.heappush(self._resend, answer.sequence)
-                self._back_off()
-                return
-            bad = self._rows_to_drop(rows, error)
-            if not bad or len(bad) == rows.num_rows == 1:
-                self._end(shipment)
-                shipment.fail(error)
-                return
-            # The rest is a new batch: the old sequence is answered, and never used again.
-            del self._unanswered[answer.sequence]
-            shipment.sequence, shipment.sent_at = -1, 0.0
-            shipment.drop(bad)
+                self._stored(batch, batch.rows, answer)
+            else:
+                self._refused(batch, batch.rows, answer.error)
+
+    def _stored(self, batch: Batch, rows: pa.RecordBatch, answer: Stored) -> None:
+        self._failures = 0
+        self._addresses.served()
+        if answer.count == rows.num_rows:
+            self._keep_receipts(batch, rows, answer)
+        for shipment, mine in batch.spans():
+            self._end(shipment)
+            if answer.count == rows.num_rows:
+                shipment.finish(answer.part(mine.start, len(mine)), self._group)
+            else:
+                shipment.fail(SlotwheelError("a receipt for another batch", got=answer.count))
+
+    def _refused(self, batch: Batch, rows: pa.RecordBatch, error: SlotwheelError) -> None:
+        if error.retryable:
+            batch.last_error = self._last_error = error
+            batch.uncertain |= isinstance(error, NotRunning)
+            batch.sent_at = 0.0
+            heapq.heappush(self._resend, batch.sequence)
+            self._back_off()
+            return
+        bad = self._rows_to_drop(rows, error)
+        if not bad and len(batch.shipments) == 1:
+            self._end(batch.shipments[0])
+            batch.shipments[0].fail(error)
+            return
+        # The rest is a new batch: the old sequence is answered, and never used again.
+        del self._unanswered[batch.sequence]
+        for shipment, mine in reversed(list(batch.spans())):
+            shipment.batch, shipment.columns = None, None
+            shipment.rows = rows.slice(mine.start, len(mine))
+            wrong = {row - mine.start: found for row, found in bad.items() if row in mine}
+            if wrong:
+                shipment.drop(wrong)
+            # What is wrong with a whole batch shows when each goes by itself.
+            shipment.alone = not bad
             if shipment.rows is None:
                 self._end(shipment)
                 shipment.finish(None, self._group)
             else:
                 self._fresh.appendleft(shipment)
-                self._changed.notify_all()
+        self._changed.notify_all()
 
-    def _keep_receipts(self, shipment: Shipment, rows: pa.RecordBatch, stored: Stored) -> None:
-        if self._receipts is None or shipment.digest is None:
+    def _keep_receipts(self, batch: Batch, rows: pa.RecordBatch, stored: Stored) -> None:
+        if self._receipts is None or batch.digest is None:
             return
         promised = Promised(
             self._group,
@@ -438,8 +483,8 @@ class Sender:
             times(rows, "due"),
             stored.checks,
             rows.column("topic"),
-            shipment.digest,
-            shipment.sent_ms,
+            batch.digest,
+            batch.sent_ms,
             _now_ms(),
         )
         if self._receipts.put(promised):
@@ -467,9 +512,9 @@ class Sender:
                 return
             self._link = None
             self._last_error = error
-            for shipment in self._unanswered.values():
-                shipment.uncertain |= bool(shipment.sent_at)
-                shipment.sent_at = 0.0
+            for batch in self._unanswered.values():
+                batch.uncertain |= bool(batch.sent_at)
+                batch.sent_at = 0.0
             self._resend = sorted(self._unanswered)
             address, doubt = self._addresses.current, link is None
             if self._addresses.failed(address, error, doubt=doubt):
@@ -493,7 +538,7 @@ class Sender:
                     return
                 now = time.monotonic()
                 link = self._link
-                sent = [s.sent_at for s in self._unanswered.values() if s.sent_at]
+                sent = [one.sent_at for one in self._unanswered.values() if one.sent_at]
                 for shipment in [s for s in self._open if s.deadline < now]:
                     self._give_up(shipment, self._why(shipment))
             if link is not None and sent:
@@ -513,11 +558,12 @@ class Sender:
         return self._epoch_of_master(asked, _ASK_TIMEOUT_S) > link.epoch
 
     def _why(self, shipment: Shipment) -> SlotwheelError:
-        if shipment.last_error is not None and not self._addresses.several:
-            return shipment.last_error
+        last = None if shipment.batch is None else shipment.batch.last_error
+        if last is not None and not self._addresses.several:
+            return last
         if self._link is None and (reason := self._reason()) is not None:
             return reason
-        return shipment.last_error or NodeUnreachable(
+        return last or NodeUnreachable(
             "no answer in time",
             limit=f"{self._timeout_s} s",
             remedy="Look after the node, or give the client a longer timeout_s",

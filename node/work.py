@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -32,6 +33,9 @@ PREPARE_EVERY_S = 0.05
 SINK_CHECK_EVERY_S = 1.0
 RELEASE_AFTER_S = 5.0
 TELL_EVERY_S = 60.0
+_AHEAD = 3
+"""Ranges of a spill that are made before they can be written: making and writing take turns in
+being the slower one."""
 
 Clock = Callable[[], int]
 T = TypeVar("T")
@@ -97,10 +101,10 @@ class SlotFileWork:
         )
 
     def _ahead(self, made: Iterator[T]) -> Iterator[T]:
-        """Makes the next item on the helper's thread while the last one is used."""
-        coming = self._helper.submit(next, made, None)
-        while (item := coming.result()) is not None:
-            coming = self._helper.submit(next, made, None)
+        """Makes the next items on the helper's thread while the last one is used."""
+        coming = deque(self._helper.submit(next, made, None) for _ in range(_AHEAD))
+        while (item := coming.popleft().result()) is not None:
+            coming.append(self._helper.submit(next, made, None))
             yield item
 
     def _release(self) -> None:

@@ -104,6 +104,11 @@ class Stored:
     created_ms: int
     checks: UInt32s
 
+    def part(self, start: int, count: int) -> Stored:
+        """The receipt of ``count`` rows of it, from ``start`` on."""
+        checks = self.checks[start : start + count]
+        return Stored(self.sequence, self.base_offset + start, count, self.created_ms, checks)
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:

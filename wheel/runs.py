@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from .rows import from_numpy
+from .rows import take_rows
 from .schema import ROW, Int64s, times
 from .tail import Piece
 
@@ -51,11 +51,10 @@ class Source:
         if self.indices is None:
             assert isinstance(self.rows, pa.RecordBatch)
             return self.rows.slice(start, stop - start)
-        return self.rows.take(
-            self.indices[start:stop]
-            if isinstance(self.rows, Piece)
-            else from_numpy(self.indices[start:stop], pa.int64())
-        )
+        indices = self.indices[start:stop]
+        if isinstance(self.rows, Piece):
+            return self.rows.take(indices)
+        return take_rows(self.rows, indices)
 
 
 def source_of_block(block: pa.RecordBatch) -> Source:
@@ -156,7 +155,7 @@ def gather(sources: Sequence[Source], starts: Sequence[int], stops: Sequence[int
 def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows with the ROW schema in ``(due, offset)`` order."""
     due, offset = times(rows, "due"), times(rows, "offset")
-    return rows.take(from_numpy(np.lexsort((offset, due)), pa.int64()))
+    return take_rows(rows, np.lexsort((offset, due)))
 
 
 class Window:
@@ -213,7 +212,7 @@ class Window:
         order = np.lexsort((offset, due))
         if bound is not None:
             order = order[: position_after(due[order], offset[order], bound)]
-        return pa.concat_batches(parts).take(from_numpy(order[:rows_max], pa.int64()))
+        return take_rows(pa.concat_batches(parts), order[:rows_max])
 
 
 def _within(run: Run, start: int, stop: int, bytes_max: int) -> int:

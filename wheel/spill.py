@@ -19,12 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .config import TICK_MS
+from .rows import take_rows
 from .schema import Int64s, times
 from .slotfile import encode_block
 from .tail import Piece, offsets_of
 
-_RANGE_BYTES = 16 << 20
-"""About how much is gathered at a time."""
+_RANGE_BYTES = 8 << 20
+"""About how much is gathered at a time. No buffer is larger then: jemalloc gives larger ones back
+to the kernel at once, and the next range would pay for each of their pages again."""
 
 Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
 
@@ -73,7 +75,7 @@ def _order(due: Int64s) -> Int64s:
 
 
 Ahead = Callable[[Iterator[list[Block]]], Iterator[list[Block]]]
-"""Gives back what it is given, and may work on the next item while the caller uses the last one:
+"""Gives back what it is given, and may work on the next items while the caller uses the last one:
 how, and on which thread, is the caller's business."""
 
 
@@ -83,12 +85,15 @@ def in_turn(made: Iterator[list[Block]]) -> Iterator[list[Block]]:
 
 def blocks(pieces: Sequence[Piece], covered: Covered, ahead: Ahead = in_turn) -> Iterator[Block]:
     """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once."""
+    for found in ahead(_by_range(pieces, covered)):
+        yield from found
+
+
+def _by_range(pieces: Sequence[Piece], covered: Covered) -> Iterator[list[Block]]:
     parts = [_sorted_rows(piece, covered) for piece in pieces]
     parts = [part for part in parts if len(part.indices)]
-    if not parts:
-        return
-    for found in ahead(_blocks_of(parts, low, high) for low, high in _ranges(parts)):
-        yield from found
+    for low, high in _ranges(parts):
+        yield _blocks_of(parts, low, high)
 
 
 def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:
@@ -109,6 +114,8 @@ def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:
 
 def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:
     """Ranges of seconds, each with about ``_RANGE_BYTES`` of rows."""
+    if not parts:
+        return []
     rows = sum(len(part.indices) for part in parts)
     nbytes = sum(
         part.piece.nbytes * len(part.indices) // part.piece.rows.num_rows for part in parts
@@ -136,4 +143,4 @@ def _gather(parts: Sequence[_Sorted], low: int, high: int) -> pa.RecordBatch | N
         return taken[0] if taken else None
     # Parts are in offset order, and so are rows of one due time within a part.
     order = _order(np.concatenate(due))
-    return pa.concat_batches(taken).take(pa.array(order))
+    return take_rows(pa.concat_batches(taken), order)

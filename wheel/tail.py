@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from .rows import from_numpy
+from .rows import from_numpy, take_rows
 from .schema import ROW, Int64s, times
 
 _FAN = 32
@@ -78,9 +78,7 @@ class Piece:
 
     def take(self, indices: Int64s) -> pa.RecordBatch:
         """Some rows, in the given order, with the ROW schema."""
-        return self.with_offsets(
-            self.rows.take(from_numpy(indices, pa.int64())), indices + self.base_offset
-        )
+        return self.with_offsets(take_rows(self.rows, indices), indices + self.base_offset)
 
 
 def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int) -> Piece:

@@ -1,0 +1,207 @@
+"""What waits because the window is full leaves in one batch, and each part has its own fate."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from slotwheel.client import Client, Message, Receipt
+from slotwheel.client.receiptfile import RECEIPTS
+from slotwheel.intake.flight import FlightIntake
+from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, NodeUnreachable, Overloaded
+from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.protocol import IN_FLIGHT_MAX
+from support.fakewheel import FakeWheel, eventually, now_ms
+from support.proxy import Proxy
+
+
+class Gate(FakeWheel):
+    """Takes nothing until ``open`` is set, and remembers how large each batch was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.sizes: list[int] = []
+        self.before_append = self._note
+
+    def _note(self, rows: pa.RecordBatch) -> None:
+        self.open.wait(20)
+        self.sizes.append(rows.num_rows)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def gated(gate: Gate) -> Iterator[str]:
+    server = FlightIntake(gate, "127.0.0.1:0", room_timeout_s=0.05)
+    yield f"127.0.0.1:{server.port}"
+    gate.open.set()
+    server.close()
+
+
+def table(start: int, rows: int) -> pa.RecordBatch:
+    values = [b"%d" % number for number in range(start, start + rows)]
+    columns = [pa.array([now_ms() + 60_000] * rows), pa.array(["t"] * rows), pa.array(values)]
+    return pa.RecordBatch.from_arrays(columns, names=["due", "topic", "value"])
+
+
+def test_tables_that_wait_leave_together(gated: str, gate: Gate) -> None:
+    with Client(gated) as client:
+        handed = [client.send_table(table(start, 100)) for start in range(0, 4000, 100)]
+        gate.open.set()
+        client.flush(20)
+    # Five went off alone while the window was open; the rest had to wait, and needs few batches.
+    assert sum(gate.sizes) == 4000
+    assert len(gate.sizes) <= IN_FLIGHT_MAX + 2
+    stored = gate.values()
+    for number, receipts in enumerate(handed):
+        wanted = [b"%d" % n for n in range(number * 100, number * 100 + 100)]
+        assert [stored[offset] for offset in receipts.offsets()] == wanted
+        first = MessageId.parse(receipts[0].id)
+        assert gate.mint.genuine(first)
+        assert stored[first.offset] == wanted[0]
+
+
+def test_single_messages_of_many_threads_leave_together(gated: str, gate: Gate) -> None:
+    with Client(gated) as client:
+        receipts: list[Receipt] = []
+        lock = threading.Lock()
+
+        def send(number: int) -> None:
+            receipt = client.send("t", b"%d" % number, delay=60)
+            with lock:
+                receipts.append(receipt)
+            receipt.result(20)  # whoever waits ends the lingering of its message
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(60)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(receipts) == 60)
+        gate.open.set()
+        for thread in threads:
+            thread.join(20)
+        assert len({receipt.id for receipt in receipts}) == 60
+    assert sorted(gate.values()) == sorted(b"%d" % number for number in range(60))
+    assert len(gate.sizes) < 30
+
+
+def test_never_more_than_a_batch_may_hold(gated: str, gate: Gate) -> None:
+    with Client(gated, batch_rows=250, batch_bytes=12_000) as client:
+        for start in range(0, 4000, 100):
+            client.send_table(table(start, 100))
+        gate.open.set()
+        client.flush(20)
+    assert max(gate.sizes) == 200
+    assert sum(gate.sizes) == 4000
+    assert gate.values() == [b"%d" % number for number in range(4000)]
+
+
+def test_what_the_node_refuses_in_company_fails_alone(gated: str, gate: Gate) -> None:
+    def refuse(rows: pa.RecordBatch) -> None:
+        gate._note(rows)
+        for row, value in enumerate(rows.column("value").to_pylist()):
+            if value.endswith(b"77"):
+                raise InvalidMessage("the node does not like it", got=value, row=row)
+
+    gate.before_append = refuse
+    with Client(gated) as client:
+        handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
+        gate.open.set()
+        client.flush(20)
+        for number, receipts in enumerate(handed):
+            assert list(receipts.errors()) == [77]
+            assert isinstance(receipts.errors()[77], InvalidMessage)
+            offsets = receipts.offsets()
+            assert offsets[77] == -1
+            stored = gate.values()
+            for row in (0, 76, 78, 99):
+                assert stored[offsets[row]] == b"%d" % (number * 100 + row)
+    assert sorted(gate.values()) == sorted(b"%d" % n for n in range(2000) if n % 100 != 77)
+    # Who is in the same batch as a bad row is not sent by itself for that.
+    assert len(gate.sizes) < 20 + IN_FLIGHT_MAX
+
+
+def test_what_is_wrong_with_a_whole_batch_is_found(gated: str, gate: Gate) -> None:
+    def refuse(rows: pa.RecordBatch) -> None:
+        gate._note(rows)
+        if b"777" in rows.column("value").to_pylist():
+            raise InvalidBatch("the node does not like it, and does not say which row")
+
+    gate.before_append = refuse
+    with Client(gated) as client:
+        handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
+        gate.open.set()
+        client.flush(20)
+        failed = [number for number, receipts in enumerate(handed) if receipts.errors()]
+        assert failed == [7]
+        assert len(handed[7].errors()) == 100
+    assert len(gate.values()) == 1900
+
+
+def test_overloaded_is_tried_again_as_it_was(gated: str, gate: Gate) -> None:
+    refusals = iter(range(12))
+
+    def refuse(rows: pa.RecordBatch) -> None:
+        gate._note(rows)
+        if next(refusals, None) is not None:
+            raise Overloaded("not now")
+
+    gate.before_append = refuse
+    with Client(gated, timeout_s=60) as client:
+        handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
+        gate.open.set()
+        client.flush(60)
+    assert all(receipts.errors() == {} for receipts in handed)
+    assert sorted(gate.values()) == sorted(b"%d" % number for number in range(2000))
+
+
+def test_given_up_together_and_told_the_truth(gate: Gate) -> None:
+    """What is told that it failed for certain is never stored later in somebody's company."""
+    server = FlightIntake(gate, "127.0.0.1:0", room_timeout_s=0.05)
+    with Proxy(server.port) as proxy, Client(proxy.address, timeout_s=2) as client:
+        client.status()
+        proxy.stall()
+        handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
+        errors = [receipts.errors(30) for receipts in handed]
+        assert all(len(found) == 100 for found in errors)
+        uncertain = [
+            all("whether the messages are stored is not known" in str(e) for e in found.values())
+            for found in errors
+        ]
+        assert all(isinstance(e, NodeUnreachable) for found in errors for e in found.values())
+        gate.open.set()
+        proxy.go_on()
+        client.send("t", b"after", delay=60).result(20)
+    server.close()
+    stored = {int(value) // 100 for value in gate.values() if value != b"after"}
+    assert all(uncertain[number] for number in stored)
+
+
+def test_receipts_are_written_for_each(gated: str, gate: Gate, tmp_path: object) -> None:
+    path = f"{tmp_path}/receipts.arrow"
+    with Client(gated, receipts=path) as client:
+        for start in range(0, 2000, 100):
+            client.send_table(table(start, 100))
+        gate.open.set()
+        client.flush(20)
+    with pa.OSFile(path) as file:
+        found = pa.ipc.open_stream(file).read_all()
+    assert found.schema.equals(RECEIPTS)
+    assert sorted(found.column("offset").to_pylist()) == list(range(2000))
+    assert len(np.unique(found.column("digest"))) == 2000
+
+
+def test_fire_and_forget_ends_all_of_them(gated: str, gate: Gate) -> None:
+    gate.open.set()
+    with Client(gated, acks="0") as client:
+        handed = [client.send_many([Message("t", b"x", delay=60)] * 50) for _ in range(100)]
+        client.flush(20)
+        assert all(receipts.done() for receipts in handed)
+    eventually(lambda: len(gate.values()) == 5000)
