@@ -24,7 +24,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from .errors import Damaged, UnsupportedVersion
-from .files import Files
+from .files import Bytes, Files
 from .handles import HandleCache
 from .schema import ROW, SCHEMA_VERSION
 from .state import SlotInfo
@@ -63,7 +63,7 @@ class SlotFiles:
         self,
         second: int,
         info: SlotInfo | None,
-        block: pa.Buffer,
+        block: Bytes,
         rows: int,
         cancels: int,
         highest: int,

@@ -18,47 +18,80 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from .blocks import encode_blocks
 from .config import TICK_MS
-from .rows import take_rows
-from .schema import Int64s, times
-from .slotfile import encode_block
+from .rows import from_numpy, take_rows
+from .schema import ROW, Int64s, times
 from .tail import Piece, offsets_of
 
-_RANGE_BYTES = 8 << 20
-"""About how much is gathered at a time. No buffer is larger then: jemalloc gives larger ones back
-to the kernel at once, and the next range would pay for each of their pages again."""
+_RANGE_BYTES = 5 << 20
+"""About how much is gathered at a time. No buffer exceeds 8 MiB then: jemalloc gives larger ones
+back to the kernel at once, and the next range would pay for each of their pages again."""
+_JOIN_BYTES = 256 << 20
+"""How much is joined at most: so much memory a spill takes besides what it writes."""
 
 Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of one slot, sorted by ``(due, offset)``, ROW schema."""
+    """Rows of one slot, sorted by ``(due, offset)``."""
 
     second: int
-    rows: pa.RecordBatch
-    data: pa.Buffer
-    """The rows as they stand in a slot file."""
+    rows: int
+    """How many."""
+    data: memoryview
+    """The rows as they stand in a slot file, ROW schema."""
     cancels: int
+    """How many of them are cancel rows."""
     highest: int
     """The highest offset."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sorted:
-    piece: Piece
+    """Rows of several pieces, and those of them that are not covered in ``(due, offset)`` order.
+
+    ``rows``: PAYLOAD schema. ``due``, ``offset``, ``indices`` (into ``rows``): shape (kept,).
+    """
+
+    rows: pa.RecordBatch
     due: Int64s
+    offset: Int64s
     indices: Int64s
 
+    def take(self, start: int, stop: int) -> pa.RecordBatch:
+        """Rows ``start`` to ``stop`` in that order, ROW schema."""
+        taken = take_rows(self.rows, self.indices[start:stop])
+        offset = from_numpy(self.offset[start:stop], pa.int64())
+        return pa.RecordBatch.from_arrays([offset, *taken.columns], schema=ROW)
 
-def _sorted_rows(piece: Piece, covered: Covered) -> _Sorted:
-    """The rows of a piece that are not covered, in due order."""
-    keep = np.flatnonzero(~covered(piece.due, offsets_of(piece)))
-    due = piece.due[keep]
+
+def _sorted_rows(pieces: Sequence[Piece], covered: Covered) -> _Sorted | None:
+    """The rows that are not covered, None if there are none. Pieces are in offset order."""
+    due = np.concatenate([piece.due for piece in pieces])
+    offset = np.concatenate([offsets_of(piece) for piece in pieces])
+    keep = np.flatnonzero(~covered(due, offset))
     if not len(keep):
-        return _Sorted(piece, due, keep)
-    indices = keep[_order(due)]
-    return _Sorted(piece, piece.due[indices], indices)
+        return None
+    indices = keep[_order(due[keep])]
+    rows = pa.concat_batches([piece.rows for piece in pieces])
+    return _Sorted(rows, due[indices], offset[indices], indices)
+
+
+def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Pieces that are joined before anything is taken from them: copying them one after the other
+    costs less than taking a few rows from each, range by range."""
+    group: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if group and size + piece.nbytes > _JOIN_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(piece)
+        size += piece.nbytes
+    if group:
+        yield group
 
 
 def _order(due: Int64s) -> Int64s:
@@ -90,8 +123,8 @@ def blocks(pieces: Sequence[Piece], covered: Covered, ahead: Ahead = in_turn) ->
 
 
 def _by_range(pieces: Sequence[Piece], covered: Covered) -> Iterator[list[Block]]:
-    parts = [_sorted_rows(piece, covered) for piece in pieces]
-    parts = [part for part in parts if len(part.indices)]
+    sorted_rows = [_sorted_rows(group, covered) for group in _groups(pieces)]
+    parts = [part for part in sorted_rows if part is not None]
     for low, high in _ranges(parts):
         yield _blocks_of(parts, low, high)
 
@@ -103,13 +136,16 @@ def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:
         return []
     second = times(rows, "due") // TICK_MS
     starts = [0, *(np.flatnonzero(np.diff(second)) + 1).tolist()]
-    highest = np.maximum.reduceat(times(rows, "offset"), starts).tolist()
-    found = []
-    for start, stop, last in zip(starts, [*starts[1:], rows.num_rows], highest, strict=True):
-        block = rows.slice(start, stop - start)
-        cancels = block.num_rows - block.column("cancels").null_count
-        found.append(Block(int(second[start]), block, encode_block(block), cancels, last))
-    return found
+    highest = np.maximum.reduceat(times(rows, "offset"), starts)
+    cancels = np.add.reduceat(np.asarray(rows.column("cancels").is_valid(), np.int64), starts)
+    counts = np.diff([*starts, rows.num_rows])
+    columns = (one.tolist() for one in (second[starts], counts, cancels, highest))
+    return [
+        Block(at, count, data, cancelling, last)
+        for at, count, cancelling, last, data in zip(
+            *columns, encode_blocks(rows, starts), strict=True
+        )
+    ]
 
 
 def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:
@@ -117,9 +153,7 @@ def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:
     if not parts:
         return []
     rows = sum(len(part.indices) for part in parts)
-    nbytes = sum(
-        part.piece.nbytes * len(part.indices) // part.piece.rows.num_rows for part in parts
-    )
+    nbytes = sum(part.rows.nbytes * len(part.indices) // part.rows.num_rows for part in parts)
     pieces = max(1, -(-nbytes // _RANGE_BYTES))
     # Quantiles of a sample: exact borders do not matter, an even share does.
     step = max(1, rows // 65_536)
@@ -137,7 +171,7 @@ def _gather(parts: Sequence[_Sorted], low: int, high: int) -> pa.RecordBatch | N
     for part in parts:
         start, stop = np.searchsorted(part.due, [low, high])
         if stop > start:
-            taken.append(part.piece.take(part.indices[start:stop]))
+            taken.append(part.take(start, stop))
             due.append(part.due[start:stop])
     if len(taken) <= 1:
         return taken[0] if taken else None

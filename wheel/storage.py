@@ -210,11 +210,11 @@ class Storage:
                     block.second,
                     info,
                     block.data,
-                    block.rows.num_rows,
+                    block.rows,
                     block.cancels,
                     block.highest,
                 )
-                rows += block.rows.num_rows
+                rows += block.rows
             self._make_durable(changed, bool(made))
             self._state.commit(
                 Update(
