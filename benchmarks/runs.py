@@ -59,7 +59,7 @@ SUITE = (
     _ingest("ingest, four clients", "--clients", "4"),
     # Short: after ten seconds delivery would begin, and this is about the intake.
     _ingest("ingest, due within 10 s", "--span-s", "10", seconds=8),
-    Run("single sends", "single", 35, repeats=5),
+    Run("single sends", "single", 47, repeats=5),
     Run("burst, embedded", "burst", 32, repeats=5),
     Run("burst, kafka-python", "burst", 70, ("--sink", "kafka-python")),
     Run("burst, confluent", "burst", 50, ("--sink", "confluent")),
@@ -72,7 +72,7 @@ SUITE = (
     Run("spill", "spill", 35, repeats=1),
     Run("delay topic, kafka-python", "intake", 25, ("--messages", "200000")),
     Run("delay topic, confluent", "intake", 25, ("--client", "confluent")),
-    Run("replication", "replication", 65),
+    Run("replication", "replication", 90),
     Run("replay", "replay", 100, ("--rows", "5000000"), 1),
     Run("delay queues side by side", "queues", 160, ("--seconds", "4"), 1),
     # As in ingest: a client has five batches under way.

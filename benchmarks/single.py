@@ -1,9 +1,10 @@
 """What does one message at a time cost: synchronous sends, one client and many?
 
-Each client sends a message, waits for its receipt, and sends the next. The raw limit is what the
-same thread could do at best: one write + fdatasync of a journal entry of that size; for many
-clients, the same with one sync for all that came meanwhile is not known beforehand, so the bare
-Flight call (``status``, without the disk) is measured beside it.
+Each client sends a message, waits for its receipt, and sends the next; many of them, each with a
+connection of its own, and then as many callers that share one client a process. The raw limit is
+what the same thread could do at best: one write + fdatasync of a journal entry of that size; for
+many clients, the same with one sync for all that came meanwhile is not known beforehand, so the
+bare Flight call (``status``, without the disk) is measured beside it.
 
     python -m benchmarks.single [--clients 1,64] [--seconds 10]
 """
@@ -54,21 +55,29 @@ def main(arguments: list[str] | None = None) -> int:
             alone = 1 / (1 / raw + 1 / calls)
             for count in (int(text) for text in chosen.clients.split(",")):
                 waits = _measure(node.address, count, seconds, chosen.value_bytes)
-                rate = len(waits) / seconds
                 goal = {1: ">= 1,800", 64: ">= 15,000"}.get(count, "")
-                report.figure(f"messages/s, {count} clients", rate, f"{rate:,.0f}", goal)
-                for name, share in (("p50", 50), ("p99", 99), ("max", 100)):
-                    value = float(np.percentile(waits, share)) * 1000
-                    goal = "<= 1.5" if (count, name) == (1, "p99") else ""
-                    report.figure(
-                        f"receipt {name}, {count} clients, ms", value, f"{value:.2f}", goal
-                    )
+                rate = _tell(report, f"{count} clients", waits, seconds, goal)
                 if count == 1:
                     report.ratio("one client to a bare call and a bare sync", rate, alone)
-                else:
-                    report.ratio(f"{count} clients to bare syncs one by one", rate, raw)
+                    continue
+                report.ratio(f"{count} clients to bare syncs one by one", rate, raw)
+                waits = _measure(node.address, count, seconds, chosen.value_bytes, shared=True)
+                who = f"{count} callers of {_PROCESSES} clients"
+                rate = _tell(report, who, waits, seconds)
+                report.ratio(f"{who} to bare syncs one by one", rate, raw)
         report.end(chosen.json)
     return 0
+
+
+def _tell(report: Report, who: str, waits: Any, seconds: float, goal: str = "") -> float:
+    """The rate, after it and the waiting times (in seconds, shape (messages,)) were told."""
+    rate = len(waits) / seconds
+    report.figure(f"messages/s, {who}", rate, f"{rate:,.0f}", goal)
+    for name, share in (("p50", 50), ("p99", 99), ("max", 100)):
+        value = float(np.percentile(waits, share)) * 1000
+        goal = "<= 1.5" if (who, name) == ("1 clients", "p99") else ""
+        report.figure(f"receipt {name}, {who}, ms", value, f"{value:.2f}", goal)
+    return rate
 
 
 def _bare_calls(address: str, seconds: float) -> float:
