@@ -22,7 +22,6 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
@@ -48,9 +47,6 @@ from .ports import Clock, IntakeEvents, WheelPort
 
 _POLL_S = 0.25
 _ROOM_RETRY_S = 0.002
-_SMALL_ROWS = 256
-"""Batches of so many rows or fewer are taken one at a time, whatever stream they came by: what is
-done with them outside the interpreter is shorter than winning it back among many threads."""
 _NEEDED = {"due", "topic", "value"}
 
 
@@ -81,11 +77,9 @@ class AppendStream:
         peer: str = "",
         gone: Callable[[], bool] = lambda: False,
         has_peers: bool = False,
-        turn: threading.Lock | None = None,
     ) -> None:
         self.peer = peer
         self._gone = gone  # the client ended the call, or its connection is lost
-        self._turn = threading.Lock() if turn is None else turn
         self._wheel = wheel
         self._clock = clock
         self._events = events
@@ -186,14 +180,13 @@ class AppendStream:
             if self._closing.is_set():
                 raise NotRunning("the node is shutting down", remedy="Try again in a moment")
             try:
-                with self._turn if batch.num_rows <= _SMALL_ROWS else contextlib.nullcontext():
-                    return self._wheel.append(
-                        batch,
-                        self._clock(),
-                        producer=self._command.producer,
-                        sequence=sequence if self._command.producer else -1,
-                        **self._early,
-                    )
+                return self._wheel.append(
+                    batch,
+                    self._clock(),
+                    producer=self._command.producer,
+                    sequence=sequence if self._command.producer else -1,
+                    **self._early,
+                )
             except Overloaded:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._wheel.wait_for_room(left):

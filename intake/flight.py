@@ -107,7 +107,6 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._group = group
         self._hand_over = step_down
         self._peers = peers
-        self._turn = threading.Lock()
         self._closing = threading.Event()
         self._ending = threading.Event()
         self._lock = threading.Lock()
@@ -149,7 +148,6 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 peer=context.peer(),
                 gone=context.is_cancelled,
                 has_peers=self._group is not None,
-                turn=self._turn,
             )
             self._admit(stream)
             try:
