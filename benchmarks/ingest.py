@@ -5,7 +5,7 @@ wait for receipts under acks=all. The raw limit is measured in the same run: wri
 many bytes, in groups as large as the node's group commits were, on the same disk, nothing else.
 
 A client has five batches under way; what it is handed meanwhile waits, and leaves joined, as one
-batch of up to 16,000 messages: that is how the client comes, and what is measured. With ``--apart``
+batch of up to 5000 messages: that is how the client comes, and what is measured. With ``--apart``
 nothing is joined: each table of ``--rows`` messages travels, is stored and is answered by itself,
 as from a program that hands over one table and waits for its receipt. ``rows in a journal entry``
 says how large they became on the way.
@@ -39,9 +39,9 @@ from .harness import Report, data_directory, options, raw_write_rate, warm_memor
 _ESTIMATE = (
     "a message of 100 B is 150 B in the journal and 165 B in a slot file. At 1 M messages/s that"
     " is 150 MB/s through fdatasync and 165 MB/s written behind it. Processor time, in us a"
-    " message: client 0.6; Flight, checks and copy 0.5; journal 0.2; receipts 0.15; spill 0.7:"
-    " 2.2, so 0.9 M/s on two cores that also run the clients. Spilling costs most: 7200 files have"
-    " to be opened for each 128 MiB."
+    " message: client 0.5; Flight, checks and copy 0.4; journal 0.1; receipts 0.1; gathering for"
+    " the spill 0.3, writing it 0.3: 1.7, so 1.1 M/s on two cores that also run the clients."
+    " Spilling costs most: 7200 files have to be opened for each 128 MiB."
 )
 
 
