@@ -67,7 +67,8 @@ class Client:
 
     - ``timeout_s``: how long a message is tried before its receipt gets ``Overloaded`` or
       ``NodeUnreachable``; also how long ``send`` waits for room in a full buffer.
-    - ``linger_ms``: how long a single message waits for company. Asking its receipt ends the wait.
+    - ``linger_ms``: how long a single message waits for company. Asking its receipt ends the wait
+      as soon as nothing else is under way.
     - ``acks``: ``"all"``, ``"1"``, or ``"0"`` (fire and forget: no ids, and errors are dropped).
     - ``batch_rows``, ``batch_bytes``: how large a batch may become; ``buffer_bytes``: how much may
       wait here, unanswered.

@@ -127,6 +127,7 @@ class Sender:
         self._group = ""
         self._lingering: Shipment | None = None
         self._seal_at = 0.0
+        self._hurry = False
         self._fresh: deque[Shipment] = deque()
         self._resend: list[int] = []
         self._unanswered: dict[int, Batch] = {}
@@ -199,11 +200,15 @@ class Sender:
             return shipment, row
 
     def nudge(self) -> None:
-        """Somebody waits: send what lingers now."""
+        """Somebody waits: send what lingers now, or when nothing else is under way.
+
+        Until then others may join it, who wait as well: a commit for all of them, not one each.
+        """
         with self._changed:
             if self._lingering is not None:
-                self._seal()
-                self._changed.notify_all()
+                self._hurry = True
+                if not self._unanswered:
+                    self._changed.notify_all()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the fate of all that was handed over is known. Errors: ``TimeoutError``."""
@@ -255,6 +260,7 @@ class Sender:
         if self._lingering is not None:
             self._fresh.append(self._lingering)
             self._lingering = None
+            self._hurry = False
 
     def _end(self, shipment: Shipment) -> None:
         self._open.discard(shipment)
@@ -317,7 +323,7 @@ class Sender:
             now = time.monotonic()
             wake: float | None = None
             if self._lingering is not None:
-                if now >= self._seal_at:
+                if now >= self._seal_at or (self._hurry and not self._unanswered):
                     self._seal()
                 else:
                     wake = self._seal_at

@@ -25,10 +25,12 @@ class Gate(FakeWheel):
     def __init__(self) -> None:
         super().__init__()
         self.open = threading.Event()
+        self.arrived = 0
         self.sizes: list[int] = []
         self.before_append = self._note
 
     def _note(self, rows: pa.RecordBatch) -> None:
+        self.arrived += 1
         self.open.wait(20)
         self.sizes.append(rows.num_rows)
 
@@ -92,6 +94,29 @@ def test_single_messages_of_many_threads_leave_together(gated: str, gate: Gate) 
     assert len(gate.sizes) < 30
 
 
+def test_who_waits_while_a_batch_is_under_way_shares_the_next(gated: str, gate: Gate) -> None:
+    with Client(gated, linger_ms=15_000) as client:
+        first = client.send("t", b"first", delay=60)  # nothing is under way: it goes at once
+        eventually(lambda: gate.arrived == 1)
+        handed = [client.send("t", b"%d" % number, delay=60) for number in range(20)]
+        asked = threading.Event()
+
+        def ask(receipt: Receipt) -> None:
+            asked.set()
+            receipt.result(10)  # less than it would linger
+
+        threads = [threading.Thread(target=ask, args=(receipt,)) for receipt in handed]
+        for thread in threads:
+            thread.start()
+        asked.wait(10)
+        gate.open.set()
+        for thread in threads:
+            thread.join(20)
+        assert first.done()
+        assert all(receipt.done() for receipt in handed)
+    assert gate.sizes == [1, 20]
+
+
 def test_never_more_than_a_batch_may_hold(gated: str, gate: Gate) -> None:
     with Client(gated, batch_rows=250, batch_bytes=12_000) as client:
         for start in range(0, 4000, 100):
@@ -124,8 +149,8 @@ def test_what_the_node_refuses_in_company_fails_alone(gated: str, gate: Gate) ->
             for row in (0, 76, 78, 99):
                 assert stored[offsets[row]] == b"%d" % (number * 100 + row)
     assert sorted(gate.values()) == sorted(b"%d" % n for n in range(2000) if n % 100 != 77)
-    # Who is in the same batch as a bad row is not sent by itself for that.
-    assert len(gate.sizes) < 20 + IN_FLIGHT_MAX
+    # Twenty refusals; who is in the same batch as a bad row is not sent by itself for that.
+    assert len(gate.sizes) < 20 + 20
 
 
 def test_what_is_wrong_with_a_whole_batch_is_found(gated: str, gate: Gate) -> None:
