@@ -8,14 +8,16 @@ shipment in it.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import pyarrow as pa
 
 from ..wheel.digest import UInt64s, digests
 from ..wheel.errors import SlotwheelError
 from ..wheel.rows import from_columns
+from .columns import Errors
 from .receipts import Columns, Shipment
 
 
@@ -30,6 +32,7 @@ class Batch:
         "sent_ms",
         "sequence",
         "shipments",
+        "starts",
         "uncertain",
     )
 
@@ -45,6 +48,8 @@ class Batch:
         self.digest: UInt64s | None = None
         """Of ``rows``, when there is a file of receipts; from the first sending on."""
         self.sent_ms = 0
+        self.starts = list(accumulate((one.count for one in shipments), initial=0))
+        """Where each shipment's rows begin, and where the last one's end."""
         for shipment in shipments:
             shipment.batch = self
 
@@ -57,11 +62,16 @@ class Batch:
 
     def spans(self) -> Iterator[tuple[Shipment, range]]:
         """Each shipment with the numbers of its rows."""
-        start = 0
-        for shipment in self.shipments:
-            stop = start + shipment.count
+        for shipment, (start, stop) in zip(self.shipments, pairwise(self.starts), strict=True):
             yield shipment, range(start, stop)
-            start = stop
+
+    def by_shipment(self, bad: Errors) -> dict[int, Errors]:
+        """Errors of rows, by the shipment's number and the row's number in it."""
+        found: dict[int, Errors] = {}
+        for row, error in bad.items():
+            number = bisect.bisect_right(self.starts, row) - 1
+            found.setdefault(number, {})[row - self.starts[number]] = error
+        return found
 
 
 def gathered(contents: Sequence[Columns | pa.RecordBatch]) -> pa.RecordBatch:

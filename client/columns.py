@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
-from ..wheel.rows import bad_rows, from_columns, from_numpy
+from ..wheel.rows import bad_rows, from_columns, from_numpy, without_slack
 from ..wheel.schema import INPUT, Int64s, absent, check_names, times
 from .message import Message, due_ms_of, flatten, header_pairs
 
@@ -184,14 +184,14 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def pieces(table: pa.Table, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """The table in batches within both limits (but of one row at least), nothing copied."""
+    """The table in batches within both limits (but of one row at least)."""
     for batch in table.to_batches(max_chunksize=rows_max):
         stack = [batch]
         while stack:
             part = stack.pop()
             if part.num_rows <= 1 or part.nbytes <= bytes_max:
                 if part.num_rows:
-                    yield part
+                    yield without_slack(part)
                 continue
             half = part.num_rows // 2
             stack += [part.slice(half), part.slice(0, half)]

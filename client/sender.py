@@ -264,8 +264,10 @@ class Sender:
 
     def _end(self, shipment: Shipment) -> None:
         self._open.discard(shipment)
-        if shipment.batch is not None:
-            self._unanswered.pop(shipment.batch.sequence, None)
+        # A receipt that somebody keeps must not keep all that travelled with it.
+        batch, shipment.batch = shipment.batch, None
+        if batch is not None:
+            self._unanswered.pop(batch.sequence, None)
         self._buffered -= shipment.nbytes
         shipment.nbytes = 0
         self._changed.notify_all()
@@ -357,19 +359,21 @@ class Sender:
         if not first.alone:
             rows_left = self._rows_max - first.count
             bytes_left = self._bytes_max - first.nbytes
-            latest = first.deadline + _JOIN_WITHIN * self._timeout_s
+            apart_s = _JOIN_WITHIN * self._timeout_s
             while self._fresh:
                 following = self._fresh[0]
-                if following.alone or following.deadline > latest:
+                if following.alone or abs(following.deadline - first.deadline) > apart_s:
                     break
                 rows_left -= following.count
                 bytes_left -= following.nbytes
                 if rows_left < 0 or bytes_left < 0:
                     break
-                # Given up together, or one would be told that it was not stored while the batch,
-                # and so it, is sent again.
-                following.deadline = first.deadline
                 shipments.append(self._fresh.popleft())
+            # Given up together, or one would be told that it was not stored while the batch, and so
+            # it, is sent again.
+            earliest = min(shipment.deadline for shipment in shipments)
+            for shipment in shipments:
+                shipment.deadline = earliest
         batch = Batch(self._next_sequence, shipments)
         self._next_sequence += 1
         self._unanswered[batch.sequence] = batch
@@ -400,7 +404,10 @@ class Sender:
         if self._receipts is not None:
             # Now, for an answer comes under the lock, and takes the rows away.
             batch.note_content(_now_ms())
-        batch.sent_at = time.monotonic()
+        with self._changed:
+            if self._unanswered.get(batch.sequence) is not batch:
+                return  # given up meanwhile, and told that it was never sent
+            batch.sent_at = time.monotonic()
         try:
             link.write(rows, batch.sequence)
         except SlotwheelError as error:
@@ -408,9 +415,11 @@ class Sender:
             return
         if self._command.acks == "0":
             with self._changed:
-                for shipment in self._open.intersection(batch.shipments):
-                    self._end(shipment)
-                    shipment.finish(None, self._group)
+                for shipment in batch.shipments:
+                    # One that was refused meanwhile waits for another batch, without its bad rows.
+                    if shipment.batch is batch and shipment in self._open:
+                        self._end(shipment)
+                        shipment.finish(None, self._group)
 
     def _rows_of(self, batch: Batch) -> pa.RecordBatch | None:
         """Made when it is first sent; None if it was given up."""
@@ -419,7 +428,11 @@ class Sender:
                 if not self._open.issuperset(batch.shipments):
                     return None
                 contents = [shipment.content for shipment in batch.shipments]
-            batch.rows = gathered(contents)
+            rows = gathered(contents)
+            with self._changed:
+                batch.rows = rows
+                for shipment in batch.shipments:
+                    shipment.rows = shipment.columns = None
         return batch.rows
 
     # The reader's thread
@@ -459,18 +472,21 @@ class Sender:
             self._back_off()
             return
         bad = self._rows_to_drop(rows, error)
-        if not bad and len(batch.shipments) == 1:
-            self._end(batch.shipments[0])
-            batch.shipments[0].fail(error)
+        sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
+        if not bad and (len(batch.shipments) == 1 or not sure):
+            # What may be stored already must not be sent under another sequence.
+            for shipment in batch.shipments:
+                self._end(shipment)
+                shipment.fail(error)
             return
         # The rest is a new batch: the old sequence is answered, and never used again.
         del self._unanswered[batch.sequence]
-        for shipment, mine in reversed(list(batch.spans())):
-            shipment.batch, shipment.columns = None, None
+        wrong = batch.by_shipment(bad)
+        for number, (shipment, mine) in reversed(list(enumerate(batch.spans()))):
+            shipment.batch = None
             shipment.rows = rows.slice(mine.start, len(mine))
-            wrong = {row - mine.start: found for row, found in bad.items() if row in mine}
-            if wrong:
-                shipment.drop(wrong)
+            if number in wrong:
+                shipment.drop(wrong[number])
             # What is wrong with a whole batch shows when each goes by itself.
             shipment.alone = not bad
             if shipment.rows is None:

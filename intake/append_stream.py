@@ -46,7 +46,7 @@ from ..wheel.schema import INPUT
 from .ports import Clock, IntakeEvents, WheelPort
 
 _POLL_S = 0.25
-_ROOM_RETRY_S = 0.002
+_ROOM_RETRY_S = 0.02
 _NEEDED = {"due", "topic", "value"}
 
 
@@ -188,11 +188,11 @@ class AppendStream:
                     **self._early,
                 )
             except Overloaded:
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._wheel.wait_for_room(left):
+                began = time.monotonic()
+                if began >= deadline or not self._wheel.wait_for_room(deadline - began):
                     raise
-                # There may be room and something else lack; that is no reason to spin.
-                self._closing.wait(_ROOM_RETRY_S)
+                if time.monotonic() - began < _ROOM_RETRY_S:
+                    self._closing.wait(_ROOM_RETRY_S)  # there was room; something else lacks
 
     def _check_size(self, nbytes: int) -> None:
         # Counted on the buffers as received, before anything reads what is in them. The wheel

@@ -22,8 +22,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
+
+from .rows import without_slack
 
 _PREFIX = struct.Struct("<Ii")
 _OFFSET = struct.Struct("<I")
@@ -41,17 +44,27 @@ def encode_blocks(rows: pa.RecordBatch, starts: Sequence[int]) -> list[memoryvie
     """The blocks that begin at ``starts`` (ascending, the first is 0), as views of one buffer."""
     borders = [*starts, rows.num_rows]
     blocks = [rows.slice(start, stop - start) for start, stop in pairwise(borders)]
-    room = rows.nbytes + _OVERHEAD_BYTES * (len(blocks) + 1)
+    if len(rows.column("headers").values):
+        blocks = [without_slack(block) for block in blocks]
+    table = pa.Table.from_batches(blocks)
     # What is not written of it costs nothing.
-    buffer = pa.allocate_buffer(room)
-    sink = pa.FixedSizeBufferWriter(buffer)
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(pa.Table.from_batches(blocks))
+    buffer = pa.allocate_buffer(rows.nbytes + _OVERHEAD_BYTES * (len(blocks) + 1))
+    try:
+        _write(pa.FixedSizeBufferWriter(buffer), table)
+    except OSError:  # an estimate must not stop a spill, which would take it for a full disk
+        grown = pa.BufferOutputStream()
+        _write(grown, table)
+        buffer = grown.getvalue()
     view = memoryview(buffer)
     ends = [message_end(view, 0)]  # of the schema, which stands in the file already
     for _ in blocks:
         ends.append(message_end(view, ends[-1]))
     return [view[start:end] for start, end in pairwise(ends)]
+
+
+def _write(sink: Any, table: pa.Table) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
 
 
 def message_end(data: memoryview, start: int) -> int:

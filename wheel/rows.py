@@ -63,7 +63,7 @@ def take_rows(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
     Most messages have no partition, no key, no headers, and cancel nothing; to take rows of columns
     that hold nothing costs as much as of those that do, so these are made anew.
     """
-    empty = [_holds_nothing(column) for column in rows.columns]
+    empty = [bool(rows.num_rows) and _holds_nothing(column) for column in rows.columns]
     at = from_numpy(indices, pa.int64())
     if not any(empty):
         return rows.take(at)
@@ -74,6 +74,19 @@ def take_rows(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
         for field, nothing in zip(rows.schema, empty, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def without_slack(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows, of which Arrow writes no more than they are.
+
+    Of a slice without any header it would write where each header of the whole begins and ends.
+    """
+    number = rows.schema.get_field_index("headers")
+    headers = rows.column(number)
+    if len(headers.values) == 0 or headers.offsets[0] != headers.offsets[-1]:
+        return rows
+    field = rows.schema.field(number)
+    return rows.set_column(number, field, absent(field, rows.num_rows))
 
 
 def _holds_nothing(column: pa.Array) -> bool:

@@ -1,9 +1,11 @@
 """Gathering the tail for a spill: rows of many pieces, in slot order, a range of slots at a time.
 
-Theory: a spill is one sort and one append a slot. Gathering everything in one piece would take
-three times the tail; gathering by ranges of slots takes a fraction of it on top. Each piece is
-sorted by due time once (64-bit keys of due time and row, so that the vectorised sort of NumPy
-applies); for a range, its part of every piece is taken, joined and put in order.
+Theory: a spill is one sort and one append a slot. Pieces are joined first, which copies the tail
+once: to take a few rows out of each of them, range by range, costs twice as much as all the rest.
+What is joined is sorted by due time (64-bit keys of due time and row, so that the vectorised sort
+of NumPy applies). Then, by ranges of slots, rows are taken in their order and encoded, which takes
+little besides. So a spill needs, for about a second, as much memory again as it spills; rows that
+are covered already count for nothing.
 
 All heavy work here runs in NumPy and Arrow, outside the interpreter lock.
 """
@@ -28,7 +30,8 @@ _RANGE_BYTES = 5 << 20
 """About how much is gathered at a time. No buffer exceeds 8 MiB then: jemalloc gives larger ones
 back to the kernel at once, and the next range would pay for each of their pages again."""
 _JOIN_BYTES = 256 << 20
-"""How much is joined at most: so much memory a spill takes besides what it writes."""
+"""How much is joined in one batch at most, as Arrow counts its bytes in 31 bits. A usual tail is
+one batch."""
 
 Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
 
@@ -50,9 +53,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """Rows of several pieces, and those of them that are not covered in ``(due, offset)`` order.
+    """The uncovered rows of several pieces, and their ``(due, offset)`` order.
 
-    ``rows``: PAYLOAD schema. ``due``, ``offset``, ``indices`` (into ``rows``): shape (kept,).
+    ``rows``: PAYLOAD schema. ``due``, ``offset`` in that order, ``indices`` (into ``rows``): shape
+    (rows,).
     """
 
     rows: pa.RecordBatch
@@ -69,14 +73,25 @@ class _Sorted:
 
 def _sorted_rows(pieces: Sequence[Piece], covered: Covered) -> _Sorted | None:
     """The rows that are not covered, None if there are none. Pieces are in offset order."""
-    due = np.concatenate([piece.due for piece in pieces])
-    offset = np.concatenate([offsets_of(piece) for piece in pieces])
-    keep = np.flatnonzero(~covered(due, offset))
-    if not len(keep):
+    rows: list[pa.RecordBatch] = []
+    due: list[Int64s] = []
+    offset: list[Int64s] = []
+    for piece in pieces:
+        offsets = offsets_of(piece)
+        keep = np.flatnonzero(~covered(piece.due, offsets))
+        if not len(keep):
+            continue
+        whole = len(keep) == len(offsets)
+        rows.append(piece.rows if whole else take_rows(piece.rows, keep))
+        due.append(piece.due[keep])
+        offset.append(offsets[keep])
+    if not rows:
         return None
-    indices = keep[_order(due[keep])]
-    rows = pa.concat_batches([piece.rows for piece in pieces])
-    return _Sorted(rows, due[indices], offset[indices], indices)
+    joined = np.concatenate(due)
+    indices = _order(joined)
+    return _Sorted(
+        pa.concat_batches(rows), joined[indices], np.concatenate(offset)[indices], indices
+    )
 
 
 def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
@@ -153,7 +168,7 @@ def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:
     if not parts:
         return []
     rows = sum(len(part.indices) for part in parts)
-    nbytes = sum(part.rows.nbytes * len(part.indices) // part.rows.num_rows for part in parts)
+    nbytes = sum(part.rows.nbytes for part in parts)
     pieces = max(1, -(-nbytes // _RANGE_BYTES))
     # Quantiles of a sample: exact borders do not matter, an even share does.
     step = max(1, rows // 65_536)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +17,7 @@ from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, NodeUnreachable, Overloaded
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
+from slotwheel.wheel.schema import INPUT
 from support.fakewheel import FakeWheel, eventually, now_ms
 from support.proxy import Proxy
 
@@ -230,3 +233,64 @@ def test_fire_and_forget_ends_all_of_them(gated: str, gate: Gate) -> None:
         client.flush(20)
         assert all(receipts.done() for receipts in handed)
     eventually(lambda: len(gate.values()) == 5000)
+
+
+def test_what_may_be_stored_is_not_sent_again_under_another_sequence() -> None:
+    """The node fails behind the append, and says that it does not know."""
+    failed: list[int] = []
+
+    class Defect(Gate):
+        def append(self, rows, now_ms, **options):  # type: ignore[no-untyped-def]
+            future = super().append(rows, now_ms, **options)
+            if rows.num_rows > 100 and not failed:
+                failed.append(rows.num_rows)
+                raise RuntimeError("a defect behind the append")
+            return future
+
+    wheel = Defect()
+    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+    with Client(f"127.0.0.1:{server.port}") as client:
+        handed = [client.send_table(table(start, 100)) for start in range(0, 2000, 100)]
+        wheel.open.set()
+        client.flush(20)
+        told = sum(len(receipts.errors()) for receipts in handed)
+    server.close()
+    assert told == failed[0]
+    assert sorted(wheel.values()) == sorted(b"%d" % number for number in range(2000))
+
+
+def test_a_receipt_that_is_kept_keeps_no_rows(gated: str, gate: Gate) -> None:
+    gate.open.set()
+    rows = table(0, 1000)
+    alive = weakref.ref(rows)
+    gc.disable()
+    try:
+        with Client(gated) as client:
+            receipts = client.send_table(rows).wait(20)
+            del rows
+            assert receipts.errors() == {}
+            eventually(lambda: alive() is None)
+    finally:
+        gc.enable()
+
+
+def test_slices_without_headers_are_as_small_as_they_look(gated: str, gate: Gate) -> None:
+    gate.open.set()
+    sizes: list[int] = []
+    gate.before_append = lambda rows: sizes.append(rows.get_total_buffer_size())
+    headers = [[("trace", b"0123456789")]] * 20_000 + [[]] * 100
+    count = len(headers)
+    whole = pa.table(
+        {
+            "due": pa.array([now_ms() + 60_000] * count),
+            "topic": pa.array(["t"] * count),
+            "value": pa.array([b"v"] * count),
+            "headers": pa.array(
+                [[dict(zip(("key", "value"), one, strict=True)) for one in row] for row in headers],
+                INPUT.field("headers").type,
+            ),
+        }
+    )
+    with Client(gated, batch_rows=100) as client:
+        client.send_table(whole.slice(20_000)).wait(20)
+    assert max(sizes) < 20_000

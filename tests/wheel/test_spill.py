@@ -5,15 +5,18 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from slotwheel.wheel import blocks as wheel_blocks
 from slotwheel.wheel import spill
 from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.schema import ROW
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.schema import PAYLOAD, ROW
 from slotwheel.wheel.slotfile import decode_blocks, encode_block
 from slotwheel.wheel.spill import Block, blocks
-from slotwheel.wheel.tail import Piece
+from slotwheel.wheel.tail import Piece, piece_of
 from support.wheels import keys_of, piece_at
 
 FAR = 1 << 33  # further apart than 31 bits of milliseconds
@@ -80,3 +83,29 @@ def test_contents_stay_with_their_rows() -> None:
 def test_nothing_left_is_no_block() -> None:
     assert list(blocks([piece_at(0, [5, 6])], Marks(Mark(6, 1, 1)).all_covered)) == []
     assert list(blocks([], Marks().all_covered)) == []
+
+
+@pytest.mark.parametrize(("with_header", "without"), [(500, 1000), (20_000, 3000)])
+def test_rows_without_headers_do_not_carry_those_of_others(with_header: int, without: int) -> None:
+    """Arrow writes the whole offsets of a child of which a slice has nothing."""
+    count = with_header + without
+    due = [60_000] * with_header + [100_000 + 1000 * number for number in range(without)]
+    headers = [[("trace", b"0123456789")]] * with_header + [[]] * without
+    nothing = [None] * count
+    rows = from_columns(due, ["t"] * count, nothing, nothing, [b"x" * 100] * count, headers)
+    payload = [rows.column(0), rows.column(0), pa.nulls(count, pa.int64()), *rows.columns[1:]]
+    piece = piece_of(0, pa.RecordBatch.from_arrays(payload, schema=PAYLOAD), 1, 0)
+    found = list(blocks([piece], Marks().all_covered))
+    assert len(found) == 1 + without
+    assert max(len(block.data) for block in found[1:]) < 2000
+    assert [_rows(block).column("headers").to_pylist() for block in found[1:3]] == [[[]], [[]]]
+    assert _rows(found[0]).column("headers")[7].as_py() == [
+        {"key": "trace", "value": b"0123456789"}
+    ]
+
+
+def test_an_estimate_that_is_too_small_stops_nothing() -> None:
+    pieces = [piece_at(0, [2500, 100, 7000])]
+    with patch.object(wheel_blocks, "_OVERHEAD_BYTES", 0):
+        small = [bytes(block.data) for block in blocks(pieces, Marks().all_covered)]
+    assert small == [bytes(block.data) for block in blocks(pieces, Marks().all_covered)]

@@ -42,3 +42,7 @@ def test_nulls_are_counted(headers: tuple[tuple[str, bytes], ...]) -> None:
         == [[dict(zip(("key", "value"), h, strict=True)) for h in headers]] * 2
     )
     assert found.column("due").cast(pa.int64()).to_pylist() == [3, 1]
+
+
+def test_of_no_rows_none_are_taken() -> None:
+    assert take_rows(from_columns([], [], [], [], [], []), np.zeros(0, np.int64)).num_rows == 0

@@ -1,0 +1,177 @@
+"""The sender at moments that a real link gives only by chance: a link made up, answers at will."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from slotwheel.client.addresses import Addresses
+from slotwheel.client.batch import gathered
+from slotwheel.client.columns import Limits
+from slotwheel.client.receipts import Shipment
+from slotwheel.client.sender import Sender
+from slotwheel.wheel.errors import InvalidMessage, NodeUnreachable, SequenceTooOld, SlotwheelError
+from slotwheel.wheel.protocol import Refused
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.schema import times
+from support.fakewheel import eventually, now_ms
+
+
+class FakeLink:
+    """Remembers what was written: sequences, and the values of each."""
+
+    group = "default"
+    limits = Limits()
+    epoch = 0
+    error: SlotwheelError | None = None
+
+    def __init__(self, on_answer: Any, on_write: Callable[[FakeLink, pa.RecordBatch, int], None]):
+        self.on_answer = on_answer
+        self.on_write = on_write
+        self.wrote: list[tuple[int, list[bytes]]] = []
+
+    def write(self, rows: pa.RecordBatch, sequence: int) -> None:
+        self.wrote.append((sequence, rows.column("value").to_pylist()))
+        self.on_write(self, rows, sequence)
+
+    def cut(self) -> None:
+        pass
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        pass
+
+
+@contextmanager
+def sender(
+    *,
+    timeout_s: float = 10.0,
+    acks: str = "all",
+    on_write: Callable[[FakeLink, pa.RecordBatch, int], None] = lambda link, rows, sequence: None,
+) -> Iterator[tuple[Sender, list[FakeLink]]]:
+    links: list[FakeLink] = []
+
+    def connect(address: str, command: Any, wait_s: float, on_answer: Any, *rest: Any) -> FakeLink:
+        links.append(FakeLink(on_answer, on_write))
+        return links[-1]
+
+    made = Sender(
+        Addresses("127.0.0.1:1"),
+        connect,
+        lambda address, timeout_s: 0,
+        acks=acks,
+        timeout_s=timeout_s,
+        linger_s=0.005,
+        batch_rows=5000,
+        batch_bytes=1 << 20,
+        buffer_bytes=64 << 20,
+        answer_timeout_s=timeout_s,
+    )
+    try:
+        yield made, links
+    finally:
+        made.close()
+
+
+def ship(to: Sender, start: int, rows: int = 10) -> Shipment:
+    shipment = to.new_shipment()
+    values = [b"%d" % number for number in range(start, start + rows)]
+    nothing = [None] * rows
+    due = [now_ms() + 60_000] * rows
+    shipment.rows = from_columns(due, ["t"] * rows, nothing, nothing, values, [()] * rows)
+    shipment.due = times(shipment.rows, "due")
+    to.submit(shipment)
+    return shipment
+
+
+def test_what_is_given_up_while_it_is_gathered_is_never_written() -> None:
+    real = gathered
+
+    def slowly(contents: Any) -> pa.RecordBatch:
+        time.sleep(0.6)
+        return real(contents)
+
+    with (
+        patch("slotwheel.client.sender.gathered", slowly),
+        sender(timeout_s=0.3) as (late, links),
+        sender() as (closed, other_links),
+    ):
+        one, two = ship(late, 0), ship(closed, 0)
+        time.sleep(0.2)
+        closing = threading.Thread(target=closed.close)
+        closing.start()
+        one.wait(5)
+        two.wait(5)
+        closing.join(10)
+        time.sleep(0.8)
+    for shipment, made in ((one, links), (two, other_links)):
+        assert shipment.failure is not None
+        assert "not known" not in str(shipment.failure)
+        assert [link.wrote for link in made] == [[]] * len(made)
+
+
+def test_fire_and_forget_goes_on_behind_a_bad_row() -> None:
+    def refuse(link: FakeLink, rows: pa.RecordBatch, sequence: int) -> None:
+        values = rows.column("value").to_pylist()
+        if b"3" in values:
+            link.on_answer(Refused(sequence, InvalidMessage("no", row=values.index(b"3"))))
+
+    with sender(acks="0", on_write=refuse) as (to, links):
+        for start in range(0, 300, 10):
+            ship(to, start)
+            time.sleep(0.005)
+        to.flush(5)
+        written = {value for _, values in links[0].wrote for value in values}
+    assert written == {b"%d" % number for number in range(300)}
+
+
+def test_uncertain_batches_are_never_taken_apart() -> None:
+    with sender() as (to, links):
+        with to._changed:  # so that they leave together
+            one, two = ship(to, 0), ship(to, 10)
+        eventually(lambda: links and len(links[0].wrote) == 1)
+        to._lost(links[0], NodeUnreachable("gone"))
+        eventually(lambda: len(links) == 2 and links[1].wrote)
+        [(sequence, values)] = links[1].wrote
+        assert (sequence, len(values)) == (0, 20)
+        links[1].on_answer(Refused(0, SequenceTooOld("too old to say whether it was stored")))
+        one.wait(5)
+        two.wait(5)
+        assert isinstance(one.failure, SequenceTooOld)
+        assert isinstance(two.failure, SequenceTooOld)
+        assert len(links[1].wrote) == 1
+
+
+def test_no_deadline_moves_away() -> None:
+    with sender() as (to, links):
+        old = ship(to, 0)
+        eventually(lambda: links and len(links[0].wrote) == 1)
+        old_deadline = old.deadline
+        time.sleep(0.5)
+        new = ship(to, 10)
+        eventually(lambda: len(links[0].wrote) == 2)
+        with to._changed:
+            for sequence in (0, 1):
+                refused = Refused(sequence, InvalidMessage("no", row=3))
+                links[0].on_answer(refused)
+        eventually(lambda: len(links[0].wrote) >= 3)
+        assert old.deadline == old_deadline
+        assert new.deadline <= old_deadline + 0.6
+
+
+def test_thousands_of_bad_rows_are_sorted_out_quickly() -> None:
+    with sender() as (to, links):
+        with to._changed:
+            shipments = [ship(to, number, 1) for number in range(5000)]
+        eventually(lambda: links and links[0].wrote)
+        with patch.object(
+            to, "_rows_to_drop", lambda rows, error: dict.fromkeys(range(rows.num_rows), error)
+        ):
+            links[0].on_answer(Refused(0, InvalidMessage("no", row=0)))
+        assert all(shipment.done for shipment in shipments[: len(links[0].wrote[0][1])])
+        assert all(shipment.error(0) for shipment in shipments if shipment.done)
