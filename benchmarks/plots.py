@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-FOLDER = "plots"
+FOLDER = "figures"  # not "plots": a folder of this module's name hides it from type checkers
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#56B4E9", "#CC79A7", "#F0E442", "#000000")
 _GREY = "#6B6B6B"

@@ -123,7 +123,7 @@ def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
 def test_what_was_not_run_is_not_drawn_and_an_old_plot_of_it_goes(tmp_path: Path) -> None:
     draw(tmp_path, measured())
     page.write(tmp_path, {STAGES: measured()[STAGES]}, [])
-    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["stages.svg"]
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["stages.svg"]
     text = (tmp_path / "RESULTS.md").read_text()
     assert "Not drawn, because their benchmarks were not run: ingest by batch size;" in text
 

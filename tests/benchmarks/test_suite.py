@@ -60,8 +60,8 @@ def test_the_suite_writes_what_it_measured(tmp_path: Path) -> None:
     assert "`python -m benchmarks.stages --quick`" in page
     assert "| spill, batches of 1000, us |" in page
     assert "These figures say little" in page
-    assert "(plots/stages.svg)" in page
-    assert (tmp_path / "plots" / "stages.svg").read_text().startswith("<?xml")
+    assert "(figures/stages.svg)" in page
+    assert (tmp_path / "figures" / "stages.svg").read_text().startswith("<?xml")
     assert "] stages, 1 x" in done.stderr
 
 
