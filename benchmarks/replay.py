@@ -35,6 +35,7 @@ from slotwheel.delivery.topicfile import Block, IndexHeader, index_path, schema_
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.reading import layout, plan
 from slotwheel.replay.reading.files import JOURNAL, File, Layout, Peer
+from slotwheel.wheel.blocks import encode_blocks
 from slotwheel.wheel.entry import HEADER_BYTES, Entry, Kind
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import IdMint
@@ -44,7 +45,7 @@ from slotwheel.wheel.scan import ENTRY_BYTES_MAX, SegmentReader
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.segment import SEGMENT_BYTES, SegmentHeader
 from slotwheel.wheel.segment_writer import SegmentWriter
-from slotwheel.wheel.slotfile import SCHEMA_MESSAGE, encode_block
+from slotwheel.wheel.slotfile import SCHEMA_MESSAGE
 from slotwheel.wheel.state import Checkpoint, LmdbState, Update
 
 from .harness import Report, data_directory, options, warm_memory
@@ -313,7 +314,7 @@ def _rows(offset: Int64s) -> pa.RecordBatch:
 
 
 def _write_slot(root: Path, rows: pa.RecordBatch) -> None:
-    data = SCHEMA_MESSAGE + bytes(encode_block(rows))
+    data = SCHEMA_MESSAGE + bytes(encode_blocks(rows, [0])[0])
     second = rows.column("due")[0].value // 1000
     directory = root / "archive" / "2026-09-21" / "slots"
     directory.mkdir(parents=True, exist_ok=True)

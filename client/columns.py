@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
-from ..wheel.rows import bad_rows, from_columns, from_numpy, without_slack
+from ..wheel.rows import bad_rows, from_columns, take_rows, without_slack
 from ..wheel.schema import INPUT, Int64s, absent, check_names, times
 from .message import Message, due_ms_of, flatten, header_pairs
 
@@ -144,7 +144,7 @@ def without(rows: pa.RecordBatch, bad: Sequence[int]) -> tuple[Int64s, pa.Record
     stays = np.ones(rows.num_rows, bool)
     stays[list(bad)] = False
     kept = np.flatnonzero(stays)
-    return kept, rows.take(from_numpy(kept, pa.int64())) if len(kept) else None
+    return kept, take_rows(rows, kept) if len(kept) else None
 
 
 def conform(table: pa.Table | pa.RecordBatch) -> pa.Table:

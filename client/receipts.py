@@ -94,7 +94,7 @@ class Shipment:
         numbers = np.arange(self.rows.num_rows) if self.kept is None else self.kept
         for row, error in bad.items():
             self.errors[int(numbers[row])] = error
-        self.kept, self.rows, self.columns = numbers[kept], rest, None
+        self.kept, self.rows = numbers[kept], rest
 
     def finish(self, stored: Stored | None, group: str) -> None:
         self.stored, self._group = stored, group

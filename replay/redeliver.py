@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..wheel.rows import from_numpy
+from ..wheel.rows import from_numpy, take_rows
 from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, sizes, times
 from .bits import Bits
 from .facts.making import Mask, Terms
@@ -206,7 +206,7 @@ class Redelivery:
         tally.cancelled += int(cancelled.sum())
         wanted = sure[~cancelled]
         if len(wanted):
-            yield rows.take(from_numpy(wanted.astype(np.int64), pa.int64()))
+            yield take_rows(rows, wanted)
 
     def _of_peer(
         self, peer: int, tally: Tally, progress: Progress, stretches: _Stretches

@@ -26,7 +26,7 @@ from .agreement import PROBLEMS_MAX, Agreement, Peer
 from .config import TICK_MS
 from .errors import Damaged, UnsupportedVersion
 from .ids import IdMint
-from .rows import from_numpy
+from .rows import take_rows
 from .schema import ROW, Int64s, times
 from .slotfile import path_of
 from .verify import read_slot, slot_blocks
@@ -142,11 +142,7 @@ class _Side:
         whole = pa.concat_batches(parts)
         offsets = times(whole, "offset")
         order = np.argsort(offsets, kind="stable")
-        return _take(whole, order[offsets[order] < next_offset])
-
-
-def _take(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
-    return rows.take(from_numpy(indices.astype(np.int64), pa.int64()))
+        return take_rows(whole, order[offsets[order] < next_offset])
 
 
 def _all_but(indices: Int64s, count: int) -> Int64s:
@@ -192,9 +188,9 @@ class _Rows:
         if not np.array_equal(offsets, others):
             _, at, there = np.intersect1d(offsets, others, assume_unique=True, return_indices=True)
             one, other = self._sides
-            self._missing(one, other, _take(mine, _all_but(at, len(offsets))))
-            self._missing(other, one, _take(theirs, _all_but(there, len(others))))
-            mine, theirs = _take(mine, at), _take(theirs, there)
+            self._missing(one, other, take_rows(mine, _all_but(at, len(offsets))))
+            self._missing(other, one, take_rows(theirs, _all_but(there, len(others))))
+            mine, theirs = take_rows(mine, at), take_rows(theirs, there)
         self._equal(mine, theirs)
 
     def _once(self, side: _Side, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -205,7 +201,7 @@ class _Rows:
             return rows
         again = int(np.flatnonzero(~first)[0])
         self._found.problem(f"{side.name} has row {self._id(rows, again)} twice")
-        return _take(rows, np.flatnonzero(first))
+        return take_rows(rows, np.flatnonzero(first))
 
     def _missing(self, side: _Side, other: _Side, rows: pa.RecordBatch) -> None:
         """Rows that only ``side`` has."""

@@ -12,7 +12,7 @@ messages themselves:
     0            4                 8          a multiple of 8, its length stands in the metadata
 
 The metadata is a FlatBuffer whose root is Arrow's ``Message``; its fourth field is the length of
-the body. The bytes are the same as of ``slotfile.encode_block``, block by block.
+the body. The bytes are the same as of ``RecordBatch.serialize``, block by block.
 
 Source: "Encapsulated message format" and ``Message.fbs`` in the Arrow columnar format.
 """

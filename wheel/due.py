@@ -29,7 +29,7 @@ from .config import TICK_MS, WheelConfig
 from .errors import ClockBehind
 from .mark import Mark, Marks, TopicMark
 from .reader import SlotCursor, late_rows
-from .rows import from_numpy
+from .rows import from_numpy, take_rows
 from .runs import EMPTY, OFFSET_END, Key
 from .schema import times
 from .storage import Storage
@@ -442,7 +442,7 @@ class Due:
                 held[topic] = np.flatnonzero(mine)
                 drop |= mine if line.topic is None else ~mine
             kept = np.flatnonzero(~drop)
-            handed = rows if len(kept) == len(due) else rows.take(from_numpy(kept, pa.int64()))
+            handed = rows if len(kept) == len(due) else take_rows(rows, kept)
             chunk = Chunk(handed, line.topic, line.mark, after)
             flight = _Flight(chunk, due, offset, late, kept, cancels, gone, topics, held)
             if not len(kept):

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from .config import TICK_MS
 from .mark import Mark
-from .rows import from_numpy
+from .rows import take_rows
 from .runs import (
     EMPTY,
     OFFSET_END,
@@ -262,13 +262,12 @@ def _late_in_files(
     if count < len(offsets):
         last = int(np.partition(offsets, count - 1)[count - 1])
     parts = [
-        block.take(from_numpy(at[offset <= last], pa.int64()))
+        take_rows(block, at[offset <= last])
         for block, at, offset in found
         if int(offset.min()) <= last
     ]
     rows = pa.concat_batches(parts)
-    order = from_numpy(np.argsort(times(rows, "offset")), pa.int64())
-    return rows.take(order), cancelled, last
+    return take_rows(rows, np.argsort(times(rows, "offset"))), cancelled, last
 
 
 def _cut(

@@ -168,11 +168,6 @@ class SlotFiles:
         self.handles.close()
 
 
-def encode_block(rows: pa.RecordBatch) -> pa.Buffer:
-    """One block: the encapsulated IPC message of a batch with the ROW schema."""
-    return rows.serialize()
-
-
 def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.RecordBatch]:
     """The record batches in ``data``, zero-copy. Errors: ``Damaged``, ``UnsupportedVersion``."""
     try:

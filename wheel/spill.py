@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from .blocks import encode_blocks
 from .config import TICK_MS
-from .rows import from_numpy, take_rows
-from .schema import ROW, Int64s, times
-from .tail import Piece, offsets_of
+from .rows import take_rows
+from .schema import Int64s, times
+from .tail import Piece, offsets_of, with_offsets
 
 _RANGE_BYTES = 5 << 20
 """About how much is gathered at a time. No buffer exceeds 8 MiB then: jemalloc gives larger ones
@@ -67,8 +67,7 @@ class _Sorted:
     def take(self, start: int, stop: int) -> pa.RecordBatch:
         """Rows ``start`` to ``stop`` in that order, ROW schema."""
         taken = take_rows(self.rows, self.indices[start:stop])
-        offset = from_numpy(self.offset[start:stop], pa.int64())
-        return pa.RecordBatch.from_arrays([offset, *taken.columns], schema=ROW)
+        return with_offsets(taken, self.offset[start:stop])
 
 
 def _sorted_rows(pieces: Sequence[Piece], covered: Covered) -> _Sorted | None:

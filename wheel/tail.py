@@ -70,15 +70,9 @@ class Piece:
             latest=int(due.max()),
         )
 
-    def with_offsets(self, rows: pa.RecordBatch, offsets: Int64s) -> pa.RecordBatch:
-        """Rows taken from this piece, with the ROW schema."""
-        return pa.RecordBatch.from_arrays(
-            [from_numpy(offsets, pa.int64()), *rows.columns], schema=ROW
-        )
-
     def take(self, indices: Int64s) -> pa.RecordBatch:
         """Some rows, in the given order, with the ROW schema."""
-        return self.with_offsets(take_rows(self.rows, indices), indices + self.base_offset)
+        return with_offsets(take_rows(self.rows, indices), indices + self.base_offset)
 
 
 def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int) -> Piece:
@@ -162,6 +156,11 @@ class Tail:
         """Make ``pieces`` the tail (owner's lock)."""
         self.pieces = tuple(pieces)
         self.nbytes = sum(piece.nbytes for piece in pieces)
+
+
+def with_offsets(rows: pa.RecordBatch, offsets: Int64s) -> pa.RecordBatch:
+    """Rows of the PAYLOAD schema, with the ROW schema. ``offsets``: shape (rows,)."""
+    return pa.RecordBatch.from_arrays([from_numpy(offsets, pa.int64()), *rows.columns], schema=ROW)
 
 
 def offsets_of(piece: Piece, start: int = 0) -> Int64s:

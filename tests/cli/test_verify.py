@@ -23,10 +23,11 @@ from slotwheel.wheel.files import DirectoryLock, OsFiles
 from slotwheel.wheel.journal import Journal
 from slotwheel.wheel.schema import ROW
 from slotwheel.wheel.segment import segment_path
-from slotwheel.wheel.slotfile import SlotFiles, encode_block
+from slotwheel.wheel.slotfile import SlotFiles
 from slotwheel.wheel.state import LmdbState, SlotInfo, Update
 from support.datadirs import START_MS, SinkNode, filled, messages, verify
 from support.journals import flipped
+from support.wheels import as_block
 
 SECOND = START_MS // 1000 + 61
 SLOT = f"slots/{SECOND}.arrows"
@@ -76,7 +77,7 @@ def put_slot(root: Path, second: int, blocks: list[pa.RecordBatch], **wrong: int
     for rows in blocks:
         cancels = rows.num_rows - rows.column("cancels").null_count
         highest = max(rows.column("offset").to_pylist())
-        info = slots.append(second, info, encode_block(rows), rows.num_rows, cancels, highest)
+        info = slots.append(second, info, as_block(rows), rows.num_rows, cancels, highest)
     assert info is not None
     state.commit(Update(slots={second: replace(info, **wrong)}))
     slots.close()

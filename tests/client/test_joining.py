@@ -44,11 +44,14 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def gated(gate: Gate) -> Iterator[str]:
-    server = FlightIntake(gate, "127.0.0.1:0", room_timeout_s=0.05)
-    yield f"127.0.0.1:{server.port}"
-    gate.open.set()
-    server.close()
+def wheel(gate: Gate) -> FakeWheel:
+    return gate
+
+
+@pytest.fixture
+def gated(address: str, gate: Gate) -> Iterator[str]:
+    yield address
+    gate.open.set()  # before the server closes, which waits for those at the gate
 
 
 def table(start: int, rows: int) -> pa.RecordBatch:

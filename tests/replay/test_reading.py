@@ -16,10 +16,11 @@ from slotwheel.replay.reading.layout import find
 from slotwheel.replay.reading.read import read
 from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.segment import SegmentHeader, spare_path
-from slotwheel.wheel.slotfile import SCHEMA_MESSAGE, encode_block
+from slotwheel.wheel.slotfile import SCHEMA_MESSAGE
 from support import replayrun
 from support.datadirs import START_MS, SinkNode, messages
 from support.replayrun import flip
+from support.wheels import as_block
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_no_row_of_a_bad_slot_file_is_believed_though_its_checksum_is_not_known(
 ) -> None:
     path = tmp_path / "5.arrows"
     run = replayrun.made()
-    blocks = [bytes(encode_block(sort_rows(run.pick(range(at, at + 50))))) for at in (0, 50)]
+    blocks = [bytes(as_block(sort_rows(run.pick(range(at, at + 50))))) for at in (0, 50)]
     data = SCHEMA_MESSAGE + b"".join(blocks)
     path.write_bytes(data)
     file = File(0, SLOT, str(path), path.name, len(data), 0, second=5)

@@ -15,7 +15,7 @@ from slotwheel.wheel.journal import Journal
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.segment import DIRECTORY, SegmentHeader
 from slotwheel.wheel.segment_writer import SegmentWriter
-from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, encode_block, path_of
+from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
 from slotwheel.wheel.state import Checkpoint, Sent, SlotInfo, Update
 from slotwheel.wheel.verify import verify_slots, verify_state
 from slotwheel.wheel.verify_journal import verify_journal
@@ -23,7 +23,7 @@ from support.crashfs import CrashFiles, Mode
 from support.journals import load, open_journal
 from support.memstate import MemoryState
 from support.steps import Steps
-from support.wheels import piece_at, rows_at
+from support.wheels import as_block, piece_at, rows_at
 
 GROUP = "orders"
 CONFIG = {"version": 1, "group": GROUP, "slots": 7200, "key": "5a" * 16}
@@ -52,7 +52,7 @@ def write_slots(files: Files, rows: Mapping[int, Sequence[Sequence[Row]]], pad: 
     catalog: dict[int, SlotInfo] = {}
     for second, blocks in rows.items():
         for keys in blocks:
-            data = encode_block(rows_at(sorted(keys), pad=pad))
+            data = as_block(rows_at(sorted(keys), pad=pad))
             highest = max(offset for _, offset in keys)
             catalog[second] = slots.append(second, catalog.get(second), data, len(keys), 0, highest)
     slots.close()

@@ -33,10 +33,11 @@ from slotwheel.wheel.rows import from_numpy, header_column
 from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.segment import DIRECTORY, index_of
-from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, encode_block, path_of
+from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, Update
 from support.factrows import KEY, Keeps, topic_rows
 from support.journals import open_journal
+from support.wheels import as_block
 
 GROUP = "lab"
 TERMS = Terms(GROUP, KEY.hex())
@@ -188,7 +189,7 @@ def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
         if offsets:
             block = sort_rows(run.pick(offsets))
             cancel = len(offsets) - block.column("cancels").null_count
-            data = encode_block(block)
+            data = as_block(block)
             catalog[second] = slots.append(second, None, data, len(offsets), cancel, max(offsets))
     slots.close()
     for second in set(peer.archived) & set(catalog):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from crc32c import crc32c
 
+from slotwheel.wheel.blocks import encode_blocks
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.rows import from_columns, no_headers
@@ -18,7 +19,7 @@ from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
 from slotwheel.wheel.slotfile import SLOT_DIRECTORY, path_of
 from slotwheel.wheel.state import LmdbState
-from slotwheel.wheel.tail import Piece, piece_of
+from slotwheel.wheel.tail import Piece, offsets_of, piece_of, with_offsets
 from slotwheel.wheel.wheel import Wheel
 
 T = TypeVar("T")
@@ -137,9 +138,7 @@ class Node:
                 assert set((times(block, "due") // TICK_MS).tolist()) == {second}
                 add(block, 0)
         for piece in storage.tail.pieces:
-            offsets = range(piece.base_offset, piece.next_offset)
-            rows = piece.with_offsets(piece.rows, pa.array(offsets, pa.int64()).to_numpy())
-            add(rows, storage.spilled)
+            add(with_offsets(piece.rows, offsets_of(piece)), storage.spilled)
         return found
 
 
@@ -177,6 +176,12 @@ def rows_at(
         ],
         schema=ROW,
     )
+
+
+def as_block(rows: pa.RecordBatch) -> memoryview:
+    """The rows (ROW schema, at least one) as one block of a slot file."""
+    [block] = encode_blocks(rows, [0])
+    return block
 
 
 def piece_at(

@@ -11,9 +11,9 @@ import pytest
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.handles import HandleCache
-from slotwheel.wheel.slotfile import SlotFiles, encode_block, path_of, second_of
+from slotwheel.wheel.slotfile import SlotFiles, path_of, second_of
 from slotwheel.wheel.state import SlotInfo
-from support.wheels import keys_of, rows_at
+from support.wheels import as_block, keys_of, rows_at
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def files(tmp_path: Path) -> Iterator[OsFiles]:
 
 def put(slots: SlotFiles, second: int, info: SlotInfo | None, *offsets: int) -> SlotInfo:
     keys = [(second * 1000, offset) for offset in offsets]
-    return slots.append(second, info, encode_block(rows_at(keys)), len(keys), 0, max(offsets))
+    return slots.append(second, info, as_block(rows_at(keys)), len(keys), 0, max(offsets))
 
 
 def test_a_handle_in_use_survives_its_eviction(files: OsFiles) -> None:

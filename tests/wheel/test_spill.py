@@ -14,7 +14,7 @@ from slotwheel.wheel import spill
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import PAYLOAD, ROW
-from slotwheel.wheel.slotfile import decode_blocks, encode_block
+from slotwheel.wheel.slotfile import decode_blocks
 from slotwheel.wheel.spill import Block, blocks
 from slotwheel.wheel.tail import Piece, piece_of
 from support.wheels import keys_of, piece_at
@@ -28,7 +28,7 @@ marks = st.builds(Mark, st.integers(-1, 4000), st.integers(-1, 60), st.integers(
 def _rows(block: Block) -> pa.RecordBatch:
     """What stands in the file, which is byte for byte what Arrow makes of the rows alone."""
     [rows] = decode_blocks(pa.py_buffer(block.data), "block", with_schema=False)
-    assert bytes(encode_block(rows)) == bytes(block.data)
+    assert bytes(rows.serialize()) == bytes(block.data)
     assert block.rows == rows.num_rows
     assert block.cancels == rows.num_rows - rows.column("cancels").null_count
     assert block.highest == max(rows.column("offset").to_pylist())

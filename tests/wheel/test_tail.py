@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel import tail as module
 from slotwheel.wheel.schema import ROW
-from slotwheel.wheel.tail import Piece, Tail, offsets_of
+from slotwheel.wheel.tail import Piece, Tail, offsets_of, with_offsets
 from support.wheels import keys_of, piece_at
 
 entries = st.lists(
@@ -30,11 +30,7 @@ def pieces_of(shape: list[tuple[list[int], int]], gap_at: int = -1) -> list[Piec
 
 
 def rows_of(pieces: list[Piece] | tuple[Piece, ...]) -> list[tuple[int, int]]:
-    return [
-        key
-        for piece in pieces
-        for key in keys_of(piece.with_offsets(piece.rows, offsets_of(piece)))
-    ]
+    return [key for piece in pieces for key in keys_of(with_offsets(piece.rows, offsets_of(piece)))]
 
 
 @settings(deadline=None)
