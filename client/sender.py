@@ -122,7 +122,11 @@ class Sender:
         self._answer_timeout_s = answer_timeout_s
         self._receipts = receipts
         self.limits = Limits()
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        """The sender waits for it: there may be something to do."""
+        self._ended = threading.Condition(lock)
+        """Others wait for it: there is more room, or less that is open."""
         self._link: LinkLike | None = None
         self._group = ""
         self._lingering: Shipment | None = None
@@ -215,7 +219,7 @@ class Sender:
         self.nudge()
         with self._changed:
             waiting = set(self._open)
-            if not self._changed.wait_for(lambda: waiting.isdisjoint(self._open), timeout_s):
+            if not self._ended.wait_for(lambda: waiting.isdisjoint(self._open), timeout_s):
                 raise TimeoutError(f"not everything was answered within {timeout_s} s")
 
     def close(self) -> None:
@@ -229,6 +233,7 @@ class Sender:
                 self._give_up(shipment, NotRunning("the client was closed"))
             link, self._link = self._link, None
             self._changed.notify_all()
+            self._ended.notify_all()
         if link is not None:
             link.close()
         self._reads.put(None)
@@ -245,7 +250,7 @@ class Sender:
         if not has_room():
             self._seal()
             self._changed.notify_all()
-            if not self._changed.wait_for(has_room, self._timeout_s):
+            if not self._ended.wait_for(has_room, self._timeout_s):
                 raise self._reason() or Overloaded(
                     "the client's buffer is full and the node takes nothing",
                     got=f"{self._buffered} bytes",
@@ -270,7 +275,13 @@ class Sender:
             self._unanswered.pop(batch.sequence, None)
         self._buffered -= shipment.nbytes
         shipment.nbytes = 0
-        self._changed.notify_all()
+        self._ended.notify_all()
+        self._wake_sender()
+
+    def _wake_sender(self) -> None:
+        """If there is something to do for it; each waking costs the others the interpreter."""
+        if self._fresh or self._resend or self._lingering is not None:
+            self._changed.notify_all()
 
     def _give_up(self, shipment: Shipment, error: SlotwheelError) -> None:
         batch = shipment.batch
@@ -287,6 +298,10 @@ class Sender:
             self._lingering = None
         self._end(shipment)
         shipment.fail(error)
+
+    def _awaited(self, batch: Batch) -> bool:
+        """Whether it still is to be answered: not given up, and not refused meanwhile."""
+        return self._unanswered.get(batch.sequence) is batch
 
     def _window_open(self) -> bool:
         oldest = min(self._unanswered, default=self._next_sequence)
@@ -405,7 +420,7 @@ class Sender:
             # Now, for an answer comes under the lock, and takes the rows away.
             batch.note_content(_now_ms())
         with self._changed:
-            if self._unanswered.get(batch.sequence) is not batch:
+            if not self._awaited(batch):
                 return  # given up meanwhile, and told that it was never sent
             batch.sent_at = time.monotonic()
         try:
@@ -425,7 +440,7 @@ class Sender:
         """Made when it is first sent; None if it was given up."""
         if batch.rows is None:
             with self._changed:
-                if not self._open.issuperset(batch.shipments):
+                if not self._awaited(batch):
                     return None
                 contents = [shipment.content for shipment in batch.shipments]
             rows = gathered(contents)
@@ -515,7 +530,7 @@ class Sender:
     def _free_room(self, nbytes: int) -> None:
         with self._changed:
             self._buffered -= nbytes
-            self._changed.notify_all()
+            self._ended.notify_all()
 
     def _rows_to_drop(self, rows: pa.RecordBatch, error: SlotwheelError) -> Errors:
         """The row the node named, and every other one that we can see it would name next."""

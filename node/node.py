@@ -49,8 +49,9 @@ _LAST_MARK_S = 0.4
 """Kept of that time for the last mark and for closing."""
 _HAND_OVER_S = 0.3
 _HEAR_S = 0.2
-SWITCH_INTERVAL_S = 0.0005
-"""How long a thread keeps the interpreter; short, so that the hand is punctual."""
+SWITCH_INTERVAL_S = 0.002
+"""How long a thread keeps the interpreter: short, so that the hand is punctual. Not shorter, for
+each thread that waits for it wakes that often, and each connection has two."""
 EXIT_FATAL = 3
 
 

@@ -8,6 +8,7 @@ object of its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from itertools import accumulate, chain
 from typing import Any
@@ -18,11 +19,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .errors import InvalidMessage
-from .schema import HEADER, HEADERS, INPUT, TIME, Int64s, absent, check_topic, sizes, times
+from .schema import (
+    FEW_ROWS,
+    HEADER,
+    HEADERS,
+    INPUT,
+    TIME,
+    Int64s,
+    absent,
+    check_topic,
+    distinct,
+    sizes,
+    times,
+)
 
 Header = tuple[str, bytes | None]
 Content = bytes | bytearray | memoryview | str | None
 """What may stand for a binary value; text becomes UTF-8."""
+
+_INPUT_STRUCT = pa.struct(list(INPUT))
 
 
 def from_columns(
@@ -37,8 +52,14 @@ def from_columns(
 
     Errors: those of pyarrow (``ArrowException``, ``TypeError``) for a value of a wrong type.
     """
+    due = np.asarray(due, dtype=np.int64)
+    if len(due) <= FEW_ROWS:
+        # Arrow would tell tuples, lists and dicts apart here, and take only some of them.
+        pairs = [[(key, value) for key, value in each] for each in headers]
+        rows = zip(due.tolist(), topics, partitions, keys, values, pairs, strict=True)
+        return pa.RecordBatch.from_struct_array(pa.array(list(rows), _INPUT_STRUCT))
     columns = [
-        from_numpy(np.asarray(due, dtype=np.int64), TIME),
+        from_numpy(due, TIME),
         pa.array(topics, pa.utf8()),
         pa.array(partitions, pa.int32()),
         pa.array(keys, pa.binary()),
@@ -63,7 +84,10 @@ def take_rows(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
     Most messages have no partition, no key, no headers, and cancel nothing; to take rows of columns
     that hold nothing costs as much as of those that do, so these are made anew.
     """
-    empty = [bool(rows.num_rows) and _holds_nothing(column) for column in rows.columns]
+    empty = [
+        bool(rows.num_rows) and _holds_nothing(field, column)
+        for field, column in zip(rows.schema, rows.columns, strict=True)
+    ]
     at = from_numpy(indices, pa.int64())
     if not any(empty):
         return rows.take(at)
@@ -89,10 +113,11 @@ def without_slack(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.set_column(number, field, absent(field, rows.num_rows))
 
 
-def _holds_nothing(column: pa.Array) -> bool:
-    if pa.types.is_list(column.type):
-        return column.null_count == 0 and len(column.values) == 0
-    return bool(column.null_count == len(column))
+def _holds_nothing(field: pa.Field, column: pa.Array) -> bool:
+    """Whether ``absent`` makes the same of it."""
+    if field.nullable:
+        return bool(column.null_count == len(column))
+    return pa.types.is_list(field.type) and column.null_count == 0 and len(column.values) == 0
 
 
 def header_column(headers: Sequence[Sequence[tuple[str, Content]]]) -> pa.Array:
@@ -108,6 +133,16 @@ def header_column(headers: Sequence[Sequence[tuple[str, Content]]]) -> pa.Array:
 def no_headers(rows: int) -> pa.Array:
     """The headers column of rows that have none."""
     return absent(INPUT.field("headers"), rows)
+
+
+def no_cancels(rows: int) -> pa.Array:
+    """The cancels column of rows that cancel nothing."""
+    return _few_nulls(rows) if rows <= FEW_ROWS else pa.nulls(rows, pa.int64())
+
+
+@functools.cache
+def _few_nulls(rows: int) -> pa.Array:
+    return pa.nulls(rows, pa.int64())
 
 
 def bad_rows(
@@ -127,7 +162,7 @@ def bad_rows(
         for row in np.flatnonzero(due > latest_due_ms).tolist():
             bad[row] = due_beyond_horizon(int(due[row]), latest_due_ms)
     topics = batch.column("topic")
-    for topic in topics.unique().to_pylist():
+    for topic in distinct(topics):
         try:
             check_topic(topic)
         except InvalidMessage as error:

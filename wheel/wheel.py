@@ -31,7 +31,7 @@ from .cancels import Cancels
 from .config import TICK_MS, WheelConfig
 from .due import Chunk, Due
 from .entry import Kind
-from .errors import InvalidBatch, NotMaster, NotRunning, Overloaded
+from .errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning, Overloaded
 from .files import Files
 from .ids import IdMint, MessageId
 from .log import Carried, Log, Queued
@@ -40,7 +40,7 @@ from .master import Master
 from .producers import SOURCE_PRODUCER
 from .receipt import CancelAnswer, Receipt
 from .recovery import Recovered, configuration, recover
-from .rows import from_numpy
+from .rows import from_numpy, no_cancels
 from .schema import PAYLOAD, TIME, check_input, times
 from .spill import Ahead, in_turn
 from .state import Checkpoint, Sent, StateStore, Update
@@ -220,9 +220,12 @@ class Wheel:
         ``NotRunning``, ``NotMaster``; nothing is stored then. The future may fail with
         ``Overloaded`` (not stored), or with ``NotMaster``: then it may be stored all the same.
         """
-        # What was accepted once is not refused when it is repeated after the clock was set back.
-        judged_ms = self._created(producer, sequence, now_ms)
-        checked = check_input(rows, self.config, judged_ms)
+        try:
+            checked = check_input(rows, self.config, now_ms)
+        except InvalidMessage:
+            # What was accepted once is not refused when it is repeated after the clock was set
+            # back. Looked up only now, for the lock has many that wait for it.
+            checked = check_input(rows, self.config, self._created(producer, sequence, now_ms))
         return self._append(checked, now_ms, producer, sequence, early=early)
 
     def append_source(
@@ -300,7 +303,7 @@ class Wheel:
         columns = [
             rows.column(0),
             from_numpy(created, TIME),
-            pa.nulls(len(created), pa.int64()),
+            no_cancels(len(created)),
             *rows.columns[1:],
         ]
         payload = pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
