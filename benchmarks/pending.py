@@ -31,9 +31,9 @@ _ESTIMATE = (
     "at rest the node holds the interpreter and its libraries (150 MB), the catalog of 7200 slot"
     " files (3 MB), up to three open slots (50 M / 7200 = 7000 rows, 1.2 MB each) and a tail"
     " of the last seconds, nothing that grows with what is pending. While messages come in: a tail"
-    " of up to 256 MiB, and a fraction of it for a spill. A restart reads 7200 catalog rows, looks"
-    " at as many file sizes (30 us each) and scans the journal behind the checkpoint (256 MiB at"
-    " most, 1 GB/s): 0.5 s, and 0.6 s for the libraries."
+    " of up to 256 MiB, and as much again while it is spilled. A restart reads 7200 catalog rows,"
+    " looks at as many file sizes (30 us each) and scans the journal behind the checkpoint (256 MiB"
+    " at most, 1 GB/s): 0.5 s, and 0.6 s for the libraries."
 )
 _STEPS = (0.02, 0.2, 1.0)
 

@@ -13,7 +13,7 @@ matplotlib is needed (``pip install -e '.[bench]'``), and imported only when som
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -90,7 +90,7 @@ class Drawn:
 
 
 def draw(folder: Path, results: Results) -> Drawn:
-    """Into ``folder/plots``. What an older run left there and this one cannot draw is removed.
+    """Into ``folder/figures``. What an older run left there and this one cannot draw is removed.
     Errors: ``ModuleNotFoundError`` without matplotlib."""
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
@@ -129,6 +129,18 @@ def _line(axes: Axes, points: Points, label: str, colour: str, marker: str = "o"
     axes.errorbar(x, y, yerr=[below, above], label=label, color=colour, **shape)
 
 
+def _beside_raw(axes: Axes, points: Points, ratios: Mapping[float, Figure]) -> None:
+    """Ours, and the raw limit of the same runs in the same unit: rate / ratio."""
+    raw = [
+        (at, Figure.of([one.median / ratios[at].median]))
+        for at, one in points
+        if at in ratios and ratios[at].median
+    ]
+    if raw:
+        _line(axes, raw, "write + fdatasync of the same bytes", _GREY, "s")
+    _line(axes, points, OURS, BLUE)
+
+
 def _ticks(
     axes: Axes, points: Points, unit: Callable[[float], str] = lambda at: f"{at:,.0f}"
 ) -> None:
@@ -148,20 +160,11 @@ def _short(value: float, _place: float = 0.0) -> str:
 def _ingest(
     canvas: Canvas, results: Results, runs: Sequence[tuple[int, str]], x_label: str
 ) -> Axes | None:
-    """Ours, and the raw limit of the same runs in messages: rate / ratio."""
     points = _points(results, runs, _RATE)
     if len(points) < 2:
         return None
     axes = canvas.subplots()
-    ratios = dict(_points(results, runs, _TO_RAW))
-    raw = [
-        (at, Figure.of([one.median / ratios[at].median]))
-        for at, one in points
-        if at in ratios and ratios[at].median
-    ]
-    if raw:
-        _line(axes, raw, "write + fdatasync of the same bytes", _GREY, "s")
-    _line(axes, points, OURS, BLUE)
+    _beside_raw(axes, points, dict(_points(results, runs, _TO_RAW)))
     axes.set(xlabel=x_label, ylabel="durable messages a second")
     axes.yaxis.set_major_formatter(_short)
     _ticks(axes, points)
@@ -189,15 +192,7 @@ def _by_bytes(canvas: Canvas, results: Results) -> bool:
     ratios = dict(_points(results, BY_BYTES, _TO_RAW))
     left, right = canvas.subplots(1, 2)
     for axes, label, times in ((left, "messages a second", 0), (right, "MB of values a second", 1)):
-        scaled = [(at, _times(one, (at / 1e6) ** times)) for at, one in points]
-        raw = [
-            (at, Figure.of([one.median / ratios[at].median]))
-            for at, one in scaled
-            if at in ratios and ratios[at].median
-        ]
-        if raw:
-            _line(axes, raw, "write + fdatasync of the same bytes", _GREY, "s")
-        _line(axes, scaled, OURS, BLUE)
+        _beside_raw(axes, [(at, _times(one, (at / 1e6) ** times)) for at, one in points], ratios)
         axes.set(xscale="log", xlabel="bytes in a message", ylabel=label)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(_short)

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Run:
-    """One benchmark with its options. ``about_s``: what one run takes, all included, estimated
-    from its options on two idle cores. ``repeats``: 5 for what has a goal, where the hour allows
-    it; 3 or 1 for what takes long or varies little."""
+    """One benchmark with its options. ``about_s``: what one run takes, all included, measured on
+    two idle cores. ``repeats``: 5 for what has a goal, where the hour allows it; fewer for what
+    takes long, one for what has none."""
 
     name: str
     module: str
     about_s: int
     options: tuple[str, ...] = ()
-    repeats: int = 3
+    repeats: int = 1
 
     def arguments(self, *, quick: bool = False) -> list[str]:
         return [*self.options, *(["--quick"] if quick else [])]
@@ -36,19 +36,18 @@ class Run:
         return 120.0 + 5.0 * self.about_s
 
 
-def _ingest(name: str, *options: str, seconds: int = 12, repeats: int = 3) -> Run:
-    # Start, clients, raw limit and removing the data take 9 s more, touching the memory 1 to 3.
-    return Run(name, "ingest", seconds + 11, ("--seconds", str(seconds), *options), repeats)
+def _ingest(name: str, *options: str, seconds: int = 10, repeats: int = 1) -> Run:
+    # Start, clients, raw limit, and what grows with the data: touching memory, removing files.
+    about_s = seconds + 15 + seconds
+    return Run(name, "ingest", about_s, ("--seconds", str(seconds), *options), repeats)
 
 
-# In seconds: stages 30; ingest 355, its axes 618; single 175; bursts 160 + 210 + 150; lateness
-# 90 + 90 + 200; pending 200; catching up 195; cancelling 60; spill 35; delay topics 75 + 75;
-# replication 195; replay 100; queues 160 + 120: 56 minutes. The most disk at one time is that of
-# 60 s of ingest: 90 M messages in slot files, 15 GB, and a journal of less than 1 GB.
+# The most disk at one time is that of 60 s of ingest: 90 M messages in slot files, 15 GB, and a
+# journal of less than 1 GB.
 SUITE = (
-    Run("stages", "stages", 30, repeats=1),
+    Run("stages", "stages", 30),
     _ingest("durable ingest", seconds=60, repeats=5),
-    _ingest("ingest, batches kept apart", "--apart", seconds=15),
+    _ingest("ingest, batches kept apart", "--apart"),
     _ingest("ingest, batches of 1", "--rows", "1"),
     _ingest("ingest, batches of 10", "--rows", "10"),
     _ingest("ingest, batches of 100", "--rows", "100"),
@@ -59,31 +58,32 @@ SUITE = (
     _ingest("ingest, four clients", "--clients", "4"),
     # Short: after ten seconds delivery would begin, and this is about the intake.
     _ingest("ingest, due within 10 s", "--span-s", "10", seconds=8),
-    Run("single sends", "single", 47, repeats=5),
+    Run("single sends", "single", 52, repeats=5),
     Run("burst, embedded", "burst", 32, repeats=5),
-    Run("burst, kafka-python", "burst", 70, ("--sink", "kafka-python")),
-    Run("burst, confluent", "burst", 50, ("--sink", "confluent")),
+    Run("burst, kafka-python", "burst", 60, ("--sink", "kafka-python"), 3),
+    Run("burst, confluent", "burst", 46, ("--sink", "confluent"), 3),
     Run("lateness at 10,000/s", "lateness", 30, ("--rate", "10000", "--seconds", "10")),
-    Run("lateness at 50,000/s", "lateness", 30, ("--rate", "50000", "--seconds", "10")),
-    Run("lateness at 100,000/s", "lateness", 40, ("--rate", "100000", "--seconds", "20"), 5),
-    Run("pending", "pending", 200, ("--rows", "50000000"), 1),
-    Run("catching up", "catchup", 65),
-    Run("cancelling", "cancel", 20),
-    Run("spill", "spill", 35, repeats=1),
-    Run("delay topic, kafka-python", "intake", 25, ("--messages", "200000")),
-    Run("delay topic, confluent", "intake", 25, ("--client", "confluent")),
-    Run("replication", "replication", 90),
-    Run("replay", "replay", 100, ("--rows", "5000000"), 1),
-    Run("delay queues side by side", "queues", 160, ("--seconds", "4"), 1),
+    Run("lateness at 50,000/s", "lateness", 32, ("--rate", "50000", "--seconds", "10")),
+    Run("lateness at 100,000/s", "lateness", 44, ("--rate", "100000", "--seconds", "20"), 5),
+    Run("pending", "pending", 220, ("--rows", "50000000")),
+    Run("catching up", "catchup", 54, repeats=3),
+    Run("cancelling", "cancel", 22),
+    Run("spill", "spill", 32),
+    Run("delay topic, kafka-python", "intake", 12, ("--messages", "200000"), 5),
+    Run("delay topic, confluent", "intake", 14, ("--client", "confluent"), 5),
+    Run("replication", "replication", 151, repeats=2),
+    Run("replay", "replay", 90, ("--rows", "5000000")),
+    Run("delay queues side by side", "queues", 160, ("--seconds", "4")),
     # As in ingest: a client has five batches under way.
     Run(
         "delay queues, two clients",
         "queues",
-        40,
+        90,
         (
             *("--clients", "2", "--under-way", "5", "--rows", "1000"),
             *("--seconds", "4", "--intake-only"),
         ),
+        3,
     ),
 )
 

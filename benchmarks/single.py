@@ -1,10 +1,9 @@
 """What does one message at a time cost: synchronous sends, one client and many?
 
 Each client sends a message, waits for its receipt, and sends the next; many of them, each with a
-connection of its own, and then as many callers that share one client a process. The raw limit is
-what the same thread could do at best: one write + fdatasync of a journal entry of that size; for
-many clients, the same with one sync for all that came meanwhile is not known beforehand, so the
-bare Flight call (``status``, without the disk) is measured beside it.
+connection of its own, and then as many callers that share one client a process. The raw limits are
+one write + fdatasync of a journal entry of that size, and the transport alone: as many streams to a
+Flight server that answers each batch at once, without a wheel and without a disk.
 
     python -m benchmarks.single [--clients 1,64] [--seconds 10]
 """
@@ -22,14 +21,16 @@ import numpy as np
 
 from slotwheel.client import Client, Message
 
+from ._echo import exchanges
 from ._load import TOPIC
 from ._node import BenchNode
 from .harness import Report, data_directory, options, raw_write_rate, warm_memory
 
 _ESTIMATE = (
-    "a Flight call takes 0.2 ms of two processes, write + fdatasync of 700 B 0.3 ms: 0.5 ms, 2,000"
-    " a second; with 64 clients a sync serves all that wait, and the calls' 0.2 ms of processor"
-    " time are the limit: 10,000 a second on two cores"
+    "an exchange takes 0.2 ms of two processes, write + fdatasync of 700 B 0.2 to 0.3 ms, and the"
+    " threads of client and node that hand it on 0.3 ms: 0.8 ms, 1,200 a second; with 64 clients a"
+    " sync serves all that wait, and the processor time of the threads that wake for each message,"
+    " 0.3 ms of two cores, is the limit: 6,000 a second"
 )
 _ENTRY_BYTES = 700
 """One message of 100 B with its frame, header and Arrow's metadata."""
@@ -54,9 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
             report.figure("bare calls of one client, 1/s", calls, f"{calls:,.0f}")
             alone = 1 / (1 / raw + 1 / calls)
             for count in (int(text) for text in chosen.clients.split(",")):
+                bare = exchanges(count, min(3.0, seconds), chosen.value_bytes)
+                report.figure(f"bare exchanges, {count} streams, 1/s", bare, f"{bare:,.0f}")
                 waits = _measure(node.address, count, seconds, chosen.value_bytes)
                 goal = {1: ">= 1,800", 64: ">= 15,000"}.get(count, "")
                 rate = _tell(report, f"{count} clients", waits, seconds, goal)
+                report.ratio(f"{count} clients to bare exchanges", rate, bare)
                 if count == 1:
                     report.ratio("one client to a bare call and a bare sync", rate, alone)
                     continue

@@ -96,7 +96,7 @@ def go(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, programs: dict[str, str], *options: str
 ) -> int:
     """The suite with these programs in place of its benchmarks; each is handed the JSON's path."""
-    runs = tuple(Run(name, name, 0) for name in programs)
+    runs = tuple(Run(name, name, 0, repeats=3) for name in programs)
     monkeypatch.setattr(suite, "SUITE", runs)
     monkeypatch.setattr(
         suite, "command_of", lambda one: [sys.executable, "-c", programs[one.module]]
