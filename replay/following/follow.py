@@ -68,12 +68,12 @@ def follow(
         while query.isActive and goes_on():
             time.sleep(_TURN_S)
     finally:
-        batches.wait()
+        batches.end()
         query.stop()
     if batches.failure is not None:  # as it was, and not as Java tells it
         raise batches.failure
     error = query.exception()
-    if error is not None:
+    if error is not None and not batches.refused:
         raise error
 
 
@@ -115,28 +115,43 @@ def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
     return scan_records(records, terms, KAFKA_NUMBER)
 
 
+class _Ended(Exception):
+    """The audit is to end: Spark keeps what this batch was to read for the next one."""
+
+
 class _Batches:
     def __init__(self, spark: SparkSession, audit: Audit) -> None:
         self._spark = spark
         self._audit = audit
         self.failure: Exception | None = None
-        self._idle = threading.Event()
-        self._idle.set()
+        self.refused = False
+        """Whether a batch came after the end."""
+        self._state = threading.Condition()
+        self._taking = False
+        self._ending = False
 
     def take(self, frame: DataFrame, number: int) -> None:
-        self._idle.clear()
+        with self._state:
+            if self._ending:
+                self.refused = True
+                raise _Ended
+            self._taking = True
         try:
             self._take(frame, number)
         except Exception as error:
             self.failure = error
             raise
         finally:
-            self._idle.set()
+            with self._state:
+                self._taking = False
+                self._state.notify_all()
 
-    def wait(self) -> None:
-        """Until no batch is being taken: a query that is stopped in the middle of one complains,
-        for pages."""
-        self._idle.wait(_END_S)
+    def end(self) -> None:
+        """Wait until no batch is being taken, and take no other: a query that is stopped in the
+        middle of one complains, for pages, and what was taken of it must be taken again."""
+        with self._state:
+            self._ending = True
+            self._state.wait_for(lambda: not self._taking, _END_S)
 
     def _take(self, frame: DataFrame, number: int) -> None:
         audit = self._audit

@@ -20,7 +20,7 @@ import pytest
 
 from slotwheel.client import Client, Message
 from slotwheel.replay.following.audit import Audit, Settings
-from slotwheel.replay.following.follow import follow
+from slotwheel.replay.following.follow import _Batches, follow
 from slotwheel.replay.stream import find_group
 from slotwheel.wheel.errors import InvalidConfiguration
 from support.broker import Cluster
@@ -229,6 +229,39 @@ def test_a_node_that_is_killed_and_an_audit_that_is_begun_again(spark: Any, tmp_
     shutil.rmtree(tmp_path / "audit" / "checkpoint")
     with pytest.raises(InvalidConfiguration, match="checkpoint is not there"):
         follow(spark, again, every_s=0.2, goes_on=lambda: True)
+
+
+def test_a_batch_that_comes_as_the_audit_ends_is_left_for_the_next_one(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark begins one a moment before it is stopped: that is no failure, and nothing is lost."""
+    end, refused = _Batches.end, []
+
+    def end_slowly(batches: _Batches) -> None:
+        end(batches)
+        wait_for(lambda: batches.refused, 30)
+        refused.append(True)
+
+    def send(node: NodeProcess) -> None:
+        with Client(node.address) as client:
+            client.send_many([Message("orders", b"soon", delay=0.5)] * 5).result(10)
+
+    told = Told()
+    with NodeProcess(tmp_path / "data") as node:
+        send(node)
+        node.wait_for("orders", 5)
+        audit = told.audit(tmp_path / "audit", node.data)
+        with monkeypatch.context() as patch:
+            patch.setattr(_Batches, "end", end_slowly)
+            all_there = until(lambda: audit.summary()["delivered"] == 5)
+            follow(spark, audit, every_s=0.2, goes_on=all_there)
+        send(node)
+        node.wait_for("orders", 10)
+        again = told.audit(tmp_path / "audit", node.data)
+        follow(spark, again, every_s=0.2, goes_on=until(lambda: again.summary()["delivered"] == 10))
+    assert refused
+    assert told.flags == []
+    assert again.summary()["accepted"] == 10
 
 
 def test_what_a_node_keeps_in_its_archive(spark: Any, tmp_path: Path) -> None:
