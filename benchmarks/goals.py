@@ -107,9 +107,10 @@ GOALS = (
         why=(
             "64 connections are 300 threads on two cores. Whoever gives the interpreter away, at"
             " each call of Arrow, the disk and the network, has to win it back from all others:"
-            " fifty switches a message, most of them for nothing. The transport alone reaches the"
-            " goal (bare exchanges). Needed: an edge without two threads a connection. Callers that"
-            " share a client leave together and reach ten times as much (table of the benchmark)."
+            " fifty switches a message, most of them for nothing. The transport alone is fifteen"
+            " times as fast (bare exchanges). Needed: an edge without two threads a connection."
+            " Callers that share a client leave together and reach ten times as much (table of the"
+            " benchmark)."
         ),
     ),
     Goal(
@@ -134,7 +135,13 @@ GOALS = (
         "ratio: to the raw limit",
         AT_LEAST,
         0.75,
-        why="",
+        why=(
+            "Broker, bare producer and node share two cores. The bare producer does nothing else;"
+            " the node also reads, keeps account of each answer and syncs, and the slower the"
+            " machine is at the moment, the more of the two cores that takes. On a quieter host it"
+            " was above the goal (docs/performance.md). Needed: a core for each, or fewer steps of"
+            " Python a record in the sink."
+        ),
     ),
     # A rate that was not kept up would make lateness look better than it is.
     Goal(
