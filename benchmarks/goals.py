@@ -225,7 +225,11 @@ GOALS = (
         "delivered/s",
         AT_LEAST,
         1_000_000,
-        why="",
+        why=(
+            "The host had slowed down to about half when this was measured; on the quiet host the"
+            " same command reached the goal, and the code of then does no better now"
+            " (docs/performance.md). Needed: as much of two cores as that host gave."
+        ),
     ),
     Goal(
         "delay-topic intake, kafka-python: of the bare consumer's rate",
