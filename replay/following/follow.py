@@ -126,32 +126,27 @@ class _Batches:
         self.failure: Exception | None = None
         self.refused = False
         """Whether a batch came after the end."""
-        self._state = threading.Condition()
-        self._taking = False
         self._ending = False
+        self._turn = threading.Lock()
+        """Held while a batch is taken."""
 
     def take(self, frame: DataFrame, number: int) -> None:
-        with self._state:
+        with self._turn:
             if self._ending:
                 self.refused = True
                 raise _Ended
-            self._taking = True
-        try:
-            self._take(frame, number)
-        except Exception as error:
-            self.failure = error
-            raise
-        finally:
-            with self._state:
-                self._taking = False
-                self._state.notify_all()
+            try:
+                self._take(frame, number)
+            except Exception as error:
+                self.failure = error
+                raise
 
     def end(self) -> None:
         """Wait until no batch is being taken, and take no other: a query that is stopped in the
         middle of one complains, for pages, and what was taken of it must be taken again."""
-        with self._state:
-            self._ending = True
-            self._state.wait_for(lambda: not self._taking, _END_S)
+        self._ending = True
+        if self._turn.acquire(timeout=_END_S):
+            self._turn.release()
 
     def _take(self, frame: DataFrame, number: int) -> None:
         audit = self._audit
