@@ -561,9 +561,13 @@ def test_a_stop_with_a_blocked_link_takes_no_time(make: Make, peers: dict[str, s
 def test_an_idle_link_costs_next_to_nothing(make: Make) -> None:
     boxes = [make(name) for name in "abc"]
     connected(*boxes)
-    began = time.process_time()
-    time.sleep(2.0)
-    assert time.process_time() - began < 0.3
+    shares = []
+    for _ in range(3):  # the quietest counts: threads of other tests may still be ending
+        began, wall = time.process_time(), time.monotonic()
+        time.sleep(0.7)
+        shares.append((time.process_time() - began) / (time.monotonic() - wall))
+    # A thread that spins takes a whole core, on any host; these links take 3 to 15 % of a slow one.
+    assert min(shares) < 0.4
     assert all(box.transport.status(name)["connects"] == 1 for box in boxes[:1] for name in "bc")
 
 
