@@ -59,6 +59,12 @@ def _clients(
     found.put(counts)
 
 
+def shares(count: int, processes: int) -> list[int]:
+    """How many of ``count`` each of at most ``processes`` takes, none of them none."""
+    processes = min(count, processes)
+    return [count // processes + (number < count % processes) for number in range(processes)]
+
+
 def exchanges(streams: int, seconds: float, value_bytes: int, processes: int = 2) -> float:
     """Batches of one row sent and answered a second, one at a time on each of ``streams``.
 
@@ -74,15 +80,13 @@ def exchanges(streams: int, seconds: float, value_bytes: int, processes: int = 2
     server.start()
     try:
         at = port.get(timeout=60)
-        processes = min(streams, processes)
-        for number in range(processes):
-            share = streams // processes + (number < streams % processes)
+        for share in shares(streams, processes):
             client = context.Process(
                 target=_clients, args=(at, share, seconds, value_bytes, ready, found)
             )
             client.start()
             started.append(client)
-        counts = [count for _ in range(processes) for count in found.get(timeout=60 + seconds)]
+        counts = [count for _ in started[1:] for count in found.get(timeout=60 + seconds)]
         if min(counts) < 0:
             raise RuntimeError(f"{counts.count(-1)} of {streams} bare streams failed")
         return float(sum(counts) / seconds)

@@ -21,7 +21,7 @@ import numpy as np
 
 from slotwheel.client import Client, Message
 
-from ._echo import exchanges
+from ._echo import exchanges, shares
 from ._load import TOPIC
 from ._node import BenchNode
 from .harness import Report, data_directory, options, raw_write_rate, warm_memory
@@ -99,17 +99,16 @@ def _measure(
 ) -> Any:
     """Seconds that each receipt took, of all clients together."""
     context = multiprocessing.get_context("spawn")
-    processes = min(count, _PROCESSES)
-    ready: Any = context.Barrier(processes + 1)
+    split = shares(count, _PROCESSES)
+    ready: Any = context.Barrier(len(split) + 1)
     results: Any = context.SimpleQueue()
-    shares = [count // processes + (number < count % processes) for number in range(processes)]
     started = [
         context.Process(
             target=_clients,
             args=(address, share, seconds, value_bytes, ready, results),
             kwargs={"shared": shared},
         )
-        for share in shares
+        for share in split
     ]
     for process in started:
         process.start()

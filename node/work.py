@@ -31,7 +31,7 @@ SPILL_EVERY_S = 0.05
 CLEAN_EVERY_S = 0.25
 PREPARE_EVERY_S = 0.05
 SINK_CHECK_EVERY_S = 1.0
-RELEASE_AFTER_S = 5.0
+RELEASE_AFTER_S = 2.0
 TELL_EVERY_S = 60.0
 _AHEAD = 3
 """Ranges of a spill that are made before they can be written: making and writing take turns in

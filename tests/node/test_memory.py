@@ -1,0 +1,42 @@
+"""How the node's process holds memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_MANY_HEAPS = """
+import ctypes, sys, tempfile, threading
+from slotwheel.node import {imports}
+{set_up}
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+together = threading.Barrier(8)
+def use():
+    together.wait()
+    for _ in range(20_000):  # ctypes lets go of the interpreter: these meet
+        libc.malloc(64)
+    together.wait()
+threads = [threading.Thread(target=use) for _ in range(8)]
+for one in threads: one.start()
+for one in threads: one.join()
+libc.fopen.restype = ctypes.c_void_p
+with tempfile.NamedTemporaryFile() as told:
+    stream = ctypes.c_void_p(libc.fopen(told.name.encode(), b"w"))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    print(open(told.name).read().count("<heap nr="))
+"""
+
+
+def _heaps(set_up: str) -> int:
+    script = _MANY_HEAPS.format(imports="memory, process", set_up=set_up)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    return int(done.stdout)
+
+
+def test_threads_share_two_heaps() -> None:
+    assert _heaps("memory.set_up()") <= 2
+    assert _heaps("") > 2  # what is measured can tell the difference
