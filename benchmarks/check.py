@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +25,7 @@ from .results import RESULTS, Result, load, medians
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=Path, default=Path(__file__).parent / RESULTS)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="at most, of each")
     parser.add_argument("--only", action="append", help=suite.ONLY_HELP)
     parser.add_argument("--tolerance", type=float, default=0.2)
     parser.add_argument("--found", type=Path, help="a results.json instead of a new run")
@@ -42,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.found is None:
         console = Console(stderr=True, highlight=False)
         # Those that an interruption left out would look as if they had fallen.
-        if not suite.go(runs, chosen.repeats, after.__setitem__, console, quick=False):
+        some = [replace(run, repeats=min(chosen.repeats, run.repeats)) for run in runs]
+        if not suite.go(some, after.__setitem__, console, quick=False):
             print("interrupted: nothing was compared", file=sys.stderr)
             return 130
         before = {run.name: before[run.name] for run in runs}

@@ -1,6 +1,6 @@
 """Runs every benchmark, several times, and writes down the medians.
 
-    python -m benchmarks.suite [--quick] [--repeats 5] [--only single,burst]
+    python -m benchmarks.suite [--quick] [--repeats N] [--only single,burst]
                                [--merge] [--out benchmarks]
     python -m benchmarks.suite --page [--out benchmarks]
 
@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -47,12 +48,14 @@ _ENDING_S = 10.0
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, once: does it all run")
-    parser.add_argument("--repeats", type=int, default=5, help="at most, of each")
+    parser.add_argument("--repeats", type=int, help="of each; else as in benchmarks.runs")
     parser.add_argument("--only", action="append", help=ONLY_HELP)
     parser.add_argument("--merge", action="store_true", help="keep the others' figures")
     parser.add_argument("--page", action="store_true", help="run nothing, make the page anew")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     chosen = parser.parse_args(arguments)
+    if chosen.repeats is not None and chosen.repeats < 1:
+        parser.error(f"--repeats {chosen.repeats}: at least 1")
     console = Console(stderr=True, highlight=False)
     results: dict[str, Result] = {}
     if chosen.page or chosen.merge:
@@ -76,7 +79,9 @@ def main(arguments: list[str] | None = None) -> int:
             results = merged(results, {name: result})
             save(chosen.out, results)
 
-        if not go(suite, chosen.repeats, keep, console, quick=chosen.quick):
+        if chosen.repeats is not None:
+            suite = [replace(run, repeats=chosen.repeats) for run in suite]
+        if not go(suite, keep, console, quick=chosen.quick):
             code = 130
     if results:
         page.write(chosen.out, results)
@@ -109,14 +114,13 @@ def merged(before: dict[str, Result], after: dict[str, Result]) -> dict[str, Res
 
 def go(
     suite: Sequence[Run],
-    repeats: int,
     keep: Callable[[str, Result], None],
     console: Console,
     *,
     quick: bool,
 ) -> bool:
     """Run them in turn and hand each result to ``keep``; false if a Ctrl-C ended it early."""
-    times = {run.name: 1 if quick else min(repeats, run.repeats) for run in suite}
+    times = {run.name: 1 if quick else run.repeats for run in suite}
     left_s = sum(run.about_s * times[run.name] for run in suite)
     for number, run in enumerate(suite, 1):
         left = "" if quick else f"; about {left_s / 60:.0f} min to go"

@@ -57,6 +57,15 @@ def measured() -> dict[str, Result]:
     return {**found, PENDING: one(**pending), QUEUES: one(**queues), STAGES: one(**stages)}
 
 
+def test_how_long_it_took() -> None:
+    five = Figure.of([1.0] * 5)
+    some = {"stages": Result("c", {"a": Figure.of([1.0])}, seconds=60.0)}
+    assert "All of it took 1 minutes.\n" in page.page(some, None, [])
+    some["pending"] = Result("c", {"a": five}, seconds=600.0)  # make bench runs it once
+    assert "All of it took 11 minutes. Some ran more often" in page.page(some, None, [])
+    assert "than `make bench` runs them, which takes 3.\n" in page.page(some, None, [])
+
+
 def test_a_goal_that_is_reached() -> None:
     text = page.page(
         {"durable ingest": one(**{"messages/s": [900.0, 1200.0, 1500.0]})}, None, [RATE]

@@ -237,10 +237,24 @@ def test_the_guard_runs_what_has_ratios_and_nothing_else(
     assert [(name, quick) for name, quick, _ in ran] == [("durable ingest", False)]
 
 
+def test_repeats_are_those_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran: dict[str, int] = {}
+    monkeypatch.setattr(
+        suite, "measure", lambda one, repeats, *_, **__: ran.__setitem__(one.name, repeats)
+    )
+    only = ["--only", "pending", "--only", "stages", "--out", str(tmp_path)]
+    assert suite.main(only) == 0
+    assert ran == {"stages": 1, "pending": 1}
+    assert suite.main([*only, "--repeats", "5"]) == 0
+    assert ran == {"stages": 5, "pending": 5}
+    with pytest.raises(SystemExit):
+        suite.main([*only, "--repeats", "0"])
+
+
 def test_progress_says_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "measure", lambda *_, **__: None)
     said = io.StringIO()
-    runs = [Run("first", "first", 120, repeats=5), Run("second", "second", 60, repeats=1)]
-    suite.go(runs, 3, lambda *_: None, Console(file=said), quick=False)
+    runs = [Run("first", "first", 120, repeats=3), Run("second", "second", 60, repeats=1)]
+    suite.go(runs, lambda *_: None, Console(file=said), quick=False)
     assert "[1/2] first, 3 x; about 7 min to go" in said.getvalue()
     assert "[2/2] second, 1 x; about 1 min to go" in said.getvalue()
