@@ -5,7 +5,7 @@ the kernel at once pays a page fault for each of them again; measured, that was 
 spill cost. So Arrow's memory comes from jemalloc where pyarrow has it, which keeps freed pages for
 a few seconds and then gives them back by itself, at rest as well. What is not Arrow's comes from
 the C library, which would give each busy thread a heap of its own, each with pages that a few
-small objects keep: two heaps hold 30 to 50 MB less at rest, and are as fast.
+small objects keep: two heaps hold 10 to 40 MB less at rest, and are as fast.
 
 Rules: nothing here changes what is kept, only how long free pages stay with the process. A node at
 rest holds none: jemalloc gives pages back only while it is called, so ``release`` does it then.
