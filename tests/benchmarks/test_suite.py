@@ -247,8 +247,15 @@ def test_repeats_are_those_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert ran == {"stages": 1, "pending": 1}
     assert suite.main([*only, "--repeats", "5"]) == 0
     assert ran == {"stages": 5, "pending": 5}
-    with pytest.raises(SystemExit):
-        suite.main([*only, "--repeats", "0"])
+    # A page of medians of five wants them of what has a goal, not of all.
+    assert suite.main([*only, "--goal-repeats", "4"]) == 0
+    assert ran == {"stages": 1, "pending": 4}
+    assert suite.main(["--only", "durable ingest", "--goal-repeats", "1", *only[-2:]]) == 0
+    assert ran["durable ingest"] == 5
+    for wrong in (["--repeats", "0"], ["--goal-repeats", "0"], ["--repeats=2", "--goal-repeats=2"]):
+        with pytest.raises(SystemExit) as refused:
+            suite.main([*only, *wrong])
+        assert refused.value.code == 2
 
 
 def test_progress_says_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
