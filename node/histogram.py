@@ -7,6 +7,7 @@ twentieth of a core for a metric. One ``searchsorted`` a chunk costs next to not
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ class ArrayHistogram:
         self._name = name
         self._text = text
         self._bounds = np.asarray(buckets, np.float64)
+        self._plain_bounds = self._bounds.tolist()
         self._counts = np.zeros(len(buckets) + 1, np.int64)
         self._sum = 0.0
         self._lock = threading.Lock()
@@ -35,7 +37,7 @@ class ArrayHistogram:
             self._sum += total
 
     def observe_one(self, value: float) -> None:
-        place = int(np.searchsorted(self._bounds, value, side="left"))
+        place = bisect_left(self._plain_bounds, value)  # for one value a tenth of ``searchsorted``
         with self._lock:
             self._counts[place] += 1
             self._sum += value
@@ -43,7 +45,7 @@ class ArrayHistogram:
     def collect(self) -> Iterable[Metric]:
         with self._lock:
             counts, total = np.cumsum(self._counts).tolist(), self._sum
-        bounds = [*(f"{bound:g}" for bound in self._bounds.tolist()), "+Inf"]
+        bounds = [*(f"{bound:g}" for bound in self._plain_bounds), "+Inf"]
         family = HistogramMetricFamily(self._name, self._text)
         family.add_metric([], list(zip(bounds, counts, strict=True)), total)
         yield family

@@ -117,8 +117,8 @@ class Producers:
 
 def _trim(sent: list[Sent], committed_index: int) -> None:
     """Leave the five highest of the committed ones, and all others."""
-    committed = sorted(
-        (one for one in sent if one.index <= committed_index), key=lambda one: one.sequence
-    )
-    for one in committed[:-IN_FLIGHT_MAX]:
-        sent.remove(one)
+    committed = [one for one in sent if one.index <= committed_index]
+    if len(committed) > IN_FLIGHT_MAX:
+        committed.sort(key=lambda one: one.sequence)
+        for one in committed[:-IN_FLIGHT_MAX]:
+            sent.remove(one)

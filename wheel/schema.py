@@ -44,6 +44,7 @@ _CONTENT = [
 ]
 
 INPUT = pa.schema([_DUE, *_CONTENT])
+_NEVER_NULL = [(number, field.name) for number, field in enumerate(INPUT) if not field.nullable]
 PAYLOAD = pa.schema([_DUE, _CREATED, _CANCELS, *_CONTENT])
 ROW = pa.schema([_OFFSET, _DUE, _CREATED, _CANCELS, *_CONTENT], metadata=_METADATA)
 
@@ -76,6 +77,14 @@ def times(batch: pa.RecordBatch, column: str) -> Int64s:
         array.buffers()[1] or b"", dtype=np.int64, count=len(array), offset=array.offset * 8
     )
     return values
+
+
+def bounds(values: Int64s) -> tuple[int, int]:
+    """The lowest and the highest of at least one value."""
+    if len(values) <= FEW_ROWS:
+        few = values.tolist()
+        return min(few), max(few)
+    return int(values.min()), int(values.max())
 
 
 def distinct(texts: pa.Array) -> list[str]:
@@ -180,15 +189,13 @@ def _conform(batch: pa.RecordBatch) -> pa.RecordBatch:
                 column = _cast(column, field)
             columns.append(column)
         result = pa.RecordBatch.from_arrays(columns, schema=INPUT)
-    for field, column in zip(INPUT, result.columns, strict=True):
+    for number, name in _NEVER_NULL:
         # Without this the value "null" would be read from whatever bytes lie under it.
-        if not field.nullable and column.null_count:
+        column = result.column(number)
+        if column.null_count:
             row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
             raise InvalidMessage(
-                f"no {field.name}",
-                got="null",
-                row=row,
-                remedy=f"Give every message a {field.name}",
+                f"no {name}", got="null", row=row, remedy=f"Give every message a {name}"
             )
     _check_header_keys(result.column("headers"))
     return result
@@ -245,7 +252,8 @@ def _check_header_keys(headers: pa.Array) -> None:
 
 def _check_due(due: Int64s, config: WheelConfig, now_ms: int) -> None:
     latest = now_ms + config.horizon_ms
-    if int(due.max()) > latest:
+    lowest, highest = bounds(due)
+    if highest > latest:
         row = int(np.argmax(due > latest))
         raise InvalidMessage(
             "due beyond the horizon",
@@ -254,7 +262,7 @@ def _check_due(due: Int64s, config: WheelConfig, now_ms: int) -> None:
             remedy="Send it later, or run the node with more --slots",
             row=row,
         )
-    if int(due.min()) < DUE_MIN_MS:
+    if lowest < DUE_MIN_MS:
         row = int(np.argmin(due))
         raise InvalidMessage(
             "due before 1970",

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from .rows import from_numpy, take_rows
-from .schema import ROW, Int64s, times
+from .schema import ROW, Int64s, bounds, times
 
 _FAN = 32
 _PIECE_BYTES = 4 << 20
@@ -61,13 +61,14 @@ class Piece:
         if skip <= 0:
             return self
         due = self.due[skip:]
+        earliest, latest = bounds(due)
         return replace(
             self,
             base_offset=offset,
             rows=self.rows.slice(skip),
             due=due,
-            earliest=int(due.min()),
-            latest=int(due.max()),
+            earliest=earliest,
+            latest=latest,
         )
 
     def take(self, indices: Int64s) -> pa.RecordBatch:
@@ -77,6 +78,7 @@ class Piece:
 
 def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int) -> Piece:
     due = times(rows, "due")
+    earliest, latest = bounds(due) if len(due) else (_FAR_MS, -_FAR_MS)
     return Piece(
         base_offset=base_offset,
         rows=rows,
@@ -85,8 +87,8 @@ def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int
         oldest_ms=created_ms,
         newest_ms=created_ms,
         nbytes=rows.get_total_buffer_size(),
-        earliest=int(due.min(initial=_FAR_MS)),
-        latest=int(due.max(initial=-_FAR_MS)),
+        earliest=earliest,
+        latest=latest,
     )
 
 

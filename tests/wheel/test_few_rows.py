@@ -14,7 +14,7 @@ from slotwheel.wheel import rows, schema
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage
 from slotwheel.wheel.rows import from_columns, no_cancels
-from slotwheel.wheel.schema import INPUT, check_input, distinct
+from slotwheel.wheel.schema import INPUT, bounds, check_input, distinct
 
 NOW_MS = 1_800_000_000_000
 CONTENT = st.none() | st.binary(max_size=5) | st.text(max_size=3) | st.just(bytearray(b"b"))
@@ -124,3 +124,9 @@ def test_pairs_of_any_kind_mean_the_same_in_a_few_rows_as_in_many(headers: Any) 
         return batch.column("headers")[0].as_py()
 
     assert made(1) == made(schema.FEW_ROWS + 1)
+
+
+@given(st.lists(st.integers(-(1 << 62), 1 << 62), min_size=1, max_size=8), st.booleans())
+def test_bounds_are_the_same_in_a_few_values_as_in_many(some: list[int], many: bool) -> None:
+    values = np.array(some * (schema.FEW_ROWS if many else 1), np.int64)
+    assert bounds(values) == (min(some), max(some))
