@@ -10,6 +10,7 @@ header key may come twice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,11 +47,14 @@ def to_records(rows: pa.RecordBatch, mint: IdMint) -> Records:
 
 def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
     due = times(rows, "due")
-    ids = mint.many(due, times(rows, "offset"))
+    ids = mint.texts(due, times(rows, "offset")).cast(pa.binary()).to_pylist()
     added: list[list[Header]] = [
-        [(ID_HEADER, id_.encode()), (DUE_HEADER, due_ms), (CREATED_HEADER, created_ms)]
-        for id_, due_ms, created_ms in zip(
-            ids, _decimal(due), _decimal(times(rows, "created")), strict=True
+        [(ID_HEADER, id_), due_header, created_header]
+        for id_, due_header, created_header in zip(
+            ids,
+            _decimals(DUE_HEADER, due),
+            _decimals(CREATED_HEADER, times(rows, "created")),
+            strict=True,
         )
     ]
     own = rows.column("headers")
@@ -69,6 +73,9 @@ def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
     return added
 
 
-def _decimal(values: npt.NDArray[np.int64]) -> list[bytes]:
-    decimals: list[bytes] = pa.array(values).cast(pa.utf8()).cast(pa.binary()).to_pylist()
-    return decimals
+def _decimals(key: str, values: npt.NDArray[np.int64]) -> Iterator[Header]:
+    """A header a row. Many rows of a chunk have the same time: they share one."""
+    coded = pa.array(values).dictionary_encode()
+    texts = coded.dictionary.cast(pa.utf8()).cast(pa.binary()).to_pylist()
+    different = [(key, text) for text in texts]
+    return map(different.__getitem__, coded.indices.to_pylist())
