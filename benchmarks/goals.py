@@ -107,8 +107,8 @@ GOALS = (
         why=(
             "64 connections are 300 threads on two cores. Whoever gives the interpreter away, at"
             " each call of Arrow, the disk and the network, has to win it back from all others:"
-            " fifty switches a message, most of them for nothing. The transport alone is fifteen"
-            " times as fast (bare exchanges). Needed: an edge without two threads a connection."
+            " fifty switches a message, most of them for nothing. The transport alone is more than"
+            " ten times as fast (bare exchanges). Needed: an edge without two threads a connection."
             " Callers that share a client leave together and reach ten times as much (table of the"
             " benchmark)."
         ),
@@ -138,9 +138,8 @@ GOALS = (
         why=(
             "Broker, bare producer and node share two cores. The bare producer does nothing else;"
             " the node also reads, keeps account of each answer and syncs, and the slower the"
-            " machine is at the moment, the more of the two cores that takes. Single runs are above"
-            " the goal (docs/performance.md). Needed: a core for each, or fewer steps of"
-            " Python a record in the sink."
+            " machine is at the moment, the more of the two cores that takes. Needed: a core for"
+            " each, or fewer steps of Python a record in the sink."
         ),
     ),
     # A rate that was not kept up would make lateness look better than it is.
@@ -204,9 +203,9 @@ GOALS = (
         AT_MOST,
         10,
         why=(
-            "What the C library cannot give back, as small objects lie in its pages, differs by 20"
-            " MB from run to run, in no order: it does not grow with what is pending. All three"
-            " are far below the 600 MB."
+            "What stays at rest differs by 20 MB from run to run; two or three open slots, a few MB"
+            " at 50 M, are all that grows with what is pending. All three are far below the"
+            " 600 MB."
         ),
     ),
     Goal(
