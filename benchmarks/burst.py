@@ -5,8 +5,8 @@ Judged by what the topics hold: ``delivered`` (embedded topics) or the broker's 
 raw limit is measured in the same run. For Kafka it is a bare producer of the same client, with the
 same settings, that sends the same records with the same headers from memory; for embedded topics it
 is write + fdatasync of the same bytes, in groups of a chunk. A broker that has just started is slow
-until its code is compiled, so as many records go to another topic first: node and bare producer
-both find it warm.
+until its code is compiled, so a bare producer sends as many records to another topic first; the one
+that counts comes last, when the broker is warmest.
 
     python -m benchmarks.burst [--sink embedded|kafka-python|confluent] [--messages 500000]
 """

@@ -60,7 +60,7 @@ SUITE = (
     _ingest("ingest, due within 10 s", "--span-s", "10", seconds=8),
     Run("single sends", "single", 52, repeats=5),
     Run("burst, embedded", "burst", 32, repeats=5),
-    Run("burst, kafka-python", "burst", 60, ("--sink", "kafka-python"), 3),
+    Run("burst, kafka-python", "burst", 66, ("--sink", "kafka-python"), 3),
     Run("burst, confluent", "burst", 46, ("--sink", "confluent"), 3),
     Run("lateness at 10,000/s", "lateness", 30, ("--rate", "10000", "--seconds", "10")),
     Run("lateness at 50,000/s", "lateness", 32, ("--rate", "50000", "--seconds", "10")),

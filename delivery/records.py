@@ -10,16 +10,15 @@ header key may come twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..wheel.ids import IdMint
-from ..wheel.schema import times
+from ..wheel.schema import FEW_ROWS, Int64s, times
 from .names import CREATED_HEADER, DUE_HEADER, ID_HEADER
 
 Header = tuple[str, bytes | None]
@@ -47,7 +46,7 @@ def to_records(rows: pa.RecordBatch, mint: IdMint) -> Records:
 
 def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
     due = times(rows, "due")
-    ids = mint.texts(due, times(rows, "offset")).cast(pa.binary()).to_pylist()
+    ids = _ids(mint, due, times(rows, "offset"))
     added: list[list[Header]] = [
         [(ID_HEADER, id_), due_header, created_header]
         for id_, due_header, created_header in zip(
@@ -73,8 +72,17 @@ def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
     return added
 
 
-def _decimals(key: str, values: npt.NDArray[np.int64]) -> Iterator[Header]:
+def _ids(mint: IdMint, due: Int64s, offset: Int64s) -> list[bytes]:
+    if len(due) <= FEW_ROWS:
+        return [text.encode() for text in mint.many(due, offset)]
+    texts: list[bytes] = mint.texts(due, offset).cast(pa.binary()).to_pylist()
+    return texts
+
+
+def _decimals(key: str, values: Int64s) -> Iterable[Header]:
     """A header a row. Many rows of a chunk have the same time: they share one."""
+    if len(values) <= FEW_ROWS:
+        return [(key, b"%d" % value) for value in values.tolist()]
     coded = pa.array(values).dictionary_encode()
     texts = coded.dictionary.cast(pa.utf8()).cast(pa.binary()).to_pylist()
     different = [(key, text) for text in texts]

@@ -37,7 +37,8 @@ class ArrayHistogram:
             self._sum += total
 
     def observe_one(self, value: float) -> None:
-        place = bisect_left(self._plain_bounds, value)  # for one value a tenth of ``searchsorted``
+        """Add one value, which is a number (NaN is none)."""
+        place = bisect_left(self._plain_bounds, value)  # a tenth of what ``searchsorted`` takes
         with self._lock:
             self._counts[place] += 1
             self._sum += value

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .errors import UnknownId
+from .schema import FEW_ROWS
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
@@ -99,15 +100,18 @@ class IdMint:
         return MessageId(self.group, due, offset, int(check[0]))
 
     def texts(self, due: Int64s, offset: Int64s) -> pa.Array:
-        """Ids of many rows as text, a column of utf8, shape (rows,)."""
+        """Ids of many rows as text, a column of utf8, shape (rows,); 2 GiB of text at most."""
         checks = _hexadecimal(self.checks(due, offset))
         columns = (pa.array(values).cast(pa.utf8()) for values in (due, offset))
         return pc.binary_join_element_wise(self.group, *columns, checks, ".")
 
     def many(self, due: Int64s, offset: Int64s) -> list[str]:
         """Ids of many rows as text."""
-        found: list[str] = self.texts(due, offset).to_pylist()
-        return found
+        if len(due) > FEW_ROWS:
+            found: list[str] = self.texts(due, offset).to_pylist()
+            return found
+        rows = zip(due.tolist(), offset.tolist(), self.checks(due, offset).tolist(), strict=True)
+        return [f"{self.group}.{d}.{o}.{c:08x}" for d, o, c in rows]
 
     def genuine(self, message_id: MessageId) -> bool:
         """Whether this group gave out that id."""

@@ -13,7 +13,8 @@ from slotwheel.delivery.embedded import split_by_topic
 from slotwheel.delivery.murmur2 import murmur2, partitions_of
 from slotwheel.delivery.records import to_records
 from slotwheel.delivery.topicbook import NotYet, TopicBook, TopicInfo
-from support.deliveries import MINT, ODD_ROWS, Sent, odd, rows_of
+from slotwheel.wheel.schema import FEW_ROWS
+from support.deliveries import MINT, ODD_ROWS, Sent, id_of, odd, rows_of
 
 KEYS = st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=30)
 
@@ -41,6 +42,22 @@ def test_records_of_a_slice() -> None:
     assert records.keys == [key for key, _, _ in wanted]
     assert [tuple(h[:-3]) for h in records.headers] == [headers for _, _, headers in wanted]
     assert all(h[-3][0] == "slotwheel-id" for h in records.headers)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3) | st.integers(0, 1 << 50), max_size=8), st.booleans())
+def test_each_record_has_its_own_id_and_times(dues: list[int], many: bool) -> None:
+    """Few rows and many go different ways; equal times share a header."""
+    sent = [Sent("t", due=due) for due in dues] * (FEW_ROWS if many else 1)
+    added = [
+        [
+            ("slotwheel-id", id_of(one, 7 + number).encode()),
+            ("slotwheel-due-ms", b"%d" % one.due),
+            ("slotwheel-created-ms", b"%d" % (one.due - 1000)),
+        ]
+        for number, one in enumerate(sent)
+    ]
+    assert to_records(rows_of(sent, first_offset=7), MINT).headers == added
 
 
 @settings(deadline=None)

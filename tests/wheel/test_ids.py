@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel.errors import UnknownId
 from slotwheel.wheel.ids import KEY_BYTES, IdMint, MessageId, siphash13
+from slotwheel.wheel.schema import FEW_ROWS
 
 KEY = bytes(range(KEY_BYTES))
 int64s = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -94,9 +95,10 @@ def test_golden_ids() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(int64s, st.integers(0, (1 << 63) - 1)), max_size=20))
-def test_many_are_as_one(keys: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(int64s, st.integers(0, (1 << 63) - 1)), max_size=20), st.booleans())
+def test_many_are_as_one(keys: list[tuple[int, int]], by_column: bool) -> None:
     mint = IdMint("g", KEY)
+    keys *= FEW_ROWS if by_column else 1
     due = np.array([key[0] for key in keys], np.int64)
     offset = np.array([key[1] for key in keys], np.int64)
     texts = mint.many(due, offset)
