@@ -134,16 +134,15 @@ def go(
     quick: bool,
 ) -> bool:
     """Run them in turn and hand each result to ``keep``; false if a Ctrl-C ended it early."""
-    times = {run.name: 1 if quick else run.repeats for run in suite}
-    left_s = sum(run.about_s * times[run.name] for run in suite)
+    if quick:
+        suite = [replace(run, repeats=1) for run in suite]
+    left_s = sum(run.about_s * run.repeats for run in suite)
     for number, run in enumerate(suite, 1):
         left = "" if quick else f"; about {left_s / 60:.0f} min to go"
-        console.print(
-            f"[{number}/{len(suite)}] {run.name}, {times[run.name]} x{left}", markup=False
-        )
+        console.print(f"[{number}/{len(suite)}] {run.name}, {run.repeats} x{left}", markup=False)
         result = Result(run.command(quick=quick))
         try:
-            measure(run, times[run.name], result, quick=quick)
+            measure(run, run.repeats, result, quick=quick)
         except KeyboardInterrupt:
             result.failure = _INTERRUPTED
         # An interruption replaces figures only by figures.
@@ -153,7 +152,7 @@ def go(
             console.print(f"    failed: {result.failure}", markup=False)
         if result.failure == _INTERRUPTED:
             return False
-        left_s -= run.about_s * times[run.name]
+        left_s -= run.about_s * run.repeats
     return True
 
 

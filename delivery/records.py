@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..wheel.ids import IdMint
+from ..wheel.rows import from_numpy
 from ..wheel.schema import FEW_ROWS, Int64s, times
 from .names import CREATED_HEADER, DUE_HEADER, ID_HEADER
 
@@ -46,7 +47,7 @@ def to_records(rows: pa.RecordBatch, mint: IdMint) -> Records:
 
 def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
     due = times(rows, "due")
-    ids = _ids(mint, due, times(rows, "offset"))
+    ids = mint.texts(due, times(rows, "offset")).cast(pa.binary()).to_pylist()
     added: list[list[Header]] = [
         [(ID_HEADER, id_), due_header, created_header]
         for id_, due_header, created_header in zip(
@@ -72,18 +73,11 @@ def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
     return added
 
 
-def _ids(mint: IdMint, due: Int64s, offset: Int64s) -> list[bytes]:
-    if len(due) <= FEW_ROWS:
-        return [text.encode() for text in mint.many(due, offset)]
-    texts: list[bytes] = mint.texts(due, offset).cast(pa.binary()).to_pylist()
-    return texts
-
-
 def _decimals(key: str, values: Int64s) -> Iterable[Header]:
     """A header a row. Many rows of a chunk have the same time: they share one."""
     if len(values) <= FEW_ROWS:
         return [(key, b"%d" % value) for value in values.tolist()]
-    coded = pa.array(values).dictionary_encode()
+    coded = from_numpy(values, pa.int64()).dictionary_encode()
     texts = coded.dictionary.cast(pa.utf8()).cast(pa.binary()).to_pylist()
     different = [(key, text) for text in texts]
     return map(different.__getitem__, coded.indices.to_pylist())

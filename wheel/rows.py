@@ -27,6 +27,7 @@ from .schema import (
     TIME,
     Int64s,
     absent,
+    bounds,
     check_topic,
     distinct,
     sizes,
@@ -155,10 +156,11 @@ def bad_rows(
     """
     bad: dict[int, InvalidMessage] = {}
     due = times(batch, "due")
-    if int(due.min()) < 0:
+    lowest, highest = bounds(due)
+    if lowest < 0:
         for row in np.flatnonzero(due < 0).tolist():
             bad[row] = due_before_1970(int(due[row]))
-    if latest_due_ms is not None and int(due.max()) > latest_due_ms:
+    if latest_due_ms is not None and highest > latest_due_ms:
         for row in np.flatnonzero(due > latest_due_ms).tolist():
             bad[row] = due_beyond_horizon(int(due[row]), latest_due_ms)
     topics = batch.column("topic")
