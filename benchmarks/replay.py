@@ -281,7 +281,7 @@ def _entry(kind: Kind, index: int, base: int, count: int, payload: bytes) -> Ent
 def _write_segment(files: OsFiles, store: bytes, index: int, entries: Sequence[Entry]) -> None:
     writer = SegmentWriter.create(files, SegmentHeader(index, 1 if index > 1 else 0, store))
     for entry in entries:
-        writer.append([entry], index - 1, HEADER_BYTES + len(entry.payload))
+        writer.append([entry], index - 1, HEADER_BYTES + len(entry.payload), 0)
     writer.finish()
     writer.close()
 

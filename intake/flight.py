@@ -324,6 +324,9 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         while time.monotonic() < deadline and not self._idle():
             time.sleep(0.005)
         self._ending.set()
+        with self._lock:
+            for stream in self._streams:
+                stream.look()
         time.sleep(_LAST_WORDS_S)
         shutdown = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
         shutdown.start()

@@ -158,6 +158,8 @@ def decode_entry(buffer: Bytes, where: str, position: int) -> Entry:
     ) = HEADER.unpack_from(view)
     if magic != MAGIC:
         raise Damaged(where, position, expected=f"entry magic {MAGIC!r}", found=repr(magic))
+    if version == 0:  # of a write that went no further, into zeros
+        raise Damaged(where, position + 4, expected="an entry version", found=0)
     if version != ENTRY_VERSION:
         raise UnsupportedVersion(
             f"{where}: unknown version of the entry at byte {position}",

@@ -156,7 +156,9 @@ class Journal:
             epoch = entry.epoch
         if self._writer.size >= self._segment_bytes:
             self._roll()
-        self._writer.append(entries, self._durable_index, self._entry_bytes_max)
+        self._writer.append(
+            entries, self._durable_index, self._entry_bytes_max, self._segment_bytes
+        )
         with self._epochs_lock:
             for entry in entries:
                 self._epochs.append(entry.index, entry.epoch)
@@ -282,11 +284,11 @@ class Journal:
 
     def _new_segment(self) -> SegmentWriter:
         first, epoch = self._last_index + 1, self._epochs.last_epoch
+        header = SegmentHeader(first, epoch, self._store_id, marked=True)
         if not self._spares:
-            return SegmentWriter.create(self._files, SegmentHeader(first, epoch, self._store_id))
+            return SegmentWriter.create(self._files, header)
         path, end_index = self._spares.popleft()
         self._readers.reuse(end_index)
-        header = SegmentHeader(first, epoch, self._store_id, reused=True)
         return SegmentWriter.reuse(self._files, header, path)
 
     def _roll(self) -> None:

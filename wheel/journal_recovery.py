@@ -8,8 +8,9 @@ the checkpoint's floor.
 
 Rules
 - Only consecutive indexes and non-decreasing epochs are taken.
-- An end mark in the last segment is its end, and nothing is torn: what stands behind it is from an
-  earlier life of the file, or of a write of which nothing else is left. It is cut all the same.
+- An end mark in the last segment is its end, and nothing is torn: what stands behind it was written
+  ahead, or is from an earlier life of the file, or of a write of which nothing else is left. It is
+  cut all the same.
 - A segment is created when all before it is durable. So only the last one can have a torn end, and
   its mere name is a witness to all before it.
 - A last segment of at most a header's length that is short or all zeros was never used: a crash hit
@@ -48,7 +49,7 @@ class RecoveryReport:
     """The segment whose end was cut; it is gone if it was cut at position 0."""
     torn_position: int = 0
     torn_bytes: int = 0
-    """All that was cut; in a reused file also what stood there before."""
+    """All that was cut; also what stood there before, or was written ahead."""
 
 
 def recover(

@@ -222,7 +222,7 @@ def late_rows(
 
 def _late_in_piece(piece: Piece, mark: Mark, first: int, upto: int) -> Int64s:
     start = max(0, first - piece.base_offset)
-    stop = min(piece.rows.num_rows, upto + 1 - piece.base_offset)
+    stop = min(piece.count, upto + 1 - piece.base_offset)
     due = piece.due[start:stop]
     if piece.earliest > mark.c or not len(due):
         return np.empty(0, np.int64)

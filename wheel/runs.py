@@ -65,7 +65,7 @@ def source_of_block(block: pa.RecordBatch) -> Source:
 def source_of_piece(piece: Piece, low: int, high: int, first_offset: int = 0) -> Source | None:
     """The rows of a tail piece with ``low <= due < high`` and ``offset >= first_offset``."""
     skip = max(0, first_offset - piece.base_offset)
-    if skip >= piece.rows.num_rows or piece.latest < low or piece.earliest >= high:
+    if skip >= piece.count or piece.latest < low or piece.earliest >= high:
         return None
     due = piece.due[skip:]
     indices = np.flatnonzero((due >= low) & (due < high))
@@ -75,7 +75,7 @@ def source_of_piece(piece: Piece, low: int, high: int, first_offset: int = 0) ->
     keys = piece.due[indices]
     order = np.argsort(keys, kind="stable")  # ties stay in offset order
     indices = indices[order]
-    share = piece.nbytes * len(indices) // piece.rows.num_rows
+    share = piece.nbytes * len(indices) // piece.count
     return Source(keys[order], indices + piece.base_offset, piece, indices, share)
 
 

@@ -105,7 +105,7 @@ class SegmentReader:
         """Whether nothing follows: the file ends there by now, or an end mark says so."""
         if position >= self.handle.size():
             return True
-        if not self.header.reused:
+        if not self.header.marked:
             return False
         return self.handle.pread(FRAME_BYTES, position) == end_mark(self._seed, position)
 

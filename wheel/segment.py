@@ -15,16 +15,18 @@ frame must not be forgeable by content, so its CRC starts from the segment's hea
 random store id) and its own position: a copy of a frame in a payload, in another file or at another
 place is not a frame.
 
-A file that was a segment before may become one again, since overwriting costs the disk much less
-than growing. What it held then lies behind the end of what it holds now, and none of it counts: its
-frames began from another header, and its indexes are lower than any that can follow. So that this
-end can be told from a torn one, an end mark stands there: a frame of an entry of no length.
+Overwriting costs the disk much less than growing: a file that grows has a new size to be synced
+with each write. So a file that was a segment before may become one again, and small writes are
+followed by zeros for those to come. What lies behind the end does not count: frames of an earlier
+life began from another header, and its indexes are lower than any that can follow; zeros are no
+frames. So that this end can be told from a torn one, an end mark stands there: a frame of an entry
+of no length.
 
 Rules
 - Starts are multiples of 8: the first fields of a frame or an entry never straddle a disk sector.
 - A segment is created only when all before it is durable, and takes entries only when its header
   and its name are durable.
-- A closed segment ends with its last entry: what a reused file holds behind it is cut first.
+- A closed segment ends with its last entry: what its file holds behind it is cut first.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ SEGMENT = struct.Struct(
     "Q"  # durable index when the segment was created: first index - 1
     "Q"  # last epoch: the epoch of the entry before the first; 0 if there was none
     "16s"  # store id of the data directory
-    "Q"  # flags: 1 if the file was a segment before, so that an end mark stands behind its entries
+    "Q"  # flags: 1 if there may be an end mark behind its entries, and anything behind that
 )
 SEGMENT_BYTES = SEGMENT.size
 assert SEGMENT_BYTES == 64
@@ -90,7 +92,7 @@ _FRAME_CHECKED = struct.Struct("<QIIQ")  # the position, then bytes 8..24
 PADDING = tuple(bytes(-n % ALIGNMENT) for n in range(ALIGNMENT))
 """``PADDING[length % 8]`` are the zeros after an entry of that length."""
 
-_REUSED = 1
+_MARKED = 1
 _NAME = re.compile(r"^[0-9]{20}\.journal$")
 _SPARE_NAME = re.compile(r"^[0-9]{20}\.spare$")
 
@@ -102,8 +104,8 @@ class SegmentHeader:
     first_index: int
     last_epoch: int
     store_id: bytes
-    reused: bool = False
-    """The file was a segment before: until it is closed, an end mark stands behind its entries."""
+    marked: bool = False
+    """Until it is closed an end mark may stand behind its entries, and anything behind that."""
 
     @property
     def durable_index(self) -> int:
@@ -118,7 +120,7 @@ class SegmentHeader:
             self.durable_index,
             self.last_epoch,
             self.store_id,
-            _REUSED if self.reused else 0,
+            _MARKED if self.marked else 0,
         )
         return struct.pack("<8sHHI", SEGMENT_MAGIC, SEGMENT_VERSION, 0, crc32c(checked)) + checked
 
@@ -154,11 +156,11 @@ class SegmentHeader:
             raise Damaged(path, 12, expected=f"header CRC-32C {crc:08x}", found=f"{actual:08x}")
         if reserved:
             raise Damaged(path, 10, expected="reserved field zero", found=reserved)
-        if flags & ~_REUSED:
-            raise Damaged(path, 56, expected=f"flags {_REUSED} or none", found=flags)
+        if flags & ~_MARKED:
+            raise Damaged(path, 56, expected=f"flags {_MARKED} or none", found=flags)
         if first == 0 or durable != first - 1:
             raise Damaged(path, 24, expected=f"durable index {first - 1}", found=durable)
-        return cls(first, epoch, store_id, flags == _REUSED)
+        return cls(first, epoch, store_id, flags == _MARKED)
 
 
 def encode_frame(seed: int, position: int, entry_length: int, durable: int) -> bytes:
@@ -168,7 +170,7 @@ def encode_frame(seed: int, position: int, entry_length: int, durable: int) -> b
 
 
 def end_mark(seed: int, position: int) -> bytes:
-    """What stands behind the last entry of a reused segment, until the next one takes its place."""
+    """What stands behind the last entry of a segment, until the next one takes its place."""
     return encode_frame(seed, position, 0, 0)
 
 

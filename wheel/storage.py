@@ -242,7 +242,7 @@ class Storage:
             self.spilled = max(self.spilled, plan.checkpoint.next_offset)
             self.tail.drop_below(self.spilled)
             dropped(plan.checkpoint)
-        total = sum(piece.rows.num_rows for piece in plan.pieces)
+        total = sum(piece.count for piece in plan.pieces)
         return SpillReport(rows, total - rows, len(changed), nbytes)
 
     def _take_back(self, seconds: Iterable[int]) -> None:

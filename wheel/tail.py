@@ -3,7 +3,8 @@
 Theory: rows come in entries of any size, from one row up. A batch of one row costs 6 KiB of Arrow
 bookkeeping, so entries are coalesced into *pieces*, level by level (a piece of level n+1 is made of
 ``_FAN`` pieces of level n, up to about 4 MiB). Every row is copied at most three times, and the
-number of pieces stays small however small the entries are.
+number of pieces stays small however small the entries are. Entries of a few rows that are committed
+together are one piece from the start, and not read before somebody asks for their rows.
 
 Rules
 - A piece is immutable. ``pieces`` is a tuple that is replaced, never changed: a reader that holds
@@ -14,13 +15,16 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
+from .files import Bytes
 from .rows import from_numpy, take_rows
 from .schema import ROW, Int64s, bounds, times
+from .smallbatch import Unread, decode
 
 _FAN = 32
 _PIECE_BYTES = 4 << 20
@@ -31,10 +35,10 @@ _SPAN_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive rows of the log. ``rows`` has the PAYLOAD schema."""
+    """Consecutive rows of the log."""
 
     base_offset: int
-    rows: pa.RecordBatch
+    held: pa.RecordBatch | Unread
     due: Int64s
     index: int
     """Index of the last entry in it."""
@@ -51,9 +55,20 @@ class Piece:
         return self.base_offset + len(self.due)
 
     @property
+    def count(self) -> int:
+        return len(self.due)
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The rows, PAYLOAD schema."""
+        return self.held.rows() if isinstance(self.held, Unread) else self.held
+
+    @property
     def cancels(self) -> int:
         """How many of the rows are cancel rows."""
-        return len(self.due) - int(self.rows.column("cancels").null_count)
+        if isinstance(self.held, Unread):
+            return 0
+        return len(self.due) - int(self.held.column("cancels").null_count)
 
     def behind(self, offset: int) -> Piece:
         """The rows from ``offset`` on, of which there is at least one."""
@@ -65,7 +80,7 @@ class Piece:
         return replace(
             self,
             base_offset=offset,
-            rows=self.rows.slice(skip),
+            held=self.rows.slice(skip),
             due=due,
             earliest=earliest,
             latest=latest,
@@ -81,7 +96,7 @@ def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int
     earliest, latest = bounds(due) if len(due) else (_FAR_MS, -_FAR_MS)
     return Piece(
         base_offset=base_offset,
-        rows=rows,
+        held=rows,
         due=due,
         index=index,
         oldest_ms=created_ms,
@@ -92,20 +107,87 @@ def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int
     )
 
 
-def _merge(pieces: list[Piece]) -> Piece:
-    rows = pa.concat_batches([piece.rows for piece in pieces])
+def unread_piece(
+    base_offset: int, payload: Bytes, due: Int64s, index: int, created_ms: int
+) -> Piece:
+    """An entry of a few rows, none of which cancels anything. ``due``: shape (rows,), its own."""
+    earliest, latest = bounds(due)
     return Piece(
-        base_offset=pieces[0].base_offset,
-        rows=rows,
+        base_offset=base_offset,
+        held=Unread((payload,)),
+        due=due,
+        index=index,
+        oldest_ms=created_ms,
+        newest_ms=created_ms,
+        nbytes=len(payload),
+        earliest=earliest,
+        latest=latest,
+    )
+
+
+def _merge(pieces: list[Piece]) -> Piece:
+    batches = list(_read(pieces))
+    rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return replace(
+        _joined(pieces, rows),
         due=times(rows, "due"),
-        index=pieces[-1].index,
-        oldest_ms=pieces[0].oldest_ms,
-        newest_ms=pieces[-1].newest_ms,
         nbytes=rows.get_total_buffer_size(),
-        earliest=min(piece.earliest for piece in pieces),
-        latest=max(piece.latest for piece in pieces),
         level=max(piece.level for piece in pieces) + 1,
     )
+
+
+def _joined(pieces: Sequence[Piece], held: pa.RecordBatch | Unread) -> Piece:
+    return replace(
+        pieces[0],
+        held=held,
+        due=np.concatenate([piece.due for piece in pieces]),
+        index=pieces[-1].index,
+        newest_ms=pieces[-1].newest_ms,
+        nbytes=sum(piece.nbytes for piece in pieces),
+        earliest=min(piece.earliest for piece in pieces),
+        latest=max(piece.latest for piece in pieces),
+    )
+
+
+def _read(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+    """The rows of all; what is unread is read together, as far as it lies together."""
+    waiting: list[Bytes] = []
+    for piece in pieces:
+        if isinstance(piece.held, Unread) and (payloads := piece.held.payloads):
+            waiting += payloads
+            continue
+        if waiting:
+            yield decode(waiting)
+            waiting = []
+        yield piece.rows
+    if waiting:
+        yield decode(waiting)
+
+
+def together(pieces: Sequence[Piece]) -> list[Piece]:
+    """New pieces, of which those that are unread and follow on each other are one."""
+    found: list[Piece] = []
+    run: list[Piece] = []
+    unread: list[Bytes] = []
+
+    def end() -> None:
+        found.extend([_joined(run, Unread(tuple(unread)))] if len(run) > 1 else run)
+
+    for piece in pieces:
+        payloads = piece.held.payloads if isinstance(piece.held, Unread) else ()
+        if not (unread and payloads and _follows(run, piece)):
+            end()
+            run, unread = [], []
+        run.append(piece)
+        unread += payloads
+    end()
+    return found
+
+
+def _follows(run: Sequence[Piece], piece: Piece) -> bool:
+    """Whether a piece may be one with those before it: consecutive, and not too long a time."""
+    joined = run[-1].next_offset == piece.base_offset
+    return joined and piece.newest_ms - run[0].oldest_ms <= _SPAN_MS
 
 
 class Tail:

@@ -32,7 +32,7 @@ from .config import TICK_MS, WheelConfig
 from .due import Chunk, Due
 from .entry import Kind
 from .errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning, Overloaded
-from .files import Files
+from .files import Bytes, Files
 from .ids import IdMint, MessageId
 from .log import Carried, Log, Queued
 from .mark import Marks
@@ -41,12 +41,13 @@ from .producers import SOURCE_PRODUCER
 from .receipt import CancelAnswer, Receipt
 from .recovery import Recovered, configuration, recover
 from .rows import from_numpy, no_cancels
-from .schema import PAYLOAD, TIME, check_input, times
+from .schema import PAYLOAD, TIME, Int64s, check_input, times
+from .smallbatch import encode
 from .spill import Ahead, in_turn
 from .state import Checkpoint, Sent, StateStore, Update
 from .status import Status
 from .storage import SpillPlan, SpillReport, Storage
-from .tail import Piece, Tail, piece_of
+from .tail import Piece, Tail, piece_of, together, unread_piece
 
 _DISK_CHECK_MS = 250
 
@@ -299,24 +300,19 @@ class Wheel:
         *,
         early: bool = False,
     ) -> Future[Receipt]:
-        created = np.full(rows.num_rows, now_ms, np.int64)
-        columns = [
-            rows.column(0),
-            from_numpy(created, TIME),
-            no_cancels(len(created)),
-            *rows.columns[1:],
-        ]
-        payload = pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
         # Copied once, out of whatever buffers the batch came in; journal and tail share the copy.
-        data = payload.serialize()
-        stored = pa.ipc.read_record_batch(data, PAYLOAD)
+        stored: pa.RecordBatch | None = None
+        data: Bytes | None = encode(rows, now_ms)
+        if data is None:
+            data, stored = _by_arrow(rows, now_ms)
+        due = times(rows, "due").copy() if stored is None else times(stored, "due")
         with self._lock:
             _ = self._the_master  # what a standby knows of a producer may be cut again
             if producer:
                 known = self._log.producers.find(producer, sequence)
                 if known is not None:
-                    return self._again(known, stored, early=early)
-            return self._queue(data, stored, now_ms, producer, sequence, early=early).future
+                    return self._again(known, due, early=early)
+            return self._queue(data, due, stored, now_ms, producer, sequence, early=early).future
 
     def _queue_rows(
         self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[tuple[int, int]]
@@ -327,12 +323,15 @@ class Wheel:
         data = payload.serialize()
         with self._lock:
             stored = pa.ipc.read_record_batch(data, PAYLOAD)
-            return self._queue(data, stored, now_ms, cancels=cancels)
+            return self._queue(
+                memoryview(data), times(stored, "due"), stored, now_ms, cancels=cancels
+            )
 
     def _queue(
         self,
-        data: pa.Buffer,
-        rows: pa.RecordBatch,
+        data: Bytes,
+        due: Int64s,
+        rows: pa.RecordBatch | None,
         now_ms: int,
         producer: int = 0,
         sequence: int = -1,
@@ -340,21 +339,27 @@ class Wheel:
         *,
         early: bool = False,
     ) -> Carried:
-        """Under the lock. Errors: ``NotMaster``, ``Overloaded``."""
+        """Under the lock. ``rows``: None when they are read later (``encode``).
+
+        Errors: ``NotMaster``, ``Overloaded``.
+        """
         _ = self._the_master
         self._check_room(now_ms)
         self._tell_config()
         queued = self._log.queue(
             Kind.ROWS,
-            memoryview(data),
-            count=rows.num_rows,
+            data,
+            count=len(due),
             producer=producer,
             sequence=sequence,
             created_ms=now_ms,
         )
         entry = queued.entry
-        queued.piece = piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
-        receipt = Receipt(entry.base_offset, entry.count, now_ms, piece.due)
+        if rows is None:
+            queued.piece = unread_piece(entry.base_offset, data, due, entry.index, now_ms)
+        else:
+            queued.piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
+        receipt = Receipt(entry.base_offset, entry.count, now_ms, due)
         carried = self._wait_for(queued, receipt, early=early)
         queued.cancels = [
             (due, target, entry.base_offset + row) for row, (due, target) in enumerate(cancels)
@@ -368,12 +373,12 @@ class Wheel:
         queued.callers.append(carried)
         return carried
 
-    def _again(self, known: Sent, rows: pa.RecordBatch, *, early: bool) -> Future[Receipt]:
+    def _again(self, known: Sent, due: Int64s, *, early: bool) -> Future[Receipt]:
         """The answer to an entry that is here already: the first one's, once it is committed."""
-        if known.count != rows.num_rows:
+        if known.count != len(due):
             raise InvalidBatch(
                 f"sequence {known.sequence} was used before for another batch",
-                got=f"{rows.num_rows} rows",
+                got=f"{len(due)} rows",
                 limit=f"{known.count} rows",
                 remedy="Give every batch a sequence of its own",
             )
@@ -385,9 +390,7 @@ class Wheel:
                 receipt = waiting.callers[0].receipt
                 return (same or [self._wait_for(waiting, receipt, early=early)])[0].future
         future: Future[Receipt] = Future()
-        future.set_result(
-            Receipt(known.base_offset, known.count, known.created, times(rows, "due"))
-        )
+        future.set_result(Receipt(known.base_offset, known.count, known.created, due))
         return future
 
     def _full(self) -> bool:
@@ -438,7 +441,7 @@ class Wheel:
         done = self._log.committed(index)
         if not done:
             return
-        pieces = [queued.piece for queued in done if queued.piece is not None]
+        pieces = together([queued.piece for queued in done if queued.piece is not None])
         tail = self._storage.tail
         while True:
             before = tail.pieces
@@ -465,7 +468,7 @@ class Wheel:
                 self._cancels.committed(due, target, own)
             self._cancel_rows += len(queued.cancels)
         if pieces:
-            self._rows += sum(piece.rows.num_rows for piece in pieces)
+            self._rows += sum(piece.count for piece in pieces)
             if self._master is not None:
                 self._master.committed(min(piece.earliest for piece in pieces))
 
@@ -575,7 +578,7 @@ class Wheel:
             index=index,
             epoch=self._log.journal.epochs.epoch_at(index) or 0,
             next_offset=next_offset,
-            rows=self._rows - sum(piece.rows.num_rows for piece in stay),
+            rows=self._rows - sum(piece.count for piece in stay),
             cancels=self._cancel_rows - sum(piece.cancels for piece in stay),
             marks=self._committed_marks,
             config=self._configuration,
@@ -636,7 +639,7 @@ class Wheel:
                 commit_index=log.commit_index,
                 checkpoint_index=self._checkpoint.index,
                 held_topics=sorted(now.copies),
-                tail_rows=sum(piece.rows.num_rows for piece in storage.tail.pieces),
+                tail_rows=sum(piece.count for piece in storage.tail.pieces),
                 tail_bytes=storage.tail.nbytes,
                 queued_bytes=log.queued_bytes,
                 slot_files=len(storage.catalog),
@@ -659,3 +662,16 @@ class Wheel:
         self._log.journal.close()
         self._storage.close()
         self._state.close()
+
+
+def _by_arrow(rows: pa.RecordBatch, created_ms: int) -> tuple[memoryview, pa.RecordBatch]:
+    """The payload of checked rows (INPUT schema), and the rows in it."""
+    created = np.full(rows.num_rows, created_ms, np.int64)
+    columns = [
+        rows.column(0),
+        from_numpy(created, TIME),
+        no_cancels(len(created)),
+        *rows.columns[1:],
+    ]
+    data = pa.RecordBatch.from_arrays(columns, schema=PAYLOAD).serialize()
+    return memoryview(data), pa.ipc.read_record_batch(data, PAYLOAD)

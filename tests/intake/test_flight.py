@@ -15,7 +15,7 @@ import pytest
 from pyarrow import flight
 
 from slotwheel.intake.flight import FlightIntake
-from slotwheel.wheel.errors import AddressInUse, InvalidMessage, Overloaded
+from slotwheel.wheel.errors import AddressInUse, InvalidMessage, NotRunning, Overloaded
 from slotwheel.wheel.protocol import (
     IN_FLIGHT_MAX,
     AppendCommand,
@@ -82,6 +82,18 @@ def test_receipts_come_in_order_with_checks(server: FlightIntake, wheel: FakeWhe
         expected = wheel.mint.checks(due, np.arange(base, base + count, dtype=np.int64))
         assert answer.checks.tolist() == expected.tolist()
         base += count
+    exchange.close()
+
+
+def test_who_is_committed_first_still_is_answered_in_order(
+    server: FlightIntake, wheel: FakeWheel
+) -> None:
+    commits_s = iter((0.4, 0.0, 0.2, 0.0))
+    wheel.before_append = lambda _rows: setattr(wheel, "commit_s", next(commits_s))
+    exchange = Exchange(server).begin()
+    for sequence in range(4):
+        exchange.send(rows(b"x"), sequence)
+    assert [exchange.answer().sequence for _ in range(4)] == [0, 1, 2, 3]
     exchange.close()
 
 
@@ -347,5 +359,12 @@ def test_end_does_not_wait_for_commits_that_never_come(wheel: FakeWheel) -> None
     for sequence in range(IN_FLIGHT_MAX):
         waiting.send(rows(b"x"), sequence)
     eventually(lambda: len(wheel.batches) == IN_FLIGHT_MAX)
-    server.close()
+    ending = threading.Thread(target=server.close)
+    ending.start()
+    for sequence in range(IN_FLIGHT_MAX):
+        answer = waiting.answer()
+        assert isinstance(answer, Refused)
+        assert answer.sequence == sequence
+        assert type(answer.error) is NotRunning
+    ending.join(30)
     assert not server._streams

@@ -54,7 +54,7 @@ def test_the_configuration_is_found_in_a_later_segment(tmp_path: Path) -> None:
     for entry in (Entry(Kind.MARK, 1, 7, 0, 0, 0, -1, Marks().encode()), said):
         header = SegmentHeader(entry.index, 1, bytes(16))
         writer = SegmentWriter.create(files, header)
-        writer.append([entry], entry.index - 1, 1_000)
+        writer.append([entry], entry.index - 1, 1_000, 0)
         writer.finish()
         writer.close()
     files.close()

@@ -47,7 +47,7 @@ def use_again(file: File, *, renamed: bool = True) -> None:
     path.rename(spare)
     with spare.open("r+b") as stream:
         size = os.fstat(stream.fileno()).st_size
-        stream.write(SegmentHeader(file.first + 10_000, 1, bytes(16), reused=True).encode())
+        stream.write(SegmentHeader(file.first + 10_000, 1, bytes(16), marked=True).encode())
         stream.write(b"\xff" * (size - stream.tell()))
     if renamed:
         spare.rename(path.with_name(f"{file.first + 10_000:020d}.journal"))

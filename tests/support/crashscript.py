@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
-from slotwheel.wheel import tail
+from slotwheel.wheel import smallbatch, tail
 from support.crashfs import Mode
 from support.crashlife import POISON, PowerCut, Steps, World
 
@@ -91,8 +92,12 @@ def _spill_old(w: World) -> None:
         w.spill()
 
 
+@patch.object(smallbatch, "_TEMPLATE", None)
 def _spill_while_rows_come_in(w: World) -> None:
-    """Rows are committed while the slot files are written, and the tail joins its pieces."""
+    """Rows are committed while the slot files are written, and the tail joins its pieces.
+
+    Each entry is a piece of its own, as those are that Arrow writes: with headers, say.
+    """
     storage: Any = w.wheel._storage
     make_durable = storage._make_durable
 

@@ -105,7 +105,8 @@ def test_golden_bytes(name: str) -> None:
 def test_every_flipped_bit_is_seen(name: str) -> None:
     data = (GOLDEN / name).read_bytes()
     for bit in range(len(data) * 8):
-        expected = UnsupportedVersion if bit // 8 in (4, 5) else Damaged
+        # The version is 1: without its lowest bit there is none.
+        expected = UnsupportedVersion if bit // 8 in (4, 5) and bit != 32 else Damaged
         with pytest.raises(expected, match="some/file"):
             decode_entry(flipped(data, bit), "some/file", 0)
 

@@ -14,10 +14,19 @@ from slotwheel.wheel.entry import Kind
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SyncFailed
 from slotwheel.wheel.files import Files, OsFiles
 from slotwheel.wheel.scan import walk
-from slotwheel.wheel.segment import SEGMENT_BYTES
+from slotwheel.wheel.segment import FRAME_BYTES, SEGMENT_BYTES
 from support.crashfs import CrashFiles
-from support.journals import entry, load, open_journal, payloads, store, write_journal
+from support.journals import (
+    SEGMENT_BYTES_MAX,
+    entry,
+    load,
+    open_journal,
+    payloads,
+    store,
+    write_journal,
+)
 
+FIRST = "journal/00000000000000000001.journal"
 ENTRY_SPACE = 192  # of an entry of the default size, with frame and padding
 
 
@@ -197,16 +206,17 @@ def test_files_that_are_no_segments_are_left_alone(files: Files) -> None:
 
 
 def test_a_full_disk_at_any_byte_leaves_the_journal_usable() -> None:
-    for room in range(0, 3 * ENTRY_SPACE, 7):
+    for room in range(0, 4 * ENTRY_SPACE + SEGMENT_BYTES + FRAME_BYTES - SEGMENT_BYTES_MAX, 7):
         files = CrashFiles()
         journal, _, _ = open_journal(files)
         journal.append([entry(1)])
         size = journal.bytes
+        ahead = len(files.content(FIRST)) - size
         files.free = room
         with pytest.raises(OSError, match="No space") as full:
             journal.append([entry(2), entry(3), entry(4)])
         assert full.value.errno == errno.ENOSPC
-        assert (journal.last_index, journal.bytes, files.free) == (1, size, room)
+        assert (journal.last_index, journal.bytes, files.free) == (1, size, room + ahead)
         files.free = 10_000
         journal.append([entry(2, 50, salt=1)])
         journal.sync()
@@ -222,7 +232,7 @@ def test_a_failed_append_never_comes_back_after_a_power_cut() -> None:
     files = CrashFiles()
     journal, _, _ = open_journal(files)
     journal.append([entry(1)])
-    files.free = 2 * ENTRY_SPACE
+    files.free = ENTRY_SPACE
     with pytest.raises(OSError, match="No space"):
         journal.append([entry(2), entry(3), entry(4)])
     for mode in ("durable", "live"):
@@ -233,7 +243,7 @@ def test_junk_that_could_not_be_cut_is_cut_before_the_next_append() -> None:
     files = CrashFiles()
     journal, _, _ = open_journal(files)
     journal.append([entry(1)])
-    files.free = 2 * ENTRY_SPACE
+    files.free = ENTRY_SPACE
     files.fail_next("truncate", OSError(errno.EIO, "truncate"))
     files.fail_next("truncate", OSError(errno.EIO, "truncate again"))
     with pytest.raises(OSError, match="No space"):
@@ -243,7 +253,7 @@ def test_junk_that_could_not_be_cut_is_cut_before_the_next_append() -> None:
         journal.append([entry(2, 20)])
     journal.append([entry(2, 20)])
     assert payloads(open_journal(files)[1]) == payloads([entry(1), entry(2, 20)])
-    assert len(files.content("journal/00000000000000000001.journal")) == journal.bytes
+    assert not any(files.content(FIRST)[journal.bytes + FRAME_BYTES :])
 
 
 @pytest.mark.parametrize("operation", ["open", "create", "truncate", "pwrite"])

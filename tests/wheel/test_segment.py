@@ -33,7 +33,7 @@ HEADER = SegmentHeader(first_index=42, last_epoch=3, store_id=STORE)
 SEED = HEADER.seed
 
 
-REUSED = replace(HEADER, reused=True)
+REUSED = replace(HEADER, marked=True)
 
 
 def test_header_round_trip() -> None:
@@ -148,4 +148,4 @@ def test_golden_segment_in_a_reused_file() -> None:
     assert [one.durable for one in found] == [141, 142]
     assert content[found[-1].end :].startswith(b"SWFR")
     assert content[found[-1].end + FRAME_BYTES :].endswith(bytes(entry(44, 100).payload) + bytes(4))
-    assert SegmentHeader.decode(content, "x") == SegmentHeader(142, 1, STORE, reused=True)
+    assert SegmentHeader.decode(content, "x") == SegmentHeader(142, 1, STORE, marked=True)
