@@ -111,6 +111,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._streams: set[AppendStream] = set()
+        self._cut: set[AppendStream] = set()  # their connections are, and they are about to end
         self._actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             HELLO: self._hello,
             CANCEL: self._cancel,
@@ -158,6 +159,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             finally:
                 with self._lock:
                     self._streams.discard(stream)
+                    self._cut.discard(stream)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with _as_flight_errors():
@@ -313,7 +315,9 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             quiet[stream.peer] = min(stream.quiet_s, quiet.get(stream.peer, stream.quiet_s))
         peer = max(quiet, key=lambda one: quiet[one])
         if quiet[peer] >= self._quiet_s and cut_connections(self.port, peer):
-            self._streams = {stream for stream in self._streams if stream.peer != peer}
+            cut = {stream for stream in self._streams if stream.peer == peer}
+            self._streams -= cut
+            self._cut |= cut
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take nothing more, answer what was read (for ``grace_s`` at most), and end."""
@@ -325,7 +329,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             time.sleep(0.005)
         self._ending.set()
         with self._lock:
-            for stream in self._streams:
+            for stream in self._streams | self._cut:
                 stream.look()
         time.sleep(_LAST_WORDS_S)
         shutdown = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)

@@ -4,17 +4,20 @@ Rules
 - Memory is bounded by one entry: a segment is never held as a whole, and an entry handed on keeps
   nothing alive but its own bytes.
 - A length is checked against the limit and the file's size before anything is allocated.
+- A running node may be writing the file: it ends where it ends by now, or where an end mark stands
+  by now, not where it did when it was opened.
 - Whatever is wrong with the bytes is ``Damaged`` here. Whether it is a torn end is not for one
   segment to say: see ``journal_recovery.py``. An ``OSError`` passes through.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .entry import Entry, decode_entry
-from .errors import Damaged
+from .errors import Damaged, UnsupportedVersion
 from .files import Files, Handle
 from .segment import (
     ALIGNMENT,
@@ -33,6 +36,7 @@ ENTRY_BYTES_MAX = 256 * 1024 * 1024
 """What ``walk`` takes for a sane entry when it is not told the node's own limit."""
 
 _WINDOW_BYTES = 1024 * 1024
+_LOOK_AGAIN_S = (0.0, 0.001, 0.01)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class SegmentReader:
         start = position + FRAME_BYTES
         end = start + padded(length)
         if end > self.size:
+            self.size = self.handle.size()  # a running node has gone on
+        if end > self.size:
             raise Damaged(
                 self.path,
                 position,
@@ -100,6 +106,30 @@ class SegmentReader:
                 self.path, start + length, expected="zeros as padding", found=data[length:].hex()
             )
         return Located(position, end, durable, entry)
+
+    def entry_or_end(self, position: int) -> Located | None:
+        """As ``entry``; None when nothing follows. For a file that a node may be writing meanwhile:
+        what looks damaged at first is looked at again, as it may have been written only in part.
+        """
+        pauses_s = iter(_LOOK_AGAIN_S)
+        while True:
+            try:
+                return self.entry(position)
+            except Damaged:
+                if self.ends_at(position):
+                    return None
+                pause_s = next(pauses_s, None)
+                if pause_s is None:
+                    raise
+            time.sleep(pause_s)
+
+    def is_whole(self, position: int) -> bool:
+        """Whether an entry can be read there."""
+        try:
+            self.entry(position)
+        except (Damaged, UnsupportedVersion):
+            return False
+        return True
 
     def ends_at(self, position: int) -> bool:
         """Whether nothing follows: the file ends there by now, or an end mark says so."""
@@ -157,11 +187,11 @@ def walk(files: Files, path: str, *, entry_bytes_max: int = ENTRY_BYTES_MAX) -> 
         epoch = reader.header.last_epoch
         while position < reader.size:
             try:
-                located = reader.entry(position)
+                located = reader.entry_or_end(position)
+                if located is None:
+                    return
                 check_order(path, located, index, epoch)
             except Damaged:
-                if reader.ends_at(position):
-                    return
                 files.open(path).close()  # not there: it was dropped, and serves as another one
                 raise
             yield located

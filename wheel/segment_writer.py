@@ -155,6 +155,9 @@ class SegmentWriter:
             if isinstance(error, OSError):
                 with contextlib.suppress(OSError):  # else the next append tries again
                     self._cut_junk()
+                if ahead and not self._junk_behind_end:  # without the zeros there may be room
+                    self.append(entries, durable, entry_bytes_max, 0)
+                    return
             raise
         self.size = end
 

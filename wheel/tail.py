@@ -4,7 +4,7 @@ Theory: rows come in entries of any size, from one row up. A batch of one row co
 bookkeeping, so entries are coalesced into *pieces*, level by level (a piece of level n+1 is made of
 ``_FAN`` pieces of level n, up to about 4 MiB). Every row is copied at most three times, and the
 number of pieces stays small however small the entries are. Entries of a few rows that are committed
-together are one piece from the start, and not read before somebody asks for their rows.
+together are one piece from the start, and are not read before somebody asks for their rows.
 
 Rules
 - A piece is immutable. ``pieces`` is a tuple that is replaced, never changed: a reader that holds
@@ -15,7 +15,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +24,7 @@ import pyarrow as pa
 from .files import Bytes
 from .rows import from_numpy, take_rows
 from .schema import ROW, Int64s, bounds, times
-from .smallbatch import Unread, decode
+from .smallbatch import Part, Unread
 
 _FAN = 32
 _PIECE_BYTES = 4 << 20
@@ -44,7 +44,8 @@ class Piece:
     """Index of the last entry in it."""
     oldest_ms: int
     newest_ms: int
-    nbytes: int
+    size: int
+    """Bytes of ``held`` when it is rows."""
     earliest: int
     """The lowest due time in it, in ms; ``latest`` the highest."""
     latest: int
@@ -64,10 +65,15 @@ class Piece:
         return self.held.rows() if isinstance(self.held, Unread) else self.held
 
     @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return self.held.nbytes if isinstance(self.held, Unread) else self.size
+
+    @property
     def cancels(self) -> int:
         """How many of the rows are cancel rows."""
         if isinstance(self.held, Unread):
-            return 0
+            return self.held.cancels
         return len(self.due) - int(self.held.column("cancels").null_count)
 
     def behind(self, offset: int) -> Piece:
@@ -81,6 +87,7 @@ class Piece:
             self,
             base_offset=offset,
             held=self.rows.slice(skip),
+            size=self.nbytes,
             due=due,
             earliest=earliest,
             latest=latest,
@@ -101,7 +108,7 @@ def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int
         index=index,
         oldest_ms=created_ms,
         newest_ms=created_ms,
-        nbytes=rows.get_total_buffer_size(),
+        size=rows.get_total_buffer_size(),
         earliest=earliest,
         latest=latest,
     )
@@ -114,80 +121,74 @@ def unread_piece(
     earliest, latest = bounds(due)
     return Piece(
         base_offset=base_offset,
-        held=Unread((payload,)),
+        held=Unread((payload,), len(payload)),
         due=due,
         index=index,
         oldest_ms=created_ms,
         newest_ms=created_ms,
-        nbytes=len(payload),
+        size=0,
         earliest=earliest,
         latest=latest,
     )
 
 
-def _merge(pieces: list[Piece]) -> Piece:
-    batches = list(_read(pieces))
-    rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-    return replace(
-        _joined(pieces, rows),
-        due=times(rows, "due"),
-        nbytes=rows.get_total_buffer_size(),
-        level=max(piece.level for piece in pieces) + 1,
-    )
+def _merge(pieces: Sequence[Piece]) -> Piece:
+    """One piece of the next level. What is unread stays so: who commits does not wait for it."""
+    level = max(piece.level for piece in pieces) + 1
+    if any(isinstance(piece.held, Unread) for piece in pieces):
+        return replace(_unread(pieces), level=level)
+    rows = pa.concat_batches([piece.held for piece in pieces])
+    due = times(rows, "due")
+    return replace(_joined(pieces, rows, due), size=rows.get_total_buffer_size(), level=level)
 
 
-def _joined(pieces: Sequence[Piece], held: pa.RecordBatch | Unread) -> Piece:
+def _unread(pieces: Sequence[Piece]) -> Piece:
+    parts = [part for piece in pieces for part in _parts(piece)]
+    nbytes = sum(piece.nbytes for piece in pieces)
+    held = Unread(parts, nbytes, sum(piece.cancels for piece in pieces))
+    return _joined(pieces, held, np.concatenate([piece.due for piece in pieces]))
+
+
+def _parts(piece: Piece) -> Sequence[Part]:
+    return piece.held.parts if isinstance(piece.held, Unread) else (piece.held,)
+
+
+def _joined(pieces: Sequence[Piece], held: pa.RecordBatch | Unread, due: Int64s) -> Piece:
     return replace(
         pieces[0],
         held=held,
-        due=np.concatenate([piece.due for piece in pieces]),
+        due=due,
         index=pieces[-1].index,
         newest_ms=pieces[-1].newest_ms,
-        nbytes=sum(piece.nbytes for piece in pieces),
         earliest=min(piece.earliest for piece in pieces),
         latest=max(piece.latest for piece in pieces),
     )
-
-
-def _read(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
-    """The rows of all; what is unread is read together, as far as it lies together."""
-    waiting: list[Bytes] = []
-    for piece in pieces:
-        if isinstance(piece.held, Unread) and (payloads := piece.held.payloads):
-            waiting += payloads
-            continue
-        if waiting:
-            yield decode(waiting)
-            waiting = []
-        yield piece.rows
-    if waiting:
-        yield decode(waiting)
 
 
 def together(pieces: Sequence[Piece]) -> list[Piece]:
     """New pieces, of which those that are unread and follow on each other are one."""
     found: list[Piece] = []
     run: list[Piece] = []
-    unread: list[Bytes] = []
-
-    def end() -> None:
-        found.extend([_joined(run, Unread(tuple(unread)))] if len(run) > 1 else run)
-
     for piece in pieces:
-        payloads = piece.held.payloads if isinstance(piece.held, Unread) else ()
-        if not (unread and payloads and _follows(run, piece)):
-            end()
-            run, unread = [], []
+        if run and not _follows(run, piece):
+            found.append(_one(run))
+            run = []
         run.append(piece)
-        unread += payloads
-    end()
-    return found
+    return [*found, _one(run)] if run else found
+
+
+def _one(run: Sequence[Piece]) -> Piece:
+    return run[0] if len(run) == 1 else _unread(run)
 
 
 def _follows(run: Sequence[Piece], piece: Piece) -> bool:
-    """Whether a piece may be one with those before it: consecutive, and not too long a time."""
-    joined = run[-1].next_offset == piece.base_offset
-    return joined and piece.newest_ms - run[0].oldest_ms <= _SPAN_MS
+    """Whether a piece may be one with those before it: all unread, and not too long a time."""
+    return (
+        isinstance(run[-1].held, Unread)
+        and isinstance(piece.held, Unread)
+        and run[-1].next_offset == piece.base_offset
+        and piece.newest_ms - run[0].oldest_ms <= _SPAN_MS
+    )
 
 
 class Tail:

@@ -152,7 +152,7 @@ def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) 
                 is_end = reader.ends_at(position)
                 if is_end and following is None:
                     return
-                if not is_end and _is_whole(reader, position):
+                if not is_end and reader.is_whole(position):
                     continue
                 if log.next_index > durable:
                     if not is_end:
@@ -173,14 +173,6 @@ def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) 
         _check_order(item, located, log)
         _check_content(item, located, log)
         position = located.end
-
-
-def _is_whole(reader: SegmentReader, position: int) -> bool:
-    try:
-        reader.entry(position)
-    except (Damaged, UnsupportedVersion):
-        return False
-    return True
 
 
 def _check_order(item: Checked, located: Located, log: _Log) -> None:

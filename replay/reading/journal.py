@@ -129,8 +129,11 @@ class _Segment:
         stop = reader.size if span.stop < 0 else span.stop
         durable = reader.header.durable_index
         while position < stop:
+            located = None
             try:
-                located = reader.entry(position)
+                located = reader.entry_or_end(position)
+                if located is None:
+                    return
                 entry = located.entry
                 if expected >= 0 and entry.index != expected:
                     yield from self._break(position, f"index {expected}", entry.index)
@@ -139,12 +142,13 @@ class _Segment:
                 rows = decode_rows(entry, self._file.path) if entry.kind is Kind.ROWS else None
                 other = None if rows is not None else self._other(entry)
             except (Damaged, UnsupportedVersion) as error:
-                if reader.ends_at(position):
-                    return
                 if self._is_gone(reader):
                     self._note = _GONE
                     return
                 following = reader.next_frame(position)
+                # Was it being written, then all before what was found behind it is written now.
+                if located is None and self._file.is_last and reader.is_whole(position):
+                    continue
                 may_be_torn = self._file.is_last and isinstance(error, Damaged)
                 if (
                     may_be_torn

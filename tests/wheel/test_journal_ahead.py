@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from slotwheel.replay.problems import Problem
+from slotwheel.replay.reading.files import JOURNAL, File
+from slotwheel.replay.reading.journal import read_journal
 from slotwheel.wheel.files import Files, OsFiles
 from slotwheel.wheel.journal import Journal
-from slotwheel.wheel.scan import walk
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.scan import SegmentReader, walk
 from slotwheel.wheel.segment import FRAME_BYTES, SEGMENT_BYTES, SegmentHeader
+from slotwheel.wheel.smallbatch import encode
+from slotwheel.wheel.verify_journal import verify_journal
 from support.crashfs import CrashFiles
 from support.journals import entry, flipped, load, open_journal, payloads, store
 
 AHEAD = 256 << 10
 FIRST = "journal/00000000000000000001.journal"
 SPACE = 192
+NOW = 1_700_000_000_000
 LARGE = 40_000
 OPTIONS = {"segment_bytes": 1 << 20, "entry_bytes_max": 1 << 20}
 
@@ -134,3 +144,88 @@ def test_a_flipped_bit_in_what_was_written_ahead_is_nothing(files: Files) -> Non
         store(files, FIRST, flipped(content, place * 8))
         _, got, report = open_journal(files, **OPTIONS)
         assert (len(got), report.torn_path) == (1, None)
+
+
+def test_without_room_for_the_zeros_the_entry_is_written_all_the_same() -> None:
+    files = CrashFiles()
+    journal = new(files)
+    files.free = 100_000
+    for index in range(1, 4):
+        add(journal)
+        assert length(files) == journal.bytes
+        assert journal.last_index == index
+    files.free = SPACE - 1
+    with pytest.raises(OSError, match="No space"):
+        add(journal)
+    assert (journal.last_index, files.free) == (3, SPACE - 1)
+    files.free = 1 << 20
+    add(journal)
+    assert length(files) == journal.bytes + FRAME_BYTES + AHEAD
+    assert len(open_journal(files, **OPTIONS)[1]) == 4
+
+
+def test_a_reader_follows_a_node_beyond_what_was_written_ahead(files: Files) -> None:
+    """No entry is damaged because the file ended within it when it was opened."""
+    journal = new(files)
+    add(journal)
+    walking = walk(files, FIRST)
+    first = next(walking)
+    end = length(files)
+    while journal.bytes <= end + 10_000:
+        add(journal, 1000)
+    assert [first.entry.index, *(one.entry.index for one in walking)] == [
+        *range(1, journal.last_index + 1)
+    ]
+
+
+def test_an_entry_written_between_two_looks(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end mark was read where the entry is when it is asked for again."""
+    journal = new(files)
+    add(journal)
+    ends_at = SegmentReader.ends_at
+    late = iter(range(2))
+
+    def written_meanwhile(reader: SegmentReader, position: int) -> bool:
+        if next(late, None) is not None:
+            journal.append([entry(journal.last_index + n) for n in (1, 2)])
+        return ends_at(reader, position)
+
+    monkeypatch.setattr(SegmentReader, "ends_at", written_meanwhile)
+    assert [one.entry.index for one in walk(files, FIRST)] == [1, 2, 3, 4, 5]
+
+
+def test_those_who_look_at_a_running_nodes_journal_find_no_fault(tmp_path: Path) -> None:
+    """`verify`, `inspect` and the proof, over and over, beside a node that writes."""
+    files = OsFiles(tmp_path)
+    journal = open_journal(files, segment_bytes=1 << 22, entry_bytes_max=1 << 20)[0]
+    rows: Any = [NOW] * 10, ["t"] * 10, [None] * 10, [None] * 10, [b"v" * 20] * 10, [[]] * 10
+    payload = encode(from_columns(*rows), NOW) or b""
+    over = threading.Event()
+
+    def write(groups: int) -> None:
+        for _ in range(groups):
+            first = journal.last_index + 1
+            journal.append([replace(entry(first + n), payload=payload) for n in range(3)])
+            journal.sync()
+            if over.is_set():
+                return
+
+    write(1)
+    writing = threading.Thread(target=write, args=(20_000,))
+    writing.start()
+    try:
+        last = 0
+        for _ in range(5):
+            items = list(verify_journal(files, lambda: None))
+            assert [fault for item in items for fault in item.faults] == []
+            names = files.list("journal")
+            for name in names:
+                path = f"journal/{name}"
+                last = max([last, *(one.entry.index for one in walk(files, path))])
+                file = File(0, JOURNAL, str(tmp_path / path), name, 0, is_last=name == names[-1])
+                found = list(read_journal(file))
+                assert [event for event in found if isinstance(event, Problem)] == []
+    finally:
+        over.set()
+        writing.join()
+    assert 100 < last <= journal.last_index

@@ -54,6 +54,23 @@ def plain(count: int, size: int = 10) -> pa.RecordBatch:
     return batch_of([(NOW + n, f"t{n % 3}", None, None, b"v" * size) for n in range(count)])
 
 
+@given(st.lists(row, min_size=2, max_size=20), st.data())
+def test_the_same_rows_whatever_their_buffers_hold_besides(rows: list[Any], data: Any) -> None:
+    """A slice is sent with what its buffers hold behind it, in part; junk stands behind bitmaps."""
+    start = data.draw(st.integers(0, len(rows) - 1))
+    part = batch_of(rows).slice(start, data.draw(st.integers(1, len(rows) - start)))
+    for batch in (received(part), part):
+        checked = check_input(batch, CONFIG, NOW)
+        payload = encode(checked, 7)
+        if payload is None:
+            assert start > 0
+            continue
+        found = decode([payload])
+        found.validate(full=True)
+        assert found.select(INPUT.names).to_pylist() == checked.to_pylist()
+        assert found.equals(decode([by_arrow(checked, 7)]))
+
+
 @given(st.lists(row, min_size=1, max_size=FEW_ROWS), st.integers(0, 1 << 45))
 def test_the_same_bytes_as_arrow(rows: list[Any], created_ms: int) -> None:
     batch = check_input(received(batch_of(rows)), CONFIG, NOW)
@@ -105,7 +122,8 @@ def test_many_are_read_as_one(batches: list[list[Any]]) -> None:
 
 def test_rows_asked_for_by_many_at_once() -> None:
     for _ in range(50):
-        unread = Unread([encode(plain(2), NOW) or b""] * 8)
+        payload = encode(plain(2), NOW) or b""
+        unread = Unread([payload] * 8, 8 * len(payload))
         found: list[int] = []
         gate = threading.Barrier(4)
 
@@ -119,7 +137,8 @@ def test_rows_asked_for_by_many_at_once() -> None:
         for thread in threads:
             thread.join()
         assert found == [16] * 4
-        assert unread.payloads == ()
+        assert [isinstance(part, bytes) for part in unread.parts] == [False]  # they are let go of
+        assert unread.nbytes == unread.rows().get_total_buffer_size() < 8 * len(payload)
 
 
 def piece_at(offset: int, count: int = 1, created_ms: int = NOW, *, read: bool = False) -> Piece:
@@ -134,9 +153,9 @@ def piece_at(offset: int, count: int = 1, created_ms: int = NOW, *, read: bool =
 def test_those_committed_together_are_one_piece() -> None:
     pieces = together([piece_at(0, 2), piece_at(2), piece_at(3, 4)])
     assert [(p.base_offset, p.count, p.index) for p in pieces] == [(0, 7, 3)]
+    assert pieces[0].nbytes == sum(piece_at(0, n).nbytes for n in (2, 1, 4))
     assert pieces[0].due.tolist() == times(pieces[0].rows, "due").tolist()
     assert (pieces[0].earliest, pieces[0].latest) == (NOW, NOW + 3)
-    assert pieces[0].nbytes == sum(piece_at(0, n).nbytes for n in (2, 1, 4))
 
 
 def test_what_does_not_follow_stays_apart() -> None:
@@ -164,8 +183,40 @@ def test_pieces_grow_together_whoever_was_read() -> None:
         pieces = Tail.grown(tuple(pieces), together([new]))
     assert len(pieces) < 20
     assert [row for p in pieces for row in p.rows.column("value").to_pylist()] == [b"v" * 10] * 200
+    assert pieces[0].due.tolist() == times(pieces[0].rows, "due").tolist()
     assert pieces[0].behind(3).rows.num_rows == pieces[0].count - 3
     assert sum(piece.cancels for piece in pieces) == 0
+
+
+def test_who_commits_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(_payloads: Any) -> Any:
+        raise AssertionError("a commit waited for rows to be read")
+
+    pieces: list[Piece] = []
+    with monkeypatch.context() as within:
+        within.setattr(smallbatch, "decode", never)
+        for offset in range(0, 3000, 3):
+            new = together([piece_at(offset), piece_at(offset + 1, 2)])
+            pieces = Tail.grown(tuple(pieces), new)
+    assert len(pieces) < 70
+    assert sum(piece.rows.num_rows for piece in pieces) == 3000
+
+
+def test_cancel_rows_are_counted_among_what_is_unread() -> None:
+    cancelling = with_cancel(piece_at(0, 3, read=True))
+    pieces: list[Piece] = []
+    for piece in [cancelling, *(piece_at(offset) for offset in range(3, 40))]:
+        pieces = Tail.grown(tuple(pieces), [piece])
+    assert isinstance(pieces[0].held, Unread)
+    assert [piece.cancels for piece in pieces] == [1, *[0] * (len(pieces) - 1)]
+    assert pieces[0].count - pieces[0].rows.column("cancels").null_count == 1
+
+
+def with_cancel(piece: Piece) -> Piece:
+    """The same with a cancel row in front."""
+    cancels = pa.array([77, *[None] * (piece.count - 1)], pa.int64())
+    rows = piece.rows.set_column(2, PAYLOAD.field("cancels"), cancels)
+    return piece_of(piece.base_offset, rows, piece.index, piece.oldest_ms)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -200,7 +251,7 @@ def test_the_transports_memory_is_not_kept(tmp_path: Path) -> None:
     node.sync()
     pieces = node.wheel._storage.tail.pieces
     held = [piece.held for piece in pieces]
-    assert all(isinstance(one, Unread) for one in held)
+    assert all(isinstance(part, bytes) for one in held for part in one.parts)
     assert all(piece.due.flags.owndata for piece in pieces)
     assert pa.total_allocated_bytes() <= before
     node.close()
