@@ -156,6 +156,7 @@ class SegmentWriter:
                 with contextlib.suppress(OSError):  # else the next append tries again
                     self._cut_junk()
                 if ahead and not self._junk_behind_end:  # without the zeros there may be room
+                    self._may_mark = False  # not tried again with each write
                     self.append(entries, durable, entry_bytes_max, 0)
                     return
             raise

@@ -31,6 +31,8 @@ from .schema import FEW_ROWS, INPUT, PAYLOAD, absent
 
 _BYTES_MAX = 64 << 10
 """Of all columns together. To copy more than that takes longer than to win the interpreter back."""
+_BATCH_BYTES = 6 << 10
+"""What Arrow keeps of a batch besides its rows."""
 _SCHEMA_MESSAGE = bytes(PAYLOAD.serialize())
 _EMPTY = b""
 Part: TypeAlias = "Bytes | pa.RecordBatch"
@@ -51,7 +53,7 @@ class Unread:
         self._parts = parts
         self._rows: pa.RecordBatch | None = None
         self.nbytes = nbytes
-        """What they take in memory; less once they are read."""
+        """What they take in memory."""
         self.cancels = cancels
 
     @property
@@ -63,8 +65,11 @@ class Unread:
         parts = self._parts  # before the look at the rows: it is changed after them
         if self._rows is None:
             self._rows = rows = _read(parts)
-            self.nbytes = rows.get_total_buffer_size()
-            self._parts = (rows,)
+            if len(parts) == 1:  # lies in the payload, and joins others as that, not as a batch
+                self.nbytes += _BATCH_BYTES
+            else:
+                self.nbytes = rows.get_total_buffer_size() + _BATCH_BYTES
+                self._parts = (rows,)
         return self._rows
 
 

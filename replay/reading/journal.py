@@ -145,16 +145,12 @@ class _Segment:
                 if self._is_gone(reader):
                     self._note = _GONE
                     return
-                following = reader.next_frame(position)
+                following, witness = reader.next_frame(position), reader.witness(position)
                 # Was it being written, then all before what was found behind it is written now.
                 if located is None and self._file.is_last and reader.is_whole(position):
                     continue
                 may_be_torn = self._file.is_last and isinstance(error, Damaged)
-                if (
-                    may_be_torn
-                    and following is None
-                    and expected > max(durable, reader.witness(position))
-                ):
+                if may_be_torn and following is None and expected > max(durable, witness):
                     self._note = f"a torn end of {reader.size - position} bytes"
                     return
                 yield from self._leave()
