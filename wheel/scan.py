@@ -123,21 +123,21 @@ class SegmentReader:
                     raise
             time.sleep(pause_s)
 
-    def is_whole(self, position: int) -> bool:
-        """Whether an entry can be read there."""
+    def is_sound(self, position: int) -> bool:
+        """Whether an entry can be read there, or nothing follows."""
         try:
             self.entry(position)
         except (Damaged, UnsupportedVersion):
-            return False
+            return self.ends_at(position)
         return True
 
     def ends_at(self, position: int) -> bool:
         """Whether nothing follows: the file ends there by now, or an end mark says so."""
-        if position >= self.handle.size():
+        frame = self.handle.pread(FRAME_BYTES, position)
+        if self.header.marked and frame == end_mark(self._seed, position):
             return True
-        if not self.header.marked:
-            return False
-        return self.handle.pread(FRAME_BYTES, position) == end_mark(self._seed, position)
+        # Last, for a running node may have cut it since, as it closed the segment.
+        return position >= self.handle.size()
 
     def witness(self, position: int) -> int:
         """The highest durable index that any valid frame behind ``position`` names; -1 if none."""

@@ -17,6 +17,7 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Sequence
 
 from .entry import Entry
@@ -38,6 +39,7 @@ from .segment import (
 
 _AHEAD_BYTES = 256 << 10
 _SMALL_BYTES = 32 << 10
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ZEROS = bytes(_AHEAD_BYTES)
 
 
@@ -155,7 +157,8 @@ class SegmentWriter:
             if isinstance(error, OSError):
                 with contextlib.suppress(OSError):  # else the next append tries again
                     self._cut_junk()
-                if ahead and not self._junk_behind_end:  # without the zeros there may be room
+                # Without the zeros there may be room.
+                if ahead and error.errno in _NO_ROOM and not self._junk_behind_end:
                     self._may_mark = False  # not tried again with each write
                     self.append(entries, durable, entry_bytes_max, 0)
                     return

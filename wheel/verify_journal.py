@@ -152,7 +152,7 @@ def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) 
                 is_end = reader.ends_at(position)
                 if is_end and following is None:
                     return
-                if not is_end and reader.is_whole(position):
+                if not is_end and reader.is_sound(position):
                     continue
                 if log.next_index > durable:
                     if not is_end:

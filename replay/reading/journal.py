@@ -147,7 +147,7 @@ class _Segment:
                     return
                 following, witness = reader.next_frame(position), reader.witness(position)
                 # Was it being written, then all before what was found behind it is written now.
-                if located is None and self._file.is_last and reader.is_whole(position):
+                if located is None and self._file.is_last and reader.is_sound(position):
                     continue
                 may_be_torn = self._file.is_last and isinstance(error, Damaged)
                 if may_be_torn and following is None and expected > max(durable, witness):

@@ -144,7 +144,7 @@ class _JournalLook:
                 if not path.exists() or self._grew(path, position):
                     return here()  # it was moved, or is whole by now: looked at once more
                 called = index <= reader.witness(position) or self._next(at.segment) is not None
-                if reader.is_whole(position):
+                if reader.is_sound(position):
                     continue  # what calls it durable was written since it was looked at
                 if isinstance(error, Damaged) and not called:
                     break  # not written yet

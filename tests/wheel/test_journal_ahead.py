@@ -202,6 +202,36 @@ def test_an_entry_written_between_two_looks(files: Files, monkeypatch: pytest.Mo
     assert [one.entry.index for one in walk(files, FIRST)] == [1, 2, 3, 4, 5]
 
 
+class CutAfter:
+    """A handle; after the first look at it the node closes the segment, and cuts its end mark."""
+
+    def __init__(self, handle: Any, end: int) -> None:
+        self.handle, self.end = handle, end
+
+    def pread(self, length: int, position: int) -> bytes:
+        found: bytes = self.handle.pread(length, position)
+        self.handle.truncate(self.end)
+        return found
+
+    def size(self) -> int:
+        found: int = self.handle.size()
+        self.handle.truncate(self.end)
+        return found
+
+
+def test_an_end_whose_mark_is_cut_off_between_two_looks(files: Files) -> None:
+    journal = new(files)
+    add(journal)
+    end = journal.bytes
+    handle = files.open(FIRST)
+    reader = SegmentReader(handle, FIRST, 10_000)
+    reader.handle = CutAfter(handle, end)  # type: ignore[assignment]
+    assert reader.ends_at(end)
+    assert reader.is_sound(end)
+    assert not reader.ends_at(end - SPACE)
+    handle.close()
+
+
 def half_written(
     monkeypatch: pytest.MonkeyPatch, position: int, looks: int, then: Callable[[], None]
 ) -> None:
