@@ -12,7 +12,6 @@ Rules
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +35,7 @@ ENTRY_BYTES_MAX = 256 * 1024 * 1024
 """What ``walk`` takes for a sane entry when it is not told the node's own limit."""
 
 _WINDOW_BYTES = 1024 * 1024
-_LOOK_AGAIN_S = (0.0, 0.001, 0.01)
+_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +110,16 @@ class SegmentReader:
         """As ``entry``; None when nothing follows. For a file that a node may be writing meanwhile:
         what looks damaged at first is looked at again, as it may have been written only in part.
         """
-        pauses_s = iter(_LOOK_AGAIN_S)
+        looks = _LOOKS
         while True:
+            looks -= 1
             try:
                 return self.entry(position)
             except Damaged:
                 if self.ends_at(position):
                     return None
-                pause_s = next(pauses_s, None)
-                if pause_s is None:
+                if not looks:
                     raise
-            time.sleep(pause_s)
 
     def is_sound(self, position: int) -> bool:
         """Whether an entry can be read there, or nothing follows."""

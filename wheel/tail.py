@@ -70,6 +70,13 @@ class Piece:
         return self.held.nbytes if isinstance(self.held, Unread) else self.size
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of the rows alone, which are read for it."""
+        if isinstance(self.held, Unread):
+            return int(self.held.rows().get_total_buffer_size())
+        return self.size
+
+    @property
     def cancels(self) -> int:
         """How many of the rows are cancel rows."""
         if isinstance(self.held, Unread):
