@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import random
@@ -12,13 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from slotwheel.intake.flight import FlightIntake
-from slotwheel.node.memory import release
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.protocol import AppendCommand, decode_answer, encode_json, encode_sequence
@@ -335,15 +334,29 @@ def test_an_honest_raw_client_is_served(server: FlightIntake, wheel: FakeWheel) 
     assert len(wheel.values()) == 20
 
 
-def resident() -> float:
-    """Resident memory of this process in MiB, after what is free was given back.
+class MallInfo2(ctypes.Structure):
+    """Of glibc's malloc.h; bytes or counts."""
 
-    The C library's part too, as a node at rest does: the client's and the server's threads take
-    their buffers from whatever heap they meet, and what these keep free differs by 80 MiB.
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks"),
+            *("uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def in_use() -> float:
+    """MiB that are allocated and not freed, by Arrow and in the C library's heaps.
+
+    Not what is resident: how much of what is free an allocator keeps differs by 80 MiB, by which
+    threads happened to take and to free it.
     """
     gc.collect()
-    release()
-    return float(psutil.Process().memory_info().rss) / MIB
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = MallInfo2
+    info = libc.mallinfo2()
+    return float(info.uordblks + info.hblkhd + pa.total_allocated_bytes()) / MIB
 
 
 def test_memory_returns_after_refusals(server: FlightIntake, wheel: FakeWheel) -> None:
@@ -364,11 +377,11 @@ def test_memory_returns_after_refusals(server: FlightIntake, wheel: FakeWheel) -
 
     for _ in range(2):  # what the allocators keep for themselves, they have after this
         attack()
-    before = resident()
+    before = in_use()
     for _ in range(8):
         attack()
     eventually(lambda: not server._streams)
-    eventually(lambda: resident() < before + 32)
+    eventually(lambda: in_use() < before + 8)
     assert pa.total_allocated_bytes() < 200 * MIB
 
 
