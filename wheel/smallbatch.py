@@ -24,10 +24,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from .files import Bytes
-from .schema import FEW_ROWS, INPUT, PAYLOAD, absent
+from .rows import from_numpy, no_cancels
+from .schema import FEW_ROWS, INPUT, PAYLOAD, TIME, absent
 
 _BYTES_MAX = 64 << 10
 """Of all columns together. To copy more than that takes longer than to win the interpreter back."""
@@ -187,11 +189,12 @@ def _texts(array: pa.Array) -> tuple[Bytes, Bytes, Bytes] | None:
     return _validity(array), ends, _EMPTY if data is None else memoryview(data)[:last]
 
 
-def _by_arrow(rows: pa.RecordBatch, created_ms: int) -> bytes:
+def by_arrow(rows: pa.RecordBatch, created_ms: int) -> pa.Buffer:
+    """The payload of checked rows (INPUT schema), however many, by Arrow's own writer."""
     count = rows.num_rows
-    created = pa.array([created_ms] * count, PAYLOAD.field("created").type)
-    columns = [rows.column(0), created, pa.nulls(count, pa.int64()), *rows.columns[1:]]
-    return bytes(pa.RecordBatch.from_arrays(columns, schema=PAYLOAD).serialize())
+    created = from_numpy(np.full(count, created_ms, np.int64), TIME)
+    columns = [rows.column(0), created, no_cancels(count), *rows.columns[1:]]
+    return pa.RecordBatch.from_arrays(columns, schema=PAYLOAD).serialize()
 
 
 def _sample(count: int) -> pa.RecordBatch:
@@ -210,8 +213,10 @@ def _proven() -> _Template | None:
     """The template, if with it the same bytes are written that Arrow writes."""
     sizes = (1, 9, FEW_ROWS)
     try:
-        template = _Template.of(_by_arrow(_sample(3), 1))
-        same = all(_encode(template, _sample(n), 7) == _by_arrow(_sample(n), 7) for n in sizes)
+        template = _Template.of(bytes(by_arrow(_sample(3), 1)))
+        same = all(
+            _encode(template, _sample(n), 7) == bytes(by_arrow(_sample(n), 7)) for n in sizes
+        )
     except (ValueError, IndexError, struct.error):
         return None
     return template if same else None

@@ -40,9 +40,9 @@ from .master import Master
 from .producers import SOURCE_PRODUCER
 from .receipt import CancelAnswer, Receipt
 from .recovery import Recovered, configuration, recover
-from .rows import from_numpy, no_cancels
+from .rows import from_numpy
 from .schema import PAYLOAD, TIME, Int64s, check_input, times
-from .smallbatch import encode
+from .smallbatch import by_arrow, encode
 from .spill import Ahead, in_turn
 from .state import Checkpoint, Sent, StateStore, Update
 from .status import Status
@@ -304,7 +304,8 @@ class Wheel:
         stored: pa.RecordBatch | None = None
         data: Bytes | None = encode(rows, now_ms)
         if data is None:
-            data, stored = _by_arrow(rows, now_ms)
+            written = by_arrow(rows, now_ms)
+            data, stored = memoryview(written), pa.ipc.read_record_batch(written, PAYLOAD)
         due = times(rows, "due").copy() if stored is None else times(stored, "due")
         with self._lock:
             _ = self._the_master  # what a standby knows of a producer may be cut again
@@ -662,16 +663,3 @@ class Wheel:
         self._log.journal.close()
         self._storage.close()
         self._state.close()
-
-
-def _by_arrow(rows: pa.RecordBatch, created_ms: int) -> tuple[memoryview, pa.RecordBatch]:
-    """The payload of checked rows (INPUT schema), and the rows in it."""
-    created = np.full(rows.num_rows, created_ms, np.int64)
-    columns = [
-        rows.column(0),
-        from_numpy(created, TIME),
-        no_cancels(len(created)),
-        *rows.columns[1:],
-    ]
-    data = pa.RecordBatch.from_arrays(columns, schema=PAYLOAD).serialize()
-    return memoryview(data), pa.ipc.read_record_batch(data, PAYLOAD)
