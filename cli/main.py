@@ -4,6 +4,7 @@
                1    what was asked for could not be done; the message says why and what to do
                2    the command line itself is wrong
                3    a defect of slotwheel, with a traceback; or the node could not sync its disk
+               4    ``replay``: proven in part
              130    interrupted
 
 A command is the object ``command`` in the module that the table names. It is imported when it is

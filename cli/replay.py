@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ..replay.report.verdict import Verdict
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
+_EXITS = {"proven": 0, "not proven": 1, "proven in part": 4}
+"""By the outcome of a verdict."""
 
 
 def _brokers(value: str) -> str:
@@ -173,7 +175,7 @@ def command(
     With --redeliver nothing is proven: the messages of --topic that were due from --from until --to
     are sent again, to --to-topic.
 
-    Exit code 0: proven; 1: not proven, and why.
+    Exit code 0: proven; 1: not proven, and why; 4: proven in part, and what could not be decided.
     """
     if start is not None and end is not None and start >= end:
         raise click.UsageError("--from is not before --to")
@@ -238,7 +240,7 @@ def command(
         click.echo(json.dumps(verdict.to_dict()))
     else:
         print_verdict(verdict)
-    return 0 if verdict.proven else 1
+    return _EXITS[verdict.outcome]
 
 
 def _prove(

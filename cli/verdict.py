@@ -18,9 +18,11 @@ _SHOWN = 20
 def print_verdict(verdict: Verdict) -> None:
     """The verdict for a person: first the word, then the counts, then what is wrong."""
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    click.echo("PROVEN" if verdict.proven else "NOT PROVEN")
+    click.echo(verdict.outcome.upper())
     for reason in verdict.reasons:
         click.echo(f"  {reason}")
+    for point in verdict.open_points:
+        click.echo(f"  not decided: {point}")
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
@@ -34,7 +36,7 @@ def print_verdict(verdict: Verdict) -> None:
         rows = f"{pair.equal:,} rows equal, {pair.different:,} not"
         table.add_row(f"{pair.left} and {pair.right}", rows)
     console.print(table)
-    if verdict.proven and verdict.problems:
+    if verdict.problems and not verdict.reasons:
         click.echo("These do not fail the proof:")
     for problem in verdict.problems[:_SHOWN]:
         where = problem.id or problem.file

@@ -1,4 +1,5 @@
-"""What a validator finds: one row each, the same schema for all of them."""
+"""What a validator finds: one row each, the same schema for all of them. And what nobody could
+decide."""
 
 from __future__ import annotations
 
@@ -52,6 +53,21 @@ class Problem:
     @classmethod
     def from_json(cls, text: str) -> Problem:
         return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPoint:
+    """Something that could not be decided, though nothing is known to be wrong with it."""
+
+    subject: str
+    """What it is about: an input, a file, a range of offsets."""
+    reason: str
+    """Why it could not be decided, and how much it is."""
+    remedy: str
+    """What would decide it."""
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.reason}. {self.remedy}"
 
 
 def problem_batch(problems: Sequence[Problem]) -> pa.RecordBatch:

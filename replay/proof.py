@@ -32,8 +32,8 @@ from .facts.summary import FileSummary
 from .judging import validators
 from .judging.context import Context, Options, make_context
 from .judging.judge import judge
-from .problems import Problem
-from .reading.files import DUMP, Layout
+from .problems import OpenPoint, Problem
+from .reading.files import DUMP, TOPIC, Layout
 from .reading.plan import tasks
 from .report.verdict import CLASSES, Input, Lateness, PairAgreement, Verdict
 
@@ -108,8 +108,8 @@ class _Proof:
         interval = sums.interval(self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
         return Verdict(
-            not reasons,
             reasons,
+            self._open_points(counts, told),
             {name: counts.get(name, 0) for name in ("accepted", *CLASSES)} | counts,
             dict(by_kind),
             listed,
@@ -235,6 +235,32 @@ class _Proof:
     def _group_size(self, told: Iterable[FileSummary]) -> int:
         return max(self._layout.group_size, *(summary.peers for summary in told), 0)
 
+    def _open_points(
+        self, counts: Mapping[str, int], told: Iterable[FileSummary]
+    ) -> list[OpenPoint]:
+        """What could not be decided, and why."""
+        points = []
+        given, group = len(self._layout.peers), self._group_size(told)
+        unseen = self._layout.of(TOPIC) or counts.get("in doubt") or 2 * given <= group
+        if 0 < given < group and unseen:
+            points.append(
+                OpenPoint(
+                    f"{group - given} of the group's {group} directories",
+                    "not given, so what these peers hold, and delivered to embedded topics, was"
+                    " not seen",
+                    "Give the directories of all peers",
+                )
+            )
+        if counts.get("unaccounted"):
+            points.append(
+                OpenPoint(
+                    f"{counts['unaccounted']:,} records that arrived",
+                    "no journal given here goes back to their acceptance",
+                    "Start nodes with --retain, or keep producers' receipts and give them",
+                )
+            )
+        return points
+
     def _agreement(self, counts: Mapping[str, int]) -> list[PairAgreement]:
         names = [peer.name for peer in self._layout.peers]
         return [
@@ -270,17 +296,6 @@ class _Proof:
         ]
         if len(noted) > NOTES_MAX:
             notes.append(f"such is to be said of {len(noted) - NOTES_MAX:,} more files")
-        given, group = len(self._layout.peers), self._group_size(told)
-        if 0 < given < group:
-            notes.append(
-                f"{given} of the group's {group} directories given: what the other peers hold, and"
-                " delivered to embedded topics, was not seen"
-            )
-        if counts.get("unaccounted"):
-            notes.append(
-                f"{counts['unaccounted']:,} records arrived whose acceptance no journal given here"
-                " goes back to: they are not judged"
-            )
         if counts.get("overdue"):
             notes.append(
                 f"{counts['overdue']:,} pending messages are overdue: the node is stopped, behind,"

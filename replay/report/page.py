@@ -13,18 +13,19 @@ from datetime import UTC, datetime
 from html import escape
 
 from .plot import bars, lines
-from .verdict import Lateness, Verdict
+from .verdict import Lateness, Outcome, Verdict
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1a1d21;--soft:#5b636d;--ground:#fff;--card:#f5f6f8;
---rule:#d9dde2;--good:#11733f;--bad:#b3261e;--a:#2f6fde;--b:#d9822b;--c:#b3261e}
+--rule:#d9dde2;--good:#11733f;--half:#8a5a00;--bad:#b3261e;--a:#2f6fde;--b:#d9822b;--c:#b3261e}
 @media(prefers-color-scheme:dark){:root{--ink:#e7eaee;--soft:#9aa4af;--ground:#14171b;
---card:#1d2126;--rule:#343a42;--good:#4cc38a;--bad:#ff7b72;--a:#6ea8ff;--b:#f0a95b;--c:#ff7b72}}
+--card:#1d2126;--rule:#343a42;--good:#4cc38a;--half:#f0b429;
+--bad:#ff7b72;--a:#6ea8ff;--b:#f0a95b;--c:#ff7b72}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:60rem;padding:1rem;background:var(--ground);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
 h1{font-size:2rem;line-height:1.1;margin:.2rem 0 .5rem}h2{font-size:1.15rem;margin:2rem 0 .5rem}
-.good{color:var(--good)}.bad{color:var(--bad)}.soft{color:var(--soft)}
+.good{color:var(--good)}.half{color:var(--half)}.bad{color:var(--bad)}.soft{color:var(--soft)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(8.5rem,1fr));gap:.6rem}
 .card{background:var(--card);border-radius:.5rem;padding:.6rem .8rem}
 .card b{display:block;font-size:1.25rem;font-variant-numeric:tabular-nums}
@@ -41,6 +42,7 @@ svg{width:100%;height:auto;display:block}.grid{stroke:var(--rule)}
 .key span{margin-right:1rem}.key i{display:inline-block;width:.8rem;height:.8rem;
 border-radius:.2rem;margin-right:.3rem}code{font-size:.85em}
 """
+_COLOURS = {Outcome.PROVEN: "good", Outcome.IN_PART: "half", Outcome.NOT_PROVEN: "bad"}
 _NAMES = {
     "accepted": "accepted",
     "delivered": "delivered",
@@ -60,11 +62,12 @@ _BAD = {"lost", "undecided"}
 
 def page(verdict: Verdict, made_ms: int) -> str:
     """The whole page. ``made_ms``: when the proof was made."""
-    word, colour = ("Proven", "good") if verdict.proven else ("Not proven", "bad")
+    word, colour = verdict.outcome.capitalize(), _COLOURS[verdict.outcome]
     body = [
         f'<h1 class="{colour}">{word}</h1>',
         f'<p class="soft">slotwheel replay, {_moment(made_ms)}, {verdict.seconds:.1f} s</p>',
         _reasons(verdict),
+        _open_points(verdict),
         _cards(verdict),
         _lateness(verdict),
         _agreement(verdict),
@@ -81,13 +84,22 @@ def page(verdict: Verdict, made_ms: int) -> str:
 
 
 def _reasons(verdict: Verdict) -> str:
-    if verdict.proven:
-        count = verdict.counts["accepted"]
-        return (
-            f"<p>Each of {count:,} accepted messages was delivered, is still held, was cancelled,"
-            " or died with a reason; none was early, and nothing else arrived.</p>"
-        )
-    return "<ul>" + "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons) + "</ul>"
+    if verdict.reasons:
+        return "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in verdict.reasons) + "</ul>"
+    count = verdict.counts["accepted"]
+    text = (
+        f"Each of {count:,} accepted messages was delivered, is still held, was cancelled,"
+        " or died with a reason; none was early"
+    )
+    ending = "." if verdict.open_points else ", and nothing else arrived."
+    return f"<p>{text}{ending}</p>"
+
+
+def _open_points(verdict: Verdict) -> str:
+    if not verdict.open_points:
+        return ""
+    rows = [[one.subject, one.reason, one.remedy] for one in verdict.open_points]
+    return "<h2>Not decided</h2>" + _table(("what", "why", "what to do"), rows, numbers=False)
 
 
 def _cards(verdict: Verdict) -> str:
@@ -157,7 +169,7 @@ def _problems(verdict: Verdict) -> str:
     rows = [[one.kind, one.id or one.file, one.text] for one in verdict.problems]
     return (
         "<h2>Problems</h2>"
-        + ('<p class="soft">None of these fails the proof.</p>' if verdict.proven else "")
+        + ('<p class="soft">None of these fails the proof.</p>' if not verdict.reasons else "")
         + _table(("", "how many"), kinds)
         + cut
         + _table(("kind", "message or file", "what"), rows, numbers=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
-from ..problems import Problem
+from ..problems import OpenPoint, Problem
 
 CLASSES = ("delivered", "pending", "cancelled", "dead", "lost", "undecided")
 """Each committed message is in exactly one of them."""
@@ -47,11 +48,19 @@ class Input:
     rows: int
 
 
+class Outcome(StrEnum):
+    PROVEN = "proven"
+    IN_PART = "proven in part"
+    """Nothing is wrong as far as could be seen, and something could not be decided."""
+    NOT_PROVEN = "not proven"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    proven: bool
     reasons: Sequence[str]
     """Why it is not proven: one line for each kind of problem that fails it."""
+    open_points: Sequence[OpenPoint]
+    """What could not be decided. Beside reasons, too: it may explain some of them."""
     counts: Mapping[str, int]
     """accepted, the ``CLASSES``, and of these overdue (pending); repeated (arrivals beyond the
     first), unaccounted (records whose acceptance lies outside the journals that were given), in
@@ -72,5 +81,16 @@ class Verdict:
     options: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def outcome(self) -> Outcome:
+        if self.reasons:
+            return Outcome.NOT_PROVEN
+        return Outcome.IN_PART if self.open_points else Outcome.PROVEN
+
+    @property
+    def proven(self) -> bool:
+        """Proven, and nothing is open."""
+        return self.outcome is Outcome.PROVEN
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"outcome": str(self.outcome), "proven": self.proven, **asdict(self)}

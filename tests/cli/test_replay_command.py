@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def test_a_proven_run(tmp_path: Path) -> None:
     done = run_cli("replay", *arguments, "--json", timeout_s=200)
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
-    assert verdict["proven"] is True
+    assert (verdict["outcome"], verdict["proven"]) == ("proven", True)
     assert verdict["counts"]["accepted"] == 5995
     assert verdict["problems"] == []
     assert json.loads((tmp_path / "out/report.json").read_text("utf-8"))["proven"] is True
@@ -32,6 +33,16 @@ def test_a_lost_message(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("NOT PROVEN\n  lost: 1\n")
     assert f"lost: {run.id_of(offset)}: accepted for orders, and did not arrive" in done.stdout
+
+
+def test_a_run_of_which_a_part_was_not_kept(tmp_path: Path) -> None:
+    directories = replayrun.made().write(tmp_path)
+    for directory in directories:
+        shutil.rmtree(Path(directory) / "archive")
+    done = run_cli("replay", *directories, "--master", "local[2]", timeout_s=200)
+    assert done.returncode == 4, done.stderr
+    assert done.stdout.startswith("PROVEN IN PART\n  not decided: ")
+    assert "--retain" in done.stdout
 
 
 def test_a_variable_for_the_nodes_kafka_client_is_not_for_the_replay(

@@ -17,7 +17,7 @@ from test_kill import EmbeddedTopics
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.reading.layout import find
-from slotwheel.replay.report.verdict import Verdict
+from slotwheel.replay.report.verdict import Outcome, Verdict
 from slotwheel.wheel.segment import index_of
 from support.killing import Killing
 from support.nodeprocess import command_line, environment
@@ -103,6 +103,7 @@ def test_a_node_killed_again_and_again(
     assert without.counts["accepted"] < report.sent
     assert without.counts["lost"] == 0
     assert without.counts["unaccounted"] > 0
+    assert without.outcome is Outcome.IN_PART
     # With the receipts alone, each message is still held against what arrived.
     receipts_alone = proof_of(spark, receipts, data)
     assert receipts_alone.proven, receipts_alone.reasons

@@ -8,10 +8,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-from slotwheel.replay.problems import CONSERVATION, Problem
+import pytest
+
+from slotwheel.cli.verdict import print_verdict
+from slotwheel.replay.problems import CONSERVATION, OpenPoint, Problem
 from slotwheel.replay.report.page import page
 from slotwheel.replay.report.plot import bars
-from slotwheel.replay.report.verdict import Input, Lateness, PairAgreement, Verdict
+from slotwheel.replay.report.verdict import Input, Lateness, Outcome, PairAgreement, Verdict
 from slotwheel.replay.report.write import write_report
 
 MADE_MS = 1_795_000_000_000
@@ -21,7 +24,7 @@ BAD = '<script>alert("x")</script>&'
 def verdict(buckets: int = 30) -> Verdict:
     times = [MADE_MS + at * 10_000 for at in range(buckets)]
     return Verdict(
-        True,
+        [],
         [],
         {"accepted": 1_234_567, "delivered": 1_200_000, "pending": 34_567, "lost": 0},
         {},
@@ -48,7 +51,6 @@ def failed() -> Verdict:
     ]
     return replace(
         verdict(),
-        proven=False,
         reasons=["lost: 50,000"],
         problems=problems,
         problem_counts={"lost": 50_000},
@@ -56,6 +58,11 @@ def failed() -> Verdict:
         agreement=[PairAgreement(BAD, "b", 1, 1)],
         notes=[f"{BAD}: torn"],
     )
+
+
+def in_part() -> Verdict:
+    point = OpenPoint(f"offsets {BAD}", "their journal segments are gone", "Give the archive")
+    return replace(verdict(), open_points=[point])
 
 
 class Tags(HTMLParser):
@@ -101,7 +108,12 @@ def test_both_files_are_written(tmp_path: Path) -> None:
 
 
 def test_the_verdict_comes_first() -> None:
-    for one, word in ((verdict(), "Proven"), (failed(), "Not proven")):
+    outcomes = (
+        (verdict(), "Proven"),
+        (in_part(), "Proven in part"),
+        (failed(), "Not proven"),
+    )
+    for one, word in outcomes:
         text = page(one, MADE_MS)
         assert text.index(f">{word}</h1>") < text.index('<div class="cards">')
         assert "1,234,567" in text
@@ -109,8 +121,26 @@ def test_the_verdict_comes_first() -> None:
     assert "50 of 50,000 are listed" in page(failed(), MADE_MS)
 
 
+def test_what_could_not_be_decided_is_told_with_why_and_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = in_part()
+    assert (one.outcome, one.proven) == (Outcome.IN_PART, False)
+    told = json.loads(json.dumps(one.to_dict()))
+    assert (told["outcome"], told["proven"]) == ("proven in part", False)
+    assert told["open_points"][0]["remedy"] == "Give the archive"
+    text = page(one, MADE_MS)
+    assert "their journal segments are gone" in text
+    assert "nothing else arrived" not in text
+    print_verdict(one)
+    printed = capsys.readouterr().out
+    assert printed.startswith("PROVEN IN PART\n  not decided: offsets ")
+    assert "their journal segments are gone. Give the archive\n" in printed
+    assert replace(one, reasons=["lost: 1"]).outcome is Outcome.NOT_PROVEN
+
+
 def test_it_needs_nothing_from_elsewhere_and_runs_nothing() -> None:
-    for one in (verdict(), failed(), verdict(buckets=2_000)):
+    for one in (verdict(), in_part(), failed(), verdict(buckets=2_000)):
         text = page(one, MADE_MS)
         found = tags(text)
         names = {name for name, _ in found.seen}
