@@ -24,6 +24,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from .conclusion import Conclusion
 from .facts.chunks import OrderChunk
 from .facts.integrity import problems_of
 from .facts.making import Terms
@@ -32,16 +33,13 @@ from .facts.summary import FileSummary
 from .judging import validators
 from .judging.context import Context, Options, make_context
 from .judging.judge import judge
-from .problems import OpenPoint, Problem
-from .reading.files import DUMP, TOPIC, Layout
+from .problems import Problem
+from .reading.files import Layout
 from .reading.plan import tasks
-from .report.verdict import CLASSES, Input, Lateness, PairAgreement, Verdict
+from .report.verdict import Lateness, Verdict
 
-FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}
 BUCKETS_MAX = 2_000
 """Time buckets in a verdict; with more, they are made wider."""
-NOTES_MAX = 50
-"""Files of which something is noted."""
 TOPICS_MAX = 200
 """Topics whose lateness is told; those with the most messages."""
 _ARROW_BYTES = 64 << 20
@@ -88,37 +86,38 @@ class _Proof:
         self._progress = progress
         self._terms = Terms(layout.group, layout.key, layout.dead_letter_topic)
         self._kept: list[DataFrame] = []
-        self._elsewhere = False
         self._settings: dict[str, str | None] = {}
         self._began = time.monotonic()
 
     def run(self, kafka: Elsewhere | None) -> Verdict:
-        self._elsewhere = kafka is not None
         self._progress("reading the files")
         scanned, told, chunks = self._scan(kafka)
         context = make_context(self._layout, told, self._terms, self._options, chunks)
         self._progress("judging the messages")
         judged = self._keep(judge(scanned, context, self._partitions(told)))
         sums = _Sums(judged)
-        counts = {name: number for name, number in sums.counts.items() if ":" not in name}
-        by_kind = self._by_kind(sums.problems, told)
+        own = [Problem.from_json(text) for text in self._layout.problems]
+        said = Conclusion(
+            self._layout, self._options, told, sums.counts, sums.problems, own, kafka is not None
+        )
+        by_kind = said.problem_counts()
         self._progress("writing it down")
-        listed = self._listed(problems_of(scanned).union(validators.problems(judged)), by_kind)
-        reasons = self._reasons(counts, by_kind, told)
+        found = problems_of(scanned).union(validators.problems(judged))
+        listed = self._listed(found, own, by_kind)
         interval = sums.interval(self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
         return Verdict(
-            reasons,
-            self._open_points(counts, told),
-            {name: counts.get(name, 0) for name in ("accepted", *CLASSES)} | counts,
-            dict(by_kind),
+            said.reasons(),
+            said.open_points(),
+            said.counts(),
+            by_kind,
             listed,
             len(listed) < sum(by_kind.values()),
             lateness,
-            self._agreement(sums.counts),
-            self._inputs(told),
+            said.agreement(),
+            said.inputs(),
             interval,
-            self._notes(told, counts) + (kafka.notes() if kafka is not None else []),
+            said.notes() + (kafka.notes() if kafka is not None else []),
             time.monotonic() - self._began,
             {
                 "exactly_once": self._options.exactly_once,
@@ -186,124 +185,19 @@ class _Proof:
         cores = self._spark.sparkContext.defaultParallelism
         return max(cores, -(-rows // _FACTS_A_TASK))
 
-    def _by_kind(self, judged: Mapping[str, int], told: Iterable[FileSummary]) -> Counter[str]:
-        """How many problems there are, listed or not."""
-        found = Counter(judged)
-        for summary in told:
-            found.update(summary.problems)
-        found.update(Problem.from_json(text).kind for text in self._layout.problems)
-        return found
-
-    def _listed(self, problems: DataFrame, by_kind: Mapping[str, int]) -> list[Problem]:
-        """Up to ``problems_max`` of them, a fair share of each kind."""
+    def _listed(
+        self, problems: DataFrame, own: Sequence[Problem], by_kind: Mapping[str, int]
+    ) -> list[Problem]:
+        """Up to ``problems_max`` of them, a fair share of each kind. ``own``: the driver's."""
         limit = self._options.problems_max
-        own = [Problem.from_json(text) for text in self._layout.problems][:limit]
+        listed = list(own[:limit])
         others = Counter(by_kind)
-        others.subtract(problem.kind for problem in own)
-        shares = fair_shares(others, limit - len(own))
+        others.subtract(problem.kind for problem in listed)
+        shares = fair_shares(others, limit - len(listed))
         if shares:
             rows = validators.listed(problems, shares).collect()
-            own += [Problem(**row.asDict()) for row in rows]
-        return sorted(own, key=lambda one: (one.kind, one.offset, one.file))
-
-    def _reasons(
-        self, counts: dict[str, int], by_kind: Counter[str], told: Iterable[FileSummary]
-    ) -> list[str]:
-        asked = {"exactly_once": self._options.exactly_once, "late_ms": self._options.late_ms}
-        reasons = []
-        for kind, number in sorted(by_kind.items()):
-            option = FAILS_ONLY_IF_ASKED.get(kind)
-            if option is None or (asked[option] is not None and asked[option] is not False):
-                hint = self._hint(told) if kind == "lost" else ""
-                reasons.append(f"{kind}: {number:,}{hint}")
-        if not counts.get("accepted"):
-            reasons.append("nothing to prove: no accepted message was found")
-        total = sum(counts.get(name, 0) for name in CLASSES)
-        assert total == counts.get("accepted", 0), f"{counts} do not add up"
-        return reasons
-
-    def _hint(self, told: Iterable[FileSummary]) -> str:
-        """What may have been forgotten, where messages seem to be lost."""
-        given, group = len(self._layout.peers), self._group_size(told)
-        if given >= group or self._elsewhere or self._layout.of(DUMP):
-            return ""
-        return (
-            f" (only {given} of the group's {group} directories {'is' if given == 1 else 'are'}"
-            " given, and each peer has what it delivered as the master: give all of them)"
-        )
-
-    def _group_size(self, told: Iterable[FileSummary]) -> int:
-        return max(self._layout.group_size, *(summary.peers for summary in told), 0)
-
-    def _open_points(
-        self, counts: Mapping[str, int], told: Iterable[FileSummary]
-    ) -> list[OpenPoint]:
-        """What could not be decided, and why."""
-        points = []
-        given, group = len(self._layout.peers), self._group_size(told)
-        unseen = self._layout.of(TOPIC) or counts.get("in doubt") or 2 * given <= group
-        if 0 < given < group and unseen:
-            points.append(
-                OpenPoint(
-                    f"{group - given} of the group's {group} directories",
-                    "not given, so what these peers hold, and delivered to embedded topics, was"
-                    " not seen",
-                    "Give the directories of all peers",
-                )
-            )
-        if counts.get("unaccounted"):
-            points.append(
-                OpenPoint(
-                    f"{counts['unaccounted']:,} records that arrived",
-                    "no journal given here goes back to their acceptance",
-                    "Start nodes with --retain, or keep producers' receipts and give them",
-                )
-            )
-        return points
-
-    def _agreement(self, counts: Mapping[str, int]) -> list[PairAgreement]:
-        names = [peer.name for peer in self._layout.peers]
-        return [
-            PairAgreement(
-                names[left],
-                names[right],
-                counts.get(f"equal:{left}:{right}", 0),
-                counts.get(f"different:{left}:{right}", 0),
-            )
-            for left in range(len(names))
-            for right in range(left + 1, len(names))
-        ]
-
-    def _inputs(self, told: Sequence[FileSummary]) -> list[Input]:
-        kinds: dict[str, list[int]] = {}
-        files = {file.number: file for file in self._layout.files}
-        for summary in told:
-            file = files.get(summary.number)
-            name = "Kafka" if file is None else file.kind
-            if file is not None and file.archived:
-                name = f"archived {name}"
-            sums = kinds.setdefault(name, [0, 0, 0])
-            sums[0] += 1
-            sums[1] += file.nbytes if file is not None else 0
-            sums[2] += summary.rows
-        return [Input(name, *sums) for name, sums in sorted(kinds.items())]
-
-    def _notes(self, told: Sequence[FileSummary], counts: dict[str, int]) -> list[str]:
-        names = {file.number: file.name for file in self._layout.files}
-        noted = [summary for summary in told if summary.note]
-        notes = [
-            f"{names.get(summary.number, 'Kafka')}: {summary.note}" for summary in noted[:NOTES_MAX]
-        ]
-        if len(noted) > NOTES_MAX:
-            notes.append(f"such is to be said of {len(noted) - NOTES_MAX:,} more files")
-        if counts.get("overdue"):
-            notes.append(
-                f"{counts['overdue']:,} pending messages are overdue: the node is stopped, behind,"
-                " or holds their topic back"
-            )
-        if counts.get("in doubt"):
-            notes.append(f"{counts['in doubt']:,} messages are not known to be committed")
-        return notes
+            listed += [Problem(**row.asDict()) for row in rows]
+        return sorted(listed, key=lambda one: (one.kind, one.offset, one.file))
 
 
 class _Sums:
