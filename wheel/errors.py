@@ -39,6 +39,15 @@ class SlotwheelError(Exception):
         self.row = row
         super().__init__(str(self))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its fields, as each class has a constructor of its own. What need not survive
+        the way, such as a view of a buffer, goes as text."""
+        fields = {
+            name: value if isinstance(value, _PLAIN) else str(value)
+            for name, value in vars(self).items()
+        }
+        return _again, (type(self), self.args, fields)
+
     def __str__(self) -> str:
         parts = [self.message]
         if self.got is not None:
@@ -60,6 +69,17 @@ class SlotwheelError(Exception):
             "remedy": self.remedy,
             "row": self.row,
         }
+
+
+_PLAIN = (str, bytes, int, float, list, type(None))
+
+
+def _again(
+    kind: type[SlotwheelError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> SlotwheelError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(fields)
+    return error
 
 
 class InvalidMessage(SlotwheelError):

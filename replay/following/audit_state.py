@@ -23,7 +23,7 @@ from ...wheel.mark import Marks
 from ...wheel.schema import Int64s
 from ..facts.making import Terms
 from ..facts.summary import FileSummary
-from ..judging.context import Context, Options, PeerView
+from ..judging.context import Context, Options, PeerView, progress
 from ..reading.files import Layout
 
 VERSION = 1
@@ -180,7 +180,7 @@ class State:
     def marks(self) -> str:
         """The marks that have come furthest, hex; empty: none."""
         found = [read.marks for read in self.peers if read.marks]
-        return max(found, key=_progress, default="")
+        return max(found, key=lambda one: progress(Marks.decode(bytes.fromhex(one))), default="")
 
     def context(self, settings: Settings, group: Layout) -> Context:
         """What a window is judged by."""
@@ -217,11 +217,6 @@ def write_whole(path: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     partial.rename(path)
-
-
-def _progress(marks: str) -> tuple[int, int, int, int]:
-    found = Marks.decode(bytes.fromhex(marks))
-    return found.epoch, found.main.L, found.main.c, found.main.r
 
 
 def _ranges(pairs: Iterable[list[int]]) -> Int64s:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from ...wheel.mark import Mark, Marks
+from ...wheel.mark import Marks
 from ...wheel.schema import Int64s
 from ..facts.behind import Behind, behind
 from ..facts.chunks import OrderChunk
@@ -148,7 +148,7 @@ def make_context(
         terms,
         options,
         peers,
-        max(known, key=_progress, default=None),
+        max(known, key=progress, default=None),
         layout.made_ms,
         topics,
         _damaged_topics(layout, by_number),
@@ -157,9 +157,11 @@ def make_context(
     )
 
 
-def _progress(marks: Marks) -> tuple[int, Mark, int]:
+def progress(marks: Marks) -> tuple[int, ...]:
+    """By which the newest of several peers' marks is found: within an epoch none of it shrinks, and
+    what has left of topics that are held back moves no main mark."""
     main = marks.main
-    return marks.epoch, Mark(main.c, main.r, main.L), marks.covered
+    return marks.epoch, main.c, main.r, main.L, marks.delivered + marks.dead
 
 
 def _peer(layout: Layout, number: int, summaries: Mapping[int, FileSummary]) -> PeerView:

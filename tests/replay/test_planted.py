@@ -4,6 +4,7 @@ blamed."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.reading.layout import find
 from slotwheel.replay.report.verdict import CLASSES, Verdict
+from slotwheel.wheel.mark import Mark
+from slotwheel.wheel.state import LmdbState
 from support import replayrun
-from support.replayrun import FAULTS, cut, first, flip
+from support.replayrun import FAULTS, NOW_MS, cut, first, flip
 
 WHOLE = {
     "accepted": 5995,
@@ -47,6 +50,20 @@ def test_the_run_without_a_fault_is_proven(spark: Any, tmp_path: Path) -> None:
     times = [one for one in verdict.lateness if one.bucket_ms >= 0]
     assert sum(one.count for one in times) == 3588
     assert all(one.bucket_ms % verdict.interval_ms == 0 for one in times)
+
+
+def test_a_standby_that_died_earlier(spark: Any, tmp_path: Path) -> None:
+    """Its newest mark is another one of the same epoch, and its journal ends before the others'."""
+    run = replayrun.made()
+    dead = run.peers[2]
+    dead.entries = dead.entries[:-2]
+    dead.marks = replace(dead.marks, main=Mark(NOW_MS - 50_000, 0, run.spilled - 1))
+    for second in [one for one in dead.archived if one * 1000 >= NOW_MS - 50_000]:
+        dead.live[second] = dead.archived.pop(second)
+    assert min(dead.live) * 1000 < NOW_MS
+    verdict = proof_of(spark, run.write(tmp_path))
+    assert verdict.proven, verdict.reasons
+    assert verdict.counts == WHOLE
 
 
 KINDS = {
@@ -126,6 +143,21 @@ def test_damage(spark: Any, tmp_path: Path, pattern: str, damage: Callable[[Path
     assert verdict.reasons == [f"{problem.kind}: 1"]
     assert verdict.counts["lost"] == 0
     assert (verdict.counts["undecided"] > 0) == ("topics" in pattern)
+
+
+def test_a_damaged_record_of_the_state(spark: Any, tmp_path: Path) -> None:
+    directories = replayrun.made().write(tmp_path)
+    state = LmdbState(tmp_path / "two")
+    with state._env.begin(write=True) as transaction:
+        record = transaction.get(b"checkpoint", db=state._meta)
+        assert record is not None
+        transaction.put(b"checkpoint", record[:-1] + b"\xff", db=state._meta)
+    state.close()
+    verdict = proof_of(spark, directories)
+    (problem,) = verdict.problems
+    assert (problem.kind, problem.file) == ("damaged", "two/state")
+    assert "b'checkpoint' with its own checksum" in problem.text
+    assert verdict.counts == WHOLE
 
 
 def test_an_empty_directory(spark: Any, tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Every error class of the package, wherever it is raised."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import slotwheel
+from slotwheel.wheel.errors import Damaged, NotMaster, SlotwheelError
+
+MORE: dict[type[Exception], dict[str, Any]] = {
+    Damaged: {"position": 7, "expected": b"\xff", "found": 3, "remedy": "Look"},
+    NotMaster: {"master": "10.0.0.1:7200"},
+}
+"""What the constructors of these take besides a message."""
+GENERAL = {"got": 5, "limit": 4, "remedy": "Give less", "row": 3}
+
+
+def error_classes() -> list[type[Exception]]:
+    for module in pkgutil.walk_packages(slotwheel.__path__, "slotwheel."):
+        importlib.import_module(module.name)
+    found = {one for one in below(Exception) if one.__module__.startswith("slotwheel.")}
+    return sorted(found, key=lambda one: one.__name__)
+
+
+def below(parent: type[Exception]) -> Iterator[type[Exception]]:
+    for one in parent.__subclasses__():
+        yield one
+        yield from below(one)
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda one: one.__name__)
+def test_an_error_survives_the_way_out_of_a_worker(kind: type[Exception]) -> None:
+    """Processes that read for others hand their errors on by pickle."""
+    general = GENERAL if issubclass(kind, SlotwheelError) and kind is not Damaged else {}
+    error = kind("what was wrong", **general, **MORE.get(kind, {}))
+    error.add_note("seen on the way")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert again.args == error.args
+    assert vars(again) == vars(error)
+
+
+def test_what_cannot_be_pickled_goes_as_text() -> None:
+    error = Damaged("file", 7, expected="a name", found=memoryview(b"\xff"))
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
