@@ -29,7 +29,7 @@ from pyarrow import flight
 from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
 from ..wheel.protocol import PEER_ACTION, decode_error
 from .handshake import Greeting
-from .sockets import resolved, shut_connections
+from .sockets import connecting, shut
 from .wire import ENTRIES
 
 PING = b"SWPG"
@@ -123,7 +123,14 @@ class Exchange:
         self._taken = 0
         self.unbeaten_bytes = 0
         self._lock = threading.Lock()
-        self._remote = resolved(address)
+        with connecting(address) as self._sockets:
+            self._open(address, greeting, check)
+        self._thread = threading.Thread(
+            target=self._read, name=f"peer-beats-{greeting.to}", daemon=True
+        )
+        self._thread.start()
+
+    def _open(self, address: str, greeting: Greeting, check: Callable[[Greeting], None]) -> None:
         self._client = connect(address)
         try:
             self.peer = greet(self._client, greeting)
@@ -135,10 +142,6 @@ class Exchange:
         except BaseException:
             self._client.close()
             raise
-        self._thread = threading.Thread(
-            target=self._read, name=f"peer-beats-{greeting.to}", daemon=True
-        )
-        self._thread.start()
 
     def write(self, header: bytes, batch: pa.RecordBatch | None = None, nbytes: int = 0) -> None:
         """Send one message; blocks while the peer takes nothing. One thread at a time.
@@ -167,10 +170,9 @@ class Exchange:
             return self._clock() - max(self.heard, self._unbeaten[0][1])
 
     def cut(self) -> None:
-        """End it at once, from any thread; a blocked ``write`` returns with an error. Other
-        connections of this process to the same peer may end, too."""
+        """End it at once, from any thread; a blocked ``write`` returns with an error."""
         self._reader.cancel()
-        shut_connections(self._remote)
+        shut(self._sockets)
 
     def end(self) -> None:
         """In the thread that writes: wait a moment until the reading thread has seen that it is

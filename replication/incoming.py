@@ -119,9 +119,9 @@ class Incoming:
             raise
         finally:
             with self._lock:
-                last = self._open.get(key) is mine
-                if last:
+                if self._open.get(key) is mine:
                     del self._open[key]
+                last = all(node_id != greeting.node_id for node_id, _ in self._open)
             if last:
                 self._instances.gone(greeting.node_id, greeting.instance)
 

@@ -3,7 +3,7 @@
 Theory: two lanes lead to each peer, on connections of their own: *control* for what is small and
 urgent, *bulk* for entries. So four megabytes on a slow network hold up no heartbeat, and a peer
 whose journal stands still for a second is not taken for dead. The bulk lane opens when the control
-lane is up, and is cut with it.
+lane is up, or one refusal would be told twice; from then on each fails alone.
 
 What can go wrong with a connection is answered in one way, by cutting it and making a new one:
 

@@ -28,6 +28,7 @@ from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
 from ..wheel.protocol import encode_json
 from .exchange import connect, greet, translate, translated
 from .handshake import Greeting
+from .sockets import connecting, shut
 
 HEADER = -1
 CHUNK_BYTES = 1 << 20
@@ -166,6 +167,7 @@ class Fetch:
         self._lock = threading.Lock()  # held while the sink is used
         self._abandoned = False
         self._reader: Any = None
+        self._sockets: set[int] = set()
         self._moved = clock()
         self._told = clock()
         self._thread = threading.Thread(target=self._run, name="peer-snapshot", daemon=True)
@@ -187,6 +189,7 @@ class Fetch:
         reader = self._reader
         if reader is not None:
             reader.cancel()
+        shut(self._sockets)  # the call may not have been answered yet, and there is no reader
         with self._lock:
             pass  # whoever was using the sink has seen it by now
 
@@ -206,7 +209,8 @@ class Fetch:
     def _fetch(self) -> Any:
         client = connect(self._address)
         try:
-            greet(client, self._greeting)
+            with connecting(self._address) as self._sockets:
+                greet(client, self._greeting)
             with translated():
                 self._reader = client.do_get(flight.Ticket(self._greeting.encode()))
             with self._use() as sink:

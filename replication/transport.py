@@ -115,6 +115,7 @@ class Transport:
         self._bulk: dict[str, Lane] = {}
         for peer in group.others:
             self._add(peer, load, refused_pause_s)
+        self._lanes = (*self._control.values(), *self._bulk.values())
 
     def _add(self, peer: str, load: Load, refused_pause_s: float) -> None:
         outbox = Outbox(self._clock)
@@ -174,18 +175,17 @@ class Transport:
 
     def start(self) -> None:
         self._watcher.start()
-        for lane in (*self._control.values(), *self._bulk.values()):
+        for lane in self._lanes:
             lane.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """End all links, and wait until their threads have ended, but not longer than that."""
         deadline = time.monotonic() + timeout_s
         self._stopping.set()
-        lanes = [*self._control.values(), *self._bulk.values()]
-        for lane in lanes:
+        for lane in self._lanes:
             lane.stop()
         self.incoming.stop()
-        for lane in lanes:
+        for lane in self._lanes:
             lane.join(max(0.0, deadline - time.monotonic()))
 
     def send(self, message: Message) -> None:
@@ -225,9 +225,9 @@ class Transport:
             self._events.event("peer-connected", peer=lane.peer, address=self.address_of(lane.peer))
 
     def down(self, lane: Lane, error: SlotwheelError) -> None:
-        self._instances.gone(lane.peer, lane.instance)
+        if not (self._control[lane.peer].is_up or self._bulk[lane.peer].is_up):
+            self._instances.gone(lane.peer, lane.instance)
         if lane.name == CONTROL:
-            self._bulk[lane.peer].cut()
             self._events.event("peer-lost", peer=lane.peer, error=str(error))
         else:
             self._receiver.unsent(lane.peer, 0)
@@ -267,13 +267,9 @@ class Transport:
 
     def _watch(self) -> None:
         while not self._stopping.wait(WATCH_S):
-            for peer, control in self._control.items():
-                bulk = self._bulk[peer]
-                if control.is_silent():
-                    control.cut()
-                    bulk.cut()
-                elif bulk.is_silent():
-                    bulk.cut()
+            for lane in self._lanes:
+                if lane.is_silent():
+                    lane.cut()
             self.incoming.watch()
 
 

@@ -302,6 +302,37 @@ def test_a_connection_that_swallows_everything_is_cut_and_made_again(make: Make)
         eventually(lambda: ack(9) in b.messages)
 
 
+@pytest.mark.parametrize("lane", [CONTROL, BULK])
+def test_a_lane_fails_alone(make: Make, lane: str) -> None:
+    a, b = make("a"), make("b")
+    connected(a, b)
+    lanes = {CONTROL: a.transport._control["b"], BULK: a.transport._bulk["b"]}
+    failing = lanes.pop(lane)
+    (other,) = lanes.values()
+    kept = other.exchange
+    for again in range(2, 5):
+        failing.cut()
+        eventually(lambda again=again: failing.opened == again and failing.is_up)  # type: ignore[misc]
+    assert (other.opened, other.exchange) == (1, kept)
+    a.transport.send(ack(1))
+    a.transport.send(append(1, 2))
+    eventually(lambda: len(b.messages) == 2)
+
+
+def test_a_lane_that_is_made_again_lets_no_other_node_of_that_id_in(
+    make: Make, peers: dict[str, str]
+) -> None:
+    first, b = make("a"), make("b")
+    connected(first, b)
+    second = make("a", listen=free_addresses(1)[0])
+    eventually(lambda: b.events.alarmed("peer-refused", "two running nodes"))
+    for _ in range(5):
+        first.transport._control["b"].cut()
+        time.sleep(0.3)
+        assert not second.transport.is_up("b")
+        eventually(lambda: first.transport.is_up("b"))
+
+
 def test_trouble_with_one_peer_costs_the_others_nothing(make: Make) -> None:
     b, c = make("b"), make("c")
     with Proxy(b.server.port) as proxy:
