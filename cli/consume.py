@@ -89,7 +89,7 @@ def command(
     check_topic(topic)
     with quiet_pipe(), ExitStack() as stack:
         if data is not None:
-            batches = _embedded(stack, data, topic, position, follow)
+            batches = _embedded(stack, data, topic, position, follow, as_json)
             schema, fields = None, message_records
         else:
             from .kafkatopic import DUMP, KafkaTopic, record_fields
@@ -130,12 +130,15 @@ def _is_typed(name: str) -> bool:
 
 
 def _embedded(
-    stack: ExitStack, data: Path, topic: str, position: int, follow: bool
+    stack: ExitStack, data: Path, topic: str, position: int, follow: bool, as_json: bool
 ) -> Iterator[pa.RecordBatch]:
+    def on_damage(text: str) -> None:
+        click.echo(json.dumps({"damaged": text}) if as_json else f"damaged: {text}", err=True)
+
     files = stack.enter_context(reading(data))
     if not follow:
         check_exists(files, topic)
-    reader = TopicReader(files, topic, position)
+    reader = TopicReader(files, topic, position, on_damage)
     stack.callback(reader.close)
     return reader.follow(_wait) if follow else reader.batches()
 

@@ -27,6 +27,7 @@ from ..wheel.handles import HandleCache
 from ..wheel.ids import IdMint
 from ..wheel.schema import TIME, Int64s, times
 from .sink import Answer, Answers, Sink
+from .topicdamage import damaged_segments
 from .topicfile import TOPICS_DIRECTORY
 from .topiclog import Append, TopicEnd, TopicWriter
 
@@ -46,8 +47,8 @@ class EmbeddedSink(Sink):
     """Topics under ``<data>/topics``. ``clock``: wall clock in ms, for the ``delivered`` column.
 
     Opening costs nothing: a topic is recovered when its first row comes. Errors at that moment
-    (``Damaged``, ``UnsupportedVersion``) are raised by ``recover_all``, which a node calls first;
-    within ``deliver`` they hold back the topic they concern, and no other.
+    (``UnsupportedVersion``) are raised by ``recover_all``, which a node calls first; within
+    ``deliver`` they hold back the topic they concern, and no other.
     """
 
     def __init__(
@@ -72,11 +73,16 @@ class EmbeddedSink(Sink):
         files.make_directory(TOPICS_DIRECTORY)
 
     def recover_all(self) -> int:
-        """Recover every topic now; the number of topics. Errors: ``Damaged`` and the like."""
+        """Recover every topic now; the number of topics. Errors: ``UnsupportedVersion``."""
         topics = self._files.list(TOPICS_DIRECTORY)
         for topic in topics:
             self._end_of(topic)
+        self._writer.damaged.update(damaged_segments(self._files))
         return len(topics)
+
+    def damaged(self) -> dict[str, str]:
+        """What was found in segments that were set aside, by path."""
+        return dict(self._writer.damaged)
 
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:  # noqa: ARG002
         if rows.num_rows == 0:

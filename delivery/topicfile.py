@@ -144,8 +144,11 @@ class IndexHeader:
         magic, version, reserved, crc, said, schema_bytes, schema_crc = _HEADER.unpack_from(data)
         if magic != INDEX_MAGIC:
             raise Damaged(path, 0, expected=f"magic {INDEX_MAGIC!r}", found=repr(magic))
-        if version == 0:  # never valid: what a lost write leaves behind
-            raise Damaged(path, 8, expected=f"version {INDEX_VERSION}", found=0)
+        as_known = data[:8] + INDEX_VERSION.to_bytes(2, "little") + data[10:HEADER_BYTES]
+        # 0 is never valid: what a lost write leaves behind. Of another version, too, the checksum
+        # would be another one.
+        if version != INDEX_VERSION and (version == 0 or _header_crc(as_known) == crc):
+            raise Damaged(path, 8, expected=f"version {INDEX_VERSION}", found=version)
         if version != INDEX_VERSION:
             raise UnsupportedVersion(
                 f"{path}: unknown version of a topic's index",

@@ -27,6 +27,7 @@ from crc32c import crc32c
 from ..wheel.errors import Damaged
 from ..wheel.files import Files
 from ..wheel.handles import HandleCache
+from .topicdamage import is_torn, set_aside
 from .topicfile import (
     HEADER_BYTES,
     RECORD_BYTES,
@@ -108,16 +109,26 @@ class TopicWriter:
         self._handles = handles
         self._group = group
         self._segment_bytes = segment_bytes
+        self.damaged: dict[str, str] = {}
+        """What was found in segments that were set aside, by path."""
 
     def recover(self, topic: str) -> TopicEnd | None:
-        """The committed end of a topic, torn ends cut off; None if it has no segment.
+        """The committed end of a topic, torn ends cut off; None if it has no segment. A last
+        segment that is damaged is set aside, and a new one begun.
 
-        Errors: ``Damaged``, ``UnsupportedVersion``.
+        Errors: ``UnsupportedVersion``.
         """
         found = segments(self._files, topic)
         if not found:
             return None
-        first = found[-1]
+        try:
+            return self._recover(topic, found[-1])
+        except Damaged as error:
+            position = set_aside(self._files, topic, found[-1], error)
+            self.damaged[segment_path(topic, found[-1])] = error.message
+            return self._start(topic, position)
+
+    def _recover(self, topic: str, first: int) -> TopicEnd:
         path = index_path(topic, first)
         with self._handles.use(path) as index:
             data = index.pread(index.size(), 0)
@@ -125,10 +136,15 @@ class TopicWriter:
             return self._unused(topic, first, data, path)
         header = IndexHeader.decode(data, path, first)
         data_path = segment_path(topic, first)
-        with self._handles.use(data_path) as stream:
-            message = stream.pread(header.schema_bytes, 0)
+        try:
+            with self._handles.use(data_path) as stream:
+                message = stream.pread(header.schema_bytes, 0)
+        except FileNotFoundError:
+            raise Damaged(data_path, 0, expected="a stream", found="no such file") from None
         header.check_schema(message, data_path)
         blocks, index_bytes = parse_index(data, path, header)
+        if len(data) > index_bytes and not is_torn(data, index_bytes):
+            raise Damaged(path, index_bytes, expected="a whole record", found="a broken one")
         for block in check_blocks(self._files, data_path, blocks):
             last = block
         self._cut(path, index_bytes)

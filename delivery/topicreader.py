@@ -3,6 +3,9 @@
 A reader trusts the index alone: a block exists when its record is whole, and a record is written
 only after its block is durable. So a reader never sees a row that a power cut could take back,
 needs no lock, and finds out by looking at the index's length whether there is anything new.
+
+Of a segment that was set aside as damaged (``topicdamage.py``) the sound blocks are read; what is
+passed over is told.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from crc32c import crc32c
 from ..wheel.errors import Damaged, InvalidMessage
 from ..wheel.files import Files
 from ..wheel.schema import Int64s, times
+from .topicdamage import SoundBlocks, set_aside_segments
 from .topicfile import (
     HEADER_BYTES,
     RECORD_BYTES,
@@ -37,6 +41,8 @@ def topics(files: Files) -> list[str]:
 
 class _Segment:
     """One open segment: its schema and the records seen so far."""
+
+    set_aside = False
 
     def __init__(self, files: Files, topic: str, first: int) -> None:
         """Errors: ``FileNotFoundError``/``Damaged`` while its header is not there yet."""
@@ -84,30 +90,49 @@ class _Segment:
             )
         return batch
 
-    def number_at(self, position: int) -> int:
-        """The number of the block that holds ``position``; one past the last if none does."""
-        return bisect.bisect_right(self.blocks, position, key=lambda block: block.next_position)
-
-    @property
-    def next_position(self) -> int:
-        return self.blocks[-1].next_position
-
     def close(self) -> None:
         self._index.close()
         self._data.close()
+
+
+class _SetAside:
+    """The same for a damaged segment, which grows no more."""
+
+    set_aside = True
+
+    def __init__(self, files: Files, topic: str, first: int) -> None:
+        self.first = first
+        self._sound = SoundBlocks(files, topic, first)
+        self.blocks = self._sound.blocks
+
+    def refresh(self) -> None: ...
+
+    def read(self, number: int) -> pa.RecordBatch | None:
+        """Block ``number`` (from 1); None when it is damaged."""
+        return self._sound.read(number)
+
+    def close(self) -> None: ...
 
 
 class TopicReader:
     """Reads one topic from a position on. Not thread-safe.
 
     ``position`` may lie anywhere in the topic; beyond its end, reading waits for it to come.
+    ``on_damage`` is told which positions are passed over, as nothing sound is to be had there.
     """
 
-    def __init__(self, files: Files, topic: str, position: int = 0) -> None:
+    def __init__(
+        self,
+        files: Files,
+        topic: str,
+        position: int = 0,
+        on_damage: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._files = files
         self.topic = topic
         self.position = position
-        self._segment: _Segment | None = None
+        self._on_damage = on_damage
+        self._segment: _Segment | _SetAside | None = None
 
     def read(self) -> pa.RecordBatch | None:
         """The next committed rows (one block, or the rest of it); None if there are none now."""
@@ -115,17 +140,20 @@ class TopicReader:
             segment = self._open()
             if segment is None:
                 return None
-            if self.position >= segment.next_position:
+            if self.position >= segment.blocks[-1].next_position:
                 segment.refresh()
-            number = segment.number_at(self.position)
+            number = _number_at(segment.blocks, self.position)
             if number < len(segment.blocks):
                 block = segment.blocks[number]
                 batch = segment.read(number)
+                if batch is None:
+                    self._pass_over(block.next_position)
+                    continue
                 if self.position > block.position:
                     batch = batch.slice(self.position - block.position)
                 self.position = block.next_position
                 return batch
-            if not self._follows(segment.next_position):
+            if not self._follows(segment):
                 return None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -146,7 +174,15 @@ class TopicReader:
             self._segment.close()
             self._segment = None
 
-    def _open(self) -> _Segment | None:
+    def _pass_over(self, position: int) -> None:
+        self._on_damage(
+            f"topic {self.topic}: positions {self.position} to {position - 1} are not to be had,"
+            f" as {segment_path(self.topic, self._segment.first if self._segment else 0)} is"
+            " damaged; what follows is sound"
+        )
+        self.position = position
+
+    def _open(self) -> _Segment | _SetAside | None:
         """The open segment; opens the one that holds ``position`` if none is."""
         if self._segment is None:
             found = segments(self._files, self.topic)
@@ -155,20 +191,26 @@ class TopicReader:
                 self._segment = self._try_open(found[at])
         return self._segment
 
-    def _follows(self, position: int) -> bool:
-        """Go on to the segment that begins at ``position``, if there is one."""
-        if self._segment is None or position == self._segment.first:
+    def _follows(self, segment: _Segment | _SetAside) -> bool:
+        """Go on to the segment behind this one, if there is one."""
+        found = segments(self._files, self.topic)
+        end = segment.blocks[-1].next_position
+        if segment.set_aside:  # what it has given may reach further than can be seen
+            end = min((first for first in found if first > segment.first), default=end)
+        if end == segment.first or end not in found:
             return False
-        if position not in segments(self._files, self.topic):
-            return False
-        following = self._try_open(position)
+        following = self._try_open(end)
         if following is None:
             return False
-        self._segment.close()
+        if self.position < end:
+            self._pass_over(end)
+        segment.close()
         self._segment = following
         return True
 
-    def _try_open(self, first: int) -> _Segment | None:
+    def _try_open(self, first: int) -> _Segment | _SetAside | None:
+        if first in set_aside_segments(self._files, self.topic):
+            return _SetAside(self._files, self.topic, first)
         try:
             return _Segment(self._files, self.topic, first)
         except (Damaged, FileNotFoundError):
@@ -183,6 +225,11 @@ class TopicReader:
             finally:
                 index.close()
             raise
+
+
+def _number_at(blocks: list[Block], position: int) -> int:
+    """The number of the block that holds ``position``; one past the last if none does."""
+    return bisect.bisect_right(blocks, position, key=lambda block: block.next_position)
 
 
 def walk(files: Files, topic: str) -> Iterator[tuple[str, Block]]:

@@ -21,6 +21,7 @@ from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.files import Files
 from ..wheel.findings import Checked
 from ..wheel.schema import times
+from .topicdamage import DAMAGED_SUFFIX, damaged_path, is_torn, set_aside_segments
 from .topicfile import (
     HEADER_BYTES,
     RECORD_BYTES,
@@ -48,11 +49,16 @@ def verify_topics(files: Files) -> Iterator[Checked]:
             yield item
             continue
         expected: int | None = 0
+        aside = set_aside_segments(files, topic)
         for first in firsts:
             item = Checked("topic", segment_path(topic, first))
             if expected is not None:
                 item.expect(0, "position", expected, first)
             expected = _segment(files, item, topic, first, is_last=first == firsts[-1])
+            if first in aside:
+                expected = None
+                found = "a mark: it was set aside as damaged, and the topic went on in a new one"
+                item.note(0, f"no {damaged_path(topic, first)}", found)
             yield item
         yield from _unknown(files, topic)
 
@@ -60,8 +66,9 @@ def verify_topics(files: Files) -> Iterator[Checked]:
 def _unknown(files: Files, topic: str) -> Iterator[Checked]:
     """Listed anew, so that a segment a running node has just begun has its index by now."""
     names = files.list(directory_of(topic))
-    known = {first_position_of(name) for name in names} - {None}
-    wanted = {f"{first:020d}{SEGMENT_SUFFIX}" for first in known}
+    known = {first for name in names if (first := first_position_of(name)) is not None}
+    suffixes = (SEGMENT_SUFFIX, DAMAGED_SUFFIX)
+    wanted = {f"{first:020d}{suffix}" for first in known for suffix in suffixes}
     for name in names:
         if first_position_of(name) is None and name not in wanted:
             item = Checked("topic", f"{directory_of(topic)}/{name}")
@@ -84,7 +91,9 @@ def _segment(files: Files, item: Checked, topic: str, first: int, *, is_last: bo
         return None
     if len(data) > index_bytes:
         text = f"{len(data) - index_bytes} bytes of a torn record in {path}, never acknowledged"
-        if not is_last and len(data) - index_bytes >= RECORD_BYTES:
+        if not is_torn(data, index_bytes) or (
+            not is_last and len(data) - index_bytes >= RECORD_BYTES
+        ):
             item.fault(index_bytes, "whole records up to the next segment", text)
         else:
             item.note(index_bytes, "the end of the index", text)

@@ -79,7 +79,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     """Listens from construction on, until ``close``. ``port`` tells the port when 0 was asked for.
 
     ``group`` and ``step_down`` are there on a node with peers; such a node calls ``depose`` when it
-    is not the master any more. ``peers`` takes what other peers send.
+    is not the master any more. ``peers`` takes what other peers send. ``damaged`` tells what is
+    wrong with files of the data directory, for ``status``.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -97,8 +98,10 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         group: GroupPort | None = None,
         step_down: StepDown | None = None,
         peers: PeerPort | None = None,
+        damaged: Callable[[], list[str]] = list,
     ) -> None:
         self._wheel = wheel
+        self._damaged = damaged
         self._clock = clock
         self._events: IntakeEvents = events or SilentEvents()
         self._streams_max = streams_max
@@ -256,7 +259,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         return {"answer": str(answer.value), "id": None if moved is None else str(moved)}
 
     def _status(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        answer: dict[str, Any] = {"status": dataclasses.asdict(self._wheel.status())}
+        status = dataclasses.asdict(self._wheel.status())
+        answer: dict[str, Any] = {"status": {**status, "damaged_files": self._damaged()}}
         if self._group is not None:
             answer["replication"] = self._group()
         return answer

@@ -82,6 +82,12 @@ class Metrics:
         self.alarms = Counter(
             "slotwheel_alarms", "Things a person should look at", ["kind"], registry=registry
         )
+        self.scrubbed_bytes = Counter(
+            "slotwheel_scrubbed_bytes", "Bytes of slot files read ahead", registry=registry
+        )
+        self.scrub_passes = Counter(
+            "slotwheel_scrub_passes", "How often all slot files were read ahead", registry=registry
+        )
         self.recovery = Gauge(
             "slotwheel_recovery_seconds",
             "How long the data directory took to open",
@@ -106,11 +112,12 @@ class Metrics:
         disk_free: Callable[[], int],
         sink_up: Callable[[], bool],
         source_lag: Callable[[], int | None],
+        damaged: Callable[[], int],
         group: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
-        """Report a wheel's status from now on, and what is around it. ``clock``: ms; ``group``: the
-        status of the peers, if there are any."""
-        standing = _Standing(status, clock, disk_free, sink_up, source_lag, group)
+        """Report a wheel's status from now on, and what is around it. ``clock``: ms; ``damaged``:
+        how many files are; ``group``: the status of the peers, if there are any."""
+        standing = _Standing(status, clock, disk_free, sink_up, source_lag, damaged, group)
         self._registry.register(standing)
 
     def render(self) -> bytes:
@@ -126,9 +133,11 @@ class _Standing:
         disk_free: Callable[[], int],
         sink_up: Callable[[], bool],
         source_lag: Callable[[], int | None],
+        damaged: Callable[[], int],
         group: Callable[[], dict[str, Any]] | None,
     ) -> None:
         self._group = group
+        self._damaged = damaged
         self._status = status
         self._clock = clock
         self._disk_free = disk_free
@@ -152,6 +161,11 @@ class _Standing:
         )
         yield GaugeMetricFamily(
             "slotwheel_sink_up", "Whether the sink can be reached", float(self._sink_up())
+        )
+        yield GaugeMetricFamily(
+            "slotwheel_damaged_files",
+            "Slot files and segments of embedded topics that are not what was written",
+            self._damaged(),
         )
         lag = self._source_lag()
         if lag is not None:

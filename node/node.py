@@ -32,6 +32,7 @@ from ..wheel.master import Master
 from ..wheel.peer import PeerWheel
 from . import work
 from .config import EMBEDDED, NodeConfig, check_address
+from .damage import Damage, remedy_of
 from .events import NodeEvents
 from .health import HealthServer
 from .logs import event
@@ -122,12 +123,20 @@ class Node:
             undo.callback(self.wheel.close)
             self._out = WaysOut(self.config, self._files, self.wheel.mint, self._clock)
             undo.callback(self._close_sinks)
+            self._damage = Damage(
+                self.wheel,
+                self._out.damaged_topics,
+                remedy_of(str(self.config.data), has_peers=bool(self.config.peers)),
+                self.events,
+                self.metrics,
+            )
             self.metrics.watch(
                 self.wheel.status,
                 self._clock,
                 self._files.free_bytes,
                 lambda: self.events.sink_problem is None,
                 lambda: None if self._reign is None else self._reign.source_lag,
+                lambda: len(self._damage.all()),
                 (lambda: {} if self._peers is None else self._peers.status())
                 if self.config.peers
                 else None,
@@ -159,6 +168,7 @@ class Node:
         threads = self._threads
         threads.loop("syncer", lambda: work.sync(wheel, self.metrics), fatal=(Exception,))
         threads.loop("slot-files", slot_files.turn)
+        threads.loop("scrubber", self._damage.turn)
         if isinstance(wheel, PeerWheel):
             self._peers = Peers(
                 group_of(self.config),
@@ -193,7 +203,9 @@ class Node:
     def _listen(self) -> FlightIntake:
         peers, listen, events = self._peers, self.config.listen, self.events.intake
         if peers is None:
-            return FlightIntake(self.wheel, listen, self._clock, events=events)
+            return FlightIntake(
+                self.wheel, listen, self._clock, events=events, damaged=self._damage.all
+            )
         flight = FlightIntake(
             self.wheel,
             listen,
@@ -202,6 +214,7 @@ class Node:
             group=peers.status,
             step_down=peers.step_down,
             peers=peers.driver.port,
+            damaged=self._damage.all,
         )
         peers.on_deposed = flight.depose
         return flight
@@ -228,6 +241,7 @@ class Node:
             reasons.append(f"the sink cannot be reached: {self.events.sink_problem}")
         if self._peers is not None and not self._peers.status()["master"]:
             reasons.append("no master is known: the peers cannot be reached, or elect one")
+        reasons += self._damage.slot_files()
         mark_c = self.wheel.status().mark_c
         behind_ms = mark_c - self._clock()
         if behind_ms > 0:

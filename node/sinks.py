@@ -26,7 +26,7 @@ Clock = Callable[[], int]
 class WaysOut:
     """The sink, and the dead letters with their last resort in the data directory.
 
-    Errors: ``Damaged``, ``UnsupportedVersion`` for embedded topics; ``MissingExtra``.
+    Errors: ``UnsupportedVersion`` for embedded topics; ``MissingExtra``.
     """
 
     def __init__(self, config: NodeConfig, files: Files, mint: IdMint, clock: Clock) -> None:
@@ -40,6 +40,10 @@ class WaysOut:
             raise
         local = None if self.sink is embedded else embedded
         self.dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)
+
+    def damaged_topics(self) -> dict[str, str]:
+        """What was found in segments of embedded topics that were set aside, by path."""
+        return self._local.damaged()
 
     def close(self) -> None:
         self._local.close()

@@ -3,6 +3,7 @@
 syncer       writes and syncs what is queued: group commit
 slot-files   spills the tail, deletes covered slot files
 prefetcher   opens the next slot ahead of its time
+scrubber     reads slot files ahead, to find damage before they are due (``damage.py``)
 sink-check   at start, until the sink was reached once: says so if it cannot be
 """
 

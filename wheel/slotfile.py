@@ -82,7 +82,10 @@ class SlotFiles:
         created = info.length == 0
         # Not through the cache: a spill opens each of thousands of files once, and would only throw
         # out those that are being read. Few calls, as each may have to wait for the interpreter.
-        handle = self._files.open(path_of(second), create=created)
+        try:
+            handle = self._files.open(path_of(second), create=created)
+        except FileNotFoundError:  # damage, which its readers tell; no reason to stop the spill
+            handle = self._files.open(path_of(second), create=True)
         try:
             if (created or second in self._uncommitted) and handle.size() > info.length:
                 handle.truncate(info.length)
@@ -153,7 +156,7 @@ class SlotFiles:
         try:
             handle = self._files.open(path)
         except FileNotFoundError:
-            raise Damaged(path, 0, expected=f"{info.length} bytes", found="no such file") from None
+            raise missing(second, info) from None
         try:
             size = handle.size()
             if size < info.length:
@@ -166,6 +169,11 @@ class SlotFiles:
 
     def close(self) -> None:
         self.handles.close()
+
+
+def missing(second: int, info: SlotInfo) -> Damaged:
+    """A slot file is not there."""
+    return Damaged(path_of(second), 0, expected=f"{info.length} bytes", found="no such file")
 
 
 def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.RecordBatch]:

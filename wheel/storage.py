@@ -25,11 +25,12 @@ import pyarrow as pa
 
 from .archive import Archive
 from .config import TICK_MS, WheelConfig
+from .errors import Damaged
 from .files import Files
 from .mark import Marks
 from .reader import ReadPoint, cancelled_in
 from .schema import times
-from .slotfile import SLOT_DIRECTORY, SlotFiles
+from .slotfile import SLOT_DIRECTORY, SlotFiles, missing
 from .spill import Ahead, blocks, in_turn
 from .state import Checkpoint, Sent, SlotInfo, StateStore, Update
 from .tail import Piece, Tail
@@ -76,6 +77,11 @@ class Storage:
         self._seconds: list[int] = []
         self.file_rows = 0
         self.file_bytes = 0
+        self.damaged: dict[int, Damaged] = {}
+        """Slot files that are not what was written, whoever found it out. Nothing is delivered from
+        them until they are replaced (``replace``)."""
+        self.replacements = 0
+        """How often a slot file was replaced by another one."""
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -108,14 +114,48 @@ class Storage:
         self, second: int, info: SlotInfo, known: SlotInfo | None = None
     ) -> list[pa.RecordBatch]:
         """The blocks of a slot as of a read point; none when the cleaner has deleted it since, as
-        then every row in it was covered. Errors: ``Damaged``."""
+        then every row in it was covered. With ``known``, at least those behind it.
+
+        Errors: ``Damaged``.
+        """
         try:
-            return self.slot_files.read(second, info, known)
+            try:
+                blocks = self.slot_files.read(second, info, known)
+            except Damaged:
+                if known is None:
+                    raise
+                # Perhaps another file by now, which does not go on where the last one ended.
+                known, blocks = None, self.slot_files.read(second, info)
+            if known is None and second in self.damaged:
+                self.note_sound(second)
+            return blocks
         except FileNotFoundError:
             with self._lock:
-                if second in self.catalog:
-                    raise
-            return []
+                if second not in self.catalog:
+                    return []
+            error = missing(second, info)
+            self.note_damage(second, info, error)
+            raise error from None
+        except Damaged as error:
+            self.note_damage(second, info, error)
+            raise
+
+    def note_damage(self, second: int, info: SlotInfo, error: Damaged) -> None:
+        """Remember that a slot file was found damaged, unless it is another one by now."""
+        with self._lock:
+            if self.catalog.get(second) == info:
+                self.damaged.setdefault(second, error)
+
+    def note_sound(self, second: int) -> None:
+        """All of a slot file was read and is what was written: somebody has restored it."""
+        with self._lock:
+            self.damaged.pop(second, None)
+
+    def file_behind(self, second: int | None) -> int | None:
+        """The next second with a slot file, in due order; None if there is none."""
+        with self._lock:
+            at = 0 if second is None else bisect.bisect_right(self._seconds, second)
+            return self._seconds[at] if at < len(self._seconds) else None
 
     def late_seconds(self, last_second: int, offset: int) -> list[int]:
         with self._lock:
@@ -152,19 +192,9 @@ class Storage:
         if info is None or info.cancels == 0:
             return set()
         found: set[int] = set()
-        for block in self._blocks_if_kept(second, info):
+        for block in self.read_blocks(second, info):
             found.update(cancelled_in(block))
         return found
-
-    def _blocks_if_kept(self, second: int, info: SlotInfo) -> list[pa.RecordBatch]:
-        """The blocks of a slot that the cleaner may be deleting; none if it has."""
-        try:
-            return self.read_blocks(second, info)
-        except FileNotFoundError:
-            with self._lock:
-                if second in self.catalog:
-                    raise
-            return []
 
     def find(self, due: int, offset: int) -> pa.RecordBatch | None:
         """One row by its key (ROW schema, one row), or None if it is nowhere any more."""
@@ -175,7 +205,7 @@ class Storage:
                 return row if int(times(row, "due")[0]) == due else None
         if point.info is None or offset > point.info.highest:
             return None
-        for block in self._blocks_if_kept(due // TICK_MS, point.info):
+        for block in self.read_blocks(due // TICK_MS, point.info):
             at = np.flatnonzero(times(block, "offset") == offset)
             if len(at):
                 row = block.slice(int(at[0]), 1)
@@ -284,6 +314,7 @@ class Storage:
         with self._lock:
             for second in covered:
                 info = self.catalog.pop(second)
+                self.damaged.pop(second, None)
                 self.file_rows -= info.rows
                 self.file_bytes -= info.length
             self._seconds = sorted(self.catalog)

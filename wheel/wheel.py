@@ -42,6 +42,8 @@ from .receipt import CancelAnswer, Receipt
 from .recovery import Recovered, configuration, recover
 from .rows import from_numpy
 from .schema import PAYLOAD, TIME, Int64s, check_input, times
+from .scrub import Scrubber
+from .slotfile import path_of
 from .smallbatch import by_arrow, encode
 from .spill import Ahead, in_turn
 from .state import Checkpoint, Sent, StateStore, Update
@@ -81,6 +83,7 @@ class Wheel:
         self.store_id = found.stored.store_id
         self._storage = Storage(self._files, self._state, self.config, self._lock)
         self.mended = self._storage.recover(found.stored.slots, checkpoint.next_offset)
+        self.scrubber = Scrubber(self._storage)
         self._cancels = Cancels(self.config.cancels_remembered_max)
         self._log = Log(
             found.journal,
@@ -615,6 +618,12 @@ class Wheel:
         """How many files the archive could not keep, and why not the last one."""
         archive = self._storage.archive
         return archive.missed, archive.missed_why
+
+    def damaged(self) -> dict[str, str]:
+        """What was found in slot files that are not what was written, by path."""
+        with self._lock:
+            found = sorted(self._storage.damaged.items())
+        return {path_of(second): error.message for second, error in found}
 
     # -- seen from outside -----------------------------------------------------------------------
 

@@ -272,13 +272,45 @@ def test_a_slot_that_is_deleted_under_its_reader_has_nothing_left_to_read() -> N
     assert storage.find(START_MS + 5100, 0) is None
 
 
-def test_a_slot_file_that_somebody_else_deleted_is_an_error() -> None:
+def test_a_slot_file_that_somebody_else_deleted_is_damage_and_stops_no_spill() -> None:
     world = spilled_world()
     storage = world.wheel._storage
     storage.slot_files.close()
     world.files.unlink(PATH)
-    with pytest.raises(FileNotFoundError):
-        storage.read_blocks(SECOND, storage.read_point(SECOND).info)
+    info = storage.read_point(SECOND).info
+    assert info is not None
+    with pytest.raises(Damaged, match="no such file"):
+        storage.read_blocks(SECOND, info)
+    assert list(world.wheel.damaged()) == [PATH]
+    world.append("c", [("x", 5300), ("x", 9500)])
+    world.commit()
+    world.spill(everything=True)
+    assert not storage.tail.pieces
+    storage.note_sound(SECOND)
+    assert world.wheel.scrubber.turn(1 << 20).passed
+    assert list(world.wheel.damaged()) == [PATH]
+
+
+def test_the_scrubber_finds_what_any_reader_would_a_little_at_a_time() -> None:
+    world = spilled_world()
+    scrubber = world.wheel.scrubber
+    content = world.files.content(PATH)
+    while not scrubber.turn(100).passed:
+        pass
+    assert world.wheel.damaged() == {}
+    for bit in range(0, len(content) * 8, 1001):
+        world.files.replace(PATH, flipped(content, bit))
+        turns = 1
+        while not scrubber.turn(700).passed:
+            turns += 1
+        assert turns > len(content) // 700
+        [(path, text)] = world.wheel.damaged().items()
+        assert path == PATH
+        assert PATH in text
+    world.files.replace(PATH, content)  # somebody restored it
+    scrubber.turn(1 << 20)
+    assert world.wheel.damaged() == {}
+    world.finish()
 
 
 def test_one_handle_serves_appends_to_a_slot_that_is_being_read() -> None:

@@ -1,0 +1,122 @@
+"""A bit of a resting file flips under a node: found ahead of time, told everywhere, mended."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwheel import Client, Message
+from support.nodeprocess import NodeProcess, run_cli
+
+SPILL_SOON = ("--tail-age", "300ms", "--tail-keep", "100ms")
+
+
+def flip_a_bit(path: Path, at: int = -1) -> None:
+    """In place, as a disk does it: the file stays the same one."""
+    with path.open("r+b") as file:
+        at = path.stat().st_size // 2 if at < 0 else at
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def wait_until(true: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := true()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def slot_file(node: NodeProcess) -> Path:
+    wait_until(lambda: node.metric("slotwheel_slot_rows") == 40 and not node.metric(TAIL))
+    [path] = (node.data / "slots").iterdir()
+    return path
+
+
+TAIL = "slotwheel_tail_rows"
+
+
+def send(node: NodeProcess, topic: str, count: int, delay_s: float) -> list[str]:
+    with Client(node.address) as client:
+        due = int((time.time() + delay_s) * 1000)
+        return client.send_many([Message(topic, b"%d" % n, due=due) for n in range(count)]).result(
+            20
+        )
+
+
+def status(node: NodeProcess) -> dict[str, Any]:
+    with Client(node.address) as client:
+        return client.status()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_flipped_bit_is_told_long_before_its_slot_is_due(tmp_path: Path, running: bool) -> None:
+    with NodeProcess(tmp_path / "data", *SPILL_SOON) as node:
+        send(node, "later", 40, 3000)
+        path = slot_file(node)
+        assert node.get("/readyz")[0] == 200
+        if not running:
+            node.signal()
+        flip_a_bit(path)
+        if not running:
+            node.start()
+        _, body = wait_until(lambda: (page := node.get("/readyz"))[0] == 503 and page)
+        [reason] = json.loads(body)["reasons"]
+        assert f"slots/{path.name} is damaged at byte" in reason
+        assert f"slotwheel repair {node.data}" in reason
+        assert node.get("/healthz")[0] == 200, "a restart would not help"
+        assert status(node)["damaged_files"] == [reason]
+        assert node.metric("slotwheel_damaged_files") == 1
+        alarms = 'slotwheel_alarms_total{kind="slot-file-damaged"}'
+        assert wait_until(lambda: node.metric(alarms)) == 1
+        assert reason in node.log_text().replace('\\"', '"')
+        # What is due before it leaves as ever, and so do new messages.
+        send(node, "soon", 3, 0.1)
+        assert len(node.wait_for("soon", 3)) == 3
+        assert node.metric("slotwheel_scrubbed_bytes_total") > 0
+        flip_a_bit(path)  # back: as if a backup had been put in its place
+        wait_until(lambda: node.get("/readyz")[0] == 200)
+        assert node.metric(alarms) == 1
+
+
+@pytest.mark.parametrize("place", ["header", "middle", "end"])
+@pytest.mark.parametrize("suffix", ["arrows", "index"])
+def test_a_damaged_topic_keeps_no_node_from_starting(
+    tmp_path: Path, suffix: str, place: str
+) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data) as node:
+        for _ in range(3):
+            send(node, "orders", 5, 0.05)
+        node.wait_for("orders", 15)
+        node.signal()
+        damaged = data / "topics" / "orders" / f"{0:020d}.{suffix}"
+        size = damaged.stat().st_size
+        flip_a_bit(damaged, {"header": 9, "middle": size // 2, "end": size - 6}[place])
+        before = {path: path.read_bytes() for path in damaged.parent.iterdir()}
+        node.start()
+        send(node, "orders", 4, 0.05)
+        done = wait_until(lambda: (out := consume(data)).stdout.count("\n") >= 4 and out)
+        values = [json.loads(line)["value"] for line in done.stdout.splitlines()]
+        assert values[-4:] == ["0", "1", "2", "3"]
+        assert "orders: positions" in done.stderr or len(values) == 19
+        assert {path: path.read_bytes() for path in before} == before
+        [told] = status(node)["damaged_files"]
+        assert f"topics/orders/{damaged.name} is damaged at byte" in told
+        assert node.metric("slotwheel_damaged_files") == 1
+        assert node.metric('slotwheel_alarms_total{kind="topic-damaged"}') == 1
+        assert node.get("/readyz")[0] == 200, "it does its whole job"
+    report = json.loads(run_cli("verify", data, "--json").stdout)
+    assert {one["path"].rpartition("/")[2] for one in report["faults"]} == {f"{0:020d}.arrows"}
+    assert any("set aside" in one["found"] for one in report["notes"])
+
+
+def consume(data: Path) -> Any:
+    return run_cli("consume", "orders", "--data", data, "--json")
