@@ -5,10 +5,11 @@ actions below are one small JSON body each way. What is said on the wire is in
 ``wheel/protocol.py``, so this module has only the sockets.
 
 Rules: errors cross the wire as JSON in the status's extra info (actions, ends of streams) or in
-an answer (one batch). The number of streams is bounded; one more than that ends the connection that
-has been quiet longest, and its client connects again when it has something to send. Flight knows
-no limit for a message: size is checked after receipt (and after decompression, which no interface
-of Flight lets us refuse), so the port belongs on a trusted network, and is loopback by default.
+an answer (one batch). Streams and connections are bounded in number; one more than that ends the
+connection that has been quiet longest, and its client connects again when it has something to send.
+Flight knows no limit for a message: size is checked after receipt (and after decompression, which
+no interface of Flight lets us refuse), so the port belongs on a trusted network, and is loopback by
+default.
 
 With peers only the master appends, cancels and reschedules. A standby says so before it has looked
 at a request, with the master's address, so that the client may ask there without any doubt; what
@@ -23,14 +24,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import flight
@@ -63,6 +61,7 @@ from ..wheel.protocol import (
     encode_json,
 )
 from .append_stream import AppendStream
+from .connections import CONNECTIONS_MAX, Connections, address_of, cut_connections
 from .ports import Clock, GroupPort, IntakeEvents, PeerPort, SilentEvents, StepDown, WheelPort
 
 STREAMS_MAX = 64
@@ -93,6 +92,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         *,
         events: IntakeEvents | None = None,
         streams_max: int = STREAMS_MAX,
+        connections_max: int = CONNECTIONS_MAX,
         quiet_s: float = QUIET_S,
         room_timeout_s: float = ROOM_TIMEOUT_S,
         group: GroupPort | None = None,
@@ -110,6 +110,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._group = group
         self._hand_over = step_down
         self._peers = peers
+        self._connections = Connections(connections_max, quiet_s)
         self._closing = threading.Event()
         self._ending = threading.Event()
         self._lock = threading.Lock()
@@ -128,6 +129,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         except pa.ArrowException as error:
             check_free(address)  # taken in this very moment?
             raise OSError(f"cannot listen on {address}: {error}") from None
+        self._connections.start(self.port)
 
     # Flight's methods: each runs in a thread of its own
 
@@ -135,8 +137,9 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         with _as_flight_errors():
             said = descriptor.command or b""
             if said.startswith(PEER_COMMAND):
-                self._replication().exchange(said, reader, writer, self._cutter(context))
+                self._replication(context).exchange(said, reader, writer, self._cutter(context))
                 return
+            self._connections.check(context.peer())
             command = AppendCommand.decode(said)
             self._check_master()
             stream = AppendStream(
@@ -173,13 +176,14 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                     limit="only peers get anything here",
                     remedy="Messages are delivered to their topics; read them there",
                 )
-            return self._replication().stream(ticket.ticket, self._cutter(context))
+            return self._replication(context).stream(ticket.ticket, self._cutter(context))
 
-    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ARG002
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         with _as_flight_errors():
             if action.type == PEER_ACTION:
                 said = b"" if action.body is None else action.body.to_pybytes()
-                return iter([self._replication().greet(said)])
+                return iter([self._replication(context).greet(said)])
+            self._connections.check(context.peer())
             answer = self._actions.get(action.type)
             if answer is None:
                 raise InvalidBatch(
@@ -191,7 +195,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002
         return list(ACTIONS.items())
 
-    def _replication(self) -> PeerPort:
+    def _replication(self, context: Any) -> PeerPort:
         if self._peers is None:
             raise InvalidConfiguration(
                 "this node has no peers",
@@ -199,10 +203,11 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             )
         if self._closing.is_set():
             raise NotRunning("the node is shutting down", remedy="Try again in a moment")
+        self._connections.admit(context.peer())
         return self._peers
 
     def _cutter(self, context: Any) -> Callable[[], object]:
-        caller = context.peer()
+        caller = {address_of(context.peer())}
         return lambda: cut_connections(self.port, caller)
 
     # The actions
@@ -318,7 +323,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         for stream in self._streams:
             quiet[stream.peer] = min(stream.quiet_s, quiet.get(stream.peer, stream.quiet_s))
         peer = max(quiet, key=lambda one: quiet[one])
-        if quiet[peer] >= self._quiet_s and cut_connections(self.port, peer):
+        if quiet[peer] >= self._quiet_s and cut_connections(self.port, {address_of(peer)}):
             cut = {stream for stream in self._streams if stream.peer == peer}
             self._streams -= cut
             self._cut |= cut
@@ -328,6 +333,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         if self._closing.is_set():
             return
         self._closing.set()
+        self._connections.close()
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and not self._idle():
             time.sleep(0.005)
@@ -377,35 +383,3 @@ def check_free(address: str) -> None:
                 got=address,
                 remedy="End what listens there, or choose another --listen address",
             ) from None
-
-
-def cut_connections(port: int, peer: str | None = None) -> int:
-    """Shut accepted TCP connections of this process on its local ``port``: all of them, or those
-    from ``peer``, as a call's context names it. Returns how many.
-
-    Flight offers no way to end a call that waits for its client; a closed socket does.
-    """
-    wanted = None if peer is None else _address_of(peer)
-    count = 0
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if not str(path.readlink()).startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(path.name))) as found:
-                internet = found.family in (socket.AF_INET, socket.AF_INET6)
-                if internet and found.getsockname()[1] == port:
-                    host, remote = found.getpeername()[:2]  # raises for the one that listens
-                    if wanted in (None, (_plain(host), remote)):
-                        found.shutdown(socket.SHUT_RDWR)
-                        count += 1
-    return count
-
-
-def _address_of(peer: str) -> tuple[str, int]:
-    """Host and port of ``ipv4:127.0.0.1:5000`` or ``ipv6:%5B::1%5D:5000``."""
-    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
-    return _plain(host.strip("[]")), int(port) if port.isdigit() else -1
-
-
-def _plain(host: str) -> str:
-    return host.removeprefix("::ffff:").partition("%")[0]

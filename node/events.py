@@ -10,6 +10,7 @@ import logging
 
 import numpy as np
 
+from ..wheel.errors import remedy_for
 from ..wheel.schema import Int64s
 from .logs import event
 from .metrics import Metrics
@@ -65,14 +66,11 @@ class NodeEvents:
     def failed(self, kind: str, error: Exception) -> None:
         """A loop failed and goes on."""
         self._metrics.alarms.labels(kind).inc()
-        expected = isinstance(error, OSError)
-        log.error(
-            "alarm %s: %s: %s",
-            kind,
-            type(error).__name__,
-            error,
-            exc_info=None if expected else error,
-        )
+        text = f"alarm {kind}: {type(error).__name__}: {error}"
+        if isinstance(error, OSError):
+            log.error("%s. %s", text, remedy_for(error))
+        else:
+            log.error("%s", text, exc_info=error)
 
 
 class IntakeLog:

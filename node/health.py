@@ -3,7 +3,7 @@
 ``/healthz`` asks whether the process should be restarted: are its threads alive and turning?
 ``/readyz`` asks whether it does its whole job now: recovered, its sink reachable, its clock not
 behind. Both answer 200 or 503 with a JSON object that gives the reasons. The server knows no users
-and is bound to loopback unless told otherwise.
+and is bound to loopback unless told otherwise. A connection that is one too many is closed at once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..wheel.errors import AddressInUse
 from .config import check_address
+from .descriptors import METRICS_MAX
 
 log = logging.getLogger("slotwheel.node")
 
@@ -68,6 +69,20 @@ class HealthServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._places = threading.Semaphore(METRICS_MAX)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
+        return self._places.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         log.debug("a request for metrics failed", exc_info=True)

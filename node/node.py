@@ -30,7 +30,7 @@ from ..intake.flight import FlightIntake, check_free
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.master import Master
 from ..wheel.peer import PeerWheel
-from . import work
+from . import descriptors, work
 from .config import EMBEDDED, NodeConfig, check_address
 from .damage import Damage, remedy_of
 from .events import NodeEvents
@@ -110,6 +110,9 @@ class Node:
             self._lock = DirectoryLock(self.config.data)
             undo.callback(self._lock.release)
             check_free(self.config.listen)
+            self._connections_max = descriptors.for_connections(
+                self.config.wheel, descriptors.limit()
+            )
             if self.config.metrics is not None:
                 self._health = HealthServer(
                     self.config.metrics, self.metrics.render, self.unhealthy, self.unready
@@ -201,20 +204,22 @@ class Node:
         )
 
     def _listen(self) -> FlightIntake:
-        peers, listen, events = self._peers, self.config.listen, self.events.intake
-        if peers is None:
-            return FlightIntake(
-                self.wheel, listen, self._clock, events=events, damaged=self._damage.all
-            )
-        flight = FlightIntake(
+        make = partial(
+            FlightIntake,
             self.wheel,
-            listen,
+            self.config.listen,
             self._clock,
-            events=events,
+            events=self.events.intake,
+            connections_max=self._connections_max,
+            damaged=self._damage.all,
+        )
+        peers = self._peers
+        if peers is None:
+            return make()
+        flight = make(
             group=peers.status,
             step_down=peers.step_down,
             peers=peers.driver.port,
-            damaged=self._damage.all,
         )
         peers.on_deposed = flight.depose
         return flight

@@ -16,7 +16,7 @@ import signal
 import sys
 from types import FrameType
 
-from . import memory
+from . import descriptors, memory
 from .config import NodeConfig
 from .logs import event
 from .node import Node
@@ -48,6 +48,7 @@ def run(config: NodeConfig) -> None:
     before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
         memory.set_up()
+        descriptors.raise_limit()
         node = Node(config)
         node.start()
         running = True

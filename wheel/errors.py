@@ -10,6 +10,7 @@ An operating-system error is never dressed up as one of these: ``OSError`` passe
 
 from __future__ import annotations
 
+import errno
 from typing import Any, ClassVar
 
 
@@ -238,3 +239,20 @@ def from_wire(fields: dict[str, Any]) -> SlotwheelError:
         remedy=str(fields.get("remedy") or ""),
         row=row if isinstance(row, int) else None,
     )
+
+
+_REMEDIES = {
+    errno.ENOSPC: "Free disk space on the node",
+    errno.EDQUOT: "Raise the disk quota of the node's user, or free some of it",
+    errno.EFBIG: "Raise the limit for the size of the node's files (ulimit -f)",
+    errno.EMFILE: "Raise the node's limit of open files (ulimit -n, systemd's LimitNOFILE)",
+    errno.ENFILE: "Raise the limit of open files of the node's machine (sysctl fs.file-max)",
+    errno.EROFS: "Make the node's data directory writable again",
+    errno.EACCES: "Give the node's user the right to write its data directory",
+    errno.ENOMEM: "Give the node's machine more memory",
+}
+
+
+def remedy_for(error: OSError) -> str:
+    """What to do about an error of the operating system, for people."""
+    return _REMEDIES.get(error.errno or 0, "Look at the node's log, and after its disk")

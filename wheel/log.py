@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .entry import Entry, Kind
-from .errors import NotRunning, Overloaded, SlotwheelError
+from .errors import NotRunning, Overloaded, SlotwheelError, remedy_for
 from .files import Bytes
 from .journal import Journal
 from .mark import Marks
@@ -298,7 +298,7 @@ class Log:
             self._go_back_to(failed)
         refusal = Overloaded(
             f"the journal could not be written: {error.strerror or error}",
-            remedy="Nothing was stored. Free disk space on the node, then send again",
+            remedy=f"Nothing was stored. {remedy_for(error)}, then send again",
         )
         for queued in failed:
             queued.fail(refusal)

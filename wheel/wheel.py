@@ -31,7 +31,14 @@ from .cancels import Cancels
 from .config import TICK_MS, WheelConfig
 from .due import Chunk, Due
 from .entry import Kind
-from .errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning, Overloaded
+from .errors import (
+    InvalidBatch,
+    InvalidMessage,
+    NotMaster,
+    NotRunning,
+    Overloaded,
+    remedy_for,
+)
 from .files import Bytes, Files
 from .ids import IdMint, MessageId
 from .log import Carried, Log, Queued
@@ -73,6 +80,8 @@ class Wheel:
         self._master: Master | None = None
         self.mint = IdMint(config.group)
         self._disk_checked_ms = -1
+        self._spill_failed: tuple[str, str] | None = None
+        """Why the last spill failed, and what to do; None: it did not."""
         self._disk_free = 0
         self._load(found)
 
@@ -403,11 +412,13 @@ class Wheel:
 
     def _check_room(self, now_ms: int) -> None:
         if self._full():
+            slow = "are written more slowly than messages come in", "Send it again in a moment"
+            why, remedy = self._spill_failed or slow
             raise Overloaded(
-                "the tail is full: slot files are written more slowly than messages come in",
+                f"the tail is full: slot files {why}",
                 got=f"{self._storage.tail.nbytes + self._log.queued_bytes} bytes",
                 limit=f"{self.config.tail_bytes_refuse} bytes",
-                remedy="Nothing was stored. Send it again in a moment",
+                remedy=f"Nothing was stored. {remedy}",
             )
         if abs(now_ms - self._disk_checked_ms) >= _DISK_CHECK_MS:
             self._disk_checked_ms = now_ms
@@ -550,7 +561,13 @@ class Wheel:
         with self._files_lock:
             with self._lock:
                 plan = self._plan(now_ms, everything)
-            report = self._storage.spill(plan, self._spilled, ahead)
+            try:
+                report = self._storage.spill(plan, self._spilled, ahead)
+            except OSError as error:
+                why = f"cannot be written: {error.strerror or error}"
+                self._spill_failed = why, f"{remedy_for(error)}, then send again"
+                raise
+            self._spill_failed = None
             with self._lock:
                 self._log.producers.saved(plan.producers, plan.producers_gone)
             self._drop_journal(plan.checkpoint.index + 1, now_ms)

@@ -12,7 +12,8 @@ from pyarrow import flight
 
 from slotwheel import Client, Message, NodeUnreachable, Overloaded, UnsupportedVersion
 from slotwheel.client.link import Link
-from slotwheel.intake.flight import FlightIntake, cut_connections
+from slotwheel.intake.connections import cut_connections
+from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX, AppendCommand
 from support.fakewheel import FakeWheel, eventually
 from support.proxy import Proxy

@@ -1,0 +1,193 @@
+"""The TCP connections that a Flight server has accepted, and how many there may be.
+
+Theory: Flight takes every connection and shows none of them. But they are descriptors of this
+process, as slot files are, so the kernel lists them, tells how long each has been quiet, and lets
+us shut one. A connection beyond the limit takes the place of the one that has been quiet longest;
+where none has been quiet for ``quiet_s``, it is *refused*: its calls are answered with an error for
+a moment, then it is shut.
+
+    come --room, or a quiet one that goes--> inside --quiet, and another one comes--> shut
+      |                                        ^
+      +----------no room----------> refused ---+--after ``REFUSE_S``-----------------> shut
+
+Rule: nothing here needs a descriptor of its own when there are none left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence, Set
+from pathlib import Path
+from urllib.parse import unquote
+
+from ..wheel.errors import Overloaded
+
+CONNECTIONS_MAX = 1024
+REFUSE_S = 1.0
+"""For so long a refused connection stays open, so that its client is told why."""
+REFUSED_MAX = 64
+"""With more of them than that, the first ones are shut at once."""
+_LOOK_S = 0.25
+_PAUSE_S = 0.01
+_TCP_INFO = struct.Struct("52xI")  # tcpi_last_data_recv of linux/tcp.h, in ms
+
+Address = tuple[str, int]
+"""Host and port of the other end."""
+
+
+class Connections:
+    """Holds the connections to a local port to ``limit``, from ``start`` to ``close``. Thread-safe.
+
+    ``quiet_s``: one that has sent nothing for so long may have to make room.
+    """
+
+    def __init__(self, limit: int, quiet_s: float) -> None:
+        self._port = 0
+        self._limit = limit
+        self._quiet_s = quiet_s
+        self._inside: set[Address] = set()
+        self._refused: dict[Address, float] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+
+    def start(self, port: int) -> None:
+        self._port = port
+        threading.Thread(target=self._watch, name="flight-connections", daemon=True).start()
+
+    def check(self, peer: str) -> None:
+        """Errors: ``Overloaded`` when ``peer``, as a call's context names it, is one too many."""
+        address = address_of(peer)
+        if address not in self._inside:  # it came in this very moment
+            self._look()
+        if address in self._refused:
+            raise Overloaded(
+                "too many connections",
+                got=f"more than {self._limit} that are in use",
+                limit=self._limit,
+                remedy="Try again in some seconds. Share one client between threads, close those"
+                " that are not used, or raise the node's limit of open files",
+            )
+
+    def admit(self, peer: str) -> None:
+        """Take ``peer`` in, whatever the limit."""
+        with self._lock:
+            self._inside.add(address_of(peer))
+            self._refused.pop(address_of(peer), None)
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _watch(self) -> None:
+        with select.epoll() as doors:
+            for number, _ in _sockets(self._port, listening=True):
+                doors.register(number, select.EPOLLIN | select.EPOLLET)
+            while not self._closing.wait(_PAUSE_S):
+                doors.poll(_LOOK_S)
+                self._look()
+
+    def _look(self) -> None:
+        numbers = _numbers()
+        if len(numbers) <= self._limit:  # there are no more connections than descriptors
+            self._refused.clear()
+            return
+        quiet_s = {}
+        for _, found in _sockets(self._port, numbers):
+            with contextlib.suppress(OSError):
+                quiet_s[_remote(found)] = _quiet_s(found)
+        with self._lock:
+            cut = self._judge(quiet_s, time.monotonic())
+        if cut:
+            cut_connections(self._port, cut)
+
+    def _judge(self, quiet_s: dict[Address, float], now_s: float) -> set[Address]:
+        """Who is inside and who is refused, of all that are there; those to be shut now."""
+        self._inside &= quiet_s.keys()
+        since = {one: at for one, at in self._refused.items() if one in quiet_s}
+        since |= {one: now_s for one in quiet_s if one not in self._inside and one not in since}
+        leave = [one for one in self._inside if quiet_s[one] >= self._quiet_s]
+        leave.sort(key=quiet_s.__getitem__)
+        cut = set()
+        for one in list(since):
+            if len(self._inside) >= self._limit:
+                if not leave:
+                    break
+                cut.add(leave.pop())
+                self._inside -= cut
+            self._inside.add(one)
+            del since[one]
+        overdue = [one for one, at in since.items() if now_s - at >= REFUSE_S]
+        overdue += list(since)[: max(0, len(since) - REFUSED_MAX)]
+        self._refused = {one: at for one, at in since.items() if one not in overdue}
+        return cut.union(overdue)
+
+
+def cut_connections(port: int, addresses: Set[Address] | None = None) -> int:
+    """Shut accepted TCP connections of this process on its local ``port``: all of them, or those
+    from ``addresses``. Returns how many.
+
+    Flight offers no way to end a call that waits for its client; a closed socket does.
+    """
+    count = 0
+    for _, found in _sockets(port):
+        with contextlib.suppress(OSError):
+            if addresses is None or _remote(found) in addresses:
+                found.shutdown(socket.SHUT_RDWR)
+                count += 1
+    return count
+
+
+def address_of(peer: str) -> Address:
+    """Host and port of ``ipv4:127.0.0.1:5000`` or ``ipv6:%5B::1%5D:5000``."""
+    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+    return _plain(host.strip("[]")), int(port) if port.isdigit() else -1
+
+
+def _sockets(
+    port: int, numbers: Sequence[int] | None = None, *, listening: bool = False
+) -> Iterator[tuple[int, socket.socket]]:
+    """This process's TCP sockets on a local port, each with its number: those that were accepted,
+    or those that listen. They belong to somebody else, and are good until the next one."""
+    for number in _numbers() if numbers is None else numbers:
+        try:
+            # Not a duplicate, for which there may be no descriptor.
+            found = socket.socket(fileno=number)
+        except OSError:  # no socket
+            continue
+        try:
+            internet = found.family in (socket.AF_INET, socket.AF_INET6)
+            if not internet or found.type != socket.SOCK_STREAM or found.getsockname()[1] != port:
+                continue
+            if bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) is listening:
+                yield number, found
+        except OSError:  # closed meanwhile
+            continue
+        finally:
+            found.detach()
+
+
+def _numbers() -> Sequence[int]:
+    """All descriptors of this process; those that may be, when there is none left to list them."""
+    try:
+        return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    except OSError:
+        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _remote(found: socket.socket) -> Address:
+    host, port = found.getpeername()[:2]
+    return _plain(host), port
+
+
+def _quiet_s(found: socket.socket) -> float:
+    said = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    return float(_TCP_INFO.unpack(said)[0]) / 1000
+
+
+def _plain(host: str) -> str:
+    return host.removeprefix("::ffff:").partition("%")[0]
