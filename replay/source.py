@@ -1,23 +1,25 @@
 """Spark's data source: ``spark.read.format("slotwheel").load("wheel-a,wheel-b")``.
 
-Every row that lies in journals, slot files and, with ``topics``, in embedded topics, as it stands,
-with where it was found. Tasks read files of about equal size together and hand on Arrow batches.
+What lies in journals, slot files and topics, as it stands, with where it was found; and what else
+there is to ask for (``datasource/columns.py``). Tasks read files of about equal size together and
+hand on Arrow batches.
 
 Rules
-- Files outside the time range are skipped by name; rows are filtered by their due time.
+- Options say which due times and topics are wanted: other files are skipped, other rows left out.
+  Spark's own way for that (``pushFilters``) is not taken: in Spark 4.3 a frame that was read with
+  a filter gives its next query, or the other side of a join, the rows of that filter.
 - Damage is no error: its rows are not there, and ``option("view", "problems")`` tells of it.
+- A wrong path or option is an error, in one line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -25,32 +27,27 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ..wheel.errors import InvalidConfiguration
-from ..wheel.schema import ROW, TIME, times
+from .datasource.columns import COLUMNS, PROBLEMS, SCAN, SCHEMAS
+from .datasource.errors import in_one_line
+from .datasource.options import OF_TABLES, SourceOptions, parse, parse_stream, schema_of
+from .datasource.paths import look, resolve
+from .datasource.views import view_batches
 from .facts.filescan import SCANNED
-from .problems import PROBLEM_ARROW, PROBLEM_SCHEMA, Problem, problem_batch
-from .reading.events import ROWS_MAX, Event, Rows
-from .reading.files import TOPIC, File
-from .reading.read import read
-from .source_options import VIEWS, SourceOptions, parse
+from .facts.making import Terms
+from .problems import Problem, problem_batch
+from .reading.files import File
+from .reading.plan import tasks
+
+__all__ = ["COLUMNS", "NAME", "SlotwheelSource", "register"]
 
 NAME = "slotwheel"
+_OPTIONS = "slotwheel.options"
+"""In the metadata of a table's first column: the options that the table was made with."""
 CORES = 16
 """Tasks are made as for so many cores."""
-PLACE = [
-    pa.field("peer", pa.utf8()),
-    pa.field("file", pa.utf8()),
-    pa.field("kind", pa.utf8()),
-    pa.field("archived", pa.bool_()),
-    pa.field("entry_index", pa.int64()),
-    pa.field("epoch", pa.int64()),
-    pa.field("delivered", TIME),
-]
-"""Behind the columns of a row: where it was found. ``entry_index`` and ``epoch`` are those of the
-journal, ``delivered`` of a topic; null elsewhere."""
-COLUMNS = pa.schema([*(field.with_nullable(True) for field in ROW), *PLACE])
 
 
 def register(spark: SparkSession) -> None:
@@ -65,145 +62,82 @@ class SlotwheelSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def _parsed(self) -> SourceOptions:
-        return parse(dict(self.options), tuple(COLUMNS.names))
-
+    @in_one_line
     def schema(self) -> Any:
-        chosen = self._parsed()
-        if chosen.view == "problems":
-            return PROBLEM_SCHEMA
-        if chosen.view == "facts":
+        options = dict(self.options)
+        if options.get("view") == SCAN:
             return SCANNED
-        return from_arrow_schema(schema_of(chosen))
+        schema = from_arrow_schema(schema_of(parse(options)))
+        if not OF_TABLES.isdisjoint(options):
+            schema.fields[0].metadata = {_OPTIONS: json.dumps(options)}
+        return schema
 
-    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
-        chosen = self._parsed()
-        if chosen.view not in VIEWS:
-            raise InvalidConfiguration(f"the view {chosen.view!r} is one of readStream only")
-        return _Reader(chosen)
+    @in_one_line
+    def reader(self, schema: Any) -> DataSourceReader:
+        # Of a table, Spark keeps the options, and hands a reader nothing but the columns.
+        of_table = schema.fields[0].metadata.get(_OPTIONS, "{}")
+        chosen = parse(json.loads(of_table) | dict(self.options))
+        return Reader(replace(chosen, columns=_columns(schema, chosen.view)))
 
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802
+    @in_one_line
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         from .stream import StreamReader
 
-        return StreamReader(self._parsed())
+        chosen = parse_stream(dict(self.options))
+        if chosen.view != SCAN:
+            chosen = replace(chosen, columns=_columns(schema, chosen.view))
+        return StreamReader(chosen)
 
 
-def schema_of(chosen: SourceOptions) -> pa.Schema:
-    names = chosen.columns or COLUMNS.names
-    return pa.schema([COLUMNS.field(name) for name in names])
+def _columns(schema: Any, view: str) -> tuple[str, ...]:
+    """Those of a schema, which may be one that the user gave. Errors: ``InvalidConfiguration``."""
+    known = {field.name: field.dataType for field in from_arrow_schema(SCHEMAS[view])}
+    for field in schema:
+        if known.get(field.name) != field.dataType:
+            raise InvalidConfiguration(
+                f"the view {view!r} has no such column",
+                got=f"{field.name} {field.dataType.simpleString()}",
+                limit=", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items()),
+                remedy="Leave the schema out, or give some of these",
+            )
+    return tuple(schema.names)
 
 
 @dataclass
 class _Task(InputPartition):
-    files: Sequence[File]
+    files: Sequence[tuple[File, str]]
+    """With the names of the peers they belong to; empty: to none."""
+    terms: Terms
     problems: Sequence[str] = ()
 
 
-class _Reader(DataSourceReader):
+class Reader(DataSourceReader):
+    """One query. What ``partitions`` finds out travels in the tasks: Spark has sent the reader off
+    by then."""
+
     def __init__(self, chosen: SourceOptions) -> None:
         self._chosen = chosen
 
-    def partitions(self) -> Sequence[InputPartition]:
-        from .reading.layout import find  # reads the state stores: the driver alone can
-        from .reading.plan import tasks
-
-        layout = find(self._chosen.paths, wanted=self._chosen.wanted)
-        peers = [peer.name for peer in layout.peers]
-        files = [
-            file
-            for file in layout.files
-            if not self._chosen.peer or peers[file.peer] == self._chosen.peer
+    @in_one_line
+    def partitions(self) -> list[_Task]:
+        chosen = self._chosen
+        given = resolve(chosen.paths, chosen.view)
+        layout = look(given, chosen.wanted, chosen.view, chosen.peer)
+        terms = Terms(layout.group, layout.key, chosen.dead_letter_topic)
+        peers = {number: peer.name for number, peer in enumerate(layout.peers)}
+        files = [file for file in layout.files if chosen.takes(file, peers.get(file.peer, ""))]
+        found = [
+            _Task([(file, peers.get(file.peer, "")) for file in some], terms)
+            for some in tasks(files, CORES)
         ]
-        found = [_Task(one) for one in tasks(files, CORES)]
         if layout.problems or not found:
-            found.append(_Task((), layout.problems))
+            found.append(_Task((), terms, layout.problems))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Task)
-        if self._chosen.view == "problems":
-            yield from _problems(partition)
-            return
-        for file in partition.files:
-            yield from row_batches(read(file), self._chosen)
-
-
-def row_batches(events: Iterable[Event], chosen: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Rows with their places, as Spark takes them."""
-    schema = schema_of(chosen)
-    # Spark's own types: microseconds, and another name inside of lists.
-    wanted = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
-    for event in events:
-        if isinstance(event, Rows):
-            for batch in _placed(event, schema, chosen):
-                yield batch.cast(wanted)
-
-
-def _problems(task: _Task) -> Iterator[pa.RecordBatch]:
-    found = [Problem.from_json(text) for text in task.problems]
-    for file in task.files:
-        for event in read(file):
-            if isinstance(event, Problem):
-                found.append(event)
-        if found:
-            yield problem_batch(found)
-            found = []
-    if found:
-        yield problem_batch(found)
-    elif not task.files:
-        yield pa.RecordBatch.from_pylist([], schema=PROBLEM_ARROW)
-
-
-def _placed(event: Rows, schema: pa.Schema, chosen: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Rows with the columns asked for, not too many at once."""
-    rows, file = event.rows, event.file
-    count = rows.num_rows
-    columns = []
-    for field in schema:
-        if field.name in rows.schema.names:
-            columns.append(rows.column(field.name))
-        elif field.name == "topic":
-            columns.append(pa.repeat(pa.scalar(event.topic, pa.utf8()), count))
-        else:
-            columns.append(_place(field, event, file, count))
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    wanted = chosen.wanted
-    if wanted.start_ms is not None or wanted.end_ms is not None:
-        due = times(rows, "due")
-        keep = np.ones(count, np.bool_)
-        if wanted.start_ms is not None:
-            keep &= due >= wanted.start_ms
-        if wanted.end_ms is not None:
-            keep &= due < wanted.end_ms
-        batch = pc.filter(batch, pa.array(keep))
-    for at in range(0, batch.num_rows, ROWS_MAX):
-        yield batch.slice(at, ROWS_MAX)
-
-
-def _place(field: pa.Field, event: Rows, file: File, count: int) -> pa.Array:
-    if field.name == "file":
-        return pa.repeat(pa.scalar(file.name, field.type), count)
-    values: dict[str, str | bool] = {
-        "peer": file.name.split("/", 1)[0],
-        "kind": file.kind,
-        "archived": file.archived,
-    }
-    if field.name in values:
-        return _repeated(values[field.name], field.type, count)
-    numbers = {"entry_index": event.index, "epoch": event.epoch}.get(field.name, -1)
-    if not isinstance(numbers, int):
-        return pa.array(numbers, field.type)
-    known = numbers >= 0 and file.kind != TOPIC
-    return _repeated(numbers if known else None, field.type, count)
-
-
-def _repeated(value: str | bool | int | None, kind: pa.DataType, count: int) -> pa.Array:
-    """One value, so many times. Thousands of batches have the same ones."""
-    if count > ROWS_MAX:
-        return pa.repeat(pa.scalar(value, kind), count)
-    return _full(value, kind).slice(0, count)
-
-
-@lru_cache(64)
-def _full(value: str | bool | int | None, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), ROWS_MAX)
+        if self._chosen.view == PROBLEMS and partition.problems:
+            found = problem_batch([Problem.from_json(text) for text in partition.problems])
+            yield found.select(self._chosen.columns)
+        for file, peer in partition.files:
+            yield from view_batches(file, peer, self._chosen, partition.terms)

@@ -10,7 +10,7 @@ Rules
 - Only what is whole is read. What was dropped before it was read is a problem of the kind ``gap``;
   damage is a problem. Both are in ``option("view", "problems")``, neither ends the stream.
 - A batch has about ``max_bytes`` of the journals, and as much of the topics.
-- The view ``facts`` is for the audit: packed facts, a summary of each part, and, in every batch,
+- The view ``scan`` is for the audit: packed facts, a summary of each part, and, in every batch,
   the moment of the look. It has a batch at every trigger, whether there is anything new or not.
 """
 
@@ -28,18 +28,22 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
 from ..wheel.errors import InvalidConfiguration
+from .datasource.columns import PROBLEMS, SCAN
+from .datasource.errors import in_one_line
+from .datasource.options import SourceOptions
+from .datasource.paths import check_peer, resolve
+from .datasource.views import row_batches
 from .facts.buckets import Buckets
 from .facts.filescan import Output
 from .facts.making import Terms
 from .facts.onefile import OneFile
 from .problems import Problem, problem_batch
 from .reading.files import JOURNAL, TOPIC, File, Layout
+from .reading.layout import Wanted, existing, find, is_data_directory, short_names
 from .reading.looking import UNLIMITED, look_at_journal
 from .reading.looking_topics import look_at_topic, topics
 from .reading.parts import JournalPart, Part, TopicPart, read_part
 from .reading.positions import JournalAt, Positions, TopicAt
-from .source import row_batches
-from .source_options import SourceOptions
 
 
 @dataclass
@@ -56,6 +60,7 @@ class StreamReader(DataSourceStreamReader):
         self._terms = Terms()
         self._roots: dict[str, Path] = {}
 
+    @in_one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._chosen.starting == "latest":
             return self._look(Positions(), UNLIMITED).to_json()
@@ -64,34 +69,36 @@ class StreamReader(DataSourceStreamReader):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxBytes(self._chosen.max_bytes)
 
+    @in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         nbytes = UNLIMITED if isinstance(limit, ReadAllAvailable) else self._chosen.max_bytes
         return self._look(Positions.from_json(start), nbytes).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         before, after = Positions.from_json(start), Positions.from_json(end)
-        facts = self._chosen.view == "facts"
-        terms = self._find_terms() if facts else self._terms
+        scan = self._chosen.view == SCAN
+        terms = self._find_terms() if scan else self._terms
         found: list[InputPartition] = [
             _Partition(part, terms) for part in self._parts(before, after)
         ]
-        if facts:
+        if scan:
             said = json.dumps({"looked_ms": abs(after.looked_ms), "all": after.looked_ms > 0})
             found.append(_Partition(None, terms, said))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Partition)
-        if self._chosen.view == "facts":
+        if self._chosen.view == SCAN:
             yield from _facts(partition)
         elif partition.part is None:
             return
-        elif self._chosen.view == "problems":
+        elif self._chosen.view == PROBLEMS:
             found = [one for one in read_part(partition.part) if isinstance(one, Problem)]
             if found:
-                yield problem_batch(found)
+                yield problem_batch(found).select(self._chosen.columns)
         else:
-            yield from row_batches(read_part(partition.part), self._chosen)
+            part = partition.part
+            yield from row_batches(read_part(part), part.name, self._chosen)
 
     def _look(self, start: Positions, nbytes: int) -> Positions:
         looked_ms = time.time_ns() // 1_000_000
@@ -118,7 +125,7 @@ class StreamReader(DataSourceStreamReader):
                 ended &= at_end
                 if here is not None:
                     found[key] = here
-        if self._chosen.view != "facts":
+        if self._chosen.view != SCAN:
             looked_ms = 0  # or there would be a batch at every trigger
         return Positions(journals, found, looked_ms if ended else -looked_ms)
 
@@ -139,29 +146,27 @@ class StreamReader(DataSourceStreamReader):
     def _peers(self) -> Mapping[str, Path]:
         """Errors: ``InvalidConfiguration``."""
         if not self._roots:
-            from .reading.layout import short_names
-
-            roots = [Path(path).resolve() for path in self._chosen.paths]
+            chosen = self._chosen
+            roots = [existing(path) for path in resolve(chosen.paths, chosen.view).directories]
             for root in roots:
-                if not root.is_dir():
-                    raise InvalidConfiguration("no such directory", got=str(root))
+                if not is_data_directory(root) and any(root.iterdir()):
+                    raise InvalidConfiguration("not a data directory", got=str(root))
+            check_peer(chosen.peer, roots)
             peers = dict(zip(short_names(roots), roots, strict=True))
-            wanted = self._chosen.peer
+            wanted = chosen.peer
             self._roots = {n: root for n, root in peers.items() if not wanted or n == wanted}
         return self._roots
 
     def _find_terms(self) -> Terms:
         """Group and key, which a node that has just begun does not have yet."""
         if not self._terms.key:
-            found = find_group(self._chosen.paths)
+            found = find_group([str(root) for root in self._peers().values()])
             self._terms = Terms(found.group, found.key, self._chosen.dead_letter_topic)
         return self._terms
 
 
 def find_group(paths: Sequence[str]) -> Layout:
     """Whose directories these are: the peers and the group, without any files."""
-    from .reading.layout import Wanted, find  # reads the state stores: the driver alone can
-
     wanted = Wanted(slots=False, journal=False, archive=False, topics=False)
     return find(list(paths), wanted=wanted)
 

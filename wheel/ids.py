@@ -105,8 +105,7 @@ class IdMint:
         if len(due) <= FEW_ROWS:
             few = zip(due.tolist(), offset.tolist(), checks.tolist(), strict=True)
             return pa.array([f"{self.group}.{d}.{o}.{c:08x}" for d, o, c in few], pa.utf8())
-        columns = (from_numpy(values, pa.int64()).cast(pa.utf8()) for values in (due, offset))
-        return pc.binary_join_element_wise(self.group, *columns, _hexadecimal(checks), ".")
+        return id_texts(self.group, due, offset, checks)
 
     def many(self, due: Int64s, offset: Int64s) -> list[str]:
         """Ids of many rows as text."""
@@ -118,6 +117,12 @@ class IdMint:
         return message_id.group == self.group and message_id == self.one(
             message_id.due, message_id.offset
         )
+
+
+def id_texts(group: str | pa.Array, due: Int64s, offset: Int64s, checks: UInt32s) -> pa.Array:
+    """Ids of many rows from their parts, shape (rows,) each; ``group``: of all, or a column."""
+    columns = (from_numpy(values, pa.int64()).cast(pa.utf8()) for values in (due, offset))
+    return pc.binary_join_element_wise(group, *columns, _hexadecimal(checks), ".")
 
 
 def _hexadecimal(values: UInt32s) -> pa.Array:

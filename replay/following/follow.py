@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from ...wheel.errors import InvalidConfiguration
+from ..datasource.columns import SCAN
 from ..facts.fact import travelled
 from ..facts.filescan import SCANNED, SCANNED_ARROW
 from ..facts.kafka_topics import FORMAT as KAFKA
@@ -53,7 +54,7 @@ def follow(
     """Audit until ``goes_on`` says no. ``every_s``: between two looks. Errors: those of Spark."""
     _check_state(audit)
     register(spark)
-    reader = spark.readStream.format(NAME).option("view", "facts").option("topics", "true")
+    reader = spark.readStream.format(NAME).option("view", SCAN).option("topics", "true")
     reader = reader.option("dead_letter_topic", audit.settings.dead_letter_topic)
     frame = reader.load(",".join(audit.settings.directories))
     if audit.settings.kafka:

@@ -21,6 +21,9 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ...delivery.topicfile import INDEX_SUFFIX, SEGMENT_SUFFIX, TOPICS_DIRECTORY, first_position_of
 from ...wheel.archive import ARCHIVE_DIRECTORY, parse_archived_slot
 from ...wheel.config import TICK_MS
@@ -29,6 +32,7 @@ from ...wheel.errors import Damaged, InvalidConfiguration, SlotwheelError
 from ...wheel.files import OsHandle
 from ...wheel.payloads import decode_config
 from ...wheel.scan import ENTRY_BYTES_MAX, SegmentReader
+from ...wheel.schema import Int64s
 from ...wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ...wheel.segment import SEGMENT_BYTES, index_of, is_segment_name
 from ...wheel.slotfile import SLOT_DIRECTORY, SUFFIX, second_of
@@ -60,6 +64,15 @@ class Wanted:
             self.start_ms is None or (second + 1) * TICK_MS > self.start_ms
         )
 
+    def takes(self, due: Int64s) -> npt.NDArray[np.bool_]:
+        """Which due times lie in the time that is wanted, shape (rows,)."""
+        mask = np.ones(len(due), np.bool_)
+        if self.start_ms is not None:
+            mask &= due >= self.start_ms
+        if self.end_ms is not None:
+            mask &= due < self.end_ms
+        return mask
+
 
 def find(
     directories: Sequence[str],
@@ -86,7 +99,7 @@ class _Search:
     def run(
         self, directories: Sequence[str], dumps: Sequence[str], receipts: Sequence[str]
     ) -> Layout:
-        roots = [_directory(path) for path in directories]
+        roots = [existing(path) for path in directories]
         for root in roots:
             if roots.count(root) > 1:  # it would agree with itself, and count for a majority
                 raise InvalidConfiguration(
@@ -125,7 +138,7 @@ class _Search:
 
     def _peer(self, root: Path, name: str) -> Peer | None:
         """One directory; its files are added. None when it does not belong to the group."""
-        if not any((root / part).is_dir() for part in _PARTS):
+        if not is_data_directory(root):
             _refuse_a_part(root)
             self._problem("empty", "expected a data directory, found none of its parts", name)
             return None
@@ -247,7 +260,13 @@ def short_names(roots: Sequence[Path]) -> list[str]:
     return [str(root) for root in roots]
 
 
-def _directory(path: str) -> Path:
+def is_data_directory(root: Path) -> bool:
+    """Whether it has any part of one; a node that has just begun may have none yet."""
+    return any((root / part).is_dir() for part in _PARTS)
+
+
+def existing(path: str) -> Path:
+    """Errors: ``InvalidConfiguration``: there is no such directory."""
     root = Path(path).resolve()
     if not root.is_dir():
         raise InvalidConfiguration(

@@ -1,0 +1,166 @@
+"""The options of ``spark.read.format("slotwheel")``: text in, values out.
+
+Errors name the option, what was given, what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from ...delivery.names import DEAD_LETTER_TOPIC
+from ...wheel.errors import InvalidConfiguration
+from ..reading.files import TOPIC, File
+from ..reading.layout import Wanted
+from .columns import DELIVERED, FACTS, RECEIPTS, ROWS, SCAN, SCHEMAS, STREAM_VIEWS
+from .paths import PATH, PATHS, listed
+
+KNOWN = (
+    PATH,
+    "slots",
+    "journal",
+    "archive",
+    "topics",
+    "from",
+    "to",
+    "topic",
+    "peer",
+    "columns",
+    "view",
+    "starting",
+    "max_bytes",
+    "dead_letter_topic",
+)
+OF_TABLES = frozenset(
+    {
+        *("provider", "location", "owner", "external", "comment", "collation"),
+        *("is_managed_location", "table_type", "serialization.format"),
+    }
+)
+"""What Spark's catalogue adds to the options of a table; none of it is meant for the source."""
+_OF_TABLE = "option."
+"""Before an option of a table, which Spark gives twice."""
+STARTING = ("earliest", "latest")
+MAX_BYTES = 64 << 20
+_BY_DEFAULT = {
+    ROWS: {"topics": False},
+    DELIVERED: {"slots": False, "journal": False, "archive": False},
+    RECEIPTS: {"slots": False, "journal": False, "archive": False, "topics": False},
+    FACTS: {},
+}
+"""Which files a view reads unless the options say otherwise; not named here: ``ROWS``'."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    paths: tuple[str, ...]
+    wanted: Wanted
+    """Which files, and which due times."""
+    topic: frozenset[str] = frozenset()
+    """Whose rows; empty: of any."""
+    peer: str = ""
+    columns: tuple[str, ...] = ()
+    view: str = ROWS
+    starting: str = "earliest"
+    """A stream: from where it begins when it has no checkpoint."""
+    max_bytes: int = MAX_BYTES
+    """A stream: about as much of the journals, and of the topics, in one batch."""
+    dead_letter_topic: str = DEAD_LETTER_TOPIC
+    """The view of facts, and the scan: where messages are that no topic took."""
+
+    def takes(self, file: File, peer: str) -> bool:
+        """Whether a file may have rows that are wanted. ``peer``: the name of its directory."""
+        is_other = bool(self.topic) and file.kind == TOPIC and file.topic not in self.topic
+        return self.peer in ("", peer) and not is_other
+
+
+def parse(options: Mapping[str, str], views: tuple[str, ...] = tuple(SCHEMAS)) -> SourceOptions:
+    """``views``: those that can be had. Errors: ``InvalidConfiguration``."""
+    for name in options:
+        if name not in (*KNOWN, PATHS, *OF_TABLES) and not name.startswith(_OF_TABLE):
+            raise _wrong(name, options[name], f"the options are {', '.join(KNOWN)}")
+    view = options.get("view", ROWS)
+    if view not in views:
+        shown = [one for one in views if one != SCAN]
+        raise _wrong("view", view, " or ".join(shown))
+    starting = options.get("starting", STARTING[0])
+    if starting not in STARTING:
+        raise _wrong("starting", starting, " or ".join(STARTING))
+    max_bytes = options.get("max_bytes", str(MAX_BYTES))
+    if not max_bytes.isdigit() or int(max_bytes) == 0:
+        raise _wrong("max_bytes", max_bytes, "a number of bytes, 1 or more")
+    columns = _several(options, "columns")
+    for column in columns:
+        if column not in SCHEMAS[view].names:
+            raise _wrong("columns", column, f"the columns are {', '.join(SCHEMAS[view].names)}")
+    start_ms, end_ms = _time(options, "from"), _time(options, "to")
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        raise _wrong("to", options["to"], f"later than from={options['from']}")
+    default = _BY_DEFAULT.get(view, _BY_DEFAULT[ROWS])
+    kinds = {
+        name: _flag(options, name, default.get(name, True))
+        for name in ("slots", "journal", "archive", "topics")
+    }
+    return SourceOptions(
+        listed(options),
+        Wanted(**kinds, start_ms=start_ms, end_ms=end_ms),
+        frozenset(_several(options, "topic")),
+        options.get("peer", ""),
+        columns,
+        view,
+        starting,
+        int(max_bytes),
+        options.get("dead_letter_topic", DEAD_LETTER_TOPIC),
+    )
+
+
+def schema_of(chosen: SourceOptions) -> pa.Schema:
+    """Of the columns that were chosen; all of the view's unless there are some."""
+    schema = SCHEMAS[chosen.view]
+    return pa.schema([schema.field(name) for name in chosen.columns or schema.names])
+
+
+def parse_stream(options: Mapping[str, str]) -> SourceOptions:
+    """The same for ``readStream``. Errors: ``InvalidConfiguration``."""
+    return parse(options, STREAM_VIEWS)
+
+
+def _several(options: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in options.get(name, "").split(",") if one.strip())
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise _wrong(name, text, "true or false")
+    return text.lower() == "true"
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    """Milliseconds since the epoch, or ISO 8601; without a zone UTC is meant."""
+    text = options.get(name)
+    if text is None:
+        return None
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _wrong(name, text, "milliseconds, or 2026-11-21T18:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def _wrong(name: str, got: str, limit: str) -> InvalidConfiguration:
+    return InvalidConfiguration(
+        f"the option {name!r} of the data source cannot be that",
+        got=repr(got),
+        limit=limit,
+        remedy=f"Change .option({name!r}, …)",
+    )
