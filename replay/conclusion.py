@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from .facts.summary import FileSummary
-from .judging.context import Options
+from .judging.conservation import UNREAD_KNOWN
+from .judging.context import Context
 from .problems import OpenPoint, Problem
 from .reading.files import DUMP, TOPIC, Layout
 from .report.verdict import CLASSES, Input, PairAgreement
@@ -15,21 +17,28 @@ from .report.verdict import CLASSES, Input, PairAgreement
 FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}
 NOTES_MAX = 50
 """Files of which something is noted."""
+RANGES_MAX = 5
+"""Ranges of offsets that are named."""
+CLOCKS_DIFFER_MS = 60_000
+"""So far ahead of another master's clock one may have been."""
 
 
 @dataclass(frozen=True)
 class Conclusion:
     """``told``: one summary a file. ``sums``: of all tasks, messages by class, and ``equal:I:J``
-    and ``different:I:J`` of peers. ``judged``: problems that judging found, by kind. ``own``: those
-    that the driver found. ``elsewhere``: topics were read that are not in the directories."""
+    and ``different:I:J`` of peers. ``judged``: problems that judging found, by kind.
+    ``elsewhere``: topics were read that are not in the directories."""
 
     layout: Layout
-    options: Options
+    context: Context
     told: Sequence[FileSummary]
     sums: Mapping[str, int]
     judged: Mapping[str, int]
-    own: Sequence[Problem] = ()
     elsewhere: bool = False
+
+    def own(self) -> list[Problem]:
+        """Problems that the driver found."""
+        return [*map(Problem.from_json, self.layout.problems), *self.context.problems]
 
     def counts(self) -> dict[str, int]:
         """As ``Verdict.counts``."""
@@ -41,12 +50,13 @@ class Conclusion:
         found = Counter(self.judged)
         for summary in self.told:
             found.update(summary.problems)
-        found.update(problem.kind for problem in self.own)
+        found.update(problem.kind for problem in self.own())
         return dict(found)
 
     def reasons(self) -> list[str]:
         """Why it is not proven."""
-        asked = {"exactly_once": self.options.exactly_once, "late_ms": self.options.late_ms}
+        options = self.context.options
+        asked = {"exactly_once": options.exactly_once, "late_ms": options.late_ms}
         reasons = []
         for kind, number in sorted(self.problem_counts().items()):
             option = FAILS_ONLY_IF_ASKED.get(kind)
@@ -87,15 +97,45 @@ class Conclusion:
                     "Give the directories of all peers",
                 )
             )
-        if counts.get("unaccounted"):
+        points += self._unread()
+        if counts["undecided"]:
             points.append(
                 OpenPoint(
-                    f"{counts['unaccounted']:,} records that arrived",
-                    "no journal given here goes back to their acceptance",
-                    "Start nodes with --retain, or keep producers' receipts and give them",
+                    f"{counts['undecided']:,} accepted messages",
+                    "what would show what became of them is damaged or missing",
+                    "Give copies of those files, or dumps of the topics",
                 )
             )
         return points
+
+    def _unread(self) -> list[OpenPoint]:
+        """What was accepted, and no journal holds any more."""
+        pairs = self.context.unread.T.tolist()
+        number = sum(end - base for base, end in pairs) - self.sums.get(UNREAD_KNOWN, 0)
+        if not number:
+            return []
+        horizon_ms = self.layout.horizon_ms
+        behind = [one for one in self.told if one.first_offset == pairs[-1][1]]
+        created = [one.first_created_ms for one in behind if one.first_created_ms >= 0]
+        done_ms = min(created, default=self.layout.made_ms) + horizon_ms + CLOCKS_DIFFER_MS
+        start_ms = self.context.options.start_ms
+        if horizon_ms and start_ms is not None and start_ms >= done_ms:
+            return []
+        remedy = "Start nodes with --retain, and give producers' receipts for what is gone"
+        if horizon_ms and done_ms < self.layout.made_ms:
+            since = datetime.fromtimestamp(done_ms / 1000, UTC).isoformat(timespec="seconds")
+            remedy += f"; or judge with --from {since} what was accepted since"
+        shown = ", ".join(f"{base:,} to {end - 1:,}" for base, end in pairs[:RANGES_MAX])
+        more = f" and {len(pairs) - RANGES_MAX:,} more ranges" if len(pairs) > RANGES_MAX else ""
+        arrived = self.sums.get("unaccounted", 0)
+        return [
+            OpenPoint(
+                f"{number:,} messages or cancels of offsets {shown}{more}",
+                "no journal segment that was given holds them, and no receipt, so they were not"
+                f" judged ({arrived:,} records with such offsets arrived)",
+                remedy,
+            )
+        ]
 
     def agreement(self) -> list[PairAgreement]:
         names = [peer.name for peer in self.layout.peers]
@@ -137,6 +177,11 @@ class Conclusion:
             notes.append(
                 f"{counts['overdue']:,} pending messages are overdue: the node is stopped, behind,"
                 " or holds their topic back"
+            )
+        if counts.get("newer"):
+            notes.append(
+                f"{counts['newer']:,} records arrived of messages that were accepted after the"
+                " directories were looked at: they are not judged"
             )
         if counts.get("in doubt"):
             notes.append(f"{counts['in doubt']:,} messages are not known to be committed")

@@ -96,14 +96,13 @@ class _Proof:
         self._progress("judging the messages")
         judged = self._keep(judge(scanned, context, self._partitions(told)))
         sums = _Sums(judged)
-        own = [Problem.from_json(text) for text in self._layout.problems]
         said = Conclusion(
-            self._layout, self._options, told, sums.counts, sums.problems, own, kafka is not None
+            self._layout, context, told, sums.counts, sums.problems, kafka is not None
         )
         by_kind = said.problem_counts()
         self._progress("writing it down")
         found = problems_of(scanned).union(validators.problems(judged))
-        listed = self._listed(found, own, by_kind)
+        listed = self._listed(found, said.own(), by_kind)
         interval = sums.interval(self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
         return Verdict(

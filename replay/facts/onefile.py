@@ -112,6 +112,8 @@ class OneFile:
         self.summary.rows += rows.num_rows
         if kind == JOURNAL:
             self._journal_offsets(times(rows, "offset"))
+            if self.summary.first_created_ms < 0:
+                self.summary.first_created_ms = int(times(rows, "created")[0])
             assert event.index is not None
             assert event.epoch is not None
             return journal_facts(file, rows, event.index, event.epoch)
@@ -145,6 +147,7 @@ class OneFile:
         summary.entries = event.entries
         summary.first_index, summary.last_index = event.first_index, event.last_index
         summary.last_epoch = event.last_epoch
+        summary.first_offset, summary.next_offset = event.first_offset, event.next_offset
 
     def _check_places(self, rows: pa.RecordBatch) -> None:
         """Placement: a row lies in the slot file of the second in which it is due."""

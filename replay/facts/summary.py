@@ -27,10 +27,15 @@ class FileSummary:
     first_index: int = -1
     last_index: int = -1
     last_epoch: int = -1
+    first_offset: int = -1
+    """JOURNAL: where its first entry begins; ``next_offset``: where its last one ends. -1: none."""
+    next_offset: int = -1
+    first_created_ms: int = -1
+    """JOURNAL: when the first row of it was accepted; -1: it has none."""
     offsets: Ranges = field(default_factory=list)
     """JOURNAL: offsets of the rows read."""
     gaps: Ranges = field(default_factory=list)
-    """JOURNAL: offsets between rows read that are missing, because of damage."""
+    """JOURNAL: offsets between rows read that are missing: of damage, or of rows taken out."""
     marks: str = ""
     """JOURNAL: the newest ``Marks`` in it, hex; empty: none."""
     marks_index: int = -1

@@ -109,8 +109,8 @@ def _slots(board: Board, found: Found, peer: int) -> None:
         differ,
         f"a slot file of {view.name} has another row than the journal",
     )
-    strange = ~board.known[messages] & board.readable[messages]
-    strange &= ~board.may_be_missing[messages]
+    strange = ~board.known & (board.readable | board.behind_the_log)
+    strange = (strange & ~board.may_be_missing)[messages]
     extra, first = np.unique(messages[strange], return_index=True)
     due = board.facts["due"][facts[strange][first]]
     found.tell(

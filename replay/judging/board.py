@@ -150,6 +150,14 @@ class Board:
         return found
 
     @cached_property
+    def behind_the_log(self) -> Mask:
+        """Its offset is behind the end of every journal, all of which are known to their end."""
+        if self.context.log_end is None:
+            return np.zeros(self.n, np.bool_)
+        mask: Mask = self.offset >= self.context.log_end
+        return mask
+
+    @cached_property
     def may_be_missing(self) -> Mask:
         """Damage may have taken it from some journal."""
         found = np.zeros(self.n, np.bool_)

@@ -18,8 +18,11 @@ from ...wheel.schema import Int64s
 from ..facts.fact import FORGED, NO_DIGEST, Seen
 from ..problems import CONSERVATION
 from .board import Board
-from .context import Mask
+from .context import Mask, within
 from .found import Found
+
+UNREAD_KNOWN = "unread:known"
+"""Counted beside the messages: offsets that no journal holds, and of which a receipt tells."""
 
 
 def judge_conservation(board: Board, found: Found) -> None:
@@ -52,6 +55,7 @@ def judge_conservation(board: Board, found: Found) -> None:
     found.count("in doubt", (messages & ~board.committed).sum())
     overdue = pending & (board.due < board.context.made_ms)
     found.count("overdue", overdue.sum())
+    found.count(UNREAD_KNOWN, (within(board.context.unread, board.offset) & board.known).sum())
 
     numbers = np.flatnonzero(lost)
     claimed = board.claimed[numbers]
@@ -152,9 +156,7 @@ def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:
     _each(board, found, "forged", facts[forged], "its id was not given out by this group")
     facts, messages = facts[~forged], messages[~forged]
     strange = ~board.known[messages] | board.is_cancel[messages]
-    unknown = strange & board.readable[messages] & ~board.may_be_missing[messages]
-    found.count("unaccounted", int((strange & ~unknown).sum()))
-    _each(board, found, "unknown", facts[unknown], "arrived, and was never accepted")
+    _strangers(board, found, facts[strange])
     facts, messages = facts[~strange], messages[~strange]
     reference = board.reference[messages]
     same = fields["due"][facts] == fields["due"][reference]
@@ -167,6 +169,23 @@ def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:
     same &= (asked < 0) | (fields["partition"][facts] == asked)
     what = "what arrived" if seen is Seen.DELIVERED else "the dead letter"
     _each(board, found, "altered", facts[~same], f"{what} is not what was accepted")
+
+
+def _strangers(board: Board, found: Found, facts: Int64s) -> None:
+    """Records that nothing says were accepted."""
+    context, fields, messages = board.context, board.facts, board.place[facts]
+    # A node that runs may have accepted it since.
+    newer = (fields["created"][facts] >= context.made_ms) | (fields["at"][facts] >= context.made_ms)
+    newer &= board.behind_the_log[messages]
+    seen = board.readable[messages]
+    unknown = (seen | board.behind_the_log[messages]) & ~board.may_be_missing[messages] & ~newer
+    inside, behind = facts[unknown & seen], facts[unknown & ~seen]
+    _each(board, found, "unknown", inside, "arrived, and was never accepted")
+    text = f"arrived, and its offset is behind {context.log_end}, where the last journal ends"
+    _each(board, found, "unknown", behind, text)
+    judged = context.options.judges(fields["due"][facts])
+    found.count("unaccounted", int((judged & ~unknown & ~newer).sum()))
+    found.count("newer", int((judged & newer).sum()))
 
 
 def _each(board: Board, found: Found, kind: str, facts: Int64s, text: str) -> None:

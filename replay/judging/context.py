@@ -8,7 +8,7 @@ not rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,9 @@ from ..facts.behind import Behind, behind
 from ..facts.chunks import OrderChunk
 from ..facts.making import Terms
 from ..facts.summary import FileSummary
-from ..reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, Layout
+from ..problems import Problem
+from ..reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, File, Layout
+from .journals import JournalSeen, as_ranges, journal_seen, newest_marks, unread
 
 Mask = npt.NDArray[np.bool_]
 
@@ -92,6 +94,12 @@ class Context:
     """The directories belong to a group of several peers, so that entries may be uncommitted."""
     behind: Sequence[Behind] = ()
     """Where a topic's messages stand behind later ones; most often nowhere."""
+    unread: Int64s = field(default_factory=lambda: np.zeros((2, 0), np.int64))
+    """Offsets that no journal holds, as far as no problem explains it. Shape (2, n)."""
+    log_end: int | None = None
+    """Everything that was committed before ``made_ms`` has a lower offset; None: not known."""
+    problems: Sequence[Problem] = ()
+    """What the journals show, one beside the other."""
 
     @property
     def needed(self) -> int:
@@ -142,7 +150,11 @@ def make_context(
     topics: dict[int, str] = {}
     for summary in (*by_number.values(), *others):
         topics |= summary.topics
-    peers = [_peer(layout, number, by_number) for number in range(len(layout.peers))]
+    numbers = range(len(layout.peers))
+    journals = [journal_seen(_segments(layout, number, by_number)) for number in numbers]
+    peers = [_peer(layout, number, by_number, journals[number]) for number in numbers]
+    group = max(layout.group_size, *(one.peers for one in by_number.values()), 0)
+    upto = max(0, *(view.proven for view in peers), *(seen.next_offset for seen in journals))
     known = [view.marks for view in peers if view.marks is not None]
     return Context(
         terms,
@@ -154,7 +166,18 @@ def make_context(
         _damaged_topics(layout, by_number),
         any(peer.is_replica for peer in layout.peers),
         behind(chunks),
+        as_ranges(unread(journals, upto)),
+        _log_end(journals, upto, group),
+        [problem for seen in journals for problem in seen.problems],
     )
+
+
+def _segments(
+    layout: Layout, number: int, summaries: Mapping[int, FileSummary]
+) -> Iterator[tuple[File, FileSummary | None]]:
+    for file in layout.files:
+        if file.peer == number and file.kind == JOURNAL:
+            yield file, summaries.get(file.number)
 
 
 def progress(marks: Marks) -> tuple[int, ...]:
@@ -164,78 +187,35 @@ def progress(marks: Marks) -> tuple[int, ...]:
     return marks.epoch, main.c, main.r, main.L, marks.delivered + marks.dead
 
 
-def _peer(layout: Layout, number: int, summaries: Mapping[int, FileSummary]) -> PeerView:
+def _peer(
+    layout: Layout, number: int, summaries: Mapping[int, FileSummary], journal: JournalSeen
+) -> PeerView:
     peer = layout.peers[number]
-    marks = Marks.decode(bytes.fromhex(peer.checkpoint_marks)) if peer.checkpoint_marks else None
-    best = peer.checkpoint_index
-    proven = peer.spilled
-    journal = Ranges()
     damaged = [second for owner, second in layout.missing_slots if owner == number]
-    last_index = -1
-    last_damaged = False
     for file in layout.files:
+        if file.peer != number or file.kind != SLOT or file.archived:
+            continue
         summary = summaries.get(file.number)
-        if file.peer != number:
-            continue
-        if file.kind == SLOT and not file.archived and (summary is None or summary.damaged):
+        if summary is None or summary.damaged:
             damaged.append(file.second)
-        if file.kind != JOURNAL:
-            continue
-        if summary is None or not summary.entries:
-            last_damaged = last_damaged or summary is None or summary.damaged
-            continue
-        if summary.marks and summary.marks_index > best:
-            marks, best = Marks.decode(bytes.fromhex(summary.marks)), summary.marks_index
-        proven = max(proven, summary.max_l + 1)
-        follows = last_index in (-1, summary.first_index - 1)
-        for at, (base, end) in enumerate(summary.offsets):
-            broken = last_damaged or summary.damaged or (at == 0 and not follows)
-            journal.add(base, end, broken=broken)
-        last_index, last_damaged = summary.last_index, summary.damaged
-    if last_damaged:
-        journal.open_end()
     return PeerView(
         peer.name,
         peer.spilled,
-        marks,
-        journal.held(),
-        journal.missing(),
-        proven,
+        newest_marks(journal, peer.checkpoint_marks, peer.checkpoint_index),
+        as_ranges(journal.held),
+        as_ranges(journal.missing),
+        max(peer.spilled, journal.proven),
         np.array(sorted(damaged), np.int64),
     )
 
 
-class Ranges:
-    """Offsets of a journal, range by range, and what may be missing between them."""
-
-    def __init__(self) -> None:
-        self._held: list[list[int]] = []
-        self._missing: list[list[int]] = []
-
-    def add(self, base: int, end: int, *, broken: bool) -> None:
-        """The next range. ``broken``: what lies before it may be missing by damage."""
-        before = self._held[-1][1] if self._held else 0
-        if base > before and broken:
-            self._missing.append([before, base])
-        elif self._held:
-            # A row of another peer in between would be missing here.
-            self._held[-1][1] = max(before, end)
-            return
-        self._held.append([base, end])
-
-    def open_end(self) -> None:
-        """What follows may be missing by damage."""
-        self._missing.append([self._held[-1][1] if self._held else 0, np.iinfo(np.int64).max])
-
-    def held(self) -> Int64s:
-        return _pairs(self._held)
-
-    def missing(self) -> Int64s:
-        return _pairs(self._missing)
-
-
-def _pairs(ranges: list[list[int]]) -> Int64s:
-    return np.array(ranges, np.int64).reshape(-1, 2).T.copy()
+def _log_end(journals: Sequence[JournalSeen], upto: int, group: int) -> int | None:
+    """Where all that was committed before the journals were read ends: they are whole, and of more
+    than half of the group; and nothing else, such as a mark, speaks of what is behind their end."""
+    if not journals or not all(seen.is_whole for seen in journals) or 2 * len(journals) <= group:
+        return None
+    end = max(seen.next_offset for seen in journals)
+    return end if end >= upto else None
 
 
 def _damaged_topics(layout: Layout, summaries: Mapping[int, FileSummary]) -> frozenset[int] | None:

@@ -64,7 +64,7 @@ class ConfigSeen:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The last event of a file. Indexes are -1 when it had no entry."""
+    """The last event of a file. Indexes and offsets are -1 when it had no entry."""
 
     file: File
     note: str = ""
@@ -74,6 +74,10 @@ class Ended:
     first_index: int = -1
     last_index: int = -1
     last_epoch: int = -1
+    first_offset: int = -1
+    """Where the first entry begins, of whatever kind."""
+    next_offset: int = -1
+    """Where the last one ends."""
 
 
 Event = Rows | MarkSeen | ConfigSeen | Problem | Ended

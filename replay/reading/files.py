@@ -85,10 +85,12 @@ class Layout:
     missing_slots: list[tuple[int, int]] = field(default_factory=list)
     """Peer and second of live slot files that should be there and are not."""
     made_ms: int = 0
-    """When it was made. Topics are read after that."""
+    """When its making began. Topics are read after that."""
     dead_letter_topic: str = "slotwheel-dead-letters"
     group_size: int = 0
     """How many peers the group has, as far as the state stores say; 0: they do not."""
+    horizon_ms: int = 0
+    """How far ahead a message may be due; 0: not known."""
 
     def of(self, *kinds: str) -> list[File]:
         return [file for file in self.files if file.kind in kinds]

@@ -68,6 +68,7 @@ class _Segment:
         self._rows = self._nbytes = 0
         self._entries = 0
         self._first_index = self._last_index = self._last_epoch = -1
+        self._first_offset = self._next_offset = -1
         self._damaged = False
         self._note = ""
 
@@ -101,6 +102,8 @@ class _Segment:
             self._first_index,
             self._last_index,
             self._last_epoch,
+            self._first_offset,
+            self._next_offset,
         )
 
     def _is_unused(self) -> bool:
@@ -139,6 +142,9 @@ class _Segment:
                     yield from self._break(position, f"index {expected}", entry.index)
                 elif entry.epoch < epoch:
                     yield from self._break(position, f"epoch {epoch} or later", entry.epoch)
+                elif expected >= 0 and 0 <= self._next_offset < entry.base_offset:
+                    yield from self._leave()
+                    yield self._gap(entry, position)
                 rows = decode_rows(entry, self._file.path) if entry.kind is Kind.ROWS else None
                 other = None if rows is not None else self._other(entry)
             except (Damaged, UnsupportedVersion) as error:
@@ -168,6 +174,9 @@ class _Segment:
             self._entries += 1
             self._first_index = entry.index if self._first_index < 0 else self._first_index
             self._last_index, self._last_epoch = entry.index, entry.epoch
+            if self._first_offset < 0:
+                self._first_offset = entry.base_offset
+            self._next_offset = max(self._next_offset, entry.base_offset + entry.count)
             durable = max(durable, located.durable)
             position, expected, epoch = located.end, entry.index + 1, entry.epoch
 
@@ -182,6 +191,12 @@ class _Segment:
         yield from self._leave()
         self._damaged = True
         yield damage(self._file, "damaged", position, expected, found)
+
+    def _gap(self, entry: Entry, position: int) -> Event:
+        """Offsets are dense, so rows of the entry before are missing: its checksum is right, but it
+        is not what was written."""
+        expected = f"offset {self._next_offset}, where entry {entry.index - 1} ends"
+        return damage(self._file, "gap", position, expected, entry.base_offset)
 
     def _other(self, entry: Entry) -> MarkSeen | ConfigSeen:
         """Errors: ``Damaged``, ``UnsupportedVersion``."""

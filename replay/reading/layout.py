@@ -95,10 +95,12 @@ class _Search:
     problems: list[str] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
     group_size: int = 0
+    horizon_ms: int = 0
 
     def run(
         self, directories: Sequence[str], dumps: Sequence[str], receipts: Sequence[str]
     ) -> Layout:
+        made_ms = time.time_ns() // 1_000_000
         roots = [existing(path) for path in directories]
         for root in roots:
             if roots.count(root) > 1:  # it would agree with itself, and count for a majority
@@ -112,7 +114,6 @@ class _Search:
             if peer is not None:
                 self.peers.append(peer)
                 kept.append(root)
-        made_ms = time.time_ns() // 1_000_000
         if self.wanted.topics:
             for number, root in enumerate(kept):
                 self._add(_topics(root, number, self.peers[number].name))
@@ -127,6 +128,7 @@ class _Search:
             self.missing,
             made_ms,
             group_size=self.group_size,
+            horizon_ms=self.horizon_ms,
         )
 
     def _add(self, files: Iterator[File]) -> None:
@@ -142,14 +144,7 @@ class _Search:
             _refuse_a_part(root)
             self._problem("empty", "expected a data directory, found none of its parts", name)
             return None
-        stored: Stored | None = None
-        try:
-            stored = _state(root)
-        except SlotwheelError as error:
-            text = str(error)
-            if isinstance(error, Damaged):
-                text = f"expected {error.expected}, found {error.found}"
-            self._problem("damaged", text, f"{name}/{STATE_DIRECTORY}")
+        stored = self._stored(root, name)
         segments = list(_segments(root))
         config = dict(stored.checkpoint.config) if stored is not None else {}
         if not config:
@@ -158,6 +153,7 @@ class _Search:
             return None
         stores = config.get("stores")
         self.group_size = max(self.group_size, len(stores) if isinstance(stores, dict) else 0)
+        self.horizon_ms = max(self.horizon_ms, int(config.get("slots", 0)) * TICK_MS)
         if stored is not None and stored.incoming:
             text = "a switch to a snapshot is not completed; start its node once"
             self._problem("incomplete", text, name)
@@ -176,6 +172,23 @@ class _Search:
             len(stored.slots) if stored is not None else 0,
             is_replica=bool(config.get("stores")) or bool(stored and stored.group_key),
         )
+
+    def _stored(self, root: Path, name: str) -> Stored | None:
+        """What the state store says; None: it does not, and a problem says why."""
+        shown = f"{name}/{STATE_DIRECTORY}"
+        try:
+            stored = _state(root)
+        except SlotwheelError as error:
+            text = str(error)
+            if isinstance(error, Damaged):
+                text = f"expected {error.expected}, found {error.found}"
+            self._problem("damaged", text, shown)
+            return None
+        parts = (_sizes(root / part) for part in (JOURNAL_DIRECTORY, SLOT_DIRECTORY))
+        if stored is None and any(parts):
+            text = "expected a state store, which says what slot files hold and is pending; found"
+            self._problem("missing", f"{text} none", shown)
+        return stored
 
     def _same_group(self, config: dict[str, Any], name: str) -> bool:
         group, key = str(config.get("group", "")), str(config.get("key", ""))

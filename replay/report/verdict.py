@@ -63,8 +63,9 @@ class Verdict:
     """What could not be decided. Beside reasons, too: it may explain some of them."""
     counts: Mapping[str, int]
     """accepted, the ``CLASSES``, and of these overdue (pending); repeated (arrivals beyond the
-    first), unaccounted (records whose acceptance lies outside the journals that were given), in
-    doubt (entries not known to be committed)."""
+    first), unaccounted (records whose acceptance lies outside the journals that were given), newer
+    (records of messages that were accepted after the proof began), in doubt (entries not known to
+    be committed)."""
     problem_counts: Mapping[str, int]
     """How many problems of each kind there are, listed or not."""
     problems: Sequence[Problem]

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from slotwheel.replay.facts.fact import FORGED, NO_DIGEST, Facts, Seen
 from slotwheel.replay.facts.making import Terms
-from slotwheel.replay.judging.context import Context, Options, PeerView, Ranges, within
+from slotwheel.replay.judging.context import Context, Options, PeerView
 from slotwheel.replay.judging.found import Found
 from slotwheel.replay.judging.judge import judge_range
 from slotwheel.replay.judging.lateness import Bars, Histogram, histogram, rounded, total
@@ -134,6 +134,34 @@ def test_what_nobody_accepted() -> None:
     assert kinds(found) == {}
 
 
+def test_what_arrives_from_behind_the_end_of_the_log() -> None:
+    """Whoever has the group's key can make such an id, or the newest part of the journal is gone;
+    unless a node that runs accepted it meanwhile."""
+    known = fact(Seen.ACCEPTED, 4)
+    behind = arrived(1_000, created=DUE - 60_000)
+    found, _ = judged(context(made_ms=DUE + 2_000), known, arrived(4), behind)
+    assert found.counts["unaccounted"] == 1
+    whole = context(log_end=1_000, made_ms=DUE + 2_000)
+    found, _ = judged(whole, known, arrived(4), behind)
+    assert kinds(found) == {"unknown": 1}
+    assert "behind 1000, where the last journal ends" in found.problems[0].text
+    for now in (DUE + 1_000, DUE - 60_000):
+        running = context(log_end=1_000, made_ms=now)
+        found, _ = judged(running, known, arrived(4), behind)
+        assert (kinds(found), found.counts["newer"]) == ({}, 1)
+    found, _ = judged(whole, known, arrived(4), fact(Seen.SLOT, 1_000))
+    assert kinds(found) == {"extra row": 1}
+
+
+def test_what_receipts_tell_of_offsets_that_no_journal_holds() -> None:
+    view = peer(journal=ranges((10, 1_000)))
+    known = [fact(Seen.RECEIPT, 3, created=-1), fact(Seen.RECEIPT, 12, created=-1)]
+    made = context(view, unread=ranges((0, 10)))
+    found, _ = judged(made, *known, arrived(3), fact(Seen.ACCEPTED, 12), arrived(12), arrived(5))
+    assert found.counts["unread:known"] == 1
+    assert (found.counts["unaccounted"], found.counts["delivered"]) == (1, 2)
+
+
 def test_the_same_record_in_two_dumps_came_once() -> None:
     dumped = [arrived(5, peer=NO_PEER, file=file, where=70) for file in (3, 4)]
     found, _ = judged(context(), fact(Seen.ACCEPTED, 5), *dumped)
@@ -234,16 +262,3 @@ def test_histograms_add_up() -> None:
 
 def _bars(made: Histogram) -> tuple[Bars, ...]:
     return made.whole, made.by_topic, made.by_time
-
-
-def test_ranges() -> None:
-    journal = Ranges()
-    journal.add(10, 20, broken=False)
-    journal.add(20, 30, broken=False)
-    journal.add(35, 40, broken=True)
-    journal.open_end()
-    assert journal.held().tolist() == [[10, 35], [30, 40]]
-    assert journal.missing()[0].tolist() == [30, 40]
-    offsets = np.array([9, 10, 29, 30, 35, 39, 40], np.int64)
-    expected = [False, True, True, False, True, True, False]
-    assert within(journal.held(), offsets).tolist() == expected

@@ -3,6 +3,7 @@ blamed."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,11 @@ import pytest
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.reading.layout import find
-from slotwheel.replay.report.verdict import CLASSES, Verdict
+from slotwheel.replay.report.verdict import CLASSES, Outcome, Verdict
 from slotwheel.wheel.mark import Mark
 from slotwheel.wheel.state import LmdbState
 from support import replayrun
-from support.replayrun import FAULTS, NOW_MS, cut, first, flip
+from support.replayrun import FAULTS, LATER_MS, NOW_MS, cut, first, flip
 
 WHOLE = {
     "accepted": 5995,
@@ -158,6 +159,65 @@ def test_a_damaged_record_of_the_state(spark: Any, tmp_path: Path) -> None:
     assert (problem.kind, problem.file) == ("damaged", "two/state")
     assert "b'checkpoint' with its own checksum" in problem.text
     assert verdict.counts == WHOLE
+
+
+def test_a_state_store_that_is_gone(spark: Any, tmp_path: Path) -> None:
+    directories = replayrun.made().write(tmp_path)
+    shutil.rmtree(tmp_path / "two/state")
+    verdict = proof_of(spark, directories)
+    (problem,) = verdict.problems
+    assert (problem.kind, problem.file) == ("missing", "two/state")
+    assert verdict.counts == WHOLE
+
+
+def test_a_row_that_is_taken_out_of_an_entry(spark: Any, tmp_path: Path) -> None:
+    """Every checksum is right, and what stands before and behind it arrived. A receipt may promise
+    it, and it may have arrived all the same."""
+    run = replayrun.made()
+    at = next(n for n in range(9, 60) if run.due[run.peers[0].entries[n][-1]] < NOW_MS)
+    for peer in run.peers:
+        peer.entries[at] = peer.entries[at][:-1]
+    directories = run.write(tmp_path)
+    verdict = proof_of(spark, directories)
+    offset = (at + 1) * replayrun.ENTRY - 1
+    assert verdict.reasons == ["gap: 3"]
+    assert {one.file.split("/")[0] for one in verdict.problems} == set(replayrun.PEERS)
+    for problem in verdict.problems:
+        assert "/journal/" in problem.file
+        assert f"expected offset {offset}, where " in problem.text
+        assert problem.text.endswith(f" ends, found {offset + 1}")
+
+
+def test_a_kept_segment_that_is_missing(spark: Any, tmp_path: Path) -> None:
+    """Where another peer has it nothing is open. Where nobody has, it may have been deleted by
+    right: it is told how much was not judged."""
+    directories = replayrun.made().write(tmp_path)
+    path = first(tmp_path, "one/archive/*/journal/*")
+    path.unlink()
+    assert proof_of(spark, directories).proven
+    for other in tmp_path.glob(f"*/archive/*/journal/{path.name}"):
+        other.unlink()
+    verdict = proof_of(spark, directories)
+    assert (verdict.outcome, verdict.problems) == (Outcome.IN_PART, [])
+    (point,) = verdict.open_points
+    assert point.subject == "900 messages or cancels of offsets 900 to 1,799"
+    assert verdict.counts["accepted"] == WHOLE["accepted"] - 899
+    assert "--retain" in point.remedy
+    assert verdict.counts["unaccounted"] > 0
+
+
+def test_a_record_from_behind_the_end_of_the_log(spark: Any, tmp_path: Path) -> None:
+    run = replayrun.made()
+    offset = run.rows.num_rows - 1
+    for peer in run.peers:
+        peer.entries[-1] = peer.entries[-1][:-1]
+    run.peers[1].delivered.append((offset, LATER_MS + 60_000))
+    directories = run.write(tmp_path)
+    layout = replace(find(directories), made_ms=LATER_MS + 120_000)
+    verdict = prove(spark, layout, Options())
+    assert verdict.problem_counts == {"unknown": 1}
+    assert verdict.problems[0].id == run.id_of(offset)
+    assert f"behind {offset}, where the last journal ends" in verdict.problems[0].text
 
 
 def test_an_empty_directory(spark: Any, tmp_path: Path) -> None:

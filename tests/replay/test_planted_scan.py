@@ -77,7 +77,7 @@ def change(run: Run, name: str, offset: int) -> tuple[set[Sighting], set[Sightin
             return set(), {("SLOT", 2, offset, due, 0)}
         case "add_row":
             gone = {("ACCEPTED", peer, offset, due, 0) for peer in range(3)}
-            return set(), gone | {("SLOT", peer, offset, due, 0) for peer in range(2)}
+            return {("SLOT", 2, offset, due, 0)}, gone
         case "deliver_cancelled" | "deliver_dead":
             return {("DELIVERED", 1, offset, due, last)}, set()
         case _:
