@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from .facts.chunks import IN_TIME_MS
 from .facts.summary import FileSummary
-from .judging.conservation import UNREAD_KNOWN
+from .judging.conservation import PARTITION_UNJUDGED, UNREAD_KNOWN
 from .judging.context import Context
+from .judging.order import ORDER_UNJUDGED
 from .problems import OpenPoint, Problem
-from .reading.files import DUMP, TOPIC, Layout
+from .reading.files import DUMP, SLOT, TOPIC, Layout
 from .report.verdict import CLASSES, Input, PairAgreement
 
 FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}
@@ -137,6 +139,30 @@ class Conclusion:
             )
         ]
 
+    def _limits(self) -> list[str]:
+        """What is never judged, and how much of it there was."""
+        limits = []
+        number = self.sums.get(ORDER_UNJUDGED, 0)
+        if number:
+            limits.append(
+                f"of {number:,} messages that arrived the order was not judged: they were accepted"
+                f" less than {IN_TIME_MS / 1000:g} s before they were due, or later"
+            )
+        number = self.sums.get(PARTITION_UNJUDGED, 0)
+        if number:
+            limits.append(
+                f"{number:,} messages asked for no partition: whether they arrived in the one of"
+                " their key was not judged"
+            )
+        kept = {file.number for file in self.layout.of(SLOT) if file.archived}
+        rows = sum(one.rows for one in self.told if one.number in kept)
+        if rows:
+            limits.append(
+                f"{rows:,} rows of kept slot files were compared with the journals; whether any was"
+                " taken out of these files was not judged"
+            )
+        return limits
+
     def agreement(self) -> list[PairAgreement]:
         names = [peer.name for peer in self.layout.peers]
         return [
@@ -183,6 +209,7 @@ class Conclusion:
                 f"{counts['newer']:,} records arrived of messages that were accepted after the"
                 " directories were looked at: they are not judged"
             )
+        notes += self._limits()
         if counts.get("in doubt"):
             notes.append(f"{counts['in doubt']:,} messages are not known to be committed")
         return notes

@@ -122,8 +122,12 @@ def _ranks(keys: Keys) -> tuple[Int64s, Int64s]:
 def in_time(facts: Facts) -> Mask:
     """Whose order is judged: delivered rows that were accepted well before they were due."""
     found: Mask = (facts["seen"] == Seen.DELIVERED) & (facts["flags"] & FORGED == 0)
-    created = facts["created"]
-    return found & (created >= 0) & (created + IN_TIME_MS < facts["due"])
+    return found & well_before(facts["created"], facts["due"])
+
+
+def well_before(created: Int64s, due: Int64s) -> Mask:
+    mask: Mask = (created >= 0) & (created + IN_TIME_MS < due)
+    return mask
 
 
 class OrderTracker:

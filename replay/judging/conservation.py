@@ -23,6 +23,9 @@ from .found import Found
 
 UNREAD_KNOWN = "unread:known"
 """Counted beside the messages: offsets that no journal holds, and of which a receipt tells."""
+PARTITION_UNJUDGED = "unjudged:partition"
+"""Likewise: messages that arrived in a partition that nobody asked for: that of their key, when
+they were sent. How many partitions the topic had then is not known any more."""
 
 
 def judge_conservation(board: Board, found: Found) -> None:
@@ -167,6 +170,8 @@ def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:
     same &= ~from_journal | (fields["created"][facts] == fields["created"][reference])
     asked = fields["partition"][reference]
     same &= (asked < 0) | (fields["partition"][facts] == asked)
+    by_key = (asked < 0) & (fields["partition"][facts] >= 0)
+    found.count(PARTITION_UNJUDGED, (board.count(facts[by_key]) > 0).sum())
     what = "what arrived" if seen is Seen.DELIVERED else "the dead letter"
     _each(board, found, "altered", facts[~same], f"{what} is not what was accepted")
 

@@ -7,6 +7,9 @@ is seen beside what else is known of the message.
 Rules
 - Of a message that arrived several times the first arrival is judged.
 - What should not have arrived at all is not blamed for where it stands.
+- Whether a message was there before it was due is known only of those that were accepted some time
+  before: how long an entry took to be committed is written nowhere. How many others there are is
+  counted; where they stand is not judged.
 """
 
 from __future__ import annotations
@@ -15,20 +18,26 @@ import numpy as np
 
 from ...wheel.schema import Int64s
 from ..facts.behind import Behind
-from ..facts.chunks import in_time
+from ..facts.chunks import in_time, well_before
 from ..facts.fact import OUT_OF_ORDER, Seen
 from ..problems import ORDER
 from .board import Board
 from .context import Mask
 from .found import Found
 
+ORDER_UNJUDGED = "unjudged:order"
+"""Counted: messages that arrived, and were accepted too late for their order to be judged."""
+
 
 def judge_order(board: Board, found: Found) -> None:
     """After *conservation*, which knows what should not have arrived."""
     context = board.context
+    facts = board.of(Seen.DELIVERED)
+    others = facts[~well_before(board.facts["created"][facts], board.facts["due"][facts])]
+    others = others[context.options.judges(board.facts["due"][others])]
+    found.count(ORDER_UNJUDGED, (board.count(others) > 0).sum())
     if not context.behind:
         return
-    facts = board.of(Seen.DELIVERED)
     fields = board.facts.rows(facts)
     judged = in_time(fields)
     facts, fields = facts[judged], fields[judged]

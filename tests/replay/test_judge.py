@@ -119,6 +119,26 @@ def test_what_arrives_is_what_was_accepted() -> None:
     assert kinds(judged(context(), anywhere, arrived(5, partition=2))[0]) == {}
 
 
+def test_what_is_not_judged_is_counted() -> None:
+    """A message that was accepted shortly before it was due may stand behind later ones by right;
+    and one that asked for no partition, in any."""
+    shortly = {"created": DUE + 6 - 4_999}
+    asked = {"partition": 2}
+    found, _ = judged(
+        context(),
+        *(fact(Seen.ACCEPTED, at, **more) for at, more in ((5, {}), (6, shortly), (7, asked))),
+        *(
+            arrived(at, peer=NO_PEER, **({"partition": 2} | more))
+            for at, more in ((5, {}), (6, shortly), (7, asked))
+        ),
+    )
+    assert kinds(found) == {}
+    assert found.counts["unjudged:order"] == 1
+    assert found.counts["unjudged:partition"] == 2
+    embedded, _ = judged(context(), fact(Seen.ACCEPTED, 5), arrived(5))
+    assert embedded.counts == {"accepted": 1, "delivered": 1}
+
+
 def test_what_nobody_accepted() -> None:
     known = fact(Seen.ACCEPTED, 4)
     found, _ = judged(context(), known, arrived(4), arrived(5))

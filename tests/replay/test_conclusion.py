@@ -1,0 +1,79 @@
+"""What a proof says in the end of what it did not see, or never judges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from slotwheel.replay.conclusion import Conclusion
+from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.summary import FileSummary
+from slotwheel.replay.judging.context import Context, Options
+from slotwheel.replay.judging.journals import as_ranges
+from slotwheel.replay.reading.files import JOURNAL, SLOT, File, Layout, Peer
+
+NOW_MS = 1_790_000_000_000
+HOUR_MS = 3_600_000
+ACCEPTED_MS = NOW_MS - 5 * HOUR_MS
+"""When the first row was accepted that a journal still holds."""
+
+
+def concluded(
+    unread: list[list[int]], sums: dict[str, int] | None = None, **options: Any
+) -> Conclusion:
+    """Of one node with a horizon of two hours, whose journal begins with offset 1,000."""
+    files = [File(0, JOURNAL, "", "journal", 0, 0), File(1, SLOT, "", "kept", 0, 0, archived=True)]
+    layout = Layout(
+        "lab", "", [Peer("one", "")], files, made_ms=NOW_MS, group_size=1, horizon_ms=2 * HOUR_MS
+    )
+    context = Context(Terms("lab"), Options(**options), [], None, NOW_MS, {})
+    context = replace(context, unread=as_ranges(unread))
+    told = [
+        FileSummary(0, 7, first_offset=1_000, first_created_ms=ACCEPTED_MS),
+        FileSummary(1, 3),
+    ]
+    counts = {"accepted": 7, "delivered": 7} | (sums or {})
+    return Conclusion(layout, context, told, counts, {})
+
+
+def test_what_no_journal_holds_is_open_by_so_much() -> None:
+    assert concluded([]).open_points() == []
+    (point,) = concluded([[0, 400], [600, 1_000]], {"unaccounted": 5}).open_points()
+    assert point.subject == "800 messages or cancels of offsets 0 to 399, 600 to 999"
+    assert "5 records with such offsets arrived" in point.reason
+    assert "--retain" in point.remedy
+    many = [[at, at + 1] for at in range(0, 20, 2)]
+    (point,) = concluded(many).open_points()
+    assert point.subject.endswith("8 to 8 and 5 more ranges")
+
+
+def test_what_receipts_tell_of_it_is_not_open() -> None:
+    (point,) = concluded([[0, 1_000]], {"unread:known": 999}).open_points()
+    assert point.subject.startswith("1 messages")
+    assert concluded([[0, 1_000]], {"unread:known": 1_000}).open_points() == []
+
+
+def test_nothing_is_open_of_what_can_only_have_been_accepted_since() -> None:
+    """What is due a horizon after the journal's begin was not accepted before it. Clocks of masters
+    may differ by a minute."""
+    (point,) = concluded([[0, 1_000]]).open_points()
+    done_ms = ACCEPTED_MS + 2 * HOUR_MS + 60_000
+    assert "--from 2026-09-21T11:14:20+00:00" in point.remedy
+    assert NOW_MS - done_ms == 3 * HOUR_MS - 60_000
+    assert concluded([[0, 1_000]], start_ms=done_ms).open_points() == []
+    assert concluded([[0, 1_000]], start_ms=done_ms - 1).open_points() != []
+
+
+def test_undecided_messages_are_open() -> None:
+    (point,) = concluded([], {"undecided": 3}).open_points()
+    assert point.subject == "3 accepted messages"
+
+
+def test_what_is_never_judged_is_told_with_its_number() -> None:
+    (kept,) = concluded([]).notes()
+    assert "3 rows of kept slot files" in kept
+    notes = concluded([], {"unjudged:order": 1_234, "unjudged:partition": 5, "newer": 2}).notes()
+    assert any("of 1,234 messages that arrived the order was not judged" in one for one in notes)
+    assert any("less than 5 s before they were due" in one for one in notes)
+    assert any("5 messages asked for no partition" in one for one in notes)
+    assert any("2 records arrived of messages that were accepted after" in one for one in notes)
