@@ -114,6 +114,7 @@ class Driver:
             self.transport,
             wheel.snapshot_sink,
             lambda fetch: self._inbox.put(lambda now: self._fetched(fetch, now)),
+            lambda: wheel.commit_index,
             self._events,
             monotonic,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from ..wheel.errors import SyncFailed
 from .group import Group
@@ -14,13 +15,18 @@ RETRY_S = 0.5
 REFUSED_RETRY_S = 5.0
 """After an error that will hardly be gone in a moment: no room, a damaged file."""
 
+REMOVED_AT_ONCE = 50
+"""So many files of a snapshot that is not needed any more are removed at a time: a few ms."""
+
 _PASSING = frozenset({"node-unreachable", "not-running"})
 
 
 class Fetching:
     """At most one snapshot at a time. All methods belong to the driver's thread.
 
-    ``done``: called in the fetch's own thread with what came of it.
+    ``done``: called in the fetch's own thread with what came of it. ``commit``: what is committed
+    here; when that moves although no snapshot came in, the log goes on without one, and what there
+    is of it is removed.
     """
 
     def __init__(
@@ -29,6 +35,7 @@ class Fetching:
         transport: Transport,
         sink: Callable[[], Sink],
         done: Callable[[Fetch], None],
+        commit: Callable[[], int],
         events: Events,
         clock: Callable[[], float],
     ) -> None:
@@ -36,12 +43,13 @@ class Fetching:
         self._transport = transport
         self._sink = sink
         self._done = done
+        self._commit = commit
         self._events = events
         self._clock = clock
         self._fetch: Fetch | None = None
         self._not_before = float("-inf")
-        self.installed = 0
-        self.received_bytes = 0
+        self._wanted_at = commit()
+        self._removing = sink().discard()  # of an earlier process
 
     @property
     def progress(self) -> tuple[int, int] | None:
@@ -53,11 +61,14 @@ class Fetching:
         self.keep_only(peer)
         if self._fetch is not None or self._clock() < self._not_before:
             return
+        sink = self._sink()
+        self._wanted_at = self._commit()
+        self._removing = sink.discard()
         self._fetch = Fetch(
             peer,
             self._transport.address_of(peer),
             self._transport.identity(peer, SNAPSHOT),
-            self._sink(),
+            sink,
             self._done,
             self._events.event,
             self._clock,
@@ -66,9 +77,12 @@ class Fetching:
         self._fetch.start()
 
     def watch(self) -> None:
-        """Give up one that stalls."""
+        """Give up one that stalls; remove what is left of one that is not needed any more."""
         if self._fetch is not None and self._fetch.is_stalled():
             self.give_up("nothing came for long")
+        if self._fetch is None and self._commit() != self._wanted_at:
+            for _ in islice(self._removing, REMOVED_AT_ONCE):
+                pass
 
     def keep_only(self, peer: str) -> None:
         """Give up one from anybody else."""
@@ -89,8 +103,6 @@ class Fetching:
         self._fetch = None
         error = fetch.error
         if error is None:
-            self.received_bytes += fetch.progress[0]
-            self.installed += 1
             return True
         if isinstance(error, SyncFailed):
             raise error

@@ -24,7 +24,7 @@ from ..wheel.errors import InvalidConfiguration, SlotwheelError, UnsupportedVers
 from ..wheel.protocol import JSON_BYTES_MAX, PEER_COMMAND
 from .wire import STORE_BYTES
 
-PEER_VERSION = 1
+PEER_VERSION = 2
 """Of the handshake and of how the exchanges between peers are used."""
 CONTROL, BULK, SNAPSHOT = LANES = ("control", "bulk", "snapshot")
 LIVE_S = 2.0

@@ -62,7 +62,8 @@ class _Open:
 
 class Incoming:
     """Fits ``intake.ports.PeerPort``. ``room``: whether more entries can be taken now. ``snapshot``
-    answers a peer that fetches one, with Flight's data stream."""
+    answers a peer that fetches one, by what its ticket says behind the greeting, with Flight's data
+    stream."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Incoming:
         instances: Instances,
         receive: Receive,
         room: Callable[[], bool],
-        snapshot: Callable[[Greeting, Callable[[], object]], Any],
+        snapshot: Callable[[Greeting, bytes, Callable[[], object]], Any],
         events: IncomingEvents,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -94,10 +95,11 @@ class Incoming:
 
     def stream(self, ticket: bytes, cut: Callable[[], object]) -> Any:
         """Errors: as ``greet``, and what ``snapshot`` raises."""
-        theirs = self._let_in(ticket)
+        greeting, _, request = ticket.partition(b"\n")
+        theirs = self._let_in(greeting)
         if theirs.lane != SNAPSHOT:
             raise InvalidBatch("unknown ticket", got=theirs.lane, limit=SNAPSHOT)
-        return self._snapshot(theirs, cut)
+        return self._snapshot(theirs, request, cut)
 
     def exchange(self, command: bytes, reader: Any, writer: Any, cut: Callable[[], object]) -> None:
         """Errors: as ``greet``; ``InvalidBatch``, ``Damaged`` for what is no message."""

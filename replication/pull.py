@@ -2,11 +2,13 @@
 
 Theory: what a follower needs may be no longer in any journal. Then it asks the master for all there
 is (``wheel/snapshot.py``) with one Flight call, on a connection of its own, and the driver installs
-what has come in whole. Nothing is resumed: a stream that breaks is begun again.
+what has come in whole. A stream that breaks is asked for again, with what has come in of it by
+then: only what is missing of each file is sent.
 
-A row of the stream is ``(second, position, data)``; the first has the second ``HEADER`` and is the
-snapshot's header, with the bytes of all chunks as its position. Flight tells the end of a stream
-from its loss, and ``finish`` checks that all is there.
+The ticket is the greeting, a line feed, and the engine's request. A row of the stream is ``(second,
+position, data)``; the first has the second ``HEADER`` and is the snapshot's header, with the bytes
+of all its files as its position. Flight tells the end of a stream from its loss, and ``finish``
+checks that all is there.
 
 Rules: a reader that takes nothing for ``STALL_S`` is cut off, for its snapshot keeps the master's
 cleaner from deleting; so is a sender that sends nothing. One stream a peer.
@@ -26,6 +28,7 @@ from pyarrow import flight
 
 from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
 from ..wheel.protocol import encode_json
+from ..wheel.snapshot_request import SnapshotRequest
 from .exchange import connect, greet, translate, translated
 from .handshake import Greeting
 from .sockets import connecting, shut
@@ -49,16 +52,17 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """``wheel.snapshot.SnapshotSink``."""
+    """``wheel.snapshot_sink.SnapshotSink``."""
 
     received: int
     expected: int
 
-    def begin(self) -> None: ...
+    def begin(self, step: Callable[[], object]) -> SnapshotRequest: ...
     def header(self, data: bytes) -> Any: ...
     def chunk(self, second: int, position: int, data: memoryview) -> None: ...
     def finish(self) -> Any: ...
-    def abort(self) -> None: ...
+    def close(self) -> None: ...
+    def discard(self) -> Iterator[None]: ...
 
 
 Tell = Callable[..., None]
@@ -66,10 +70,12 @@ Tell = Callable[..., None]
 
 
 class _Serving:
-    def __init__(self, cut: Callable[[], object], now: float) -> None:
+    def __init__(self, peer: str, cut: Callable[[], object], now: float) -> None:
+        self.peer = peer
         self.cut = cut
         self.moved = now
         self.over = False
+        self.sent_bytes = 0
 
 
 class Snapshots:
@@ -78,7 +84,7 @@ class Snapshots:
 
     def __init__(
         self,
-        snapshot: Callable[[], AbstractContextManager[Source]],
+        snapshot: Callable[[SnapshotRequest], AbstractContextManager[Source]],
         tell: Tell,
         alarm: Tell,
         clock: Callable[[], float],
@@ -89,18 +95,18 @@ class Snapshots:
         self._clock = clock
         self._lock = threading.Lock()
         self._serving: dict[str, _Serving] = {}
-        self.sent_bytes = 0
 
-    def stream(self, theirs: Greeting, cut: Callable[[], object]) -> Any:
-        """Flight's data stream for a peer."""
-        mine = _Serving(cut, self._clock())
+    def stream(self, theirs: Greeting, asked: bytes, cut: Callable[[], object]) -> Any:
+        """Flight's data stream for a peer. Errors: ``Damaged``, ``UnsupportedVersion``."""
+        request = SnapshotRequest.decode(asked)
+        mine = _Serving(theirs.node_id, cut, self._clock())
         with self._lock:
             older = self._serving.get(theirs.node_id)
             self._serving[theirs.node_id] = mine
         if older is not None:
             older.over = True
             older.cut()
-        return flight.GeneratorStream(CHUNKS, self._chunks(theirs.node_id, mine))
+        return flight.GeneratorStream(CHUNKS, self._chunks(request, mine))
 
     def watch(self) -> None:
         """Cut those that take nothing; to be called now and then."""
@@ -116,22 +122,24 @@ class Snapshots:
         for one in left:
             one.over = True
 
-    def _chunks(self, peer: str, mine: _Serving) -> Iterator[pa.RecordBatch]:
+    def _chunks(self, request: SnapshotRequest, mine: _Serving) -> Iterator[pa.RecordBatch]:
+        peer = mine.peer
         try:
-            with self._snapshot() as source:
+            with self._snapshot(request) as source:
                 self._tell("snapshot-sends", peer=peer, index=source.index, bytes=source.nbytes)
                 yield _row(HEADER, source.nbytes, source.header())
                 for second, position, data in source.chunks(CHUNK_BYTES):
                     if mine.over:
                         raise flight.FlightUnavailableError("a newer request, or the end")
                     mine.moved = self._clock()
-                    self.sent_bytes += len(data)
+                    mine.sent_bytes += len(data)
                     yield _row(second, position, data)
         except (SlotwheelError, OSError) as error:
             self._alarm("snapshot-failed", peer=peer, error=str(error))
             info = encode_json(error.to_wire()) if isinstance(error, SlotwheelError) else b""
             raise flight.FlightServerError(str(error), extra_info=info) from None
         finally:
+            self._tell("snapshot-sent", peer=peer, bytes=mine.sent_bytes)
             with self._lock:
                 if self._serving.get(peer) is mine:
                     del self._serving[peer]
@@ -168,7 +176,7 @@ class Fetch:
         self._abandoned = False
         self._reader: Any = None
         self._sockets: set[int] = set()
-        self._moved = clock()
+        self._waits_since: float | None = None
         self._told = clock()
         self._thread = threading.Thread(target=self._run, name="peer-snapshot", daemon=True)
 
@@ -181,7 +189,9 @@ class Fetch:
         return self._sink.received, self._sink.expected
 
     def is_stalled(self) -> bool:
-        return self._clock() - self._moved > STALL_S
+        """Whether the peer has sent nothing for long. What this side needs is not counted."""
+        since = self._waits_since
+        return since is not None and self._clock() - since > STALL_S
 
     def abandon(self) -> None:
         """Give it up, from any thread."""
@@ -190,8 +200,8 @@ class Fetch:
         if reader is not None:
             reader.cancel()
         shut(self._sockets)  # the call may not have been answered yet, and there is no reader
-        with self._lock:
-            pass  # whoever was using the sink has seen it by now
+        with self._lock:  # whoever is using the sink is done with it then
+            self._sink.close()
 
     def _run(self) -> None:
         try:
@@ -200,21 +210,29 @@ class Fetch:
             self.error = error
             with self._lock, contextlib.suppress(OSError):
                 if not self._abandoned:
-                    self._sink.abort()
+                    self._end(error)
         else:
             self.update = update
         if not self._abandoned:
             self._done(self)
 
+    def _end(self, error: Exception) -> None:
+        """What has come in stays for the next attempt, unless the room is needed or it is not."""
+        self._sink.close()
+        if isinstance(error, (OSError, LookupError)):
+            for _ in self._sink.discard():
+                pass
+
     def _fetch(self) -> Any:
+        request = self._sink.begin(self._check_wanted)
         client = connect(self._address)
         try:
             with connecting(self._address) as self._sockets:
                 greet(client, self._greeting)
+            self._waits_since = self._clock()
             with translated():
-                self._reader = client.do_get(flight.Ticket(self._greeting.encode()))
-            with self._use() as sink:
-                sink.begin()
+                ticket = self._greeting.encode() + b"\n" + request.encode()
+                self._reader = client.do_get(flight.Ticket(ticket))
             self._receive()
             with self._use() as sink:
                 return sink.finish()
@@ -229,13 +247,15 @@ class Fetch:
     def _receive(self) -> None:
         has_header = False
         while True:
+            self._waits_since = self._clock()
             try:
                 batch = self._reader.read_chunk().data
             except StopIteration:
                 return
             except (pa.ArrowException, OSError) as error:
                 raise translate(error) from None
-            self._moved = self._clock()
+            finally:
+                self._waits_since = None
             for second, position, data in _rows(batch):
                 with self._use() as sink:
                     if has_header:
@@ -243,20 +263,24 @@ class Fetch:
                     else:
                         sink.header(bytes(data))
                         has_header = True
-            self._progress()
+                        self._progress()
+            if self._clock() - self._told >= PROGRESS_S:
+                self._progress()
 
     def _progress(self) -> None:
-        if self._moved - self._told >= PROGRESS_S:
-            self._told = self._moved
-            received, expected = self.progress
-            self._tell("snapshot-progress", peer=self.peer, bytes=received, of_bytes=expected)
+        self._told = self._clock()
+        received, expected = self.progress
+        self._tell("snapshot-progress", peer=self.peer, bytes=received, of_bytes=expected)
 
     @contextlib.contextmanager
     def _use(self) -> Iterator[Sink]:
         with self._lock:
-            if self._abandoned:
-                raise NodeUnreachable("the snapshot was given up")
+            self._check_wanted()
             yield self._sink
+
+    def _check_wanted(self) -> None:
+        if self._abandoned:
+            raise NodeUnreachable("the snapshot was given up")
 
 
 def _row(second: int, position: int, data: bytes) -> pa.RecordBatch:

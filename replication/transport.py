@@ -78,7 +78,7 @@ class Transport:
         store: bytes,
         receiver: Receiver,
         load: Load,
-        snapshot: Callable[[Greeting, Callable[[], object]], Any],
+        snapshot: Callable[[Greeting, bytes, Callable[[], object]], Any],
         *,
         key: Callable[[], str] = str,
         events: Events | None = None,

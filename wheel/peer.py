@@ -30,7 +30,9 @@ from .errors import NotMaster, Overloaded
 from .log import Look, Queued
 from .mark import Marks
 from .recovery import Recovered, configuration, recover
-from .snapshot import SnapshotSink, SnapshotSource
+from .snapshot import SnapshotSource
+from .snapshot_request import SnapshotRequest
+from .snapshot_sink import SnapshotSink
 from .state import Update
 from .switch import complete_switch
 from .wheel import Wheel
@@ -288,16 +290,17 @@ class PeerWheel(Wheel):
         return 0 if self._pins else super()._clean(marks, now_ms)
 
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[SnapshotSource]:
+    def snapshot(self, request: SnapshotRequest | None = None) -> Iterator[SnapshotSource]:
         """All that is spilled, to be copied by a peer; the journal follows behind it. Meanwhile no
-        slot file is deleted, and the journal from there on stays."""
+        slot file is deleted, and the journal from there on stays. ``request``: what the peer asked
+        with; nothing is there without it."""
         with self._files_lock:
             stored = self._state.load()
             index = stored.checkpoint.index
             with self._lock:
                 self._pins.append(index + 1)
         try:
-            yield SnapshotSource(self._files, stored)
+            yield SnapshotSource(self._files, stored, request)
         finally:
             with self._lock:
                 self._pins.remove(index + 1)

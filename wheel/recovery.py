@@ -26,7 +26,7 @@ from .log import Queued
 from .producers import Producers
 from .segment import DIRECTORY, is_segment_name
 from .state import StateStore, Stored, Update
-from .switch import prepare
+from .switch import complete_switch
 
 STORE_ID_BYTES = 16
 _ENTRY_SLACK_BYTES = 4 << 20
@@ -63,7 +63,7 @@ def recover(
     files: Files, state: StateStore, config: WheelConfig, *, replicated: bool = False
 ) -> Recovered:
     """Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``, ``OSError``."""
-    stored = prepare(files, state)
+    stored = complete_switch(files, state)
     fresh = not stored.store_id
     if fresh:
         stored.store_id = secrets.token_bytes(STORE_ID_BYTES)

@@ -13,7 +13,7 @@ the start, as often as power fails in it, and the node looks at nothing before i
 
 Rules
 - What is moved is durable before the flag is taken away, and nothing in ``incoming/`` is removed
-  while the flag is there.
+  while the flag is there. Without it, what lies there is what one attempt has left for the next.
 - The store keeps its id, its epoch and its vote: it is the same peer, with other content.
 - What is set aside is only ever moved, never deleted: somebody may want to look at it.
 
@@ -22,6 +22,7 @@ Source: DESIGN section 7 (one LMDB commit switches to them and keeps the vote).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from .archive import ARCHIVE_DIRECTORY
@@ -41,25 +42,12 @@ def incoming_path(second: int) -> str:
     return f"{INCOMING}/{path_of(second)}"
 
 
-def prepare(files: Files, state: StateStore) -> Stored:
-    """The first thing at open, before anything looks at the files: a switch that was interrupted is
-    completed, a reception that was interrupted is removed. Returns the state to open with.
-
-    Errors: ``Damaged``, ``SyncFailed``, ``OSError``.
-    """
-    stored = state.load()
-    if stored.incoming:
-        return complete_switch(files, state)
-    clear_incoming(files)
-    return stored
-
-
 def install(files: Files, state: StateStore, update: Update) -> Stored:
     """Switch to a received snapshot (``SnapshotSink.finish``); the new state.
 
     Nobody may use slot files or journal meanwhile, and whatever was made from the old ones is to be
     made anew. Errors: ``OSError`` from the commit: nothing has changed. Any other, or a later one:
-    the process has to end, and the next ``prepare`` goes on.
+    the process has to end, and the next one goes on (``complete_switch``).
     """
     assert update.incoming
     assert update.replace
@@ -70,7 +58,8 @@ def install(files: Files, state: StateStore, update: Update) -> Stored:
 def complete_switch(files: Files, state: StateStore) -> Stored:
     """Bring the files in line with a state whose ``incoming`` is set; the state without it.
 
-    May be stopped anywhere and called again. Errors: as ``prepare``.
+    The first thing at open, before anything looks at the files. May be stopped anywhere and called
+    again. Errors: ``Damaged``, ``SyncFailed``, ``OSError``.
     """
     stored = state.load()
     if not stored.incoming:
@@ -80,18 +69,20 @@ def complete_switch(files: Files, state: StateStore) -> Stored:
     _new_journal(files, SegmentHeader(checkpoint.index + 1, checkpoint.epoch, stored.store_id))
     state.commit(Update(incoming=False))
     stored.incoming = False
-    clear_incoming(files)
+    for _ in removing_incoming(files):
+        pass
     return stored
 
 
-def clear_incoming(files: Files) -> None:
-    """Remove ``incoming/``. Not durable: it would be removed again."""
+def removing_incoming(files: Files) -> Iterator[None]:
+    """Remove ``incoming/``, one file a step. Not durable: it would be removed again."""
     if INCOMING not in files.list("."):
         return
     for directory in (INCOMING_SLOTS, INCOMING):
         for name in files.list(directory):
             with suppress(IsADirectoryError, FileNotFoundError):
                 files.unlink(f"{directory}/{name}")
+            yield
         with suppress(FileNotFoundError):
             files.remove_directory(directory)
 

@@ -94,8 +94,8 @@ def verify_slots(files: Files, load: Load) -> Iterator[Checked]:
         item.note(
             0,
             "no such directory",
-            "a snapshot that is being received, or was not received whole; removed when a node"
-            " opens the directory",
+            "a snapshot that is being received, or was not received whole; the node goes on with"
+            " it, or removes it when its log goes on without",
         )
         yield item
 

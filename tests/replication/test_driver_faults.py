@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from slotwheel.replication.fetching import REMOVED_AT_ONCE
 from slotwheel.replication.messages import Append, Meta, Vote
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import Bytes, OsFiles, OsHandle
@@ -305,7 +306,10 @@ def test_a_directory_of_another_group_is_refused(group: Replicas, tmp_path: Path
     group.agree()
 
 
-def test_a_snapshot_that_breaks_off_is_begun_again(tmp_path: Path) -> None:
+PROGRESS = "snapshot-progress"
+
+
+def test_a_snapshot_that_breaks_off_goes_on(tmp_path: Path) -> None:
     group = Replicas(
         tmp_path, tail_age_ms=300, tail_keep_ms=0, segment_bytes=20_000, peer_journal_bytes_max=0
     )
@@ -331,6 +335,11 @@ def test_a_snapshot_that_breaks_off_is_begun_again(tmp_path: Path) -> None:
                         proxy.cut()
                 time.sleep(0.1)
             eventually(lambda: _installed(wiped))
+            there = [
+                int(str(one["bytes"])) for name, one in wiped.events.events if name == PROGRESS
+            ]
+            assert there == sorted(there)
+            assert not (wiped.path / "incoming").exists()
             group.send(b"after")
             group.agree()
             group.all[wiped.name].wheel.status()
@@ -338,6 +347,22 @@ def test_a_snapshot_that_breaks_off_is_begun_again(tmp_path: Path) -> None:
             group.stop()
     for one in group.all.values():
         assert_sound(one.path)
+
+
+def test_what_is_left_of_a_snapshot_goes_when_the_log_goes_on_without_it(group: Replicas) -> None:
+    group.start().send(b"x")
+    group.agree()
+    one = group.standbys()[0]
+    one.stop()
+    left = one.path / "incoming" / "slots"
+    left.mkdir(parents=True)
+    for second in range(3 * REMOVED_AT_ONCE):
+        (left / f"{second}.arrows").write_bytes(b"of a snapshot")
+    (left / "unknown").write_bytes(b"of no snapshot")
+    one.start()
+    group.send(b"y")
+    eventually(lambda: not left.parent.exists())
+    group.agree()
 
 
 def _installed(one: Replica) -> bool:

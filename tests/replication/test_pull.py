@@ -15,6 +15,7 @@ from slotwheel.replication import pull
 from slotwheel.replication.handshake import SNAPSHOT, Greeting
 from slotwheel.replication.pull import CHUNKS, HEADER, Fetch, Snapshots
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError
+from slotwheel.wheel.snapshot_request import Held, SnapshotRequest
 from support.fakewheel import eventually
 from support.mailboxes import Events, Mailbox, free_addresses
 from support.proxy import Proxy
@@ -30,6 +31,7 @@ class Source:
         self.break_at = break_at
         self.read = 0
         self.closed = threading.Event()
+        self.asked: list[SnapshotRequest] = []
 
     def header(self) -> bytes:
         return b"header" * 1000
@@ -43,7 +45,8 @@ class Source:
             yield 5 + number // 4, number % 4 << 20, bytes([number % 256]) * (1 << 20)
 
     @contextlib.contextmanager
-    def __call__(self) -> Iterator[Source]:
+    def __call__(self, request: SnapshotRequest) -> Iterator[Source]:
+        self.asked.append(request)
         try:
             yield self
         finally:
@@ -56,9 +59,12 @@ class Sink:
         self.received = self.expected = 0
         self.slow_s = slow_s
         self.refuse: Exception | None = None
+        self.request = SnapshotRequest({5: Held(7, 8)})
 
-    def begin(self) -> None:
+    def begin(self, step: Callable[[], object]) -> SnapshotRequest:
+        step()
         self.calls.append("begin")
+        return self.request
 
     def header(self, data: bytes) -> None:
         if self.refuse:
@@ -74,8 +80,12 @@ class Sink:
         self.calls.append("finish")
         return "update"
 
-    def abort(self) -> None:
-        self.calls.append("abort")
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def discard(self) -> Iterator[None]:
+        self.calls.append("discard")
+        yield
 
 
 @pytest.fixture
@@ -93,6 +103,7 @@ class Rig:
         self.a.transport.incoming._snapshot = self.snapshots.stream
         self.peers = peers
         self.ended = threading.Event()
+        self.told = self.events.events
 
     def greeting(self, **changed: Any) -> Greeting:
         fields: dict[str, Any] = {
@@ -154,7 +165,8 @@ def test_all_chunks_arrive_in_order_and_then_the_end(
         "finish",
     ]
     assert source.closed.wait(5)
-    assert made.snapshots.sent_bytes == source.nbytes
+    assert source.asked == [sink.request]
+    eventually(lambda: ("snapshot-sent", {"peer": "b", "bytes": source.nbytes}) in made.told)
 
 
 def test_damage_on_the_sender_is_told_and_nothing_is_finished(
@@ -165,7 +177,7 @@ def test_damage_on_the_sender_is_told_and_nothing_is_finished(
     fetch = made.fetch(sink)
     assert made.ended.wait(20)
     assert "slots/5.arrows is damaged" in str(fetch.error)
-    assert sink.calls[-1] == "abort"
+    assert sink.calls[-1] == "close"  # the files before it need not come again
     assert "finish" not in sink.calls
     assert source.closed.wait(5)
     eventually(lambda: made.events.alarmed("snapshot-failed", "damaged"))
@@ -178,6 +190,7 @@ def test_a_sink_that_refuses_ends_it(rig: Callable[[Source], Rig]) -> None:
     fetch = made.fetch(sink)
     assert made.ended.wait(20)
     assert fetch.error is sink.refuse
+    assert sink.calls[-2:] == ["close", "discard"]  # its room may be needed
     assert source.closed.wait(10)
     assert source.read < 1000
 
@@ -193,8 +206,40 @@ def test_a_connection_that_breaks_is_an_error_on_both_sides(
         proxy.cut()
         assert made.ended.wait(20)
         assert isinstance(fetch.error, SlotwheelError)
-        assert sink.calls[-1] == "abort"
+        assert sink.calls[-1] == "close"
         assert source.closed.wait(10)
+
+
+@pytest.mark.parametrize("request_bytes", [b"", b"SWSNPREQ", b"x" * 1000])
+def test_a_request_that_is_none_is_refused(
+    rig: Callable[[Source], Rig], request_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(1)
+    made, sink = rig(source), Sink()
+    monkeypatch.setattr(SnapshotRequest, "encode", lambda _: request_bytes)
+    fetch = made.fetch(sink)
+    assert made.ended.wait(20)
+    assert "snapshot request is damaged" in str(fetch.error)
+    assert source.asked == []
+
+
+def test_what_takes_long_on_this_side_is_no_stall(
+    rig: Callable[[Source], Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "STALL_S", 0.2)
+    sink = Sink()
+    stalled: list[bool] = []
+
+    def slow(*_: object) -> SnapshotRequest:
+        time.sleep(0.5)
+        stalled.append(fetch.is_stalled())
+        return sink.request
+
+    sink.begin = sink.finish = slow  # type: ignore[assignment, method-assign]
+    made = rig(Source(3))
+    fetch = made.fetch(sink)
+    assert made.ended.wait(20)
+    assert stalled == [False, False]
 
 
 def test_what_is_given_up_touches_nothing_more(rig: Callable[[Source], Rig]) -> None:

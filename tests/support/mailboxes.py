@@ -118,7 +118,7 @@ class Mailbox:
         self.loaded.append((first, last, nbytes))
         return self._load(first, last, nbytes)
 
-    def snapshot(self, greeting: Greeting, cut: Callable[[], object]) -> Any:
+    def snapshot(self, greeting: Greeting, request: bytes, cut: Callable[[], object]) -> Any:
         raise AssertionError("not here")
 
     def of(self, kind: type[Message]) -> list[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -16,6 +17,9 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.segment import DIRECTORY, SegmentHeader
 from slotwheel.wheel.segment_writer import SegmentWriter
 from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
+from slotwheel.wheel.snapshot import SnapshotSource
+from slotwheel.wheel.snapshot_request import SnapshotRequest
+from slotwheel.wheel.snapshot_sink import SnapshotSink
 from slotwheel.wheel.state import Checkpoint, Sent, SlotInfo, Update
 from slotwheel.wheel.verify import verify_slots, verify_state
 from slotwheel.wheel.verify_journal import verify_journal
@@ -206,3 +210,28 @@ def new_peer() -> Replica:
         pad=40,
     )
     return new
+
+
+SourceFor = Callable[[SnapshotRequest], SnapshotSource]
+
+
+def source_for(sender: Replica) -> SourceFor:
+    """What ``sender`` answers a request with."""
+    return lambda request: SnapshotSource(sender.files, sender.state.load(), request)
+
+
+def begin_transfer(
+    peer: Replica, source_for: SourceFor, *, chunks: int | None = None, chunk_bytes: int = 500
+) -> SnapshotSink:
+    """One attempt of ``peer`` to receive a snapshot, which breaks off after so many chunks."""
+    sink = SnapshotSink(peer.files, GROUP)
+    source = source_for(sink.begin())
+    sink.header(source.header())
+    for chunk in islice(source.chunks(chunk_bytes), chunks):
+        sink.chunk(*chunk)
+    return sink
+
+
+def transfer(peer: Replica, source_for: SourceFor, *, chunk_bytes: int = 500) -> Update:
+    """One attempt that does not break off; what one commit makes true."""
+    return begin_transfer(peer, source_for, chunk_bytes=chunk_bytes).finish()

@@ -19,13 +19,23 @@ from slotwheel.wheel.errors import Damaged, InvalidConfiguration, UnsupportedVer
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.slotfile import path_of
-from slotwheel.wheel.snapshot import CHUNK_BYTES_MAX, SnapshotSink, SnapshotSource
+from slotwheel.wheel.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.snapshot_header import SnapshotHeader
+from slotwheel.wheel.snapshot_sink import SnapshotSink
 from slotwheel.wheel.state import Checkpoint, LmdbState, Sent, SlotInfo, Update
-from slotwheel.wheel.switch import install, prepare, set_aside
+from slotwheel.wheel.switch import complete_switch, install, set_aside
 from support.crashfs import CrashFiles
 from support.journals import flipped, store
-from support.peerdirs import GROUP, SECOND, Replica, new_peer, old_peer, write_slots
+from support.peerdirs import (
+    GROUP,
+    SECOND,
+    Replica,
+    new_peer,
+    old_peer,
+    source_for,
+    transfer,
+    write_slots,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshot-v1.bin"
 GOLDEN_HEADER = SnapshotHeader(
@@ -215,7 +225,7 @@ def test_real_files_and_a_real_state(tmp_path: Path) -> None:
     peer.journal(first_index=1).close()
     source = source_of(sender)
     stored = install(peer.files, peer.state, received(peer, source.header(), source.chunks()))
-    assert stored == peer.state.load() == prepare(peer.files, peer.state)
+    assert stored == peer.state.load() == complete_switch(peer.files, peer.state)
     assert (stored.epoch, stored.vote, stored.voter, stored.store_id) == (4, "me", True, peer.store)
     assert peer.slot_content() == sender.slot_content()
     assert peer.faults() == []
@@ -349,24 +359,26 @@ def test_chunks_that_are_not_what_the_header_says(
     change: Callable[[list[Chunk]], list[Chunk]],
 ) -> None:
     peer, source = old_peer(), source_of(new_peer())
-    before = peer.slot_content()
+    before, source_slots = peer.slot_content(), SnapshotHeader.decode(source.header()).slots
     chunks = list(source.chunks(500))
     with pytest.raises(Damaged, match=r"incoming/slots/\d+\.arrows") as caught:
         received(peer, source.header(), change(chunks))
     assert "Nothing was changed" in caught.value.remedy
     assert peer.slot_content() == before
-    # And the same peer takes the sound one.
-    assert received(peer, source.header(), chunks).slots
+    # And the same peer takes the sound one, as far as it has not got it.
+    assert transfer(peer, source_for(new_peer())).slots == source_slots
 
 
 def test_a_file_that_grew_under_the_sink_is_seen() -> None:
     peer, source = old_peer(), source_of(new_peer())
     sink = SnapshotSink(peer.files, GROUP)
     sink.begin()
-    store(peer.files, f"incoming/slots/{SECOND}.arrows", bytes(1 << 16))
     sink.header(source.header())
+    first, *rest = source.chunks(500)
+    sink.chunk(*first)
+    store(peer.files, f"incoming/slots/{SECOND}.arrows", bytes(1 << 16))
     with pytest.raises(Damaged, match="65536 bytes"):
-        all_chunks(sink, source.chunks())
+        all_chunks(sink, rest)
 
 
 def flip_a_bit(files: CrashFiles, path: str) -> None:
@@ -387,7 +399,7 @@ def test_a_damaged_file_of_the_sender_does_not_travel(damage: Callable[..., None
         received(peer, source.header(), source.chunks(300))
 
 
-def test_begin_and_abort_leave_nothing_behind() -> None:
+def test_what_is_discarded_leaves_nothing_behind() -> None:
     peer, source = old_peer(), source_of(new_peer())
     sink = SnapshotSink(peer.files, GROUP)
     sink.begin()
@@ -395,14 +407,14 @@ def test_begin_and_abort_leave_nothing_behind() -> None:
     chunks = source.chunks(500)
     sink.chunk(*next(chunks))
     assert (sink.received, sink.expected) == (500, source.nbytes)
-    sink.begin()
-    assert peer.files.list("incoming/slots") == []
+    sink.close()
+    assert peer.files.list("incoming/slots") == [f"{SECOND}.arrows"]
     assert sink.expected == 0
     with pytest.raises(AssertionError, match="before the header"):
         sink.chunk(*next(chunks))
-    sink.abort()
-    assert "incoming" not in peer.files.list(".")
-    sink.abort()
+    for _ in range(2):
+        assert len(list(sink.discard())) < 3
+        assert "incoming" not in peer.files.list(".")
 
 
 def test_a_full_disk_ends_a_reception_and_nothing_else() -> None:
@@ -414,7 +426,7 @@ def test_a_full_disk_ends_a_reception_and_nothing_else() -> None:
     peer.files.free = 600
     with pytest.raises(OSError, match="No space"):
         all_chunks(sink, source.chunks(500))
-    sink.abort()
+    list(sink.discard())
     peer.files.free = 1 << 30
     assert peer.slot_content() == before
     assert received(peer, source.header(), source.chunks()).incoming
@@ -423,12 +435,12 @@ def test_a_full_disk_ends_a_reception_and_nothing_else() -> None:
 # -- opening
 
 
-def test_a_stale_reception_is_removed_at_open() -> None:
+def test_a_reception_that_was_never_committed_changes_nothing_at_open() -> None:
     peer, source = old_peer(), source_of(new_peer())
     before = peer.state.load()
     received(peer, source.header(), source.chunks())  # whole, and never committed
-    assert prepare(peer.files, peer.state) == before
-    assert "incoming" not in peer.files.list(".")
+    assert complete_switch(peer.files, peer.state) == before
+    assert "incoming" in peer.files.list(".")
     assert peer.faults() == []
 
 
@@ -437,7 +449,7 @@ def test_a_file_that_is_missing_after_the_commit_is_damage() -> None:
     peer.state.commit(received(peer, source.header(), source.chunks()))
     peer.files.unlink(f"incoming/slots/{SECOND + 2}.arrows")
     with pytest.raises(Damaged, match=rf"slots/{SECOND + 2}\.arrows .* no such file"):
-        prepare(peer.files, peer.state)
+        complete_switch(peer.files, peer.state)
     assert peer.state.load().incoming
 
 
@@ -498,6 +510,6 @@ def test_a_directory_that_was_set_aside_opens_empty(tmp_path: Path) -> None:
     state.close()
     set_aside(files)
     state = LmdbState(tmp_path)
-    stored = prepare(files, state)
+    stored = complete_switch(files, state)
     assert (stored.store_id, stored.epoch, stored.vote, stored.voter) == (b"", 0, "", False)
     state.close()

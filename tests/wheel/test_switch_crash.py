@@ -15,33 +15,31 @@ import pytest
 from slotwheel.wheel import switch
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.segment import SegmentHeader
-from slotwheel.wheel.snapshot import SnapshotSink, SnapshotSource
+from slotwheel.wheel.snapshot_sink import SnapshotSink
 from slotwheel.wheel.state import Update
-from slotwheel.wheel.switch import install, prepare
+from slotwheel.wheel.switch import complete_switch, install
 from support.crashfs import MODES, Mode, PowerCut
-from support.peerdirs import GROUP, Replica, new_peer, old_peer, rows_entry
+from support.peerdirs import (
+    Replica,
+    begin_transfer,
+    new_peer,
+    old_peer,
+    rows_entry,
+    source_for,
+    transfer,
+)
 from support.steps import Steps
 
 Patch = pytest.MonkeyPatch
 
 
-def receive(peer: Replica, sender: Replica, *, chunk_bytes: int = 700) -> Update:
-    source = SnapshotSource(sender.files, sender.state.load())
-    sink = SnapshotSink(peer.files, GROUP)
-    sink.begin()
-    sink.header(source.header())
-    for chunk in source.chunks(chunk_bytes):
-        sink.chunk(*chunk)
-    return sink.finish()
+def receive(peer: Replica, sender: Replica) -> Update:
+    return transfer(peer, source_for(sender), chunk_bytes=700)
 
 
 def life(peer: Replica, sender: Replica) -> None:
-    """A reception that is given up, then a whole one, then the journal goes on."""
-    sink = SnapshotSink(peer.files, GROUP)
-    sink.begin()
-    sink.header(SnapshotSource(sender.files, sender.state.load()).header())
-    for chunk in list(SnapshotSource(sender.files, sender.state.load()).chunks(900))[:2]:
-        sink.chunk(*chunk)
+    """A reception that breaks off, then one that goes on from there, then the journal goes on."""
+    begin_transfer(peer, source_for(sender), chunks=2, chunk_bytes=900)
     update = receive(peer, sender)
     install(peer.files, peer.state, update)
     journal, _ = peer.journal_and_entries()
@@ -67,10 +65,9 @@ class Expected:
     def check(self, peer: Replica) -> bool:
         """Open as a node does; whether it is the new one. Before that, too, nothing is wrong."""
         assert peer.faults() == []
-        stored = prepare(peer.files, peer.state)
+        stored = complete_switch(peer.files, peer.state)
         assert stored == peer.state.load()
         assert not stored.incoming
-        assert "incoming" not in peer.files.list(".")
         assert (stored.store_id, stored.epoch, stored.vote, stored.voter) == (
             self.old.store_id,
             self.old.epoch,
@@ -125,7 +122,7 @@ def cut_at(stop_at: int, mode: Mode, rng: Random, again: int = 0) -> Replica:
     peer = peer.crash(mode, rng, Steps(again or None))
     if again:
         try:
-            prepare(peer.files, peer.state)
+            complete_switch(peer.files, peer.state)
         except PowerCut:
             peer = peer.crash(mode, rng)
         peer.files.steps.stop_at = None
@@ -159,11 +156,11 @@ def test_a_second_crash_while_the_switch_is_completed() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_reception_after_a_crash_starts_anew(mode: Mode) -> None:
+def test_a_reception_after_a_crash_goes_on(mode: Mode) -> None:
     first, last = steps_of_a_life()
     for stop_at in range(first + 1, last + 1, 5):
         peer = cut_at(stop_at, mode, Random(stop_at))
-        prepare(peer.files, peer.state)
+        complete_switch(peer.files, peer.state)
         install(peer.files, peer.state, receive(peer, EXPECTED.sender))
         assert EXPECTED.check(peer.crash("durable", Random(0)))
 
@@ -244,7 +241,7 @@ def new_journal_after_the_flag(patch: Patch) -> None:
         state.commit(Update(incoming=False))
         at = stored.checkpoint
         switch._new_journal(files, SegmentHeader(at.index + 1, at.epoch, stored.store_id))
-        switch.clear_incoming(files)
+        list(switch.removing_incoming(files))
 
     patch.setitem(globals(), "install", late)
 
@@ -253,17 +250,17 @@ def incoming_removed_before_the_flag(patch: Patch) -> None:
     """A start takes ``incoming/`` for stale without looking at the flag."""
 
     def careless(files: Any, state: Any) -> Any:
-        switch.clear_incoming(files)
-        return switch.prepare(files, state)
+        list(switch.removing_incoming(files))
+        return switch.complete_switch(files, state)
 
-    patch.setitem(globals(), "prepare", careless)
+    patch.setitem(globals(), "complete_switch", careless)
 
 
 def interrupted_switch_not_completed(patch: Patch) -> None:
     def careless(files: Any, state: Any) -> Any:
         return state.load()
 
-    patch.setitem(globals(), "prepare", careless)
+    patch.setitem(globals(), "complete_switch", careless)
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,20 @@ from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.payloads import decode_config
 from slotwheel.wheel.slotfile import path_of
-from slotwheel.wheel.snapshot import SnapshotSink, SnapshotSource
+from slotwheel.wheel.snapshot_sink import SnapshotSink
 from slotwheel.wheel.state import Update
 from support.journals import flipped
 from support.peerdirs import (
     CONFIG,
-    GROUP,
     SECOND,
     Replica,
+    begin_transfer,
     due_in,
     mark_entry,
     new_peer,
     old_peer,
     rows_entry,
+    source_for,
 )
 
 STORES = {"a": "11" * 16, "b": "22" * 16}
@@ -94,14 +95,7 @@ def test_marks_that_came_with_a_snapshot_may_be_ahead_of_the_journal() -> None:
 
 
 def receive(peer: Replica, *, chunks: int = 1000) -> SnapshotSink:
-    sender = new_peer()
-    source = SnapshotSource(sender.files, sender.state.load())
-    sink = SnapshotSink(peer.files, GROUP)
-    sink.begin()
-    sink.header(source.header())
-    for chunk in list(source.chunks(700))[:chunks]:
-        sink.chunk(*chunk)
-    return sink
+    return begin_transfer(peer, source_for(new_peer()), chunks=chunks, chunk_bytes=700)
 
 
 def test_a_reception_under_way_is_a_note() -> None:
