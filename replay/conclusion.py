@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,10 +13,12 @@ from .judging.conservation import PARTITION_UNJUDGED, UNREAD_KNOWN
 from .judging.context import Context
 from .judging.order import ORDER_UNJUDGED
 from .problems import OpenPoint, Problem
-from .reading.files import DUMP, SLOT, TOPIC, Layout
+from .reading.files import SLOT, TOPIC, Layout
 from .report.verdict import CLASSES, Input, PairAgreement
 
 FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}
+NAMED_MAX = 10
+"""Topics that are named in an open point."""
 NOTES_MAX = 50
 """Files of which something is noted."""
 RANGES_MAX = 5
@@ -28,15 +30,13 @@ CLOCKS_DIFFER_MS = 60_000
 @dataclass(frozen=True)
 class Conclusion:
     """``told``: one summary a file. ``sums``: of all tasks, messages by class, and ``equal:I:J``
-    and ``different:I:J`` of peers. ``judged``: problems that judging found, by kind.
-    ``elsewhere``: topics were read that are not in the directories."""
+    and ``different:I:J`` of peers. ``judged``: problems that judging found, by kind."""
 
     layout: Layout
     context: Context
     told: Sequence[FileSummary]
     sums: Mapping[str, int]
     judged: Mapping[str, int]
-    elsewhere: bool = False
 
     def own(self) -> list[Problem]:
         """Problems that the driver found."""
@@ -63,24 +63,13 @@ class Conclusion:
         for kind, number in sorted(self.problem_counts().items()):
             option = FAILS_ONLY_IF_ASKED.get(kind)
             if option is None or (asked[option] is not None and asked[option] is not False):
-                hint = self._hint() if kind == "lost" else ""
-                reasons.append(f"{kind}: {number:,}{hint}")
+                reasons.append(f"{kind}: {number:,}")
         counts = self.counts()
         if not counts["accepted"]:
             reasons.append("nothing to prove: no accepted message was found")
         total = sum(counts[name] for name in CLASSES)
         assert total == counts["accepted"], f"{counts} do not add up"
         return reasons
-
-    def _hint(self) -> str:
-        """What may have been forgotten, where messages seem to be lost."""
-        given, group = len(self.layout.peers), self._group_size()
-        if given >= group or self.elsewhere or self.layout.of(DUMP):
-            return ""
-        return (
-            f" (only {given} of the group's {group} directories {'is' if given == 1 else 'are'}"
-            " given, and each peer has what it delivered as the master: give all of them)"
-        )
 
     def _group_size(self) -> int:
         return max(self.layout.group_size, *(summary.peers for summary in self.told), 0)
@@ -99,11 +88,13 @@ class Conclusion:
                     "Give the directories of all peers",
                 )
             )
-        points += self._unread()
-        if counts["undecided"]:
+        points += [*self._unread(), *self._not_given()]
+        not_given = (n for name, n in self.sums.items() if name.startswith("not given:"))
+        unclear = counts["undecided"] - sum(not_given)
+        if unclear:
             points.append(
                 OpenPoint(
-                    f"{counts['undecided']:,} accepted messages",
+                    f"{unclear:,} accepted messages",
                     "what would show what became of them is damaged or missing",
                     "Give copies of those files, or dumps of the topics",
                 )
@@ -162,6 +153,33 @@ class Conclusion:
                 " taken out of these files was not judged"
             )
         return limits
+
+    def _not_given(self) -> Iterator[OpenPoint]:
+        """Inputs that were forgotten, most likely, as messages may have gone there."""
+        topics = {topic for summary in self.told for topic in summary.topics.items()}
+        names = {f"{crc:08x}": topic for crc, topic in topics}
+        unseen = {
+            name.removeprefix("not given:topic:"): number
+            for name, number in self.sums.items()
+            if name.startswith("not given:topic:")
+        }
+        if unseen:
+            shown = sorted(names.get(crc, crc) for crc in unseen)
+            more = f" and {len(shown) - NAMED_MAX:,} more" if len(shown) > NAMED_MAX else ""
+            yield OpenPoint(
+                f"topic {', '.join(shown[:NAMED_MAX])}{more}",
+                f"{sum(unseen.values()):,} messages are for it, and nothing that was given has"
+                " any record of it",
+                "Give what it holds: --kafka HOST:PORT, a dump of it (--dump), or, when it is"
+                " embedded, the directories of all peers with their topics/",
+            )
+        dead = self.sums.get("not given:dead letters")
+        if dead:
+            yield OpenPoint(
+                f"topic {self.layout.dead_letter_topic}",
+                f"{dead:,} messages did not arrive, and none of the dumps is of the dead letters",
+                "Give a dump of it, too (--dump)",
+            )
 
     def agreement(self) -> list[PairAgreement]:
         names = [peer.name for peer in self.layout.peers]

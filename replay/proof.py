@@ -52,6 +52,9 @@ Progress = Callable[[str], None]
 class Elsewhere(Protocol):
     """What was delivered to topics that are not in the directories (``kafka_topics.py``)."""
 
+    found: list[str]
+    """The topics that were read, once they were asked for."""
+
     def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
         """Records as Spark's Kafka source gives them, with headers; None: there is no topic.
         ``topics``: those that messages are for; None: too many to be told."""
@@ -92,13 +95,12 @@ class _Proof:
     def run(self, kafka: Elsewhere | None) -> Verdict:
         self._progress("reading the files")
         scanned, told, chunks = self._scan(kafka)
-        context = make_context(self._layout, told, self._terms, self._options, chunks)
+        read = None if kafka is None else kafka.found
+        context = make_context(self._layout, told, self._terms, self._options, chunks, read)
         self._progress("judging the messages")
         judged = self._keep(judge(scanned, context, self._partitions(told)))
         sums = _Sums(judged)
-        said = Conclusion(
-            self._layout, context, told, sums.counts, sums.problems, kafka is not None
-        )
+        said = Conclusion(self._layout, context, told, sums.counts, sums.problems)
         by_kind = said.problem_counts()
         self._progress("writing it down")
         found = problems_of(scanned).union(validators.problems(judged))

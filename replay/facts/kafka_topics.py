@@ -54,6 +54,8 @@ class KafkaTopics:
         self._names = tuple(dict.fromkeys(names))
         self._dead_letters = dead_letters
         self._notes: list[str] = []
+        self.found: list[str] = []
+        """The topics that were read, once they were asked for."""
 
     def check(self) -> None:
         """Ask before anything is read. Errors: ``KafkaUnreachable``; ``InvalidConfiguration``: a
@@ -74,7 +76,7 @@ class KafkaTopics:
         with self._admin() as admin:
             known = _partitions(admin)
             self._check(known)
-            found = sorted((wanted | {self._dead_letters}) & known.keys())
+            self.found = found = sorted((wanted | {self._dead_letters}) & known.keys())
             cut = _cut(admin, {name: known[name] for name in found})
         missing = sorted(wanted - known.keys())
         self._notes = []

@@ -63,6 +63,8 @@ class Made:
 
     facts: Facts
     topics: dict[int, str] = field(default_factory=dict)
+    read: frozenset[int] = frozenset()
+    """CRCs of the topics in which the rows stand, whosoever they are."""
     foreign: int = 0
     """Rows of another group, or without an id."""
     unreadable: list[tuple[int, str]] = field(default_factory=list)
@@ -104,7 +106,7 @@ def slot_facts(file: File, rows: pa.RecordBatch) -> Made:
 
 def topic_facts(file: File, topic: str, group: str, rows: pa.RecordBatch, terms: Terms) -> Made:
     """Rows of an embedded topic; ``group``: by its schema."""
-    count = rows.num_rows
+    count, crc = rows.num_rows, crc32c(topic.encode())
     if terms.group and group != terms.group:
         return Made(empty(0, file, Seen.DELIVERED), foreign=count)
     facts = empty(count, file, Seen.DELIVERED)
@@ -113,10 +115,10 @@ def topic_facts(file: File, topic: str, group: str, rows: pa.RecordBatch, terms:
     facts["at"] = times(rows, "delivered")
     facts["where"] = times(rows, "position")
     facts["partition"] = partitions_of(rows.column("partition"))
-    facts["topic"] = crc32c(topic.encode())
+    facts["topic"] = crc
     check = np.asarray(rows.column("check"), dtype=np.uint32)
     facts["flags"][terms.forged(times(rows, "due"), times(rows, "offset"), check)] = FORGED
-    topics = {crc32c(topic.encode()): topic}
+    topics = {crc: topic}
     headers = rows.column("headers")
     if topic == terms.dead_letter_topic:
         taken = Headers(headers)
@@ -125,7 +127,7 @@ def topic_facts(file: File, topic: str, group: str, rows: pa.RecordBatch, terms:
     facts["digest"] = content_digests(
         facts["topic"], rows.column("key"), rows.column("value"), headers
     )
-    return Made(facts, topics)
+    return Made(facts, topics, frozenset([crc]))
 
 
 def bury(facts: Facts, dead: Dead) -> dict[int, str]:
@@ -159,7 +161,7 @@ def receipt_facts(file: File, first: int, rows: pa.RecordBatch, terms: Terms) ->
     facts["topic"] = topic_crcs(rows.column("topic"))
     check = np.asarray(rows.column("check"), dtype=np.uint32)
     facts["flags"][terms.forged(times(rows, "due"), times(rows, "offset"), check)] = FORGED
-    return Made(facts, names_of(rows.column("topic")), foreign)
+    return Made(facts, names_of(rows.column("topic")), foreign=foreign)
 
 
 def empty(count: int, file: File, seen: Seen) -> Facts:

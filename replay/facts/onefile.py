@@ -2,7 +2,9 @@
 other files is found on the way.
 
 - its summary (``summary.py``);
-- *placement*: each row of a slot file is due in the second of the file's name;
+- *placement*: each row of a slot file is due in the second of the file's name; where all of them
+  are due in another one, it is the file that is misplaced;
+- a topic or receipts that belong to another group's run as a whole;
 - a row twice in one slot file;
 - texts in a topic that begin like an id of this group and are none;
 - the order of a topic (``chunks.py``).
@@ -21,6 +23,7 @@ from ..problems import CONSERVATION, INTEGRITY, PLACEMENT, Problem
 from ..reading.files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
 from ..reading.read import ConfigSeen, Ended, MarkSeen, Rows
 from .chunks import OrderTracker
+from .fact import FORGED
 from .making import Made, Terms, journal_facts, receipt_facts, slot_facts, topic_facts
 from .records import facts_of_records
 from .summary import FileSummary
@@ -80,9 +83,13 @@ class OneFile:
     def count(self, made: Made) -> None:
         """Take into the summary what a batch gave."""
         self.summary.foreign += made.foreign
-        if self.file.kind in (TOPIC, DUMP) and len(made.facts):
-            at = made.facts["at"]
-            self.summary.add_delivered(int(at.min()), int(at.max()))
+        if self.file.kind == RECEIPTS:
+            self.summary.forged += int((made.facts["flags"] & FORGED != 0).sum())
+        if self.file.kind in (TOPIC, DUMP):
+            self.summary.add_read(made.read)
+            if len(made.facts):
+                at = made.facts["at"]
+                self.summary.add_delivered(int(at.min()), int(at.max()))
 
     def problem(self, problem: Problem) -> None:
         if self._has_room(problem.kind):
@@ -100,8 +107,31 @@ class OneFile:
         return problems
 
     def end(self) -> None:
+        """All of it was read: what is said of it as a whole."""
         if self.file.kind == SLOT and self._slot:
-            self._offsets_twice()
+            offsets, due = np.concatenate(self._slot, axis=1)
+            self._places(offsets, due)
+            self._offsets_twice(offsets, due)
+        elif self.file.kind in (TOPIC, RECEIPTS):
+            self._strange()
+
+    def _strange(self) -> None:
+        """Nothing in it is of this group's run. A topic of Kafka may well have other producers."""
+        summary = self.summary
+        if not summary.rows or summary.foreign + summary.forged < summary.rows:
+            return
+        summary.is_strange = summary.damaged = True
+        what = "the receipts" if self.file.kind == RECEIPTS else "what this node delivered"
+        of = "another group" if summary.foreign else "a group of this name with another key"
+        self.problem(
+            Problem(
+                INTEGRITY,
+                "foreign",
+                f"all {summary.rows:,} rows are of {of}, of another run most likely: give {what} of"
+                " this one",
+                file=self.file.name,
+            )
+        )
 
     def _tracker(self, source: str, *, embedded: bool) -> OrderTracker:
         return OrderTracker(source, self.file.number, self.file.name, embedded=embedded)
@@ -118,7 +148,6 @@ class OneFile:
             assert event.epoch is not None
             return journal_facts(file, rows, event.index, event.epoch)
         if kind == SLOT:
-            self._check_places(rows)
             self._slot.append(np.stack([times(rows, "offset"), times(rows, "due")]))
             return slot_facts(file, rows)
         if kind == RECEIPTS:
@@ -149,21 +178,28 @@ class OneFile:
         summary.last_epoch = event.last_epoch
         summary.first_offset, summary.next_offset = event.first_offset, event.next_offset
 
-    def _check_places(self, rows: pa.RecordBatch) -> None:
+    def _places(self, offsets: Int64s, due: Int64s) -> None:
         """Placement: a row lies in the slot file of the second in which it is due."""
-        due = times(rows, "due")
-        for row in np.flatnonzero(due // TICK_MS != self.file.second).tolist():
+        seconds = due // TICK_MS
+        wrong = np.flatnonzero(seconds != self.file.second)
+        if 1 < len(wrong) == len(due) and (seconds == seconds[0]).all():
+            text = (
+                f"all {len(due):,} rows are due in second {seconds[0]}: it is that second's slot"
+                f" file, under the name of second {self.file.second}. Give it its own name again"
+            )
+            self.problem(Problem(PLACEMENT, "misplaced", text, file=self.file.name))
+            return
+        for row in wrong.tolist():
             self._slot_problem(
                 PLACEMENT,
                 "misplaced",
-                f"due {due[row]} ms, in second {due[row] // TICK_MS}, lies in the slot file of"
+                f"due {due[row]} ms, in second {seconds[row]}, lies in the slot file of"
                 f" second {self.file.second}",
                 int(due[row]),
-                int(times(rows, "offset")[row]),
+                int(offsets[row]),
             )
 
-    def _offsets_twice(self) -> None:
-        offsets, due = np.concatenate(self._slot, axis=1)
+    def _offsets_twice(self, offsets: Int64s, due: Int64s) -> None:
         order = np.argsort(offsets)
         again = np.flatnonzero(np.diff(offsets[order]) == 0) + 1
         for row in order[again].tolist():

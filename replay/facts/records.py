@@ -54,6 +54,7 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: Terms) -> Made:
 
     topic = batch.column("topic")
     topics, names = topic_crcs(topic), names_of(topic)
+    read = frozenset(names)
     facts["topic"] = topics[rows]
     buried = np.asarray(pc.fill_null(pc.equal(topic, terms.dead_letter_topic), False))[rows]
     if buried.any():
@@ -67,7 +68,7 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: Terms) -> Made:
         for at in ids.unreadable[:_UNREADABLE_MAX].tolist()
     ]
     foreign = batch.num_rows - len(rows) - len(ids.unreadable)
-    return Made(facts, names, foreign, unreadable, len(ids.unreadable) - len(unreadable))
+    return Made(facts, names, read, foreign, unreadable, len(ids.unreadable) - len(unreadable))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ committed, what the group's key is.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 
 TOPICS_MAX = 10_000
@@ -57,6 +58,12 @@ class FileSummary:
     """TOPIC, DUMP: when the first and the last record got there; -1: no record."""
     foreign: int = 0
     """Rows of another group, or without an id: counted and left out."""
+    forged: int = 0
+    """RECEIPTS: rows with an id that this group's key does not give."""
+    is_strange: bool = False
+    """It belongs to another run as a whole, which is a problem of its own: no fact of it counts."""
+    read: list[int] = field(default_factory=list)
+    """TOPIC, DUMP: CRCs of the topics that it has records of, of whomever; up to ``TOPICS_MAX``."""
     problems: dict[str, int] = field(default_factory=dict)
     """How many problems of each kind were found in it; not all of them need be described."""
     note: str = ""
@@ -70,6 +77,10 @@ class FileSummary:
         if self.offsets and self.offsets[-1][1] < base:
             self.gaps.append([self.offsets[-1][1], base])
         self.offsets.append([base, next_offset])
+
+    def add_read(self, topics: Collection[int]) -> None:
+        if not set(self.read).issuperset(topics):
+            self.read = sorted({*self.read, *topics})[:TOPICS_MAX]
 
     def add_delivered(self, first_ms: int, last_ms: int) -> None:
         known = self.first_delivered_ms >= 0

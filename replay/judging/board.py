@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...wheel.schema import Int64s
-from ..facts.fact import Facts, Seen
+from ..facts.fact import FORGED, Facts, Seen
 from ..reading.files import NO_PEER
 from .context import Context, Mask, covered
 
@@ -48,6 +48,9 @@ class Board:
 
     def __init__(self, facts: Facts, context: Context) -> None:
         self.context = context
+        if context.strange_files:
+            strange = np.array(sorted(context.strange_files), np.uint32)
+            facts = facts[~np.isin(facts["file"], strange)]
         self.facts = Columns(facts, np.argsort(facts["offset"], kind="stable"))
         offset = self.facts["offset"]
         new = np.ones(len(offset), np.bool_)
@@ -108,6 +111,7 @@ class Board:
         self.votes = votes
         """How many journals hold the reference."""
         receipts = self.of(Seen.RECEIPT)
+        receipts = receipts[self.facts["flags"][receipts] & FORGED == 0]
         self.receipt = none.copy()
         """The fact of the first receipt; -1: none."""
         self.receipt[self.place[receipts][::-1]] = receipts[::-1]

@@ -35,7 +35,8 @@ def judge_conservation(board: Board, found: Found) -> None:
     n_arrived, n_dead = board.count(arrived), board.count(dead)
     cancelled = _cancelled(board)
     held = _held(board) & ~board.claimed
-    undecided = _undecided(board)
+    reach = board.context.reach
+    no_topic, no_peers = reach.lacks_topic(board.topic), reach.lacks_peers(board.topic)
 
     there = n_arrived > 0
     open_ = accepted & ~there
@@ -45,15 +46,21 @@ def judge_conservation(board: Board, found: Found) -> None:
     open_ &= ~taken_back
     pending = open_ & held
     open_ &= ~pending
-    unclear = open_ & undecided
-    lost = open_ & ~unclear
+    damaged = open_ & _undecided(board)
+    unseen = open_ & ~damaged & (no_topic | no_peers | (not reach.dead_letters))
+    lost = open_ & ~damaged & ~unseen
 
     found.count("accepted", accepted.sum())
     found.count("delivered", (accepted & there).sum())
     found.count("dead", buried.sum())
     found.count("cancelled", taken_back.sum())
     found.count("pending", pending.sum())
-    found.count("undecided", unclear.sum())
+    found.count("undecided", damaged.sum() + unseen.sum())
+    found.count("not given:peers", (unseen & no_peers).sum())
+    found.count("not given:dead letters", (unseen & ~no_topic & ~no_peers).sum())
+    topics, numbers = np.unique(board.topic[unseen & no_topic], return_counts=True)
+    for topic, number in zip(topics.tolist(), numbers.tolist(), strict=True):
+        found.count(f"not given:topic:{topic:08x}", number)
     found.count("lost", lost.sum())
     found.count("in doubt", (messages & ~board.committed).sum())
     overdue = pending & (board.due < board.context.made_ms)
@@ -112,6 +119,8 @@ def _undecided(board: Board) -> Mask:
     for view in board.context.peers:
         found |= view.damaged_slot(board.second) & (board.offset < view.spilled)
         found |= view.may_miss(board.offset) & (board.offset >= view.spilled)
+    # It may have been cancelled by what nobody's journal has.
+    found |= board.offset < board.context.cancels_missing
     damaged = board.context.damaged_topics
     if damaged is None:
         return np.ones(board.n, np.bool_)
@@ -174,6 +183,7 @@ def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:
     found.count(PARTITION_UNJUDGED, (board.count(facts[by_key]) > 0).sum())
     what = "what arrived" if seen is Seen.DELIVERED else "the dead letter"
     _each(board, found, "altered", facts[~same], f"{what} is not what was accepted")
+    found.strange = np.union1d(found.strange, messages[~same])
 
 
 def _strangers(board: Board, found: Found, facts: Int64s) -> None:
@@ -188,6 +198,7 @@ def _strangers(board: Board, found: Found, facts: Int64s) -> None:
     _each(board, found, "unknown", inside, "arrived, and was never accepted")
     text = f"arrived, and its offset is behind {context.log_end}, where the last journal ends"
     _each(board, found, "unknown", behind, text)
+    found.strange = np.union1d(found.strange, messages[unknown])
     judged = context.options.judges(fields["due"][facts])
     found.count("unaccounted", int((judged & ~unknown & ~newer).sum()))
     found.count("newer", int((judged & newer).sum()))

@@ -8,8 +8,9 @@ not rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from ..facts.summary import FileSummary
 from ..problems import Problem
 from ..reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, File, Layout
 from .journals import JournalSeen, as_ranges, journal_seen, newest_marks, unread
+from .reach import Reach, reach
 
 Mask = npt.NDArray[np.bool_]
 
@@ -92,6 +94,9 @@ class Context:
     """CRCs of topics of which records may be missing; None: any."""
     is_group: bool = False
     """The directories belong to a group of several peers, so that entries may be uncommitted."""
+    strange_files: frozenset[int] = frozenset()
+    """Numbers of files of another run: no fact of them counts."""
+    reach: Reach = field(default_factory=Reach)
     behind: Sequence[Behind] = ()
     """Where a topic's messages stand behind later ones; most often nowhere."""
     unread: Int64s = field(default_factory=lambda: np.zeros((2, 0), np.int64))
@@ -100,6 +105,20 @@ class Context:
     """Everything that was committed before ``made_ms`` has a lower offset; None: not known."""
     problems: Sequence[Problem] = ()
     """What the journals show, one beside the other."""
+
+    @cached_property
+    def cancels_missing(self) -> int:
+        """Offsets below this may have been cancelled by entries that nobody's journal has: the
+        highest end of what is missing in all of them. 0: nothing is."""
+        missing = [peer.missing for peer in self.peers]
+        ends = {int(end) for ranges in missing for end in ranges[1]}
+        return max((end for end in ends if self._is_missing(end - 1)), default=0)
+
+    def _is_missing(self, offset: int) -> bool:
+        """Whether damage may have taken it from each journal that goes so far, and from one."""
+        at = np.array([offset])
+        held = any(peer.has_journal(at)[0] for peer in self.peers)
+        return not held and any(peer.may_miss(at)[0] for peer in self.peers)
 
     @property
     def needed(self) -> int:
@@ -139,7 +158,9 @@ def make_context(
     terms: Terms,
     options: Options,
     chunks: Iterable[OrderChunk] = (),
+    elsewhere: Collection[str] | None = None,
 ) -> Context:
+    """``elsewhere``: topics that were read in Kafka; None: it was not asked."""
     by_number: dict[int, FileSummary] = {}
     others: list[FileSummary] = []
     for summary in summaries:
@@ -165,6 +186,8 @@ def make_context(
         topics,
         _damaged_topics(layout, by_number),
         any(peer.is_replica for peer in layout.peers),
+        frozenset(summary.number for summary in by_number.values() if summary.is_strange),
+        reach(layout, by_number, elsewhere),
         behind(chunks),
         as_ranges(unread(journals, upto)),
         _log_end(journals, upto, group),

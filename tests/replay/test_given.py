@@ -13,6 +13,7 @@ from slotwheel.delivery.topicfile import SEGMENT_SUFFIX
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.reading.layout import find
+from slotwheel.replay.report.verdict import Outcome
 from slotwheel.wheel.entry import Entry, Kind
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.files import OsFiles
@@ -95,10 +96,8 @@ def test_one_directory_of_three(spark: Any, tmp_path: Path) -> None:
     layout = find(directories[:1])
     assert layout.group_size == 3
     verdict = prove(spark, layout)
-    assert not verdict.proven
-    (reason,) = verdict.reasons
-    assert reason.startswith("lost: ")
-    assert "only 1 of the group's 3 directories is given" in reason
+    assert verdict.outcome is Outcome.IN_PART
+    assert verdict.counts["undecided"] > 1_000
     (point,) = verdict.open_points
     assert point.subject == "2 of the group's 3 directories"
     whole = prove(spark, find(directories))

@@ -14,9 +14,10 @@ are pending: in live slot files below the offset that is spilled, in the journal
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,8 @@ SEGMENT_BYTES = 64 << 10
 TOPIC_BLOCK = 250
 Deliveries = list[tuple[int, int]]
 """(offset, delivered in ms), in the order of the topic."""
+Pieces = list[tuple[pa.RecordBatch, int]]
+"""(a row, when it was delivered in ms), likewise."""
 
 
 @dataclass
@@ -67,6 +70,10 @@ class PeerRun:
     delivered: Deliveries = field(default_factory=list)
     dead: Deliveries = field(default_factory=list)
     marks: Marks = field(default_factory=Marks)
+    elsewhere: dict[str, Deliveries] = field(default_factory=dict)
+    """Of topics that no message was for."""
+    altered: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    """What differs from ``Run.rows``: by place ("journal", "slot" or "topic") and offset."""
 
 
 @dataclass
@@ -78,6 +85,12 @@ class Run:
     peers: list[PeerRun]
     cancelled: list[int]
     buried: list[int]
+    group: str = GROUP
+    store: str = "store of peer"
+    """How the stores' ids begin."""
+    segment_bytes: int = SEGMENT_BYTES
+    topic_blocks: int = 1_000
+    """How many blocks a segment of an embedded topic has."""
 
     @property
     def due(self) -> Int64s:
@@ -86,8 +99,17 @@ class Run:
     def id_of(self, offset: int) -> str:
         return TERMS.id_of(int(self.due[offset]), offset)
 
-    def pick(self, offsets: Iterable[int]) -> pa.RecordBatch:
-        return self.rows.take(pa.array(list(offsets), pa.int64()))
+    def pick(
+        self, offsets: Iterable[int], peer: PeerRun | None = None, place: str = ""
+    ) -> pa.RecordBatch:
+        """The rows, as this peer has them in that place."""
+        wanted = list(offsets)
+        rows = self.rows.take(pa.array(wanted, pa.int64()))
+        for number, offset in enumerate(wanted):
+            changes = peer.altered.get((place, offset)) if peer is not None else None
+            if changes:
+                rows = with_changes(rows, number, changes)
+        return rows
 
     def holder(self, offset: int) -> PeerRun:
         """The peer that delivered it."""
@@ -102,6 +124,16 @@ class Run:
         live = self.peers[0].live
         return live[sorted(live)[len(live) // 2]][0]
 
+    def store_of(self, number: int) -> bytes:
+        return f"{self.store[:14]} {number}".ljust(16).encode()
+
+    def config(self) -> dict[str, Any]:
+        config = {"version": 1, "group": self.group, "slots": 1 << 20, "key": KEY.hex()}
+        if len(self.peers) == 1:
+            return config
+        stores = {peer.name: self.store_of(n).hex() for n, peer in enumerate(self.peers)}
+        return config | {"stores": stores}
+
     def write(self, root: Path) -> list[str]:
         """The peers' directories, below ``root``."""
         for number, peer in enumerate(self.peers):
@@ -109,8 +141,9 @@ class Run:
         return [str(root / peer.name) for peer in self.peers]
 
 
-def made(count: int = 6_000, seconds: int = 20) -> Run:
-    """A run without a fault: ``count`` rows, of which two thirds have left."""
+def made(count: int = 6_000, seconds: int = 20, names: Sequence[str] = PEERS) -> Run:
+    """A run without a fault: ``count`` rows, of which two thirds have left. ``names``: of its
+    peers; one alone is a node without peers."""
     offset = np.arange(count, dtype=np.int64)
     random = np.random.default_rng(count)
     entry = offset // ENTRY
@@ -147,9 +180,10 @@ def made(count: int = 6_000, seconds: int = 20) -> Run:
             {s: list(keys) for s, keys in slots.items() if s * 1000 < NOW_MS},
             marks=marks,
         )
-        for name in PEERS
+        for name in names
     ]
-    peers[0].delivered, peers[1].delivered = deliveries[:half], deliveries[half:]
+    peers[0].delivered = deliveries[:half]
+    peers[min(1, len(peers) - 1)].delivered += deliveries[half:]
     peers[0].dead = [(o, int(due[o]) + 3) for o in buried]
     return Run(rows, spilled, peers, targets, buried)
 
@@ -172,22 +206,33 @@ def _rows(offset: Int64s, due: Int64s, created: Int64s, cancels: dict[int, int])
     return pa.RecordBatch.from_arrays(columns, schema=ROW)
 
 
+def with_changes(rows: pa.RecordBatch, number: int, changes: Mapping[str, Any]) -> pa.RecordBatch:
+    """The batch with other fields in one of its rows."""
+    columns = []
+    for field_, column in zip(rows.schema, rows.columns, strict=True):
+        if field_.name in changes:
+            one = [changes[field_.name]]
+            new = (
+                header_column(one)
+                if field_.name == "headers"
+                else pa.array(one, pa.int64()).cast(field_.type)
+                if field_.type == TIME
+                else pa.array(one, field_.type)
+            )
+            columns.append(pa.concat_arrays([column[:number], new, column[number + 1 :]]))
+        else:
+            columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
 def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
     files = OsFiles(root)
-    store = b"store of peer %d " % number
-    config = {
-        "version": 1,
-        "group": GROUP,
-        "slots": 1 << 20,
-        "key": KEY.hex(),
-        "stores": {name: (b"store of peer %d " % n).hex() for n, name in enumerate(PEERS)},
-    }
-    index = _write_journal(run, peer, files, store, config)
+    index = _write_journal(run, peer, files, run.store_of(number))
     catalog: dict[int, SlotInfo] = {}
     slots = SlotFiles(files, 8)
     for second, offsets in sorted({**peer.archived, **peer.live}.items()):
         if offsets:
-            block = sort_rows(run.pick(offsets))
+            block = sort_rows(run.pick(offsets, peer, "slot"))
             cancel = len(offsets) - block.column("cancels").null_count
             data = as_block(block)
             catalog[second] = slots.append(second, None, data, len(offsets), cancel, max(offsets))
@@ -206,35 +251,51 @@ def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
         after = [p for p in (root / DIRECTORY).glob("*.journal") if p.name > segment.name]
         if index_of(min(after).name) <= index + 1:
             _move(segment, root / "archive" / DAY / DIRECTORY / segment.name)
-    checkpoint = Checkpoint(
-        index, 1, run.spilled, run.spilled, len(run.cancelled), peer.marks, config
-    )
-    state = LmdbState(root)
-    state.commit(Update(1, "one", store, checkpoint, catalog, voter=True, group_key=KEY))
-    state.close()
+    write_state(run, peer, number, root, index, run.spilled, catalog)
+    for topic, deliveries in peer.elsewhere.items():
+        write_topic(root, topic, [(run.pick([o]), at) for o, at in deliveries], run.group)
     if peer.delivered:
-        _write_topic(root, TOPIC, [(run.pick([o]), at) for o, at in peer.delivered])
+        orders = [(run.pick([o], peer, "topic"), at) for o, at in peer.delivered]
+        write_topic(root, TOPIC, orders, run.group, run.topic_blocks)
     if peer.dead:
         keeps = Keeps()
-        rows = run.pick([o for o, _ in peer.dead])
+        rows = run.pick([o for o, _ in peer.dead], peer, "topic")
         DeadLetters(keeps, None).bury(rows, ["too large"] * rows.num_rows)
         (letters,) = keeps.rows
         pieces = [(letters.slice(n, 1), at) for n, (_, at) in enumerate(peer.dead)]
-        _write_topic(root, DEAD_LETTER_TOPIC, pieces)
+        write_topic(root, DEAD_LETTER_TOPIC, pieces)
     files.close()
 
 
-def _write_journal(
-    run: Run, peer: PeerRun, files: OsFiles, store: bytes, config: dict[str, object]
-) -> int:
+def write_state(
+    run: Run,
+    peer: PeerRun,
+    number: int,
+    root: Path,
+    index: int,
+    spilled: int,
+    slots: Mapping[int, SlotInfo],
+) -> None:
+    """A state store with a checkpoint at that entry, which ends below the offset ``spilled``."""
+    cancels = sum(at + 2 * ENTRY < spilled for at in run.cancelled)
+    checkpoint = Checkpoint(index, 1, spilled, spilled, cancels, peer.marks, run.config())
+    key = KEY if len(run.peers) > 1 else None
+    state = LmdbState(root)
+    state.commit(
+        Update(1, "one", run.store_of(number), checkpoint, slots, voter=True, group_key=key)
+    )
+    state.close()
+
+
+def _write_journal(run: Run, peer: PeerRun, files: OsFiles, store: bytes) -> int:
     """Returns the index of the last entry that is spilled."""
     journal, _, _ = open_journal(
-        files, store_id=store, segment_bytes=SEGMENT_BYTES, entry_bytes_max=8 << 20
+        files, store_id=store, segment_bytes=run.segment_bytes, entry_bytes_max=8 << 20
     )
-    journal.append([Entry(Kind.CONFIG, 1, 1, 0, 0, 0, -1, json.dumps(config).encode())])
+    journal.append([Entry(Kind.CONFIG, 1, 1, 0, 0, 0, -1, json.dumps(run.config()).encode())])
     spilled_index = 1
     for number, offsets in enumerate(peer.entries, 2):
-        rows = run.pick(offsets)
+        rows = run.pick(offsets, peer, "journal")
         payload = pa.RecordBatch.from_arrays(rows.columns[1:], schema=PAYLOAD)
         base = int(offsets[0])
         data = bytes(payload.serialize())
@@ -249,24 +310,32 @@ def _write_journal(
     return spilled_index
 
 
-def _write_topic(root: Path, topic: str, pieces: list[tuple[pa.RecordBatch, int]]) -> None:
-    """One segment and its index; a block has one moment of delivery."""
-    schema = schema_of(topic, GROUP)
+def write_topic(
+    root: Path, topic: str, pieces: Pieces, group: str = GROUP, blocks: int = 1_000
+) -> None:
+    """Segments of so many blocks, and their indexes; a block has one moment of delivery."""
+    for first in range(0, len(pieces), blocks * TOPIC_BLOCK):
+        part = pieces[first : first + blocks * TOPIC_BLOCK]
+        _write_topic_segment(root, topic, part, first, group)
+
+
+def _write_topic_segment(root: Path, topic: str, pieces: Pieces, first: int, group: str) -> None:
+    schema = schema_of(topic, group)
     message = bytes(schema.serialize())
     stream, crc = bytearray(message), crc32c(message)
-    index = bytearray(IndexHeader(0, len(message), crc).encode())
+    index = bytearray(IndexHeader(first, len(message), crc).encode())
     for at in range(0, len(pieces), TOPIC_BLOCK):
         part = pieces[at : at + TOPIC_BLOCK]
         rows = pa.Table.from_batches([one for one, _ in part]).combine_chunks().to_batches()[0]
-        batch = topic_rows(rows, topic, at, [ms for _, ms in part], GROUP)
+        batch = topic_rows(rows, topic, first + at, [ms for _, ms in part], group)
         data = bytes(batch.serialize())
         stream += data
         crc = crc32c(data, crc)
-        index += Block(at, len(stream), len(part), crc, part[-1][1]).encode()
-    path = root / segment_path(topic, 0)
-    path.parent.mkdir(parents=True)
+        index += Block(first + at, len(stream), len(part), crc, part[-1][1]).encode()
+    path = root / segment_path(topic, first)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(stream)
-    (root / index_path(topic, 0)).write_bytes(index)
+    (root / index_path(topic, first)).write_bytes(index)
 
 
 def _move(path: Path, to: Path) -> None:
@@ -336,14 +405,14 @@ def add_row(run: Run) -> int:
 
 def deliver_cancelled(run: Run) -> int:
     offset = next(o for o in run.cancelled if run.due[o] < NOW_MS)
-    peer = run.peers[1]
+    peer = run.peers[min(1, len(run.peers) - 1)]
     peer.delivered.append((offset, max(int(run.due[offset]), peer.delivered[-1][1])))
     return offset
 
 
 def deliver_dead(run: Run) -> int:
     offset = run.buried[0]
-    peer = run.peers[1]
+    peer = run.peers[min(1, len(run.peers) - 1)]
     peer.delivered.append((offset, max(int(run.due[offset]), peer.delivered[-1][1])))
     return offset
 
@@ -362,22 +431,6 @@ def claim_everything(run: Run) -> None:
     for peer in run.peers:
         peer.marks = everything
 
-
-FAULTS: dict[str, Callable[[Run], int]] = {
-    one.__name__: one
-    for one in (
-        remove_delivered,
-        repeat_delivered,
-        deliver_early,
-        deliver_late,
-        move_row,
-        miss_row,
-        add_row,
-        deliver_cancelled,
-        deliver_dead,
-        accept_twice,
-    )
-}
 
 # Damage: bytes of a written file.
 

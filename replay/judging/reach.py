@@ -1,0 +1,64 @@
+"""What of the topics was read at all: where a message that did not arrive can be called lost.
+
+Theory: "it did not arrive" is known only when everything was looked at into which it may have gone:
+the topic that it was for, and that of the dead letters; embedded topics at all peers, as each has
+what it delivered as the master. Where one of these was not given, what is missing is undecided, and
+the input that was forgotten is named, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from ..facts.summary import FileSummary
+from ..reading.files import DUMP, TOPIC, Layout
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """CRCs of topics. ``read``: of which every record was read that there is; ``in_part``: which
+    are embedded, where the directories of some peers were not given. ``dead_letters``: whether all
+    of them were read. By default nothing is left out."""
+
+    read: frozenset[int] | None = None
+    """None: any."""
+    in_part: frozenset[int] = frozenset()
+    dead_letters: bool = True
+
+    def lacks_topic(self, topic: npt.NDArray[np.uint32]) -> Mask:
+        """Whose topic was not read at all."""
+        if self.read is None:
+            return np.zeros(len(topic), np.bool_)
+        return ~np.isin(topic, _array(self.read | self.in_part))
+
+    def lacks_peers(self, topic: npt.NDArray[np.uint32]) -> Mask:
+        """Whose topic was not read at all peers."""
+        return np.isin(topic, _array(self.in_part))
+
+
+def _array(topics: frozenset[int]) -> npt.NDArray[np.uint32]:
+    return np.array(sorted(topics), np.uint32)
+
+
+def reach(
+    layout: Layout, summaries: Mapping[int, FileSummary], kafka: Collection[str] | None
+) -> Reach:
+    """``kafka``: topics that were read there; None: it was not asked."""
+    embedded = {crc32c(file.topic.encode()) for file in layout.of(TOPIC)}
+    dumps = [summaries[file.number] for file in layout.of(DUMP) if file.number in summaries]
+    read = {crc for summary in dumps for crc in summary.read}
+    read |= {crc32c(topic.encode()) for topic in kafka or ()}
+    group = max(layout.group_size, *(summary.peers for summary in summaries.values()), 0)
+    in_part = frozenset(embedded - read) if len(layout.peers) < group else frozenset()
+    dead = crc32c(layout.dead_letter_topic.encode())
+    # Kafka has them where it has the others. A dump without a record may be of any topic.
+    is_dumped = kafka is None and not read <= embedded
+    dead_letters = not is_dumped or dead in read or not all(dump.rows for dump in dumps)
+    return Reach(frozenset(read | embedded) - in_part, in_part, dead_letters)

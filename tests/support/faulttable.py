@@ -1,0 +1,170 @@
+"""The table of faults that the proof is held against; docs/replay.md has what comes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slotwheel.replay.report.verdict import Outcome
+from support import faults as f
+from support import replayrun
+from support.planting import ALONE_RUN, KAFKA_RUN, OTHER_KEY, Fault, Meant
+from support.replayrun import DAY, cut
+
+PROVEN, IN_PART, NOT_PROVEN = Outcome.PROVEN, Outcome.IN_PART, Outcome.NOT_PROVEN
+ALONE, KAFKA = (NOT_PROVEN, ALONE_RUN), (NOT_PROVEN, KAFKA_RUN)
+KEPT, KEPT_SLOTS = f"two/archive/{DAY}/journal/*", f"two/archive/{DAY}/slots/*"
+OWN_KEPT, OWN_NEWEST, OWN_SLOTS = f"one/archive/{DAY}/journal/*", "one/journal/*", "one/slots/*"
+NEWEST, SLOTS = "two/journal/*", "two/slots/*"
+ORDERS, INDEX = "one/topics/orders/*.arrows", "one/topics/orders/*.index"
+
+JOURNALS = [
+    Fault("a kept one is missing, which other peers have", f.harmed(KEPT, Path.unlink), PROVEN),
+    Fault("a kept one is missing, and no receipts", f.drop_kept, IN_PART, ALONE_RUN),
+    Fault("the newest lacks its last byte: a torn end", f.harmed(NEWEST, cut), PROVEN),
+    Fault("a kept one is cut in half", f.harmed(KEPT, f.halve, "damaged")),
+    Fault("a kept one is empty", f.harmed(KEPT, f.empty, "damaged")),
+    Fault("a byte of an entry is flipped", f.harmed(KEPT, f.flip_middle, "damaged")),
+    Fault("a byte of an entry is flipped", f.harmed(OWN_KEPT, f.flip_middle, "damaged"), *ALONE),
+    Fault("a byte of a header is flipped", f.harmed(KEPT, f.flip_at(20), "damaged")),
+    Fault("a byte of a frame is flipped", f.harmed(KEPT, f.flip_at(66), "damaged")),
+    Fault("a byte of an entry's header is flipped", f.harmed(KEPT, f.flip_at(100), "damaged")),
+    Fault("two kept ones are exchanged", f.exchanged(KEPT)),
+    Meant("the last row of an entry is cut off", f.cut_row(-1), *ALONE),
+    Meant("the same at all peers, and slot files of two have it", f.add_row),
+    Meant("an entry stands there twice", f.in_run(replayrun.accept_twice, "offset twice")),
+    Meant("a row has another value", f.altered("journal", "value", b"x", "differs", "two")),
+    Meant("a row has another due time", f.altered("journal", "due", 1, "differs", "two")),
+]
+SLOT_FILES = [
+    Fault("a byte is flipped", f.harmed(SLOTS, f.flip_middle, "damaged")),
+    Fault("the last byte is cut off", f.harmed(SLOTS, cut, "truncated")),
+    Fault("one is empty", f.harmed(SLOTS, f.empty, "truncated")),
+    Fault("one is missing", f.harmed(SLOTS, Path.unlink, "missing")),
+    Fault("one is missing", f.harmed(OWN_SLOTS, Path.unlink, "missing"), *ALONE),
+    Fault("two are exchanged", f.exchanged(SLOTS)),
+    Meant("a row lies in the next second's", f.in_run(replayrun.move_row, "misplaced")),
+    Meant("a row is missing", f.in_run(replayrun.miss_row, "missing row")),
+    Meant("a row is missing at all peers", f.miss_row_everywhere),
+    Meant("a row has another value", f.altered("slot", "value", b"x", "differs", "two")),
+    Meant("a row has another key", f.altered("slot", "key", b"x", "differs", "two")),
+]
+ARCHIVE = [
+    Fault("a byte of a kept slot file is flipped", f.harmed(KEPT_SLOTS, f.flip_middle, "damaged")),
+    Fault("a kept slot file is cut", f.harmed(KEPT_SLOTS, cut, "truncated")),
+    Fault("two kept slot files are exchanged", f.exchanged(KEPT_SLOTS)),
+    Fault("two have each other's second as name", f.rename_kept),
+    Fault("a stray file", f.stray_kept),
+    Fault("a kept slot file was deleted, by right", f.harmed(KEPT_SLOTS, Path.unlink), PROVEN),
+    Fault("the oldest segments were deleted, and no receipts", f.expired, IN_PART),
+]
+STATE_STORES = [
+    Fault("it is missing", f.drop_state),
+    Fault("it is missing", f.drop_state, *ALONE),
+    Fault("a record is damaged", f.damaged_record),
+    Fault("it is cut in half", f.halved_state),
+]
+TOPICS = [
+    Fault("a segment is missing", f.harmed(ORDERS, Path.unlink, "missing")),
+    Fault("the topic's directory is missing", f.drop_topic, IN_PART, ALONE_RUN),
+    Fault("a segment is cut", f.harmed(ORDERS, cut, "truncated")),
+    Fault("a byte is flipped", f.harmed(ORDERS, f.flip_middle, "damaged")),
+    Fault("a byte of an index is flipped", f.index_flipped),
+    Fault("it is another group's", f.other_group_topic),
+    Meant("a record is missing", f.in_run(replayrun.remove_delivered, "lost")),
+    Meant(
+        "a record twice, with `--exactly-once`",
+        f.in_run(replayrun.repeat_delivered, "repeated", exactly_once=True),
+    ),
+    Meant("a record is 1 ms early", f.in_run(replayrun.deliver_early, "early")),
+    Meant(
+        "a record is late, with `--late-ms`", f.in_run(replayrun.deliver_late, "late", late_ms=999)
+    ),
+    Meant("a record stands behind later ones", f.reorder_delivered),
+    Meant(
+        "a cancelled message is there",
+        f.in_run(replayrun.deliver_cancelled, "cancelled but delivered"),
+    ),
+    Meant("a dead letter is there", f.in_run(replayrun.deliver_dead, "dead and delivered")),
+    Meant("a record has a cancel row's id", f.deliver_cancel_row),
+    Meant("a record is another topic's", f.wrong_topic),
+    Meant("a record has another value", f.altered("topic", "value", b"x", "altered")),
+    Meant("another key", f.altered("topic", "key", b"x", "altered")),
+    Meant("another header", f.altered("topic", "headers", [("n", b"x")], "altered")),
+    Meant("another due time", f.altered("topic", "due", -1, "altered")),
+    Meant("another time of acceptance", f.altered("topic", "created", 1, "altered")),
+]
+RECEIPTS = [
+    Fault("of another run, of a group of that name", f.other_receipts(OTHER_KEY, "lab")),
+    Fault("of another group", f.other_receipts(OTHER_KEY, "another")),
+    Fault("cut off: the producer was killed", f.torn_receipts, PROVEN),
+    Fault("given twice", f.doubled_receipts, PROVEN),
+    Fault("one has an id that was not given out", f.forged_receipt),
+    Fault("one is of other content", f.altered_receipt),
+    Fault("one is behind the end of all journals", f.promise_unknown),
+    Fault("a log file in their place", f.not_receipts),
+    Fault("a dump in their place", f.dump_as_receipts, *KAFKA),
+]
+DUMPS = [
+    Fault(
+        "all forgotten",
+        f.forgotten("orders.dump", "dead.dump", subject="topic orders"),
+        IN_PART,
+        KAFKA_RUN,
+    ),
+    Fault(
+        "that of the dead letters forgotten",
+        f.forgotten("dead.dump", subject="topic *dead*"),
+        IN_PART,
+        KAFKA_RUN,
+    ),
+    Fault("one of another topic", f.other_topic_dump, IN_PART, KAFKA_RUN),
+    Fault("given twice", f.doubled_dump, PROVEN, KAFKA_RUN),
+    Fault("cut", f.harmed("orders.dump", f.cut_most, "truncated"), *KAFKA),
+    Fault("a record is missing", f.in_dump(f.remove_record, "lost"), *KAFKA),
+    Fault("a record twice", f.in_dump(f.add_copy, "repeated"), PROVEN, KAFKA_RUN),
+    Fault("another value", f.in_dump(f.set_field("value", b"x"), "altered"), *KAFKA),
+    Fault("another key", f.in_dump(f.set_field("key", b"x"), "altered"), *KAFKA),
+    Fault("another due time in the header", f.another_due, *KAFKA),
+]
+DIRECTORIES = [
+    Fault("one peer's is not given", f.leave_out, IN_PART),
+    Fault("an empty one, too", f.empty_directory),
+    Fault("another group's, too", f.other_group),
+    Meant("one peer's is an older copy, by right", f.older_copy, PROVEN),
+]
+FAULTS = {
+    "journal segments": JOURNALS,
+    "slot files": SLOT_FILES,
+    "archive": ARCHIVE,
+    "state store": STATE_STORES,
+    "embedded topics": TOPICS,
+    "receipts": RECEIPTS,
+    "dumps of Kafka's topics": DUMPS,
+    "directories": DIRECTORIES,
+}
+
+
+def one(faults: list[Fault], text: str) -> Fault:
+    return next(fault for fault in faults if fault.text == text)
+
+
+TOGETHER = [
+    one(JOURNALS, "a byte of an entry is flipped"),
+    one(JOURNALS, "a row has another value"),
+    one(SLOT_FILES, "a byte is flipped"),
+    one(SLOT_FILES, "a row lies in the next second's"),
+    one(ARCHIVE, "two have each other's second as name"),
+    one(TOPICS, "a record is missing"),
+    one(TOPICS, "a cancelled message is there"),
+    one(TOPICS, "a dead letter is there"),
+    one(RECEIPTS, "of another run, of a group of that name"),
+    one(DIRECTORIES, "an empty one, too"),
+]
+"""Ten that are planted two at a time, too."""
+BY_SPARK = [
+    TOGETHER[0],
+    TOGETHER[5],
+    TOGETHER[8],
+    one(DUMPS, "all forgotten"),
+    one(DUMPS, "that of the dead letters forgotten"),
+]
