@@ -119,6 +119,11 @@ def _brokers(value: str) -> str:
     help="Write report.json and report.html to this directory.",
 )
 @click.option(
+    "--tables",
+    metavar="DIR",
+    help="Add verdict, findings and counts to this directory, as Parquet files by day.",
+)
+@click.option(
     "--problems",
     type=click.IntRange(min=1, max=1_000_000),
     default=1_000,
@@ -157,6 +162,7 @@ def command(
     late_ms: int | None,
     exactly_once: bool,
     report: Path | None,
+    tables: str | None,
     problems: int,
     master: str,
     driver_memory: str,
@@ -186,8 +192,8 @@ def command(
         raise click.UsageError("--topic is of --kafka, which is not given")
     if not follow and (run_for is not None or state is not None):
         raise click.UsageError("--for and --state belong to --follow")
-    if follow and (dumps or receipts or report):
-        raise click.UsageError("--dump, --receipts and --report are not for --follow")
+    if follow and (dumps or receipts or report or tables):
+        raise click.UsageError("--dump, --receipts, --report and --tables are not for --follow")
     if follow and kafka is not None and not topics:
         raise click.UsageError("--follow with --kafka needs each --topic")
     _check_spark(started=not master)
@@ -232,7 +238,10 @@ def command(
     layout = replace(layout, dead_letter_topic=dead_letter_topic)
     if report is not None:
         report.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    verdict = _prove(layout, options, delivered, master, driver_memory, more)
+    if tables and "://" not in tables:  # or it is what Spark has another file system for
+        Path(tables).mkdir(parents=True, exist_ok=True)
+        tables = Path(tables).resolve().as_uri()
+    verdict = _prove(layout, options, delivered, tables or "", master, driver_memory, more)
     if report is not None:
         for path in write_report(verdict, report, layout.made_ms):
             click.echo(f"wrote {path}", err=True)
@@ -247,6 +256,7 @@ def _prove(
     layout: Layout,
     options: Options,
     kafka: KafkaTopics | None,
+    tables: str,
     master: str,
     driver_memory: str,
     more: dict[str, str],
@@ -258,7 +268,8 @@ def _prove(
         with session(master, driver_memory=driver_memory, more=more) as spark:
             progress.watch(spark.sparkContext.statusTracker())
             try:
-                return prove(spark, layout, options, kafka=kafka, progress=progress.phase)
+                told = progress.phase
+                return prove(spark, layout, options, kafka=kafka, progress=told, tables=tables)
             except Exception as error:
                 failure = None if kafka is None else kafka.failure(error)
                 if failure is None:

@@ -33,15 +33,17 @@ from .facts.summary import FileSummary
 from .judging import validators
 from .judging.context import Context, Options, make_context
 from .judging.judge import judge
+from .judging.tally import TALLIED
 from .problems import Problem
 from .reading.files import Layout
 from .reading.plan import tasks
-from .report.verdict import Lateness, Verdict
+from .report.tables import Tables
+from .report.verdict import GroupCounts, Lateness, Verdict
 
 BUCKETS_MAX = 2_000
 """Time buckets in a verdict; with more, they are made wider."""
 TOPICS_MAX = 200
-"""Topics whose lateness is told; those with the most messages."""
+"""Topics that are told of; those that lost most, or have the most messages."""
 _ARROW_BYTES = 64 << 20
 _FACTS_A_TASK = 4 << 20
 
@@ -70,11 +72,13 @@ def prove(
     *,
     kafka: Elsewhere | None = None,
     progress: Progress | None = None,
+    tables: str = "",
 ) -> Verdict:
-    """Errors: those of Spark, and of ``kafka``."""
+    """``tables``: where it is written as Parquet, too (``report/tables.py``); empty: nowhere.
+    Errors: those of Spark, and of ``kafka``."""
     proof = _Proof(spark, layout, options or Options(), progress or (lambda _: None))
     try:
-        return proof.run(kafka)
+        return proof.run(kafka, tables)
     finally:
         proof.close()
 
@@ -86,13 +90,13 @@ class _Proof:
         self._spark = spark
         self._layout = layout
         self._options = options
-        self._progress = progress
+        self._told = progress
         self._terms = Terms(layout.group, layout.key, layout.dead_letter_topic)
         self._kept: list[DataFrame] = []
         self._settings: dict[str, str | None] = {}
         self._began = time.monotonic()
 
-    def run(self, kafka: Elsewhere | None) -> Verdict:
+    def run(self, kafka: Elsewhere | None, tables: str) -> Verdict:
         self._progress("reading the files")
         scanned, told, chunks = self._scan(kafka)
         read = None if kafka is None else kafka.found
@@ -107,7 +111,9 @@ class _Proof:
         listed = self._listed(found, said.own(), by_kind)
         interval = sums.interval(self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
-        return Verdict(
+        tallies = validators.tallies(judged, interval)
+        by_topic, by_bucket = _counts(tallies, context, late=self._options.late_ms is not None)
+        verdict = Verdict(
             said.reasons(),
             said.open_points(),
             said.counts(),
@@ -132,9 +138,23 @@ class _Proof:
                 "pyspark": pyspark.__version__,
                 "pyarrow": pa.__version__,
             },
+            by_topic,
+            by_bucket,
         )
+        if tables:
+            self._progress("writing the tables")
+            counts = validators.tallies(judged, self._options.interval_ms)
+            to = Tables(tables, self._layout.made_ms)
+            to.write(counts, context.topics, verdict, self._layout.group)
+        return verdict
+
+    def _progress(self, phase: str) -> None:
+        """Tell what is done now, in Spark's page, too."""
+        self._told(phase)
+        self._spark.sparkContext.setJobDescription(f"slotwheel replay: {phase}")
 
     def close(self) -> None:
+        self._spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type] # Java's null
         for frame in self._kept:
             frame.unpersist()
         for name, value in self._settings.items():
@@ -234,6 +254,28 @@ def fair_shares(numbers: Mapping[str, int], limit: int) -> dict[str, int]:
         if share > 0:
             shares[kind] = share
     return shares
+
+
+def _counts(
+    tallies: DataFrame, context: Context, *, late: bool
+) -> tuple[list[GroupCounts], list[GroupCounts]]:
+    """By topic, of those that lost most or have the most messages, and by time."""
+    topics = validators.tallied_by(tallies, "topic")
+    some = topics.orderBy(f.desc("lost"), f.desc("accepted"), "topic").limit(TOPICS_MAX)
+    rows = some.unionAll(validators.tallied_by(tallies, "bucket_ms")).collect()
+    names = [name for name in TALLIED if late or name != "late"]
+    found = [
+        GroupCounts(
+            context.topic_name(int(row.topic, 16)) if row.topic else "",
+            -1 if row.bucket_ms is None else row.bucket_ms,
+            {name: row[name] for name in names},
+        )
+        for row in rows
+    ]
+    by_topic = [one for one in found if one.topic]
+    by_topic.sort(key=lambda one: (-one.counts["lost"], -one.counts["accepted"], one.topic))
+    by_bucket = sorted((one for one in found if not one.topic), key=lambda one: one.bucket_ms)
+    return by_topic, by_bucket
 
 
 def _lateness(frame: DataFrame, context: Context) -> list[Lateness]:

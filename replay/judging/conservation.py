@@ -50,21 +50,20 @@ def judge_conservation(board: Board, found: Found) -> None:
     unseen = open_ & ~damaged & (no_topic | no_peers | (not reach.dead_letters))
     lost = open_ & ~damaged & ~unseen
 
-    found.count("accepted", accepted.sum())
-    found.count("delivered", (accepted & there).sum())
-    found.count("dead", buried.sum())
-    found.count("cancelled", taken_back.sum())
-    found.count("pending", pending.sum())
-    found.count("undecided", damaged.sum() + unseen.sum())
+    found.count_each("accepted", accepted)
+    found.count_each("delivered", accepted & there)
+    found.count_each("dead", buried)
+    found.count_each("cancelled", taken_back)
+    found.count_each("pending", pending)
+    found.count_each("undecided", damaged | unseen)
     found.count("not given:peers", (unseen & no_peers).sum())
     found.count("not given:dead letters", (unseen & ~no_topic & ~no_peers).sum())
     topics, numbers = np.unique(board.topic[unseen & no_topic], return_counts=True)
     for topic, number in zip(topics.tolist(), numbers.tolist(), strict=True):
         found.count(f"not given:topic:{topic:08x}", number)
-    found.count("lost", lost.sum())
+    found.count_each("lost", lost)
     found.count("in doubt", (messages & ~board.committed).sum())
-    overdue = pending & (board.due < board.context.made_ms)
-    found.count("overdue", overdue.sum())
+    found.count_each("overdue", pending & (board.due < board.context.made_ms))
     found.count(UNREAD_KNOWN, (within(board.context.unread, board.offset) & board.known).sum())
 
     numbers = np.flatnonzero(lost)
@@ -138,9 +137,10 @@ def _arrivals(
     cancelled: Mask,
 ) -> None:
     """How often, and whether at all."""
-    again = np.flatnonzero(accepted & ((n_arrived > 1) | (n_dead > 1)))
-    times = np.maximum(n_arrived, n_dead)[again]
-    found.count("repeated", int((times - 1).sum()))
+    most = np.maximum(n_arrived, n_dead)
+    again = np.flatnonzero(accepted & (most > 1))
+    times = most[again]
+    found.count_each("repeated", np.where(accepted, np.maximum(most - 1, 0), 0))
     found.tell(board, CONSERVATION, "repeated", again, lambda at: f"arrived {times[at]} times")
     wrong = np.flatnonzero(accepted & cancelled & (n_arrived > 0))
     found.tell(

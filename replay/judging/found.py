@@ -1,29 +1,41 @@
-"""What judging a range of offsets gives: counts, problems up to a limit, and lateness."""
+"""What judging a range of offsets gives: counts, and problems up to a limit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...wheel.schema import Int64s
 from ..problems import Problem
 from .board import Board
+from .tally import EMPTY, Tally
 
 
 @dataclass(slots=True)
 class Found:
-    """``strange``: messages (numbers on the board) that arrived and should not have."""
+    """``strange``: messages (numbers on the board) that arrived and should not have. ``counted``:
+    by a name in ``TALLIED``, how often each message counts, shape (messages,)."""
 
     counts: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     problem_counts: dict[str, int] = field(default_factory=dict)
     strange: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    counted: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    tally: Tally = EMPTY
+    """The same by topic and time bucket."""
 
     def count(self, name: str, number: int) -> None:
         if number:
             self.counts[name] = self.counts.get(name, 0) + int(number)
+
+    def count_each(self, name: str, often: npt.NDArray[Any]) -> None:
+        """Count messages of the whole board, by topic and time bucket, too."""
+        self.count(name, int(often.sum()))
+        self.counted[name] = often
 
     def tell(
         self,

@@ -8,6 +8,8 @@ What it finds it adds up, so that little leaves, which says what it is:
     problems   ``name``: a kind of problem; ``count``: how many there are, listed or not
     problem    ``name``: its kind; ``text``: a ``Problem`` as JSON
     span       ``bucket_ms``, ``max_ms``: a task's first and last time bucket; ``count``: of them
+    tally      ``count``: of ``text``, a class of messages, by ``name``, the CRC of a topic, and
+               ``bucket_ms``
     late       one bar: ``late_ms``, ``count``, ``max_ms``; by ``name``, the CRC of a topic, by
                ``bucket_ms``, or of all messages
 """
@@ -25,11 +27,13 @@ from ..facts.fact import Facts, travelled
 from .agreement import judge_agreement
 from .board import Board
 from .conservation import judge_conservation
-from .context import Context
+from .context import Context, Options
 from .found import Found
 from .lateness import Bars, Histogram, total
 from .order import judge_order
 from .punctuality import judge_punctuality
+from .tally import EMPTY, TALLIED, tally
+from .tally import total as add_up
 
 JUDGED = (
     "what string, name string, bucket_ms bigint, late_ms bigint, count bigint, max_ms bigint,"
@@ -45,6 +49,8 @@ JUDGED_ARROW = pa.schema(
 )
 _BARS_MAX = 1 << 18
 """Bars that may wait to be added up."""
+_GROUPS_MAX = 1 << 16
+"""Pairs of topic and time bucket, likewise."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -61,12 +67,15 @@ def judge_range(facts: Facts, context: Context) -> tuple[Found, Histogram]:
     judge_conservation(board, found)
     judge_agreement(board, found)
     judge_order(board, found)
-    return found, judge_punctuality(board, found)
+    bars = judge_punctuality(board, found)
+    interval = context.options.interval_ms
+    found.tally = tally(board.topic, board.due, interval, found.counted)
+    return found, bars
 
 
 def _judging(context: Context) -> Callable[[Batches], Batches]:
     def judge_batches(batches: Batches) -> Batches:
-        sums = Sums(context.options.problems_max)
+        sums = Sums(context.options)
         for parts in _ranges(batches):
             yield from sums.add(*judge_range(np.concatenate(parts), context))
         yield from sums.rows()
@@ -94,17 +103,21 @@ class Sums:
     """What one task has found so far. Problems leave at once, of each kind as many as can be listed
     in the end, the lowest offsets first; sums leave when all is judged."""
 
-    def __init__(self, problems_max: int) -> None:
-        self._problems_max = problems_max
+    def __init__(self, options: Options) -> None:
+        self._problems_max = options.problems_max
         self._counts: Counter[str] = Counter()
         self._problems: Counter[str] = Counter()
         self._told: Counter[str] = Counter()
         self._bars: list[Histogram] = []
         self._n_bars = 0
+        self._tally = EMPTY
 
     def add(self, found: Found, bars: Histogram) -> Iterator[pa.RecordBatch]:
         self._counts.update(found.counts)
         self._problems.update(found.problem_counts)
+        self._tally = add_up([self._tally, found.tally])
+        if len(self._tally) > _GROUPS_MAX:
+            yield from self._tallied()
         self._bars.append(bars)
         self._n_bars += len(bars)
         if self._n_bars > _BARS_MAX:
@@ -128,6 +141,7 @@ class Sums:
             names = list(sums)
             counts = [sums[name] for name in names]
             yield _batch(len(names), what=[what] * len(names), name=names, count=counts)
+        yield from self._tallied()
         if not self._bars:
             return
         bars = total(self._bars)
@@ -139,6 +153,20 @@ class Sums:
         yield _late(bars.whole)
         yield _late(bars.by_topic, name=topics)
         yield _late(bars.by_time, bucket_ms=bars.by_time.group)
+
+    def _tallied(self) -> Iterator[pa.RecordBatch]:
+        """What was counted since the last call."""
+        one, self._tally = self._tally, EMPTY
+        for at, name in enumerate(TALLIED):
+            some = np.flatnonzero(one.counts[:, at])
+            yield _batch(
+                len(some),
+                what=["tally"] * len(some),
+                name=[f"{crc:08x}" for crc in one.topic[some].tolist()],
+                bucket_ms=one.bucket_ms[some],
+                count=one.counts[some, at],
+                text=[name] * len(some),
+            )
 
 
 def _late(bars: Bars, **group: object) -> pa.RecordBatch:

@@ -40,14 +40,17 @@ def judge_punctuality(board: Board, found: Found) -> Histogram:
         late = there[lateness > limit]
         behind = lateness[lateness > limit]
         found.tell(board, PUNCTUALITY, "late", late, lambda at: f"arrived {behind[at]} ms late")
-        _overdue(board, found, limit, first_of=there)
+        too_late = np.zeros(board.n, np.bool_)
+        too_late[late] = True
+        too_late[_overdue(board, found, limit, first_of=there)] = True
+        found.count_each("late", too_late)
     interval = board.context.options.interval_ms
     topic = board.topic[there].astype(np.int64)
     return histogram(topic, due - due % interval, lateness)
 
 
-def _overdue(board: Board, found: Found, limit: int, first_of: Int64s) -> None:
-    """Held still, and later by now than is allowed."""
+def _overdue(board: Board, found: Found, limit: int, first_of: Int64s) -> Int64s:
+    """Held still, and later by now than is allowed; which ones."""
     arrived = np.zeros(board.n, np.bool_)
     arrived[first_of] = True
     waiting = board.committed & ~board.is_cancel & wanted(board) & ~arrived & ~board.claimed
@@ -57,3 +60,4 @@ def _overdue(board: Board, found: Found, limit: int, first_of: Int64s) -> None:
     found.tell(
         board, PUNCTUALITY, "late", late, lambda at: f"not sent yet, {over[late[at]]} ms overdue"
     )
+    return late

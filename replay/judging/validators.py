@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from ..problems import AGREEMENT, CONSERVATION, ORDER, PROBLEM_SCHEMA, PUNCTUALITY
+from .tally import TALLIED
 
 SUMS_SCHEMA = "what string, name string, count bigint, first bigint, last bigint"
 COUNTS_SCHEMA = "name string, count bigint"
@@ -72,12 +73,33 @@ def order(judged: DataFrame) -> DataFrame:
     return problems(judged).where(f.col("validator") == ORDER)
 
 
+def tallies(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
+    """How many messages of each class, by topic (the CRC of its name, hex) and time bucket, as wide
+    as that. ``topic``, ``bucket_ms``, and a column for each of ``TALLIED``."""
+    rows = judged.where("what = 'tally'").withColumn("bucket_ms", _bucket(interval_ms))
+    return rows.groupBy(f.col("name").alias("topic"), "bucket_ms").agg(
+        *(_summed(f.when(f.col("text") == name, f.col("count")), name) for name in TALLIED)
+    )
+
+
+def tallied_by(tallies: DataFrame, column: str) -> DataFrame:
+    """The same by one of the two columns alone; the other one is null."""
+    added = tallies.groupBy(column).agg(*(_summed(f.col(name), name) for name in TALLIED))
+    return added.select(
+        *(
+            f.col(name) if name == column else f.lit(None).cast(kind).alias(name)
+            for name, kind in (("topic", "string"), ("bucket_ms", "bigint"))
+        ),
+        *TALLIED,
+    )
+
+
 def lateness(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
     """Percentiles of all messages, by topic (the CRC of its name, hex), and by time bucket, as wide
     as that; what a row is not taken by is null. ``LATENESS_SCHEMA``."""
-    bucket = f.col("bucket_ms") - f.pmod(f.col("bucket_ms"), f.lit(interval_ms))
+    bucket = _bucket(interval_ms).alias("bucket_ms")
     bars = judged.where("what = 'late'").select(
-        f.col("name").alias("topic"), bucket.alias("bucket_ms"), "late_ms", "count", "max_ms"
+        f.col("name").alias("topic"), bucket, "late_ms", "count", "max_ms"
     )
     group = ["topic", "bucket_ms"]
     # What belongs together comes together once; nothing that follows moves it again.
@@ -114,3 +136,12 @@ def listed(problems: DataFrame, shares: Mapping[str, int]) -> DataFrame:
 
 def _sums(judged: DataFrame, what: str) -> DataFrame:
     return sums(judged).where(f.col("what") == what).select("name", "count")
+
+
+def _bucket(interval_ms: int) -> Column:
+    """The begin of a wider time bucket."""
+    return f.col("bucket_ms") - f.pmod(f.col("bucket_ms"), f.lit(interval_ms))
+
+
+def _summed(values: Column, name: str) -> Column:
+    return f.coalesce(f.sum(values), f.lit(0)).alias(name)

@@ -29,6 +29,17 @@ class Lateness:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupCounts:
+    """``counts``: accepted, the ``CLASSES``, overdue, repeated and, if it was asked for, late; of
+    the messages for a topic, or of those due in a time bucket (``bucket_ms``: its begin). Of the
+    two, what a group is not made by is empty or -1."""
+
+    topic: str
+    bucket_ms: int
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class PairAgreement:
     """Two peers: rows both hold, equal; and rows that differ or that one of them lacks."""
 
@@ -81,6 +92,11 @@ class Verdict:
     seconds: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    by_topic: Sequence[GroupCounts] = ()
+    """Those that lost most come first, then those with the most messages; not all if there are
+    many."""
+    by_bucket: Sequence[GroupCounts] = ()
+    """By time."""
 
     @property
     def outcome(self) -> Outcome:

@@ -24,6 +24,7 @@ MAY = {
     ("scan.py", "summaries"): "one value a file, and one a file and partition",
     ("proof.py", "__init__"): "sums: classes, kinds of problems, pairs of peers",
     ("proof.py", "_lateness"): "percentiles: at most 2,000 time buckets and 200 topics",
+    ("proof.py", "_counts"): "sums: at most 2,000 time buckets and 200 topics",
     ("proof.py", "_listed"): "problems, up to the limit",
     ("follow.py", "_take"): "what one micro-batch found, up to its limits",
 }
