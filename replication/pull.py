@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
-from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
+from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError, SyncFailed
 from ..wheel.protocol import encode_json
 from ..wheel.snapshot_request import SnapshotRequest
 from .exchange import connect, greet, translate, translated
@@ -217,9 +217,10 @@ class Fetch:
             self._done(self)
 
     def _end(self, error: Exception) -> None:
-        """What has come in stays for the next attempt, unless the room is needed or it is not."""
+        """What has come in stays for the next attempt, unless its room is needed, it is not, or
+        nobody knows whether it is on the disk."""
         self._sink.close()
-        if isinstance(error, (OSError, LookupError)):
+        if isinstance(error, (OSError, LookupError, SyncFailed)):
             for _ in self._sink.discard():
                 pass
 

@@ -1,8 +1,8 @@
 """This process's TCP connections to a peer, found from outside of Flight and shut.
 
 Flight offers no way to end a write that TCP has taken half of: a cancelled call still waits until
-the rest is taken, which a machine without power never does. Linux tells which sockets there are,
-and those that were not there before belong to whoever has just connected.
+the rest is taken, which a machine without power never does. Linux tells which sockets there are.
+Of those that lead to a peer, the ones nobody had before belong to whoever has just connected.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ Remote = frozenset[tuple[str, int]]
 """(host, port) as the kernel tells it."""
 
 _connecting: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+_known: defaultdict[str, set[int]] = defaultdict(set)
+"""The sockets that led to an address when the last one connected to it."""
 
 
 @contextlib.contextmanager
 def connecting(address: str) -> Iterator[set[int]]:
     """Whoever connects to ``address`` does it in here, one at a time. What is given is filled at
-    the end: with the sockets that lead there and did not at the beginning, for ``shut``."""
+    the end: with the sockets that lead there and are nobody else's, for ``shut``."""
     mine: set[int] = set()
     with _connecting[address]:
-        remote = _resolved(address)
-        before = _leading_to(remote)
         yield mine
-        mine |= _leading_to(remote) - before
+        there = _leading_to(_resolved(address))
+        mine |= there - _known[address]
+        _known[address] = there
 
 
 def shut(numbers: Set[int]) -> None:

@@ -29,8 +29,6 @@ from .snapshot_header import damaged
 MAGIC = b"SWSNPREQ"
 VERSION = 1
 WHERE = "snapshot request"
-FILES_MAX = 1 << 20
-"""Of so many files it is told what is there; others are sent whole."""
 
 #  0          8         10         12    16      20         24
 #  +----------+---------+----------+-----+-------+----------+
@@ -76,7 +74,7 @@ class SnapshotRequest:
     held: Mapping[int, Held] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        held = sorted(self.held.items())[:FILES_MAX]
+        held = sorted(self.held.items())
         tail = struct.pack("<II", len(held), 0)
         tail += b"".join(_FILE.pack(second, part.length, part.crc) for second, part in held)
         return struct.pack("<8sHHI", MAGIC, VERSION, 0, crc32c(tail)) + tail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 from slotwheel.replication import pull
 from slotwheel.replication.handshake import SNAPSHOT, Greeting
 from slotwheel.replication.pull import CHUNKS, HEADER, Fetch, Snapshots
-from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError
+from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, SyncFailed
 from slotwheel.wheel.snapshot_request import Held, SnapshotRequest
 from support.fakewheel import eventually
 from support.mailboxes import Events, Mailbox, free_addresses
@@ -169,6 +170,15 @@ def test_all_chunks_arrive_in_order_and_then_the_end(
     eventually(lambda: ("snapshot-sent", {"peer": "b", "bytes": source.nbytes}) in made.told)
 
 
+def test_a_request_may_name_very_many_files(rig: Callable[[Source], Rig]) -> None:
+    source = Source(1)
+    made, sink = rig(source), Sink()
+    sink.request = SnapshotRequest({second: Held(7, 8) for second in range(300_000)})
+    fetch = made.fetch(sink)
+    assert made.ended.wait(20)
+    assert (fetch.error, source.asked) == (None, [sink.request])
+
+
 def test_damage_on_the_sender_is_told_and_nothing_is_finished(
     rig: Callable[[Source], Rig],
 ) -> None:
@@ -183,14 +193,22 @@ def test_damage_on_the_sender_is_told_and_nothing_is_finished(
     eventually(lambda: made.events.alarmed("snapshot-failed", "damaged"))
 
 
-def test_a_sink_that_refuses_ends_it(rig: Callable[[Source], Rig]) -> None:
+@pytest.mark.parametrize(
+    "why",
+    [
+        LookupError("older than what is here"),
+        OSError(errno.ENOSPC, "no room"),
+        SyncFailed("nobody knows what is on the disk"),
+    ],
+)
+def test_a_sink_that_refuses_ends_it(rig: Callable[[Source], Rig], why: Exception) -> None:
     source = Source(1000)
     made, sink = rig(source), Sink()
-    sink.refuse = LookupError("older than what is here")
+    sink.refuse = why
     fetch = made.fetch(sink)
     assert made.ended.wait(20)
     assert fetch.error is sink.refuse
-    assert sink.calls[-2:] == ["close", "discard"]  # its room may be needed
+    assert sink.calls[-2:] == ["close", "discard"]
     assert source.closed.wait(10)
     assert source.read < 1000
 
@@ -249,6 +267,7 @@ def test_what_is_given_up_touches_nothing_more(rig: Callable[[Source], Rig]) -> 
     eventually(lambda: sink.received)
     fetch.abandon()
     count = len(sink.calls)
+    assert sink.calls[-1] == "close"
     assert source.closed.wait(10)
     time.sleep(0.3)
     assert len(sink.calls) == count
