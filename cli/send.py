@@ -29,7 +29,7 @@ from rich.progress import (
 
 from ..client import Client, Message
 from ..wheel.errors import InvalidMessage
-from ..wheel.schema import check_topic
+from ..wheel.schema import check_topic, is_reserved, reserved_header
 from .receipts import Printer
 from .shared import (
     check_due,
@@ -97,6 +97,8 @@ def command(
     """
     check_due(delay, at)
     check_topic(topic)
+    if wrong := [name for name, _ in headers if is_reserved(name)]:
+        raise reserved_header(wrong)
     if values and source is not None:
         raise click.UsageError("Give values as arguments or by --file, not both.")
     if not values and source is None and not lines_of_stdin():

@@ -51,6 +51,14 @@ def span(value: str | timedelta) -> timedelta:
         raise click.BadParameter(f"{value!r} is too long; the limit is {days}d") from None
 
 
+def positive_span(value: str | timedelta) -> timedelta:
+    """Option type: a time span, and not none at all."""
+    found = span(value)
+    if not found:
+        raise click.BadParameter(f"{value!r} is no time at all; write 500ms, 30s, 5m or 2h")
+    return found
+
+
 def moment(value: str | datetime) -> datetime:
     """Option type: ISO 8601 with a time zone, ``2026-11-20T18:00:00Z``."""
     if isinstance(value, datetime):
@@ -148,7 +156,7 @@ def node_options(function: F) -> F:
     """Where the node is, or the peers of its group are, and how long to wait for them."""
     timeout = click.option(
         "--timeout",
-        type=span,
+        type=positive_span,
         metavar="SPAN",
         default="30s",
         show_default=True,

@@ -23,7 +23,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ..wheel.errors import NodeUnreachable, NotMaster, SlotwheelError
+from ..wheel.errors import InvalidConfiguration, NodeUnreachable, NotMaster, SlotwheelError
+from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
 DOUBT_S = 1.0
 HINTS_MAX = 8
@@ -38,6 +39,20 @@ def split(given: str | Sequence[str]) -> tuple[str, ...]:
     texts = [given] if isinstance(given, str) else given
     parts = [part.strip() for text in texts for part in text.split(",")]
     return tuple(dict.fromkeys(filter(None, parts))) or ("",)
+
+
+def check_addresses(addresses: Sequence[str]) -> None:
+    """Errors: ``InvalidConfiguration`` for one that no node can have."""
+    for address in addresses:
+        try:
+            split_address(address)
+        except ValueError:
+            raise InvalidConfiguration(
+                "not the address of a node",
+                got=repr(address)[:200],
+                limit="host:port, [host]:port for IPv6",
+                remedy=f"Give host and port; without --listen a node is at {DEFAULT_ADDRESS}",
+            ) from None
 
 
 class Addresses:

@@ -40,7 +40,7 @@ from ..wheel.protocol import (
     STEP_DOWN_MAX_S,
 )
 from ..wheel.rows import Content, due_beyond_horizon, too_large
-from .addresses import Addresses, split
+from .addresses import Addresses, check_addresses, split
 from .asking import Asker
 from .columns import Sorted, conform, pieces, sort_messages, sort_rows
 from .link import Link, epoch_of_master
@@ -51,6 +51,7 @@ from .sender import Sender
 
 _log = logging.getLogger("slotwheel.client")
 
+TIMEOUT_MAX_S = 1e9
 _CANCELS_AT_ONCE = 10_000
 _AT_EXIT_S = 5.0
 _ROUND_TRIP_S = 1.0
@@ -75,7 +76,8 @@ class Client:
     - ``receipts``: a new file for what is stored: an Arrow stream with a row for each message, from
       which ``slotwheel replay`` proves delivery without believing the node. Not with ``acks="0"``.
 
-    Errors: ``InvalidMessage``; ``InvalidConfiguration``, ``OSError`` for ``receipts``.
+    Errors: ``InvalidMessage``; ``InvalidConfiguration``, also for an address without a port;
+    ``OSError`` for ``receipts``.
     """
 
     def __init__(
@@ -99,7 +101,15 @@ class Client:
                 limit='acks="all" or "1"',
                 remedy="Leave receipts or acks out",
             )
+        if not 0 < timeout_s <= TIMEOUT_MAX_S:
+            raise InvalidConfiguration(
+                "no usable timeout_s",
+                got=f"{timeout_s} s",
+                limit=f"more than 0 s, at most {TIMEOUT_MAX_S} s",
+                remedy="Give the seconds for which a message is tried; 30 is usual",
+            )
         self.addresses = split(address)
+        check_addresses(self.addresses)
         self.address = ",".join(self.addresses)
         self._timeout_s = timeout_s
         self._batch_rows = batch_rows

@@ -16,7 +16,7 @@ from typing import NamedTuple, SupportsIndex
 
 from ..wheel.errors import InvalidMessage
 from ..wheel.rows import Content, Header, due_before_1970, negative_partition
-from ..wheel.schema import check_topic
+from ..wheel.schema import check_topic, is_reserved, reserved_header
 
 Headers = Sequence[tuple[str, Content]] | Mapping[str, Content]
 Due = datetime | int | None
@@ -30,7 +30,8 @@ _LIMIT_MS = 1 << 62
 @dataclass(slots=True)
 class Message:
     """One message. ``due``: a datetime with a time zone, or ms since the epoch; ``delay``: a
-    timedelta, or seconds. ``headers``: pairs in order (a key may come twice), or a mapping."""
+    timedelta, or seconds. ``headers``: pairs in order (a key may come twice), or a mapping; names
+    that begin with ``slotwheel-`` are reserved."""
 
     topic: str
     value: Content = None
@@ -135,6 +136,8 @@ def flatten(message: Message, now_ms: int) -> Flat:
             headers.append((name, encoded))
     except (TypeError, ValueError, AttributeError):
         raise _not_a_message("headers", message.headers) from None
+    if wrong := [name for name, _ in headers if is_reserved(name)]:
+        raise reserved_header(wrong)
     return Flat(due_ms, message.topic, partition, key, value, headers, nbytes)
 
 

@@ -541,7 +541,8 @@ class Sender:
         limits = self.limits
         latest = limits.latest_due_ms(_now_ms())
         bad = bad_rows(rows, latest_due_ms=latest, message_bytes_max=limits.message_bytes)
-        return {**bad, error.row: error}
+        row, error.row = error.row, None  # its number in a batch that only we have seen
+        return {**bad, row: error}
 
     def _lost(self, link: LinkLike | None, error: SlotwheelError) -> None:
         with self._changed:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidMessage
 from ..wheel.rows import Header, bad_rows, from_columns
+from ..wheel.schema import is_reserved, reserved_header
 
 TOPIC = "slotwheel-topic"
 DUE_MS = "slotwheel-due-ms"
@@ -110,7 +111,12 @@ def take(
     bury()
     batch = from_columns(*zip(*rows, strict=True))
     latest = now_ms + config.horizon_ms
-    bad = bad_rows(batch, latest_due_ms=latest, message_bytes_max=config.message_bytes_max)
+    bad = bad_rows(
+        batch,
+        latest_due_ms=latest,
+        message_bytes_max=config.message_bytes_max,
+        reserved=True,  # the dead letters have them
+    )
     if bad:
         reasons |= bad
         bury()
@@ -131,6 +137,7 @@ def _row(timestamp_ms: int, key: bytes | None, value: bytes | None, headers: lis
     """Errors: ``InvalidMessage`` for headers that do not say one thing."""
     control: dict[str, bytes | None] = {}
     kept: list[Header] = []
+    reserved: list[str] = []
     for pair in headers:
         name = pair[0]
         if name in _CONTROL:
@@ -140,7 +147,11 @@ def _row(timestamp_ms: int, key: bytes | None, value: bytes | None, headers: lis
         else:
             if type(name) is not str or not name.isascii():
                 _check_text(name)
+            if is_reserved(name):
+                reserved.append(name)
             kept.append(pair)
+    if reserved:
+        raise reserved_header(reserved)
     topic = control.get(TOPIC)
     if topic is None:
         raise InvalidMessage(f"no header {TOPIC}", remedy="Name the target topic in it")

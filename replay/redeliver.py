@@ -33,7 +33,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..wheel.rows import from_numpy, take_rows
-from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, sizes, times
+from ..wheel.schema import (
+    HEADERS,
+    INPUT,
+    REDELIVERED_PREFIX,
+    RESERVED_PREFIX,
+    TIME,
+    Int64s,
+    reserved_headers,
+    sizes,
+    times,
+)
 from .bits import Bits
 from .facts.making import Mask, Terms
 from .problems import Problem
@@ -41,7 +51,7 @@ from .reading.events import Ended, MarkSeen, Rows
 from .reading.files import JOURNAL, File, Layout
 from .reading.read import read
 
-ID_HEADER = "slotwheel-redelivered-id"
+ID_HEADER = f"{REDELIVERED_PREFIX}id"
 """The id that the message had when it was sent first."""
 DAMAGE_SHOWN = 20
 TOPICS_SHOWN = 100
@@ -152,7 +162,7 @@ class Redelivery:
         changed = {
             "due": from_numpy(np.full(count, due_ms, np.int64), TIME),
             "topic": pa.repeat(pa.scalar(topic, pa.utf8()), count),
-            "headers": with_header(rows.column("headers"), ID_HEADER, ids),
+            "headers": with_header(as_before(rows.column("headers")), ID_HEADER, ids),
         }
         columns = [changed.get(name, rows.column(name)) for name in INPUT.names]
         return pa.RecordBatch.from_arrays(columns, schema=INPUT)
@@ -290,6 +300,25 @@ class _Picked:
         if not mask.any():
             return None
         return _Picked(self.rows.filter(pa.array(mask)), self.doubt[mask])
+
+
+def as_before(headers: pa.Array) -> pa.Array:
+    """A headers column whose reserved names tell that they are of an earlier delivery: those of a
+    dead letter, for one."""
+    if not reserved_headers(headers):
+        return headers
+    flat = headers.flatten()
+    names = flat.field(0)
+    ours = pc.and_not(
+        pc.starts_with(names, RESERVED_PREFIX), pc.starts_with(names, REDELIVERED_PREFIX)
+    )
+    renamed = pc.replace_substring(names, RESERVED_PREFIX, REDELIVERED_PREFIX, max_replacements=1)
+    items = pa.StructArray.from_arrays(
+        [pc.if_else(ours, renamed, names), flat.field(1)], fields=list(HEADERS.value_type)
+    )
+    ends = np.cumsum(np.asarray(pc.list_value_length(headers), dtype=np.int32), dtype=np.int32)
+    borders = from_numpy(np.concatenate([np.zeros(1, np.int32), ends]), pa.int32())
+    return pa.ListArray.from_arrays(borders, items, type=HEADERS)
 
 
 def with_header(headers: pa.Array, name: str, values: list[str]) -> pa.Array:

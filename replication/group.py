@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Self
 
 from ..wheel.errors import InvalidConfiguration
+from ..wheel.protocol import split_address
 from .timing import Timing
 
 PEERS_MAX = 7
@@ -109,20 +110,6 @@ class Group:
             return ()
         survived = count - self.majority
         return (f"{count} peers survive as many failures as {count - 1} would ({survived})",)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[host]:port``. Errors: ``ValueError``."""
-    host, colon, port = address.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    host = host[1:-1] if bracketed else host
-    if not colon or not host or (":" in host) != bracketed or not host.isprintable():
-        raise ValueError("no host")
-    if " " in host or "/" in host or "," in host or not (port.isascii() and port.isdigit()):
-        raise ValueError("no port")
-    if not 0 < int(port) < 65536:
-        raise ValueError("no such port")
-    return host, int(port)
 
 
 def _check_node_id(node_id: str) -> None:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 from pathlib import Path
 
-from .group import split_address
+from ..wheel.protocol import split_address
 
 Remote = frozenset[tuple[str, int]]
 """(host, port) as the kernel tells it."""

@@ -150,6 +150,20 @@ class AppendCommand:
         return cls(producer, acks)
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[host]:port``. Errors: ``ValueError``."""
+    host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not colon or not host or (":" in host) != bracketed or not host.isprintable():
+        raise ValueError("no host")
+    if " " in host or "/" in host or "," in host or not (port.isascii() and port.isdigit()):
+        raise ValueError("no port")
+    if not 0 < int(port) < 65536:
+        raise ValueError("no such port")
+    return host, int(port)
+
+
 def encode_sequence(sequence: int) -> bytes:
     return _SEQUENCE.pack(sequence)
 

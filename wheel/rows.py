@@ -30,6 +30,8 @@ from .schema import (
     bounds,
     check_topic,
     distinct,
+    reserved_header,
+    reserved_headers,
     sizes,
     times,
 )
@@ -147,12 +149,16 @@ def _few_nulls(rows: int) -> pa.Array:
 
 
 def bad_rows(
-    batch: pa.RecordBatch, *, latest_due_ms: int | None, message_bytes_max: int
+    batch: pa.RecordBatch,
+    *,
+    latest_due_ms: int | None,
+    message_bytes_max: int,
+    reserved: bool = False,
 ) -> dict[int, InvalidMessage]:
     """Every row that no wheel would take, with its error (``row`` unset); empty when all are good.
 
     ``batch`` has the schema ``INPUT`` and is valid Arrow data. ``latest_due_ms`` None: the horizon
-    is not known, and not checked.
+    is not known, and not checked. ``reserved``: see ``schema.check_input``.
     """
     bad: dict[int, InvalidMessage] = {}
     due = times(batch, "due")
@@ -175,6 +181,8 @@ def bad_rows(
         negative = np.asarray(pc.fill_null(pc.less(partitions, 0), False))
         for row in np.flatnonzero(negative).tolist():
             bad.setdefault(row, negative_partition(partitions[row].as_py()))
+    for row, names in ({} if reserved else reserved_headers(batch.column("headers"))).items():
+        bad.setdefault(row, reserved_header(names))
     if batch.nbytes > message_bytes_max:
         lengths = sizes(batch)
         for row in np.flatnonzero(lengths > message_bytes_max).tolist():
@@ -185,8 +193,8 @@ def bad_rows(
 def due_beyond_horizon(due_ms: int, latest_ms: int) -> InvalidMessage:
     return InvalidMessage(
         "due beyond the horizon",
-        got=f"{due_ms} ms",
-        limit=f"{latest_ms} ms ({(due_ms - latest_ms) / 1000:.3f} s less)",
+        got=f"{due_ms} ms ({(due_ms - latest_ms) / 1000:.3f} s too far ahead)",
+        limit=f"{latest_ms} ms",
         remedy="Send it later, or run the node with more --slots",
     )
 

@@ -55,6 +55,11 @@ FEW_ROWS = 64
 """Up to here the calls cost more than the rows. Most of Arrow's give the interpreter away and have
 to win it back: with many threads at work that is two context switches each, for microseconds."""
 
+RESERVED_PREFIX = "slotwheel-"
+"""Names of headers that begin so are slotwheel's own: who reads a record believes what they say."""
+REDELIVERED_PREFIX = "slotwheel-redelivered-"
+"""But for these, which say of a message that is sent again what it was before."""
+
 DUE_MIN_MS = 0
 """Due times before 1970 are a caller's mistake in the unit or the sign, not a delay."""
 
@@ -111,8 +116,51 @@ def sizes(batch: pa.RecordBatch) -> Int64s:
     return total
 
 
-def check_input(batch: pa.RecordBatch, config: WheelConfig, now_ms: int) -> pa.RecordBatch:
+def is_reserved(header: str) -> bool:
+    """Whether a message from outside may not have a header of this name."""
+    return header.startswith(RESERVED_PREFIX) and not header.startswith(REDELIVERED_PREFIX)
+
+
+def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
+    """The rows of a headers column that have reserved names, and which; mostly none."""
+    if len(headers.values) == 0:
+        return {}
+    names = headers.flatten().field(0)
+    if len(names) <= FEW_ROWS:
+        wrong = [number for number, name in enumerate(names.to_pylist()) if is_reserved(name)]
+    else:
+        ours = pc.starts_with(names, RESERVED_PREFIX)
+        if not ours.true_count:
+            return {}
+        ours = pc.and_not(ours, pc.starts_with(names, REDELIVERED_PREFIX))
+        wrong = np.flatnonzero(np.asarray(ours)).tolist()
+    if not wrong:
+        return {}
+    ends = np.cumsum(np.asarray(pc.list_value_length(headers), dtype=np.int64))
+    found: dict[int, list[str]] = {}
+    for number in wrong:
+        row = int(np.searchsorted(ends, number, side="right"))
+        found.setdefault(row, []).append(names[number].as_py())
+    return found
+
+
+def reserved_header(names: Sequence[str], row: int | None = None) -> InvalidMessage:
+    """The error for a message with these headers."""
+    return InvalidMessage(
+        f"reserved header name{'s' * (len(names) > 1)}",
+        got=", ".join(names)[:300],
+        limit=f"names that do not begin with '{RESERVED_PREFIX}'",
+        remedy="Leave it out, also when a delivered message is sent again: slotwheel adds its own",
+        row=row,
+    )
+
+
+def check_input(
+    batch: pa.RecordBatch, config: WheelConfig, now_ms: int, *, reserved: bool = False
+) -> pa.RecordBatch:
     """Check a batch from outside, and return it with exactly the ``INPUT`` schema.
+
+    ``reserved``: headers may have reserved names, for these rows are ours, or were taken before.
 
     Everything that a kernel could later trip over is checked here, first of all the buffers
     themselves (``validate(full=True)``: a bad offset in one crashes the process). Columns may come
@@ -159,6 +207,10 @@ def check_input(batch: pa.RecordBatch, config: WheelConfig, now_ms: int) -> pa.R
                 row=error.row,
             ) from None
     _check_partition(batch)
+    wrong = {} if reserved else reserved_headers(batch.column("headers"))
+    if wrong:
+        row = min(wrong)
+        raise reserved_header(wrong[row], row)
     if nbytes > config.message_bytes_max:
         _check_sizes(batch, config)
     return batch

@@ -257,7 +257,8 @@ class Wheel:
                 remedy="Go on reading behind source_position",
             )
         producer = SOURCE_PRODUCER | partition
-        return self._append(check_input(rows, self.config, now_ms), now_ms, producer, last)
+        checked = check_input(rows, self.config, now_ms, reserved=True)  # of dead letters
+        return self._append(checked, now_ms, producer, last)
 
     def source_position(self, partition: int) -> int:
         """The last source offset taken from a partition of the delay topic, -1 if none."""
@@ -291,7 +292,7 @@ class Wheel:
             message_id,
             due_ms,
             lambda rows, at: self._queue_rows(rows, now_ms, at),
-            lambda rows: check_input(rows, self.config, now_ms),
+            lambda rows: check_input(rows, self.config, now_ms, reserved=True),
             timeout_s,
         )
 

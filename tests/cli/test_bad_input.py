@@ -23,8 +23,10 @@ import pytest
 from pyarrow import flight
 
 from slotwheel import Client, Message
+from slotwheel.cli import main
 from slotwheel.client.errors import (
     InvalidBatch,
+    InvalidConfiguration,
     InvalidMessage,
     NodeUnreachable,
     Overloaded,
@@ -40,6 +42,7 @@ from slotwheel.wheel.protocol import (
     encode_sequence,
 )
 from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.schema import HEADERS
 from support.nodeprocess import NodeProcess, json_lines, run_cli
 
 MIB = 1 << 20
@@ -90,6 +93,10 @@ AT_THE_NODE = {
         *("invalid-message", "message too large", "10241 bytes", "10240 bytes", "reference"),
         "x" * 10_241,
     ),
+    "a header of slotwheel's own": Case(
+        ("send", "t", "x", *SOON, "--header", "a=b", "--header", "slotwheel-id=x"),
+        *("invalid-message", "reserved header name", "slotwheel-id", "slotwheel-", "Leave it out"),
+    ),
     "reschedule: not an id": Case(
         ("reschedule", "nonsense", *SOON), "unknown-id", "id", "nonsense", "", "id"
     ),
@@ -129,6 +136,39 @@ def test_for_people_it_is_one_line(node: NodeProcess) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: illegal topic name; got 'no/topic'; limit 1 to 249 of")
     assert done.stderr.count("\n") == 1
+
+
+def test_what_only_the_node_knows_is_told_of_the_message_and_not_of_a_row(
+    node: NodeProcess,
+) -> None:
+    done = run_cli("send", "t", "x", "--delay", "2h", "--node", node.address)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: message 1: due beyond the horizon; got "), done.stderr
+    assert "row" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "nowhere:", ":7200", "a:7200,b", "h:0", "h:65536", "http://h:1", ""]
+)
+def test_an_address_that_no_node_can_have(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["send", "t", "x", *SOON, "--node", address]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: not the address of a node; got '")
+    assert "host:port" in told
+    with pytest.raises(InvalidConfiguration, match="not the address of a node"):
+        Client(address)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+def test_a_client_that_would_try_for_no_time(timeout_s: float) -> None:
+    with pytest.raises(InvalidConfiguration, match="no usable timeout_s"):
+        Client("127.0.0.1:9", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("command", ["send t x --delay 1s", "status", "cancel x", "step-down"])
+def test_a_timeout_of_nothing(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([*command.split(), "--timeout", "0s"]) == 2
+    assert "'0s' is no time at all" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("id_", ["nonsense", "", FOREIGN_ID, "default.1.1.00000000"])
@@ -260,6 +300,16 @@ CLIENT: dict[str, tuple[Callable[[Client], Any], type[SlotwheelError], str]] = {
     "no time zone": (
         lambda c: c.send_table(table(due=[datetime(2030, 1, 1)])),
         *(InvalidBatch, "time zone"),
+    ),
+    "a header of our own": (
+        lambda c: c.send("t", b"", delay=1, headers={"slotwheel-due-ms": b"1"}).result(),
+        *(InvalidMessage, "got slotwheel-due-ms"),
+    ),
+    "a header of our own in a table": (
+        lambda c: c.send_table(
+            table(headers=pa.array([[("slotwheel-created-ms", b"1")]], HEADERS))
+        ).result(),
+        *(InvalidMessage, "got slotwheel-created-ms"),
     ),
     "not an id": (lambda c: c.cancel("nonsense"), UnknownId, "nonsense"),
 }

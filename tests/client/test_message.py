@@ -79,6 +79,8 @@ BAD = [
     Message("t", b"v", key=b"k" * 500, headers=[("h", b"v" * 500)], delay=1),
     Message("t", b"v", delay=7202),
 ]
+RESERVED = Message("t", b"v", headers={"mine": "1", "slotwheel-id": "x"}, delay=1)
+BAD.insert(0, RESERVED)
 LIMITS = Limits(message_bytes=1000, horizon_ms=7_200_000)
 
 
@@ -105,6 +107,18 @@ def test_all_bad() -> None:
     found = sort_messages(BAD, NOW, LIMITS)
     assert found.rows is None
     assert sorted(found.errors) == list(range(len(BAD)))
+
+
+def test_a_reserved_header_is_named() -> None:
+    for error in (sort_messages([RESERVED], NOW, LIMITS).errors[0], raised_by(RESERVED)):
+        assert "reserved header name; got slotwheel-id; limit" in str(error)
+        assert "Leave it out" in str(error)
+
+
+def raised_by(message: Message) -> InvalidMessage:
+    with pytest.raises(InvalidMessage) as caught:
+        flatten(message, NOW)
+    return caught.value
 
 
 def test_content_is_kept_byte_for_byte() -> None:

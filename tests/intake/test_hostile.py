@@ -123,6 +123,13 @@ def test_zero_rows(server: FlightIntake) -> None:
     assert answer_to(server, good(1).slice(0, 0)) == "invalid-batch"
 
 
+def test_a_header_that_only_slotwheel_may_add(server: FlightIntake, wheel: FakeWheel) -> None:
+    headers: list[list[tuple[str, bytes | None]]] = [[("slotwheel-id", b"made up")]]
+    batch = from_columns([now_ms()], ["t"], [None], [None], [b"v"], headers)
+    assert answer_to(server, batch) == "invalid-message"
+    assert wheel.values() == []
+
+
 WRONG_SCHEMAS = [
     {"a": pa.array([1])},
     {"due": pa.array([1]), "topic": pa.array(["t"])},

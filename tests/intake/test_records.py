@@ -29,7 +29,7 @@ def records(
 def rows(found: Records) -> list[dict[str, Any]]:
     """The rows, after the wheel's own check, with ``due`` in ms and headers as pairs."""
     taken = take(found, "delays/3", CONFIG, NOW)
-    batch = check_input(taken.rows, CONFIG, NOW)
+    batch = check_input(taken.rows, CONFIG, NOW, reserved=True)
     result = []
     for row, due in zip(batch.to_pylist(), times(batch, "due").tolist(), strict=True):
         headers = [(pair["key"], pair["value"]) for pair in row["headers"]]
@@ -60,7 +60,7 @@ def test_other_headers_are_kept_as_they_came() -> None:
     others: list[Header] = [
         ("a", b"1"),
         ("a", None),
-        ("slotwheel-id", b"x"),
+        ("slotwheel-redelivered-id", b"x"),
         ("", b""),
         ("ü", b"\xff"),
     ]
@@ -103,6 +103,12 @@ BAD: list[tuple[list[Header], str]] = [
     ([TOPIC, DUE, ("slotwheel-partition", b"2147483648")], "no such partition"),
     ([TOPIC, DUE, ("slotwheel-partition", b"one")], "unreadable header slotwheel-partition"),
     ([TOPIC, DUE, ("\ud800", b"")], "a header key that is not UTF-8"),
+    ([TOPIC, DUE, ("slotwheel-id", b"x")], "reserved header name; got slotwheel-id; limit"),
+    (
+        [("slotwheel-id", b"x"), TOPIC, DUE, ("slotwheel-dead-reason", None)],
+        "reserved header names; got slotwheel-id, slotwheel-dead-reason; limit",
+    ),
+    ([TOPIC, DUE, ("slotwheel-due", b"5")], "reserved header name; got slotwheel-due; limit"),
 ]
 
 
@@ -156,7 +162,7 @@ def test_a_great_many_headers_block_nobody() -> None:
     empty: list[Header] = [("", None)] * 20_000
     for headers in ([TOPIC, DUE, *empty], empty):
         found = take(records(headers), "delays/3", config, NOW)
-        batch = check_input(found.rows, config, NOW)
+        batch = check_input(found.rows, config, NOW, reserved=True)
         assert (batch.num_rows, found.dead) == (1, 1)
         said = {one["key"] for one in batch.column("headers")[0].as_py()}
         assert {"slotwheel-dead-reason", "slotwheel-dead-headers-bytes"} <= said

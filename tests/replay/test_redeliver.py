@@ -20,7 +20,7 @@ from slotwheel.replay.bits import Bits
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.reading.layout import Wanted, find
-from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, with_header
+from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, as_before, with_header
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.rows import header_column
 from slotwheel.wheel.scan import walk
@@ -264,6 +264,17 @@ HEADERS = st.lists(
     min_size=1,
     max_size=8,
 )
+
+
+def test_headers_of_an_earlier_delivery_say_that_they_are() -> None:
+    own = ("a", b"1")
+    dead: list[tuple[str, bytes | None]] = [own, ("slotwheel-dead-reason", b"why"), ("b", None)]
+    again: list[tuple[str, bytes | None]] = [("slotwheel-redelivered-id", b"x"), own]
+    column = header_column([[own], dead, [], again])
+    wanted = [dead[0], ("slotwheel-redelivered-dead-reason", b"why"), dead[2]]
+    assert as_before(column).equals(header_column([[own], wanted, [], again]))
+    assert as_before(column.slice(1, 2)).equals(header_column([wanted, []]))
+    assert as_before(column.slice(2)).equals(header_column([[], again]))
 
 
 @given(HEADERS, st.data())

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from slotwheel.replication.group import PEERS_MAX, Group, split_address
+from slotwheel.replication.group import PEERS_MAX, Group
 from slotwheel.wheel.errors import InvalidConfiguration
+from slotwheel.wheel.protocol import split_address
 
 THREE = {"a": "10.0.0.1:7200", "b": "10.0.0.2:7200", "c": "10.0.0.3:7200"}
 

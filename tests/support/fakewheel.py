@@ -145,7 +145,7 @@ class FakeWheel:
     ) -> Future[Receipt]:
         if not self.has_room.is_set():
             raise Overloaded("the tail is full")
-        rows = check_input(rows, self.config, now_ms)
+        rows = check_input(rows, self.config, now_ms, reserved=True)
         if self.before_append:
             self.before_append(rows)
         with self._lock:

@@ -18,7 +18,16 @@ from hypothesis import strategies as st
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.schema import HEADER, HEADERS, INPUT, TIME, check_input, check_topic, sizes
+from slotwheel.wheel.schema import (
+    HEADER,
+    HEADERS,
+    INPUT,
+    TIME,
+    check_input,
+    check_topic,
+    reserved_headers,
+    sizes,
+)
 
 NOW = 1_900_000_000_000
 CONFIG = WheelConfig(batch_rows_max=10, batch_bytes_max=5_000, message_bytes_max=1_000, slots=60)
@@ -192,6 +201,24 @@ def test_an_illegal_topic(topic: str) -> None:
 @pytest.mark.parametrize("topic", ["a", "a" * 249, "A.b_c-9", "...", "a.b"])
 def test_a_legal_topic(topic: str) -> None:
     check_topic(topic)
+
+
+@pytest.mark.parametrize("extra", [0, 100], ids=["few", "many"])
+@pytest.mark.parametrize("start", [0, 1])
+def test_reserved_header_names(extra: int, start: int) -> None:
+    """``extra``: rows before, so that it is found by column as well as by row."""
+    fine = [("slotwheel", b"1"), ("Slotwheel-id", None), ("slotwheel-redelivered-id", b"2")]
+    pairs = [fine] * (extra + 1) + [[], [*fine, ("slotwheel-id", b"x"), ("slotwheel-", b"")], fine]
+    rows = len(pairs)
+    none = [None] * rows
+    batch = from_columns([NOW] * rows, ["t"] * rows, none, none, [b"v"] * rows, pairs).slice(start)
+    wrong = extra + 2 - start
+    assert reserved_headers(batch.column("headers")) == {wrong: ["slotwheel-id", "slotwheel-"]}
+    with pytest.raises(InvalidMessage, match=r"got slotwheel-id, slotwheel-; .*Leave") as one:
+        check_input(batch, WheelConfig(), NOW)
+    assert one.value.row == wrong
+    assert check_input(batch, WheelConfig(), NOW, reserved=True).num_rows == batch.num_rows
+    assert check_input(batch.slice(0, wrong), WheelConfig(), NOW).num_rows == wrong
 
 
 def test_a_null_where_none_may_be() -> None:
