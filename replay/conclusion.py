@@ -224,8 +224,8 @@ class Conclusion:
             )
         if counts.get("newer"):
             notes.append(
-                f"{counts['newer']:,} records arrived of messages that were accepted after the"
-                " directories were looked at: they are not judged"
+                f"{counts['newer']:,} records and receipts are of messages that were accepted after"
+                " the directories were looked at: they are not judged"
             )
         notes += self._limits()
         if counts.get("in doubt"):

@@ -8,6 +8,8 @@ Rules
 - Rows stay where they are. To the driver come one summary a file, sums, and problems up to a limit;
   the verdict says when there were more.
 - What the scan gives is kept on the executors' disks: it is read twice, and the files only once.
+- What was delivered is listed and read when all journals have been: of a node that runs, the topics
+  then hold whatever the marks that were read speak of.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from .judging.context import Context, Options, make_context
 from .judging.judge import judge
 from .judging.tally import TALLIED
 from .problems import Problem
-from .reading.files import Layout
+from .reading.files import TOPIC, Layout
+from .reading.layout import with_topics
 from .reading.plan import tasks
 from .report.tables import Tables
 from .report.verdict import GroupCounts, Lateness, Verdict
@@ -182,18 +185,30 @@ class _Proof:
         # stage before planning the next costs more than it saves.
         self._set("spark.sql.adaptive.enabled", "false")
         self._set("spark.sql.shuffle.partitions", cores)
-        planned = tasks(self._layout.files, cores)
-        scanned = self._keep(scan(tasks_frame(self._spark, planned), self._terms))
-        told, chunks = summaries(scanned)
-        if kafka is None:
-            return scanned, told, chunks
-        self._progress("reading what was delivered to Kafka")
-        records = kafka.records(self._spark, self._topics(told))
-        if records is None:
-            return scanned, told, chunks
-        elsewhere = self._keep(scan_records(records, self._terms, len(self._layout.files)))
-        also_told, more = summaries(elsewhere)
-        return scanned.union(elsewhere), told + also_told, chunks + more
+        scanned, told, chunks = self._take(self._files(cores, topics=False))
+        self._progress("reading what was delivered")
+        self._layout = with_topics(self._layout)
+        sources = []
+        if self._layout.of(TOPIC):
+            sources.append(self._files(cores, topics=True))
+        records = None if kafka is None else kafka.records(self._spark, self._topics(told))
+        if records is not None:
+            sources.append(scan_records(records, self._terms, len(self._layout.files)))
+        for source in sources:
+            more = self._take(source)
+            scanned = scanned.union(more[0])
+            told += more[1]
+            chunks += more[2]
+        return scanned, told, chunks
+
+    def _files(self, cores: int, *, topics: bool) -> DataFrame:
+        files = [file for file in self._layout.files if (file.kind == TOPIC) == topics]
+        return scan(tasks_frame(self._spark, tasks(files, cores)), self._terms)
+
+    def _take(self, frame: DataFrame) -> tuple[DataFrame, list[FileSummary], list[OrderChunk]]:
+        """Reads all of it, once."""
+        kept = self._keep(frame)
+        return kept, *summaries(kept)
 
     def _topics(self, told: Iterable[FileSummary]) -> set[str] | None:
         if any(summary.topics_omitted for summary in told):

@@ -173,6 +173,7 @@ class OneFile:
     def _ended(self, event: Ended) -> None:
         summary = self.summary
         summary.damaged, summary.note = event.damaged, event.note or summary.note
+        summary.gone = event.gone or (event.file.archived and not self.file.archived)
         summary.entries = event.entries
         summary.first_index, summary.last_index = event.first_index, event.last_index
         summary.last_epoch = event.last_epoch

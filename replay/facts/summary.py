@@ -66,6 +66,8 @@ class FileSummary:
     """TOPIC, DUMP: CRCs of the topics that it has records of, of whomever; up to ``TOPICS_MAX``."""
     problems: dict[str, int] = field(default_factory=dict)
     """How many problems of each kind were found in it; not all of them need be described."""
+    gone: bool = False
+    """SLOT: it was a live one, and is not any more: a node that runs was done with it meanwhile."""
     note: str = ""
     """Anything else worth a line, for a person."""
 

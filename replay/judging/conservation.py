@@ -30,6 +30,9 @@ they were sent. How many partitions the topic had then is not known any more."""
 
 def judge_conservation(board: Board, found: Found) -> None:
     messages = board.known & ~board.is_cancel & wanted(board)
+    newer = messages & _newer_promises(board)
+    found.count("newer", newer.sum())
+    messages &= ~newer
     accepted = messages & board.committed
     arrived, dead = board.arrivals(Seen.DELIVERED), board.arrivals(Seen.DEAD)
     n_arrived, n_dead = board.count(arrived), board.count(dead)
@@ -91,6 +94,13 @@ def judge_conservation(board: Board, found: Found) -> None:
 def wanted(board: Board) -> Mask:
     """Messages due in the time that is judged."""
     return board.context.options.judges(board.due)
+
+
+def _newer_promises(board: Board) -> Mask:
+    """Receipts of what a node that runs accepted after its journal was read."""
+    received = board.facts["at"][np.maximum(board.receipt, 0)]
+    mask: Mask = board.behind_the_log & ~board.in_journals & (board.receipt >= 0)
+    return mask & (received >= board.context.made_ms)
 
 
 def _cancelled(board: Board) -> Mask:

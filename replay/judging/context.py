@@ -67,7 +67,7 @@ class PeerView:
     proven: int
     """Offsets below were committed."""
     damaged_seconds: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Whose slot files cannot be read; ascending."""
+    """Whose slot files cannot be read, or were taken away meanwhile; ascending."""
 
     def has_journal(self, offset: Int64s) -> Mask:
         return within(self.journal, offset)
@@ -219,7 +219,7 @@ def _peer(
         if file.peer != number or file.kind != SLOT or file.archived:
             continue
         summary = summaries.get(file.number)
-        if summary is None or summary.damaged:
+        if summary is None or summary.damaged or summary.gone:
             damaged.append(file.second)
     return PeerView(
         peer.name,

@@ -78,6 +78,8 @@ class Ended:
     """Where the first entry begins, of whatever kind."""
     next_offset: int = -1
     """Where the last one ends."""
+    gone: bool = False
+    """It was taken away meanwhile, by right."""
 
 
 Event = Rows | MarkSeen | ConfigSeen | Problem | Ended

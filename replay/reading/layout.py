@@ -264,6 +264,17 @@ class _Search:
         return not (root / SLOT_DIRECTORY / f"{second}{SUFFIX}").exists()
 
 
+def with_topics(layout: Layout) -> Layout:
+    """The layout with segments of embedded topics that have been begun since it was made."""
+    known = {file.path for file in layout.files}
+    files = list(layout.files)
+    for number, peer in enumerate(layout.peers):
+        for file in _topics(Path(peer.root), number, peer.name):
+            if file.path not in known:
+                files.append(replace(file, number=len(files)))
+    return replace(layout, files=files)
+
+
 def short_names(roots: Sequence[Path]) -> list[str]:
     """The last parts of each path, as many as it takes to tell them apart."""
     for parts in range(1, 20):

@@ -58,7 +58,7 @@ def read(file: File) -> Iterator[Event]:
         else:
             return
     if file.kind in (JOURNAL, SLOT):
-        yield Ended(file, "gone meanwhile")
+        yield Ended(file, "gone meanwhile", gone=True)
         return
     yield damage(file, "missing", -1, "a file", "none")
     yield Ended(file, damaged=True)

@@ -169,6 +169,11 @@ def test_what_arrives_from_behind_the_end_of_the_log() -> None:
         running = context(log_end=1_000, made_ms=now)
         found, _ = judged(running, known, arrived(4), behind)
         assert (kinds(found), found.counts["newer"]) == ({}, 1)
+    promise = fact(Seen.RECEIPT, 1_000, created=-1, at=DUE + 1_500)
+    found, _ = judged(whole, known, arrived(4), promise)
+    assert kinds(found) == {"lost": 1}
+    found, _ = judged(replace(whole, made_ms=DUE + 1_500), known, arrived(4), promise)
+    assert (kinds(found), found.counts["newer"]) == ({}, 1)
     found, _ = judged(whole, known, arrived(4), fact(Seen.SLOT, 1_000))
     assert kinds(found) == {"extra row": 1}
 
