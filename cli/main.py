@@ -38,6 +38,7 @@ COMMANDS = {
     "step-down": "step_down",
     "inspect": "inspect",
     "verify": "verify",
+    "repair": "repair",
     "replay": "replay",
     "demo": "demo",
     "demo-peers": "demo_peers",

@@ -14,18 +14,23 @@ messages themselves:
 The metadata is a FlatBuffer whose root is Arrow's ``Message``; its fourth field is the length of
 the body. The bytes are the same as of ``RecordBatch.serialize``, block by block.
 
+In a slot file each block is *sealed*: its body is eight bytes longer, in which its own checksum
+stands. No Arrow reader looks there. So what is sound of a damaged file can be told block by block.
+
 Source: "Encapsulated message format" and ``Message.fbs`` in the Arrow columnar format.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+from crc32c import crc32c
 
+from .files import Bytes
 from .rows import without_slack
 
 _PREFIX = struct.Struct("<Ii")
@@ -34,6 +39,14 @@ _VTABLE = struct.Struct("<i")
 _FIELD = struct.Struct("<H")
 _LENGTH = struct.Struct("<q")
 _CONTINUATION = 0xFFFFFFFF
+# +-------+----------------------------+
+# | magic | crc                        |
+# | SWBK  | u32, CRC-32C of all before |
+# +-------+----------------------------+
+_SEAL = struct.Struct("<4sI")
+_SEAL_MAGIC = b"SWBK"
+MARKER = b"\xff\xff\xff\xff"
+assert _SEAL.size == 8  # or what follows in the file would not be aligned
 _BODY_LENGTH_AT = 4 + 2 * 3
 """In the vtable: behind its own two lengths and the three fields before."""
 _OVERHEAD_BYTES = 4096
@@ -69,13 +82,56 @@ def _write(sink: Any, table: pa.Table) -> None:
 
 def message_end(data: memoryview, start: int) -> int:
     """Where the encapsulated message that begins at ``start`` ends."""
+    return _end_and_length(data, start)[0]
+
+
+def _end_and_length(data: memoryview, start: int) -> tuple[int, int]:
+    """Where a message ends, and where the length of its body stands; 0: it has none."""
     marker, metadata_bytes = _PREFIX.unpack_from(data, start)
     assert marker == _CONTINUATION, "not an Arrow IPC message"
     metadata = start + _PREFIX.size
     root = metadata + _OFFSET.unpack_from(data, metadata)[0]
     vtable = root - _VTABLE.unpack_from(data, root)[0]
-    body = 0
+    field = 0
     if _FIELD.unpack_from(data, vtable)[0] > _BODY_LENGTH_AT:
         field = _FIELD.unpack_from(data, vtable + _BODY_LENGTH_AT)[0]
-        body = _LENGTH.unpack_from(data, root + field)[0] if field else 0
-    return int(metadata + metadata_bytes + body)
+    body = _LENGTH.unpack_from(data, root + field)[0] if field else 0
+    return int(metadata + metadata_bytes + body), root + field if field else 0
+
+
+def seal(block: Bytes) -> tuple[memoryview, bytes]:
+    """A block of ``encode_blocks`` with its longer length, written in place where that is possible,
+    and what stands behind it in a slot file."""
+    view = memoryview(block)
+    if view.readonly:
+        view = memoryview(bytearray(view))
+    _, length_at = _end_and_length(view, 0)
+    assert length_at, "a block without rows"
+    [length] = _LENGTH.unpack_from(view, length_at)
+    _LENGTH.pack_into(view, length_at, length + _SEAL.size)
+    return view, _SEAL.pack(_SEAL_MAGIC, crc32c(view))
+
+
+def sound_end(data: memoryview, start: int) -> int | None:
+    """Where the sealed block that begins at ``start`` ends; None when there is none, or it is not
+    what was written. ``data`` may be anything."""
+    try:
+        end = message_end(data, start)
+        seal_at = end - _SEAL.size
+        if not start < seal_at or end > len(data):
+            return None
+        magic, crc = _SEAL.unpack_from(data, seal_at)
+    except (struct.error, AssertionError, OverflowError):
+        return None
+    return end if magic == _SEAL_MAGIC and crc32c(data[start:seal_at]) == crc else None
+
+
+def sound_blocks(data: memoryview) -> Iterator[tuple[int, int]]:
+    """Beginning and end of each sound block in the bytes of a slot file, whatever else is there."""
+    whole = bytes(data)
+    at = whole.find(MARKER)
+    while at >= 0:
+        end = sound_end(data, at) if at % 8 == 0 else None
+        if end is not None:
+            yield at, end
+        at = whole.find(MARKER, at + 1 if end is None else end)

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 from crc32c import crc32c
 
+from .blocks import seal
 from .errors import Damaged, UnsupportedVersion
 from .files import Bytes, Files
 from .handles import HandleCache
@@ -72,10 +73,10 @@ class SlotFiles:
 
         Not durable and not committed when it returns.
         """
-        parts: list[memoryview] = [memoryview(block)]
+        parts: list[Bytes] = [*seal(block)]
         if info is None:
             info = SlotInfo(0, 0, 0, -1, 0)
-            parts.insert(0, memoryview(SCHEMA_MESSAGE))
+            parts.insert(0, SCHEMA_MESSAGE)
         crc = info.crc
         for part in parts:
             crc = crc32c(part, crc)

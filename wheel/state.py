@@ -20,7 +20,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import lmdb
@@ -79,6 +79,19 @@ class SlotInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """What a repair could not read of a damaged slot file, and nobody else had."""
+
+    second: int
+    rows: int
+    """How many rows were lost, cancel rows too."""
+    cancels: int
+    """How many of them were cancel rows: their messages are delivered."""
+    kept: str = ""
+    """Where the damaged file lies in the data directory; empty: on another peer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """One entry of a producer, as far as a duplicate needs to be answered."""
 
@@ -123,6 +136,8 @@ class Update:
     voter: bool | None = None
     group_key: bytes | None = None
     incoming: bool | None = None
+    losses: Sequence[Loss] = ()
+    """Added to those that are known."""
     replace: bool = False
 
 
@@ -140,6 +155,8 @@ class Stored:
     """This store may vote: it took part in the founding, or saw its own admission committed."""
     incoming: bool = False
     """The state is that of a received snapshot, whose files are perhaps not in place yet."""
+    losses: list[Loss] = field(default_factory=list)
+    """Rows that were accepted, and that a repair gave up. For good: a verifier tells of them."""
     group_key: bytes = b""
     """With peers: the group's key, from the moment that it is committed here. The checkpoint learns
     it only with the first spill, and a directory must know its group before."""
@@ -182,6 +199,17 @@ def decode_checkpoint(data: bytes, where: str) -> Checkpoint:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(where, 0, expected="a checkpoint", found=str(error)) from None
+
+
+def encode_losses(losses: Sequence[Loss]) -> bytes:
+    return json.dumps([asdict(one) for one in losses], sort_keys=True).encode()
+
+
+def decode_losses(data: bytes, where: str) -> list[Loss]:
+    try:
+        return [Loss(**one) for one in json.loads(data)]
+    except (ValueError, TypeError) as error:
+        raise Damaged(where, 0, expected="losses of repairs", found=str(error)) from None
 
 
 def encode_slot(info: SlotInfo) -> bytes:
@@ -283,6 +311,7 @@ class LmdbState:
             stored.voter = self._get(txn, b"voter", b"0") == b"1"
             stored.group_key = self._get(txn, b"group_key", b"")
             stored.incoming = self._get(txn, b"incoming", b"0") == b"1"
+            stored.losses = decode_losses(self._get(txn, b"losses", b"[]"), self.path)
             raw = self._get(txn, b"checkpoint", b"")
             if raw:
                 stored.checkpoint = decode_checkpoint(raw, self.path)
@@ -325,6 +354,9 @@ class LmdbState:
                 put(b"group_key", update.group_key, self._meta)
             if update.incoming is not None:
                 put(b"incoming", b"1" if update.incoming else b"0", self._meta)
+            if update.losses:
+                before = decode_losses(self._get(txn, b"losses", b"[]"), self.path)
+                put(b"losses", encode_losses([*before, *update.losses]), self._meta)
             if update.replace:
                 txn.drop(self._slots, delete=False)
                 txn.drop(self._producers, delete=False)

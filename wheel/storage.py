@@ -18,7 +18,7 @@ import bisect
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +28,15 @@ from .config import TICK_MS, WheelConfig
 from .errors import Damaged
 from .files import Files
 from .mark import Marks
+from .mend import complete, stage, switch
 from .reader import ReadPoint, cancelled_in
 from .schema import times
-from .slotfile import SLOT_DIRECTORY, SlotFiles, missing
+from .slotfile import SLOT_DIRECTORY, SlotFiles, missing, path_of
 from .spill import Ahead, blocks, in_turn
-from .state import Checkpoint, Sent, SlotInfo, StateStore, Update
+from .state import Checkpoint, Loss, Sent, SlotInfo, StateStore, Update
 from .tail import Piece, Tail
 
+_NOTHING = SlotInfo(0, 0, 0, -1, 0)
 _SYNC_ONE_BY_ONE_MAX = 256
 """Up to so many files are synced one by one; more by one syncfs, which is faster for many but
 stalls the journal's own syncs for some milliseconds."""
@@ -87,7 +89,7 @@ class Storage:
 
     def recover(self, slots: Mapping[int, SlotInfo], spilled: int) -> list[str]:
         """Make the files what the catalog says. Returns what had to be mended, one line each."""
-        mended = []
+        mended = complete(self._files, slots)
         for second, info in slots.items():
             cut = self.slot_files.cut(second, info)
             if cut:
@@ -321,6 +323,31 @@ class Storage:
         for second in covered:
             self.slot_files.remove(second)
         return len(covered)
+
+    def replace(
+        self, second: int, blocks: Sequence[pa.RecordBatch], update: Update, losses: Sequence[Loss]
+    ) -> None:
+        """Put a file of ``blocks`` in the place of a damaged one; without any, the slot is gone.
+        The caller sees to it that nobody spills or cleans. ``update``: what else is committed.
+
+        Errors: ``OSError``: nothing has changed. ``SyncFailed``.
+        """
+        if blocks:
+            fresh = stage(self._files, second, blocks)
+            update = replace(update, slots={second: fresh}, losses=losses)
+        else:
+            update = replace(update, slots_deleted=[second], losses=losses)
+        switch(self._files, self._state, second, update)
+        self.slot_files.handles.forget(path_of(second))
+        with self._lock:
+            before = self.catalog.pop(second)
+            self.catalog.update(update.slots)
+            self._seconds = sorted(self.catalog)
+            after = self.catalog.get(second, _NOTHING)
+            self.file_rows += after.rows - before.rows
+            self.file_bytes += after.length - before.length
+            self.damaged.pop(second, None)
+            self.replacements += 1
 
     def close(self) -> None:
         self.slot_files.close()

@@ -24,6 +24,7 @@ from .config import TICK_MS
 from .errors import Damaged, SlotwheelError, UnsupportedVersion
 from .files import Files
 from .findings import Checked
+from .mend import is_whole, mended_path
 from .schema import ROW, times
 from .slotfile import SLOT_DIRECTORY, check_schema, path_of, second_of
 from .state import STATE_DIRECTORY, SlotInfo, Stored
@@ -48,6 +49,13 @@ def verify_state(stored: Stored) -> Checked:
         )
     if stored.store_id == b"" and (stored.slots or checkpoint.index):
         item.fault(0, "a store id", "none")
+    for loss in stored.losses:
+        kept = f"; the damaged file is kept as {loss.kept}" if loss.kept else ""
+        item.note(
+            0,
+            f"every row of slot {loss.second}",
+            f"a repair that lost {loss.rows} of them, {loss.cancels} of these cancel rows{kept}",
+        )
     rows = sum(info.rows for info in stored.slots.values())
     cancels = sum(info.cancels for info in stored.slots.values())
     if not rows <= checkpoint.rows <= checkpoint.next_offset:
@@ -87,6 +95,9 @@ def verify_slots(files: Files, load: Load) -> Iterator[Checked]:
                 continue
             if now != info:
                 item = verify_slot(files, second, now)
+            elif is_whole(files, mended_path(second), info):
+                item = verify_slot(files, second, info, mended_path(second))
+                item.note(0, path, "a repair that was interrupted; completed when a node opens it")
         yield item
     yield from _unknown_files(files, load)
     if not stored.incoming and files.list(INCOMING):

@@ -1,0 +1,115 @@
+"""``slotwheel repair``: what can be had of damaged slot files, and, when told so, delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..wheel.errors import DirectoryInUse
+from ..wheel.files import DirectoryLock, OsFiles
+from ..wheel.salvage import Salvage, repair, salvage
+from ..wheel.slotfile import path_of
+from ..wheel.state import LmdbState
+from .directory import load_state, reading, running_process
+from .shared import json_option, print_json
+
+
+@click.command("repair", short_help="Deliver what can be had of damaged slot files.")
+@click.argument(
+    "directory",
+    type=click.Path(path_type=Path),
+    envvar="SLOTWHEEL_DATA",
+    metavar="DIR",
+)
+@click.option("--yes", is_flag=True, help="Do it. Without, only say what would be done.")
+@json_option
+def command(directory: Path, yes: bool, as_json: bool) -> None:
+    """Replace each damaged slot file of the data directory DIR by what can be had of it.
+
+    The node must be stopped. Without --yes nothing is changed: it says what is sound of each
+    damaged file, what the journal still has, and what is lost, by id as far as ids can be read.
+    With --yes the rows that are left take the place of the damaged file, which is kept in
+    damaged/; a node that is started then delivers them. What is lost stays on record: `verify` and
+    `replay` tell of it.
+
+    Exit code 1 if rows are lost.
+    """
+    with reading(directory) as files:  # refuses what is no data directory
+        process = running_process(directory)
+        if process is not None:
+            raise DirectoryInUse(
+                "a node is running on the data directory",
+                got=f"{directory} (process {process})",
+                remedy="Stop it first",
+            )
+        found = [] if yes else salvage(files, load_state(directory))
+    kept: list[str] = [""] * len(found)
+    if yes:
+        done = _repair(directory)
+        found, kept = [one for one, _ in done], [path for _, path in done]
+    if as_json:
+        print_json({"directory": str(directory), "repaired": yes, "slots": _fields(found, kept)})
+    else:
+        _print(found, kept, yes=yes)
+    if any(one.lost for one in found):
+        click.get_current_context().exit(1)
+
+
+def _repair(directory: Path) -> list[tuple[Salvage, str]]:
+    lock = DirectoryLock(directory)
+    try:
+        files, state = OsFiles(directory), LmdbState(directory)
+        try:
+            return repair(files, state)
+        finally:
+            state.close()
+            files.close()
+    finally:
+        lock.release()
+
+
+def _fields(found: Sequence[Salvage], kept: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "path": path_of(one.second),
+            "found": one.found,
+            "rows": one.info.rows,
+            "sound": one.sound.num_rows,
+            "from_journal": one.journal.num_rows,
+            "lost": one.lost,
+            "lost_cancels": one.lost_cancels,
+            "at_most": one.at_most,
+            "lost_ids": one.lost_ids,
+            "kept": path or None,
+        }
+        for one, path in zip(found, kept, strict=True)
+    ]
+
+
+def _print(found: Sequence[Salvage], kept: Sequence[str], *, yes: bool) -> None:
+    for one, path in zip(found, kept, strict=True):
+        click.echo(one.found)
+        click.echo(
+            f"  {one.info.rows} rows by the catalog, the highest offset {one.info.highest}:"
+            f" {one.sound.num_rows} in sound blocks, {one.journal.num_rows} more in the journal,"
+            f" {'at most ' if one.at_most else ''}{one.lost} lost"
+        )
+        if one.lost_cancels:
+            click.echo(f"  {one.lost_cancels} of these cancel messages, which are delivered")
+        for text in one.lost_ids:
+            click.echo(f"  lost: {text}")
+        unknown = one.lost - one.lost_cancels - len(one.lost_ids)
+        if unknown > 0:
+            click.echo(f"  lost: {unknown} messages whose ids cannot be read any more")
+        if path:
+            click.echo(f"  the damaged file is kept as {path}")
+    lost = sum(one.lost for one in found)
+    if not found:
+        click.echo("no slot file is damaged")
+    elif yes:
+        click.echo(f"{len(found)} slot files repaired, {lost} rows lost")
+    else:
+        click.echo(f"{len(found)} slot files are damaged, {lost} rows would be lost; --yes repairs")

@@ -1,0 +1,167 @@
+"""``slotwheel repair``: what is sound is delivered, what is lost is named and stays on record."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwheel.wheel.blocks import sound_blocks
+from slotwheel.wheel.config import TICK_MS
+from slotwheel.wheel.slotfile import path_of
+from support.datadirs import START_MS, SinkNode, messages, verify
+from support.nodeprocess import command_line, environment, run_cli
+from support.wheels import keys_of
+
+SECOND = (START_MS + 60_000) // TICK_MS
+PATH = path_of(SECOND)
+
+
+def filled(root: Path, *, retain: bool = False) -> list[str]:
+    """Three blocks of ten rows in one slot file, and a sound slot file behind it; the ids. The
+    journal has dropped all of it, unless it is kept."""
+    node = SinkNode(root, segment_bytes=1_000, retain_bytes=1 << 30 if retain else 0)
+    ids: list[str] = []
+    for block in range(3):
+        ids += node.append(messages([SECOND * TICK_MS + 7 * n + block for n in range(10)]))
+        node.append(messages([(SECOND + 5) * TICK_MS + block]))
+        node.spill()
+    node.deliver(START_MS + 10)
+    node.append(messages([(SECOND + 9) * TICK_MS]))
+    node.spill()
+    node.close()
+    return ids
+
+
+def damage(root: Path, *positions: int) -> None:
+    data = bytearray((root / PATH).read_bytes())
+    for at in positions:
+        data[at] ^= 0x40
+    (root / PATH).write_bytes(data)
+
+
+def blocks_of(root: Path) -> list[tuple[int, int]]:
+    return list(sound_blocks(memoryview((root / PATH).read_bytes())))
+
+
+def repaired(root: Path, *options: str) -> dict[str, Any]:
+    done = run_cli("repair", root, "--json", *options)
+    assert done.stderr == "", done.stderr
+    fields: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (1 if any(one["lost"] for one in fields["slots"]) else 0)
+    return fields
+
+
+def delivered(root: Path) -> list[tuple[int, int]]:
+    """(due, offset) of all that a node delivers that is started on the directory."""
+    node = SinkNode(root)
+    found: list[tuple[int, int]] = []
+    node.now = (SECOND + 20) * TICK_MS
+    while (chunk := node.wheel.next_chunk(node.now)) is not None:
+        found += keys_of(chunk.rows)
+        answers = node.sink.deliver(chunk.rows)
+        node.wheel.answer(chunk, answers.codes == 0)
+    assert node.wheel.status().pending == 0
+    node.close()
+    return found
+
+
+def place(id_: str) -> tuple[int, int]:
+    _, due, offset, _ = id_.rsplit(".", 3)
+    return int(due), int(offset)
+
+
+def test_what_no_damage_touched_is_delivered_and_the_rest_is_named(tmp_path: Path) -> None:
+    ids = filled(tmp_path)
+    (start, end), (next_start, _) = blocks_of(tmp_path)[1:]
+    assert end == next_start
+    damage(tmp_path, end - 60)
+    before = (tmp_path / PATH).read_bytes()
+    [said] = repaired(tmp_path)["slots"]
+    assert (said["rows"], said["sound"], said["from_journal"], said["lost"]) == (30, 20, 0, 10)
+    assert said["lost_ids"] == ids[10:20]
+    assert (tmp_path / PATH).read_bytes() == before, "without --yes nothing is changed"
+    assert verify(tmp_path)["invalid"] == 1
+    text = run_cli("repair", tmp_path).stdout
+    assert all(f"lost: {one}" in text for one in ids[10:20])
+    assert start < end
+
+    [did] = repaired(tmp_path, "--yes")["slots"]
+    assert (tmp_path / did["kept"]).read_bytes() == before
+    report = verify(tmp_path)
+    assert report["invalid"] == 0
+    assert any("a repair that lost 10 of them" in one["found"] for one in report["notes"])
+    assert repaired(tmp_path, "--yes")["slots"] == [], "repaired for good"
+    places = delivered(tmp_path)
+    assert sorted(place(one) for one in (*ids[:10], *ids[20:])) == [
+        one for one in sorted(places) if one[0] // TICK_MS == SECOND
+    ]
+    assert len(places) == 24
+    assert any("lost 10" in one["found"] for one in verify(tmp_path)["notes"]), "for ever"
+
+
+def test_what_the_journal_still_has_is_not_lost(tmp_path: Path) -> None:
+    ids = filled(tmp_path, retain=True)
+    damage(tmp_path, *(start + 300 for start, _ in blocks_of(tmp_path)))
+    [did] = repaired(tmp_path, "--yes")["slots"]
+    assert (did["sound"], did["from_journal"], did["lost"]) == (0, 30, 0)
+    assert verify(tmp_path)["invalid"] == 0
+    assert {place(one) for one in ids} <= set(delivered(tmp_path))
+
+
+@pytest.mark.parametrize("how", ["gone", "cut", "header", "noise"])
+def test_a_file_of_which_little_or_nothing_is_left(tmp_path: Path, how: str) -> None:
+    filled(tmp_path)
+    path = tmp_path / PATH
+    blocks, data = blocks_of(tmp_path), path.read_bytes()
+    left = {"gone": 0, "cut": 20, "header": 30, "noise": 0}[how]
+    if how == "gone":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(data[: blocks[2][0] + 100])
+    elif how == "header":
+        damage(tmp_path, 9)
+    else:
+        path.write_bytes(bytes(7 * at % 251 for at in range(len(data))))
+    [did] = repaired(tmp_path, "--yes")["slots"]
+    assert (did["sound"], did["lost"]) == (left, 30 - left)
+    assert bool(did["kept"]) is (how != "gone")
+    assert verify(tmp_path)["invalid"] == 0
+    assert len(delivered(tmp_path)) == left + 4
+
+
+def test_a_running_node_is_not_repaired_and_a_sound_directory_not_changed(tmp_path: Path) -> None:
+    filled(tmp_path)
+    assert repaired(tmp_path, "--yes")["slots"] == []
+    assert "no slot file is damaged" in run_cli("repair", tmp_path).stdout
+    node = SinkNode(tmp_path)
+    node.close()
+    assert run_cli("repair", tmp_path / "nowhere").returncode == 1
+
+
+def test_a_repair_that_is_killed_anywhere_is_done_again(tmp_path: Path) -> None:
+    """Real SIGKILLs, ever later, until one comes too late."""
+    ids = filled(tmp_path)
+    damage(tmp_path, blocks_of(tmp_path)[0][1] - 60)
+    began = time.monotonic()
+    assert run_cli("repair", tmp_path).returncode == 1
+    usual_s = time.monotonic() - began
+    for step in range(12):
+        process = subprocess.Popen(
+            command_line("repair", tmp_path, "--yes"),
+            stdout=subprocess.DEVNULL,
+            env=environment(),
+        )
+        time.sleep(usual_s * (0.75 + step / 24))
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+    run_cli("repair", tmp_path, "--yes")
+    report = verify(tmp_path)
+    assert report["invalid"] == 0
+    assert sum("a repair that lost 10" in one["found"] for one in report["notes"]) == 1
+    assert {place(one) for one in ids[10:]} <= set(delivered(tmp_path))

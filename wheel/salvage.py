@@ -1,0 +1,231 @@
+"""What can be had of damaged slot files, on a directory that no node runs on: ``slotwheel repair``.
+
+Theory: each block of a slot file carries its own checksum (``blocks.py``), so one that is sound is
+sound whatever lies around it. What is in no sound block may still be in the journal, live or kept:
+segments are dropped as a whole, and the newest one never is. The catalog says how many rows there
+were. The rest is lost; of a damaged block that still decodes, the ids are told as they read there.
+
+Rules
+- No row is believed that no checksum vouches for, not even if it decodes.
+- A row that every mark covers was delivered: it is neither looked for nor missed, as far as that
+  can be told.
+- What is lost is written into the state, in the commit that replaces the file: from then on a
+  verifier says so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from .archive import ARCHIVE_DIRECTORY
+from .blocks import MARKER, message_end, sound_blocks
+from .config import TICK_MS
+from .entry import Kind
+from .errors import Damaged, UnsupportedVersion
+from .files import Files
+from .findings import Checked
+from .ids import IdMint
+from .mend import complete, keep, stage, switch
+from .payloads import decode_rows
+from .rows import take_rows
+from .runs import EMPTY, sort_rows
+from .scan import walk
+from .schema import ROW, times
+from .segment import DIRECTORY as JOURNAL_DIRECTORY
+from .segment import is_segment_name
+from .slotfile import SCHEMA_MESSAGE, path_of
+from .state import Loss, SlotInfo, StateStore, Stored, Update
+from .switch import prepare
+from .tail import with_offsets
+from .verify import verify_slot
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What is left of one damaged slot file."""
+
+    second: int
+    info: SlotInfo
+    found: str
+    """What is wrong with the file."""
+    sound: pa.RecordBatch = field(default_factory=lambda: EMPTY)
+    """Rows of its sound blocks."""
+    journal: pa.RecordBatch = field(default_factory=lambda: EMPTY)
+    """Rows that only the journal still has."""
+    at_most: bool = False
+    """Delivery has reached the slot: some of what is missing was delivered."""
+    lost_ids: list[str] = field(default_factory=list)
+    """Ids of lost messages as they stand in damaged blocks; no checksum vouches for them."""
+
+    @property
+    def lost(self) -> int:
+        """Rows that nobody has."""
+        return max(0, self.info.rows - self.sound.num_rows - self.journal.num_rows)
+
+    @property
+    def lost_cancels(self) -> int:
+        """How many of them are cancel rows."""
+        found = sum(rows.column("cancels").is_valid().true_count for rows in self._parts())
+        return min(self.lost, max(0, self.info.cancels - found))
+
+    def _parts(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        return self.sound, self.journal
+
+    def rows(self) -> pa.RecordBatch:
+        """All that there is, in ``(due, offset)`` order."""
+        return sort_rows(pa.concat_batches(list(self._parts())))
+
+
+def salvage(files: Files, stored: Stored) -> list[Salvage]:
+    """Every damaged slot file of a data directory, and what can be had of it. Changes nothing."""
+    damaged: dict[int, Salvage] = {}
+    for second, info in sorted(stored.slots.items()):
+        checked = verify_slot(files, second, info)
+        if not checked.ok:
+            damaged[second] = _from_file(files, stored, second, info, checked)
+    if damaged:
+        for second, parts in _from_journal(files, stored, damaged).items():
+            damaged[second].journal = pa.concat_batches(parts)
+    for one in damaged.values():
+        one.lost_ids = _lost_ids(files, stored, one)
+    return list(damaged.values())
+
+
+def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
+    """Replace every damaged slot file by what can be had of it. With each: where the damaged file
+    is kept. May be stopped anywhere, and called again.
+
+    Errors: ``OSError``, ``SyncFailed``; ``Damaged`` for the state itself.
+    """
+    stored = prepare(files, state)
+    complete(files, stored.slots)
+    done = []
+    for one in salvage(files, stored):
+        kept = keep(files, one.second, one.info)
+        rows = one.rows()
+        update = Update()
+        if one.lost:
+            checkpoint = stored.checkpoint = replace(
+                stored.checkpoint,
+                rows=stored.checkpoint.rows - one.lost,
+                cancels=stored.checkpoint.cancels - one.lost_cancels,
+            )
+            loss = Loss(one.second, one.lost, one.lost_cancels, kept)
+            update = Update(checkpoint=checkpoint, losses=[loss])
+        if rows.num_rows:
+            fresh = stage(files, one.second, [rows])
+            update = replace(update, slots={one.second: fresh})
+        else:
+            update = replace(update, slots_deleted=[one.second])
+        switch(files, state, one.second, update)
+        done.append((one, kept))
+    return done
+
+
+def _from_file(
+    files: Files, stored: Stored, second: int, info: SlotInfo, checked: Checked
+) -> Salvage:
+    data = _bytes(files, second, info)
+    blocks = [
+        pa.ipc.read_record_batch(pa.py_buffer(data[start:end]), ROW)
+        for start, end in sound_blocks(memoryview(data))
+    ]
+    touched = stored.checkpoint.marks.main.c >= second * TICK_MS
+    found = Salvage(second, info, str(checked.faults[0]), at_most=touched)
+    if blocks:
+        found.sound = pa.concat_batches(blocks)
+    return found
+
+
+def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
+    """As much of the committed bytes as there is."""
+    try:
+        handle = files.open(path_of(second))
+    except FileNotFoundError:
+        return b""
+    try:
+        return handle.pread(info.length, 0)
+    finally:
+        handle.close()
+
+
+def _from_journal(
+    files: Files, stored: Stored, damaged: Mapping[int, Salvage]
+) -> dict[int, list[pa.RecordBatch]]:
+    """Rows of these seconds up to the checkpoint that no sound block has and no mark covers."""
+    have = {second: times(one.sound, "offset") for second, one in damaged.items()}
+    found: dict[int, list[pa.RecordBatch]] = {}
+    for rows in _spilled_rows(files, stored):
+        due, offset = times(rows, "due"), times(rows, "offset")
+        uncovered = ~stored.checkpoint.marks.all_covered(due, offset)
+        for second in np.unique(due // TICK_MS).tolist():
+            if second not in damaged:
+                continue
+            missing = uncovered & (due // TICK_MS == second) & ~np.isin(offset, have[second])
+            at = np.flatnonzero(missing)
+            if len(at):
+                have[second] = np.concatenate([have[second], offset[at]])
+                found.setdefault(second, []).append(take_rows(rows, at))
+    return found
+
+
+def _spilled_rows(files: Files, stored: Stored) -> Iterator[pa.RecordBatch]:
+    """Rows (ROW schema) of all entries up to the checkpoint that a journal still has, as far as
+    each segment can be read."""
+    days = files.list(ARCHIVE_DIRECTORY)
+    folders = [JOURNAL_DIRECTORY, *(f"{ARCHIVE_DIRECTORY}/{day}/journal" for day in days)]
+    for folder in folders:
+        for name in filter(is_segment_name, files.list(folder)):
+            path = f"{folder}/{name}"
+            try:
+                for located in walk(files, path):
+                    entry = located.entry
+                    if entry.index > stored.checkpoint.index:
+                        break
+                    if entry.kind is Kind.ROWS:
+                        rows = decode_rows(entry, path)
+                        offsets = np.arange(entry.count, dtype=np.int64) + entry.base_offset
+                        yield with_offsets(rows, offsets)
+            except (Damaged, UnsupportedVersion):
+                continue
+
+
+def _lost_ids(files: Files, stored: Stored, one: Salvage) -> list[str]:
+    """Ids of lost messages, as far as damaged blocks still decode."""
+    key = str(stored.checkpoint.config.get("key", ""))
+    if not one.lost or not key:
+        return []
+    mint = IdMint(str(stored.checkpoint.config["group"]), bytes.fromhex(key))
+    have = {int(offset) for offset in times(one.rows(), "offset")}
+    found: dict[int, str] = {}
+    for rows in _unproven(_bytes(files, one.second, one.info)):
+        due, offset = times(rows, "due"), times(rows, "offset")
+        fits = (due // TICK_MS == one.second) & (offset >= 0) & (offset <= one.info.highest)
+        fits &= rows.column("cancels").is_null().to_numpy(zero_copy_only=False)
+        fits &= ~stored.checkpoint.marks.all_covered(due, offset)
+        for at in np.flatnonzero(fits).tolist():
+            if int(offset[at]) not in have:
+                found[int(offset[at])] = str(mint.one(int(due[at]), int(offset[at])))
+    return [found[offset] for offset in sorted(found)]
+
+
+def _unproven(data: bytes) -> Iterator[pa.RecordBatch]:
+    """Blocks that decode and that no checksum vouches for."""
+    sound = dict(sound_blocks(memoryview(data)))
+    at = len(SCHEMA_MESSAGE)
+    while 0 <= at < len(data):
+        end = sound.get(at)
+        if end is None:
+            try:
+                end = message_end(memoryview(data), at)
+                rows = pa.ipc.read_record_batch(pa.py_buffer(data[at:end]), ROW)
+                rows.validate(full=True)
+                yield rows
+            except (AssertionError, struct.error, pa.ArrowException, ValueError, EOFError, OSError):
+                end = 0
+        at = end if end > at else data.find(MARKER, at + 1)
