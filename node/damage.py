@@ -87,7 +87,10 @@ class Damage:
 def remedy_of(data: str, *, has_peers: bool) -> str:
     """What is said of a damaged slot file."""
     if has_peers:
-        return "Its messages are fetched from a peer that has them"
+        return (
+            "Its messages are fetched from a peer that has them; should none have them, stop the"
+            f" node and see what 'slotwheel repair {data}' says"
+        )
     return (
         "When it is due, delivery stops there. Stop the node, see what 'slotwheel repair"
         f" {data}' says, and repair it with --yes"

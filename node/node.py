@@ -34,6 +34,7 @@ from . import descriptors, work
 from .config import EMBEDDED, NodeConfig, check_address
 from .damage import Damage, remedy_of
 from .events import NodeEvents
+from .healing import Healing
 from .health import HealthServer
 from .logs import event
 from .metrics import Metrics
@@ -182,6 +183,8 @@ class Node:
                 self._on_fatal,
             )
             threads.loop("roles", self._peers.turn)
+            others = group_of(self.config).others
+            threads.loop("healer", Healing(wheel, self._peers.driver, others).turn)
         else:
             assert wheel.master is not None, "alone, a node is its own master"
             self._alone = self._begin_reign(wheel.master)

@@ -25,22 +25,25 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..wheel.entry import Entry
 from ..wheel.errors import NotRunning, SlotwheelError
+from ..wheel.heal import SlotRows
 from ..wheel.peer import PeerWheel
 from .backlog import BACKLOG_BYTES_MAX, Backlog
 from .clock import boottime
 from .core import Core
 from .fetching import Fetching
 from .group import Group
-from .handshake import fingerprint
+from .handshake import SLOT, fingerprint
 from .incoming import Incoming
 from .messages import HardState, Message, Meta
 from .progress import NEVER
 from .pull import Fetch, Snapshots
 from .ready import Mastery, Ready
+from .slots import fetch_slot, slot_stream
 from .states import Role
 from .status import master_address, status_of
 from .transport import Events, Silent, Transport
@@ -104,6 +107,7 @@ class Driver:
             self,
             wheel.entries,
             self._snapshots.stream,
+            partial(slot_stream, wheel.slot_rows),
             key=lambda: fingerprint(wheel.group_key),
             events=self._events,
             address_of=address_of,
@@ -203,6 +207,14 @@ class Driver:
                 if self._is_master():
                     self._role_moved.wait(_STEP_DOWN_RETRY_S)
         return True
+
+    def fetch_slot(self, peer: str, second: int, upto: int) -> SlotRows:
+        """The rows of a second below an offset, as ``peer`` has them. Waits for them.
+
+        Errors: ``SlotwheelError``.
+        """
+        greeting = self.transport.identity(peer, SLOT)
+        return fetch_slot(self.transport.address_of(peer), greeting, second, upto)
 
     # -- for the transport (Receiver), from its threads ------------------------------------------
 

@@ -26,7 +26,7 @@ from .wire import STORE_BYTES
 
 PEER_VERSION = 2
 """Of the handshake and of how the exchanges between peers are used."""
-CONTROL, BULK, SNAPSHOT = LANES = ("control", "bulk", "snapshot")
+CONTROL, BULK, SNAPSHOT, SLOT = LANES = ("control", "bulk", "snapshot", "slot")
 LIVE_S = 2.0
 """An instance that was heard from so recently is alive."""
 _VERSION_KEY = "slotwheel-peer"

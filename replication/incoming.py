@@ -25,7 +25,7 @@ from ..wheel.entry import Entry
 from ..wheel.errors import InvalidBatch, SlotwheelError
 from . import wire
 from .exchange import PING, encode_beat
-from .handshake import SNAPSHOT, Greeting, Instances, check_greeting
+from .handshake import SLOT, SNAPSHOT, Greeting, Instances, check_greeting
 from .messages import Message
 
 SILENT_S = 10.0
@@ -62,8 +62,8 @@ class _Open:
 
 class Incoming:
     """Fits ``intake.ports.PeerPort``. ``room``: whether more entries can be taken now. ``snapshot``
-    answers a peer that fetches one, by what its ticket says behind the greeting, with Flight's data
-    stream."""
+    and ``slot`` answer a peer that fetches one, by what its ticket says behind the greeting, with
+    Flight's data stream."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Incoming:
         receive: Receive,
         room: Callable[[], bool],
         snapshot: Callable[[Greeting, bytes, Callable[[], object]], Any],
+        slot: Callable[[bytes], Any],
         events: IncomingEvents,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,6 +81,7 @@ class Incoming:
         self._receive = receive
         self._room = room
         self._snapshot = snapshot
+        self._slot = slot
         self._events = events
         self._clock = clock
         self._lock = threading.Lock()
@@ -94,11 +96,13 @@ class Incoming:
         return self._identity(theirs.node_id, theirs.lane).encode()
 
     def stream(self, ticket: bytes, cut: Callable[[], object]) -> Any:
-        """Errors: as ``greet``, and what ``snapshot`` raises."""
+        """Errors: as ``greet``, and what ``snapshot`` or ``slot`` raises."""
         greeting, _, request = ticket.partition(b"\n")
         theirs = self._let_in(greeting)
+        if theirs.lane == SLOT:
+            return self._slot(request)
         if theirs.lane != SNAPSHOT:
-            raise InvalidBatch("unknown ticket", got=theirs.lane, limit=SNAPSHOT)
+            raise InvalidBatch("unknown ticket", got=theirs.lane, limit=f"{SNAPSHOT}, {SLOT}")
         return self._snapshot(theirs, request, cut)
 
     def exchange(self, command: bytes, reader: Any, writer: Any, cut: Callable[[], object]) -> None:

@@ -127,13 +127,13 @@ class Snapshots:
         try:
             with self._snapshot(request) as source:
                 self._tell("snapshot-sends", peer=peer, index=source.index, bytes=source.nbytes)
-                yield _row(HEADER, source.nbytes, source.header())
+                yield chunk_row(HEADER, source.nbytes, source.header())
                 for second, position, data in source.chunks(CHUNK_BYTES):
                     if mine.over:
                         raise flight.FlightUnavailableError("a newer request, or the end")
                     mine.moved = self._clock()
                     mine.sent_bytes += len(data)
-                    yield _row(second, position, data)
+                    yield chunk_row(second, position, data)
         except (SlotwheelError, OSError) as error:
             self._alarm("snapshot-failed", peer=peer, error=str(error))
             info = encode_json(error.to_wire()) if isinstance(error, SlotwheelError) else b""
@@ -257,7 +257,7 @@ class Fetch:
                 raise translate(error) from None
             finally:
                 self._waits_since = None
-            for second, position, data in _rows(batch):
+            for second, position, data in chunk_rows(batch):
                 with self._use() as sink:
                     if has_header:
                         sink.chunk(second, position, data)
@@ -284,7 +284,7 @@ class Fetch:
             raise NodeUnreachable("the snapshot was given up")
 
 
-def _row(second: int, position: int, data: bytes) -> pa.RecordBatch:
+def chunk_row(second: int, position: int, data: bytes) -> pa.RecordBatch:
     columns = [
         pa.array([second], pa.int64()),
         pa.array([position], pa.int64()),
@@ -293,7 +293,7 @@ def _row(second: int, position: int, data: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=CHUNKS)
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
+def chunk_rows(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
     """Errors: ``InvalidBatch``."""
     try:
         if batch is None or batch.schema.types != CHUNKS.types:

@@ -67,7 +67,7 @@ class Transport:
     """All links of one node. Thread-safe.
 
     ``store``: this node's store id. ``key``: the fingerprint of the group's key, empty while it is
-    not known. ``load``: see ``outbox.Load``. ``snapshot``: see ``incoming.Incoming``.
+    not known. ``load``: see ``outbox.Load``. ``snapshot``, ``slot``: see ``incoming.Incoming``.
     ``address_of`` tells where to connect to, when that is not what the group's list says (tests).
     """
 
@@ -79,6 +79,7 @@ class Transport:
         receiver: Receiver,
         load: Load,
         snapshot: Callable[[Greeting, bytes, Callable[[], object]], Any],
+        slot: Callable[[bytes], Any],
         *,
         key: Callable[[], str] = str,
         events: Events | None = None,
@@ -106,6 +107,7 @@ class Transport:
             receiver.receive,
             receiver.room,
             snapshot,
+            slot,
             self,
             clock,
         )

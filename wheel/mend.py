@@ -1,7 +1,7 @@
 """Putting another slot file in the place of a damaged one, so that a crash finds one or the other.
 
-    mended/<second>.arrows                       the new file, before the switch
-    damaged/<second>.<length>.<crc32c>.arrows    a second name of the damaged one, where rows are lost
+    mended/<second>.arrows                      the new file, before the switch
+    damaged/<second>.<length>.<crc32c>.arrows   a second name of the damaged one, after a repair
 
 Theory: what a slot file means is what the catalog says of it. So the new file is made durable under
 another name, one commit of the state says what it must be, and only then does it take the place of

@@ -27,6 +27,7 @@ from .arrived import arrived
 from .entry import Entry
 from .epochs import Epochs
 from .errors import NotMaster, Overloaded
+from .heal import SlotRows, rows_below
 from .log import Look, Queued
 from .mark import Marks
 from .recovery import Recovered, configuration, recover
@@ -304,6 +305,51 @@ class PeerWheel(Wheel):
         finally:
             with self._lock:
                 self._pins.remove(index + 1)
+
+    def damaged_slots(self) -> dict[int, int]:
+        """Seconds whose slot files are damaged, and up to which offset each holds its rows."""
+        with self._lock:
+            return dict.fromkeys(sorted(self._storage.damaged), self._storage.spilled)
+
+    def slot_rows(self, second: int, upto: int) -> SlotRows:
+        """What a peer needs whose slot file is damaged: the rows of a second below an offset.
+
+        Errors: ``LookupError`` when not all of them are committed here; ``Damaged``.
+        """
+        if self._log.committed_offset < upto:
+            raise LookupError(f"offsets up to {self._log.committed_offset} are committed here")
+        losses = [one for one in self._losses if one.second == second]
+        return SlotRows(second, rows_below(self._storage, second, upto), losses)
+
+    def heal(self, found: SlotRows, upto: int) -> bool:
+        """Put a peer's rows in the place of a damaged slot file; False when it has grown since, or
+        is not damaged any more.
+
+        Errors: ``Damaged`` when they are not all that there were; ``OSError``; ``SyncFailed``.
+        """
+        second = found.second
+        with self._files_lock:
+            with self._lock:
+                info, marks = self._storage.catalog.get(second), self._committed_marks
+                if info is None or self.damaged_slots().get(second) != upto:
+                    return False
+            found.check(info, marks)
+            losses = [replace(one, kept="") for one in found.losses]
+            rows, cancels = sum(x.rows for x in losses), sum(x.cancels for x in losses)
+            update = Update()
+            if rows:
+                checkpoint = self._checkpoint
+                checkpoint = replace(
+                    checkpoint, rows=checkpoint.rows - rows, cancels=checkpoint.cancels - cancels
+                )
+                update = Update(checkpoint=checkpoint)
+            self._storage.replace(second, found.blocks, update, losses)
+            with self._lock:
+                self._checkpoint = update.checkpoint or self._checkpoint
+                self._losses = [*self._losses, *losses]
+                self._rows -= rows
+                self._cancel_rows -= cancels
+        return True
 
     def snapshot_sink(self) -> SnapshotSink:
         return SnapshotSink(self._files, self.config.group, after_index=self.commit_index)

@@ -65,12 +65,12 @@ class Salvage:
     @property
     def lost(self) -> int:
         """Rows that nobody has."""
-        return max(0, self.info.rows - self.sound.num_rows - self.journal.num_rows)
+        return max(0, self.info.rows - sum(int(rows.num_rows) for rows in self._parts()))
 
     @property
     def lost_cancels(self) -> int:
         """How many of them are cancel rows."""
-        found = sum(rows.column("cancels").is_valid().true_count for rows in self._parts())
+        found = sum(int(rows.column("cancels").is_valid().true_count) for rows in self._parts())
         return min(self.lost, max(0, self.info.cancels - found))
 
     def _parts(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:

@@ -33,6 +33,7 @@ from .state import SlotInfo
 SLOT_DIRECTORY = "slots"
 SUFFIX = ".arrows"
 SCHEMA_MESSAGE = bytes(ROW.serialize())
+_REMEDY = "Restore the file from a backup, or see what 'slotwheel repair' says"
 _MAP_FROM_BYTES = 32 << 20
 """Larger files are mapped instead of read: they cost address space, not memory."""
 
@@ -161,7 +162,13 @@ class SlotFiles:
         try:
             size = handle.size()
             if size < info.length:
-                raise Damaged(path, size, expected=f"{info.length} bytes", found=f"{size} bytes")
+                raise Damaged(
+                    path,
+                    size,
+                    expected=f"{info.length} bytes",
+                    found=f"{size} bytes",
+                    remedy=_REMEDY,
+                )
             if size > info.length:
                 handle.truncate(info.length)
             return size - info.length
@@ -174,7 +181,8 @@ class SlotFiles:
 
 def missing(second: int, info: SlotInfo) -> Damaged:
     """A slot file is not there."""
-    return Damaged(path_of(second), 0, expected=f"{info.length} bytes", found="no such file")
+    expected = f"{info.length} bytes"
+    return Damaged(path_of(second), 0, expected=expected, found="no such file", remedy=_REMEDY)
 
 
 def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.RecordBatch]:

@@ -155,11 +155,11 @@ class Stored:
     """This store may vote: it took part in the founding, or saw its own admission committed."""
     incoming: bool = False
     """The state is that of a received snapshot, whose files are perhaps not in place yet."""
-    losses: list[Loss] = field(default_factory=list)
-    """Rows that were accepted, and that a repair gave up. For good: a verifier tells of them."""
     group_key: bytes = b""
     """With peers: the group's key, from the moment that it is committed here. The checkpoint learns
     it only with the first spill, and a directory must know its group before."""
+    losses: list[Loss] = field(default_factory=list)
+    """Rows that were accepted, and that a repair gave up. For good: a verifier tells of them."""
 
 
 class StateStore(Protocol):

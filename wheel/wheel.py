@@ -93,6 +93,7 @@ class Wheel:
         self._storage = Storage(self._files, self._state, self.config, self._lock)
         self.mended = self._storage.recover(found.stored.slots, checkpoint.next_offset)
         self.scrubber = Scrubber(self._storage)
+        self._losses = found.stored.losses
         self._cancels = Cancels(self.config.cancels_remembered_max)
         self._log = Log(
             found.journal,

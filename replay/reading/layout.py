@@ -35,7 +35,7 @@ from ...wheel.scan import ENTRY_BYTES_MAX, SegmentReader
 from ...wheel.schema import Int64s
 from ...wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ...wheel.segment import SEGMENT_BYTES, index_of, is_segment_name
-from ...wheel.slotfile import SLOT_DIRECTORY, SUFFIX, second_of
+from ...wheel.slotfile import SLOT_DIRECTORY, SUFFIX, path_of, second_of
 from ...wheel.state import STATE_DIRECTORY, Stored
 from ..problems import INTEGRITY, Problem
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, Peer
@@ -157,6 +157,9 @@ class _Search:
         if stored is not None and stored.incoming:
             text = "a switch to a snapshot is not completed; start its node once"
             self._problem("incomplete", text, name)
+        for loss in stored.losses if stored is not None else ():
+            text = f"expected every row of the slot, found that a repair lost {loss.rows} of them"
+            self._problem("repaired", text, f"{name}/{path_of(loss.second)}")
         number = len(self.peers)
         if self.wanted.slots:
             self._add(self._slots(root, number, name, stored))

@@ -11,19 +11,10 @@ from typing import Any
 import pytest
 
 from slotwheel import Client, Message
+from support.datadirs import flip_a_bit
 from support.nodeprocess import NodeProcess, run_cli
 
 SPILL_SOON = ("--tail-age", "300ms", "--tail-keep", "100ms")
-
-
-def flip_a_bit(path: Path, at: int = -1) -> None:
-    """In place, as a disk does it: the file stays the same one."""
-    with path.open("r+b") as file:
-        at = path.stat().st_size // 2 if at < 0 else at
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 0x10]))
 
 
 def wait_until(true: Callable[[], Any], timeout_s: float = 30.0) -> Any:
@@ -84,6 +75,30 @@ def test_a_flipped_bit_is_told_long_before_its_slot_is_due(tmp_path: Path, runni
         flip_a_bit(path)  # back: as if a backup had been put in its place
         wait_until(lambda: node.get("/readyz")[0] == 200)
         assert node.metric(alarms) == 1
+
+
+def test_a_slot_that_is_due_waits_for_its_repair_and_then_all_of_it_leaves(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, *SPILL_SOON) as node:
+        send(node, "damaged", 40, 4)
+        path = slot_file(node)
+        flip_a_bit(path)
+        send(node, "behind", 5, 5)
+        wait_until(lambda: "delivery-error" in node.log_text())
+        time.sleep(1.5)  # what is behind it is due by now
+        assert node.delivered("damaged") == node.delivered("behind") == []
+        assert run_cli("repair", data, "--yes").returncode == 1, "a node is running on it"
+        node.signal()
+        done = run_cli("repair", data, "--yes")
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        assert "40 more in the journal, 0 lost" in done.stdout
+        node.start()
+        values = [row["value"] for row in node.wait_for("damaged", 40)]
+        assert sorted(values) == sorted(b"%d" % number for number in range(40))
+        node.wait_for("behind", 5)
+        assert node.get("/readyz")[0] == 200
+        node.signal()
+    assert "0 invalid" in run_cli("verify", data).stdout
 
 
 @pytest.mark.parametrize("place", ["header", "middle", "end"])

@@ -343,4 +343,4 @@ def test_a_stranger_gets_no_snapshot(rig: Callable[[Source], Rig]) -> None:
 )
 def test_parts_that_are_none_are_refused(batch: Any) -> None:
     with pytest.raises(InvalidBatch):
-        list(pull._rows(batch))
+        list(pull.chunk_rows(batch))

@@ -90,6 +90,7 @@ class Mailbox:
             self,
             self.load,
             self.snapshot,
+            lambda _: None,
             key=lambda: key,
             events=self.events,
             address_of=(dict(peers) | dict(dial or {})).__getitem__,

@@ -1,0 +1,157 @@
+"""Slot files of running peers are damaged: they are made anew from what the others have."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slotwheel.client import Client
+from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.state import LmdbState, SlotInfo
+from support.arrivals import EmbeddedArrivals
+from support.datadirs import flip_a_bit
+from support.nodeprocess import run_cli
+from support.peers import PeerProcess, Peers
+from support.proxylab import Loopback
+
+NAMES = ("a", "b", "c")
+SMALL = (
+    *("--segment-bytes", "64K", "--tail-age", "500ms", "--tail-keep", "200ms"),
+    *("--peer-journal", "64K"),
+)
+
+
+@pytest.fixture
+def peers(tmp_path: Path) -> Iterator[Peers]:
+    with Peers(tmp_path, *SMALL, names=NAMES, lab=Loopback(NAMES)) as started:
+        started.wait_until_whole()
+        yield started
+
+
+class Sender:
+    """Messages of one second, numbered on."""
+
+    def __init__(self, peers: Peers, second: int) -> None:
+        self._peers = peers
+        self.second = second
+        self.count = 0
+
+    def send(self, count: int) -> None:
+        numbers = range(self.count, self.count + count)
+        nothing = [None] * count
+        with Client(self._peers.addresses, timeout_s=30) as client:
+            rows = from_columns(
+                [self.second * 1000 + number % 1000 for number in numbers],
+                ["t"] * count,
+                nothing,
+                nothing,
+                [b"%d" % number for number in numbers],
+                [()] * count,
+            )
+            client.send_table(rows).result(30)
+        self.count += count
+
+    def spilled(self, node: PeerProcess) -> SlotInfo:
+        state = LmdbState(node.data, readonly=True)
+        try:
+            return state.load().slots.get(self.second, SlotInfo(0, 0, 0, -1, 0))
+        finally:
+            state.close()
+
+    def wait_until_spilled(self) -> None:
+        nodes = self._peers.nodes.values()
+        all_have = lambda: all(self.spilled(node).rows == self.count for node in nodes)  # noqa: E731
+        self._peers.wait("in slot files", all_have, 60)
+
+    def path(self, node: PeerProcess) -> Path:
+        return node.data / "slots" / f"{self.second}.arrows"
+
+    def arrivals(self, wanted: int, within_s: float = 60.0) -> list[int]:
+        arrivals = EmbeddedArrivals([self._peers[name].data for name in NAMES], ["t"])
+        have = lambda: len({one.number for one in arrivals.look()}) >= wanted  # noqa: E731
+        try:
+            self._peers.wait("delivered", have, within_s)
+            assert all(one.at_ms >= one.due for one in arrivals.all)
+            return [one.number for one in arrivals.all]
+        finally:
+            arrivals.close()
+
+
+def is_ready(node: PeerProcess) -> bool:
+    return node.get("/readyz")[0] == 200
+
+
+def wait_until_mended(peers: Peers, name: str, second: int) -> None:
+    node, told = peers[name], f"slot file mended second={second}"
+    peers.wait("mended", lambda: told in node.log_text(), 60)
+    peers.wait("ready", lambda: is_ready(node), 30)
+
+
+def test_damage_on_two_of_three_peers_is_mended_before_it_is_due(peers: Peers) -> None:
+    """On the master, and on a standby that spills at other moments; nobody does anything."""
+    messages = Sender(peers, int(time.time()) + 25)
+    messages.send(3000)
+    messages.wait_until_spilled()
+    master = peers.master()
+    standby, sound = peers.standbys(master)
+    for name in (master, standby):
+        flip_a_bit(messages.path(peers[name]))
+    messages.send(500)  # some of them are in files and some in tails when they are asked for
+    for name in (master, standby):
+        wait_until_mended(peers, name, messages.second)
+        assert "slot-file-damaged" in peers[name].log_text()
+        assert peers[name].status()["damaged_files"] == []
+    assert "slot file mended" not in peers[sound].log_text()
+    messages.send(500)
+    numbers = messages.arrivals(4000)
+    assert sorted(numbers) == list(range(4000)), "each once"
+    peers.stop()
+    assert peers.disagreements() == []
+
+
+def test_damage_is_mended_while_it_is_due_and_after_a_standby_was_away(peers: Peers) -> None:
+    messages = Sender(peers, int(time.time()) + 3600)
+    messages.send(1000)
+    messages.wait_until_spilled()
+    away = peers.standbys(peers.master())[0]
+    peers[away].signal()
+    flip_a_bit(messages.path(peers[away]))
+    messages.send(1000)
+    peers[away].start()
+    wait_until_mended(peers, away, messages.second)
+    messages.wait_until_spilled()
+    peers.stop()
+    assert peers.disagreements() == []
+
+
+def test_what_no_peer_has_sound_is_repaired_on_one_and_mended_on_the_others(peers: Peers) -> None:
+    messages = Sender(peers, int(time.time()) + 3600)
+    for _ in range(2):  # two blocks of the file
+        messages.send(200)
+        messages.wait_until_spilled()
+    peers.stop()
+    for name in NAMES:
+        size = messages.path(peers[name]).stat().st_size
+        flip_a_bit(messages.path(peers[name]), size - 40)
+    peers.start()
+    nodes = peers.nodes.values()
+    peers.wait("told", lambda: all(node.status().get("damaged_files") for node in nodes), 30)
+    assert "slotwheel repair" in json.loads(peers["a"].get("/readyz")[1])["reasons"][-1]
+    peers.stop()
+    done = run_cli("repair", peers["a"].data, "--yes", "--json")
+    [did] = json.loads(done.stdout)["slots"]
+    lost = did["lost_ids"]
+    assert did["lost"] == len(lost) == did["rows"] - did["sound"] - did["from_journal"]
+    peers.start()
+    peers.wait("ready", lambda: all(map(is_ready, nodes)), 60)
+    peers.stop()
+    assert peers.disagreements() == []
+    for name in NAMES:
+        report = json.loads(run_cli("verify", peers[name].data, "--json").stdout)
+        assert report["kinds"]["slot"]["rows"] == 400 - len(lost)
+        told = any("a repair that lost" in one["found"] for one in report["notes"])
+        assert told is bool(lost)

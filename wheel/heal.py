@@ -1,0 +1,83 @@
+"""A damaged slot file is made anew from the rows of a peer.
+
+Theory: peers hold the same committed rows, but spill at moments of their own, so their slot files
+need not be the same and one may still have in its tail what the other has in the file. What they
+have in common is the log. So a peer is asked for rows, not for a file: for those of one second
+below an offset, the one up to which the asking peer has spilled. Together they are what its file
+must hold, and its catalog says how many there are.
+
+Rules
+- A peer answers only when it has committed everything below that offset.
+- What every mark covers need not be there: one may have dropped it before it was spilled, the other
+  after. Only when delivery has reached the slot may the counts differ for that reason.
+- What a repair gave up on the answering peer is missing there for good, and so it is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from .config import TICK_MS
+from .errors import Damaged
+from .mark import Marks
+from .rows import take_rows
+from .runs import sort_rows, source_of_piece
+from .schema import times
+from .slotfile import path_of
+from .state import Loss, SlotInfo
+from .storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRows:
+    """The rows of one second below an offset, as blocks of a slot file: ROW schema, each sorted,
+    their offsets ascending from block to block. ``losses``: what repairs gave up of it."""
+
+    second: int
+    blocks: Sequence[pa.RecordBatch]
+    losses: Sequence[Loss] = ()
+
+    def check(self, info: SlotInfo, marks: Marks) -> None:
+        """Whether they are all that a file must hold of which the catalog says ``info``.
+
+        Errors: ``Damaged``: the peers do not have the same rows.
+        """
+        if marks.main.c >= self.second * TICK_MS:
+            return
+        lost = sum(one.rows for one in self.losses)
+        rows = sum(block.num_rows for block in self.blocks)
+        cancels = sum(block.num_rows - block.column("cancels").null_count for block in self.blocks)
+        found = (rows + lost, cancels + sum(one.cancels for one in self.losses))
+        if found != (info.rows, info.cancels):
+            raise Damaged(
+                f"what a peer has of {path_of(self.second)}",
+                0,
+                expected=f"{info.rows} rows, of which {info.cancels} cancel others",
+                found=f"{found[0]} and {found[1]}",
+                remedy="Stop both nodes and run 'slotwheel verify --against' on them",
+            )
+
+
+def rows_below(storage: Storage, second: int, upto: int) -> list[pa.RecordBatch]:
+    """The rows of a second with offsets below ``upto``, from file and tail. Errors: ``Damaged``."""
+    point = storage.read_point(second)
+    blocks = []
+    if point.info is not None:
+        for block in storage.read_blocks(second, point.info):
+            below = np.flatnonzero(times(block, "offset") < upto)
+            blocks.append(block if len(below) == block.num_rows else take_rows(block, below))
+    low = second * TICK_MS
+    parts = []
+    for piece in point.pieces:
+        source = source_of_piece(piece, low, low + TICK_MS, point.spilled)
+        if source is None or piece.base_offset >= upto:
+            continue
+        at = np.sort(source.offset[source.offset < upto]) - piece.base_offset
+        parts.append(piece.take(at))
+    if parts:
+        blocks.append(sort_rows(pa.concat_batches(parts)))
+    return [block for block in blocks if block.num_rows]
