@@ -40,7 +40,7 @@ from .segment import DIRECTORY as JOURNAL_DIRECTORY
 from .segment import is_segment_name
 from .slotfile import SCHEMA_MESSAGE, path_of
 from .state import Loss, SlotInfo, StateStore, Stored, Update
-from .switch import prepare
+from .switch import complete_switch
 from .tail import with_offsets
 from .verify import verify_slot
 
@@ -102,7 +102,7 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
 
     Errors: ``OSError``, ``SyncFailed``; ``Damaged`` for the state itself.
     """
-    stored = prepare(files, state)
+    stored = complete_switch(files, state)
     complete(files, stored.slots)
     done = []
     for one in salvage(files, stored):

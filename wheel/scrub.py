@@ -21,7 +21,6 @@ from .slotfile import path_of
 from .state import SlotInfo
 from .storage import Storage
 
-
 _FILE_BYTES = 16 << 10
 """A file counts for as many bytes at least: opening thousands of small ones takes time, too."""
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.ids import IdMint
-from slotwheel.wheel.state import LmdbState
+from slotwheel.wheel.slotfile import path_of
+from slotwheel.wheel.state import LmdbState, Loss, Update
 from support import replayrun
 from support.factrows import KEY, kafka_rows
 from support.planting import (
@@ -255,6 +256,14 @@ def damaged_record(lab: Lab) -> None:
         transaction.put(b"checkpoint", record[:-1] + b"\xff", db=state._meta)
     state.close()
     lab.blame("damaged", "two/state")
+
+
+def repaired(lab: Lab) -> None:
+    """What `slotwheel repair` leaves on record when nobody has some of the rows any more."""
+    state = LmdbState(lab.root / "two")
+    state.commit(Update(losses=[Loss(1_800_000_000, 7, 0)]))
+    state.close()
+    lab.blame("repaired", f"two/{path_of(1_800_000_000)}")
 
 
 def halved_state(lab: Lab) -> None:
@@ -522,6 +531,12 @@ def topic_segment(lab: Lab) -> None:
 def drop_topic(lab: Lab) -> None:
     shutil.rmtree(lab.root / "one/topics/orders")
     lab.leave_open("topic orders")
+
+
+def set_aside(path: Path) -> None:
+    """As a node does it that finds the damage when it starts."""
+    flip_middle(path)
+    path.with_suffix(".damaged").write_text("damaged")
 
 
 def index_flipped(lab: Lab) -> None:

@@ -62,6 +62,7 @@ STATE_STORES = [
     Fault("it is missing", f.drop_state, *ALONE),
     Fault("a record is damaged", f.damaged_record),
     Fault("it is cut in half", f.halved_state),
+    Fault("a repair lost rows of a slot", f.repaired),
 ]
 TOPICS = [
     Fault("a segment is missing", f.harmed(ORDERS, Path.unlink, "missing")),
@@ -69,6 +70,7 @@ TOPICS = [
     Fault("a segment is cut", f.harmed(ORDERS, cut, "truncated")),
     Fault("a byte is flipped", f.harmed(ORDERS, f.flip_middle, "damaged")),
     Fault("a byte of an index is flipped", f.index_flipped),
+    Fault("a segment was set aside by its node", f.harmed(ORDERS, f.set_aside, "damaged")),
     Fault("it is another group's", f.other_group_topic),
     Meant("a record is missing", f.in_run(replayrun.remove_delivered, "lost")),
     Meant(
