@@ -11,7 +11,7 @@ segment of an embedded topic holds up nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from ..wheel.wheel import Wheel
 from .events import NodeEvents
@@ -42,6 +42,8 @@ class Damage:
         self._metrics = metrics
         self._told: set[str] = set()
         self._next_pass_s = 0.0
+        self.heal: Callable[[Set[str]], None] = lambda _: None
+        """Called each turn with the paths of all that was told: peers mend slot files."""
 
     def slot_files(self) -> list[str]:
         """What is wrong with each damaged slot file, and what to do."""
@@ -52,11 +54,13 @@ class Damage:
         return self.slot_files() + list(self._topics().values())
 
     def turn(self) -> float:
-        """Read slot files on, and tell of what was found, by whomever; for a loop."""
+        """Read slot files on, tell of what was found, by whomever, and mend it if that can be; for
+        a loop."""
         try:
             self._scrub()
         finally:
             self._tell()
+            self.heal(self._told)
         return SCRUB_EVERY_S
 
     def _scrub(self) -> None:

@@ -1,19 +1,21 @@
-"""Damaged slot files of a peer, made anew from what the others have; for a loop."""
+"""Damaged slot files of a peer, made anew from what the others have."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Set
 
 from ..replication.driver import Driver
 from ..wheel.errors import SlotwheelError, SyncFailed
 from ..wheel.peer import PeerWheel
+from ..wheel.slotfile import path_of
 from .logs import event
 
 log = logging.getLogger("slotwheel.node")
 
-LOOK_EVERY_S = 0.25
 AGAIN_S = 5.0
+"""How long a slot waits that no peer has sound now."""
 
 
 class Healing:
@@ -23,12 +25,22 @@ class Healing:
         self._wheel = wheel
         self._driver = driver
         self._others = tuple(others)
+        self._not_before: dict[int, float] = {}
 
-    def turn(self) -> float:
-        """Errors: ``OSError``, ``SyncFailed``."""
-        damaged = self._wheel.damaged_slots()
-        healed = [self._heal(second, upto) for second, upto in damaged.items()]
-        return LOOK_EVERY_S if all(healed) else AGAIN_S
+    def turn(self, told: Set[str]) -> None:
+        """Try one damaged slot of those whose paths are in ``told``, the first in due order that
+        does not wait.
+
+        Errors: ``OSError``, ``SyncFailed``.
+        """
+        now, damaged = time.monotonic(), self._wheel.damaged_slots()
+        waiting = {second: at for second, at in self._not_before.items() if second in damaged}
+        self._not_before = waiting
+        for second, upto in damaged.items():
+            if path_of(second) in told and waiting.get(second, now) <= now:
+                if not self._heal(second, upto):
+                    waiting[second] = now + AGAIN_S
+                return
 
     def _heal(self, second: int, upto: int) -> bool:
         for peer in self._others:

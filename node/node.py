@@ -184,7 +184,7 @@ class Node:
             )
             threads.loop("roles", self._peers.turn)
             others = group_of(self.config).others
-            threads.loop("healer", Healing(wheel, self._peers.driver, others).turn)
+            self._damage.heal = Healing(wheel, self._peers.driver, others).turn
         else:
             assert wheel.master is not None, "alone, a node is its own master"
             self._alone = self._begin_reign(wheel.master)
