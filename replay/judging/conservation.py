@@ -12,6 +12,8 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from ...wheel.schema import Int64s
@@ -21,6 +23,8 @@ from .board import Board
 from .context import Mask, within
 from .found import Found
 
+CONTENT = "key, value or headers"
+"""What a digest does not tell apart."""
 UNREAD_KNOWN = "unread:known"
 """Counted beside the messages: offsets that no journal holds, and of which a receipt tells."""
 PARTITION_UNJUDGED = "unjudged:partition"
@@ -181,19 +185,40 @@ def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:
     _strangers(board, found, facts[strange])
     facts, messages = facts[~strange], messages[~strange]
     reference = board.reference[messages]
-    same = fields["due"][facts] == fields["due"][reference]
-    same &= fields["topic"][facts] == fields["topic"][reference]
-    silent = (fields["flags"][facts] | fields["flags"][reference]) & NO_DIGEST != 0
-    same &= silent | (fields["digest"][facts] == fields["digest"][reference])
-    from_journal = board.in_journals[messages]
-    same &= ~from_journal | (fields["created"][facts] == fields["created"][reference])
     asked = fields["partition"][reference]
-    same &= (asked < 0) | (fields["partition"][facts] == asked)
+    differs = _differences(board, facts, reference)
+    created = fields["created"]
+    differs["created"] = board.in_journals[messages] & (created[facts] != created[reference])
+    differs["partition"] = (asked >= 0) & (fields["partition"][facts] != asked)
+    same = ~np.logical_or.reduce([*differs.values()])
     by_key = (asked < 0) & (fields["partition"][facts] >= 0)
     found.count(PARTITION_UNJUDGED, (board.count(facts[by_key]) > 0).sum())
     what = "what arrived" if seen is Seen.DELIVERED else "the dead letter"
-    _each(board, found, "altered", facts[~same], f"{what} is not what was accepted")
+    altered = np.flatnonzero(~same)
+    _each(
+        board,
+        found,
+        "altered",
+        facts[altered],
+        lambda at: f"{what} differs from what was accepted in {_named(differs, altered[at])}",
+    )
     found.strange = np.union1d(found.strange, messages[~same])
+
+
+def _differences(board: Board, facts: Int64s, reference: Int64s) -> dict[str, Mask]:
+    """Which fields of each fact are not those of its reference. Of what a digest covers it tells
+    apart only the topic, which stands in the fact, too."""
+    fields, found = board.facts, {}
+    for name in ("due", "topic"):
+        found[name] = fields[name][facts] != fields[name][reference]
+    silent = (fields["flags"][facts] | fields["flags"][reference]) & NO_DIGEST != 0
+    other = ~silent & (fields["digest"][facts] != fields["digest"][reference])
+    found[CONTENT] = other & ~found["topic"]
+    return found
+
+
+def _named(differs: Mapping[str, Mask], at: int) -> str:
+    return ", ".join(name for name, mask in differs.items() if mask[at])
 
 
 def _strangers(board: Board, found: Found, facts: Int64s) -> None:
@@ -214,8 +239,10 @@ def _strangers(board: Board, found: Found, facts: Int64s) -> None:
     found.count("newer", int((judged & newer).sum()))
 
 
-def _each(board: Board, found: Found, kind: str, facts: Int64s, text: str) -> None:
-    """A problem of each message these facts are of."""
+def _each(
+    board: Board, found: Found, kind: str, facts: Int64s, text: str | Callable[[int], str]
+) -> None:
+    """A problem of each message these facts are of. ``text``: of all, or of a place among them."""
     messages, first = np.unique(board.place[facts], return_index=True)
     fields = board.facts.rows(facts[first])
     found.tell(
@@ -223,7 +250,7 @@ def _each(board: Board, found: Found, kind: str, facts: Int64s, text: str) -> No
         CONSERVATION,
         kind,
         messages,
-        text,
+        text if isinstance(text, str) else lambda at: text(int(first[at])),
         due=fields["due"],
         position=fields["where"],
     )
@@ -241,6 +268,12 @@ def _receipts(board: Board, found: Found) -> None:
     messages = board.place[facts]
     known = board.in_journals[messages]
     facts, reference = facts[known], board.reference[messages[known]]
-    same = fields["digest"][facts] == fields["digest"][reference]
-    same &= fields["due"][facts] == fields["due"][reference]
-    _each(board, found, "altered", facts[~same], "the receipt is of another message")
+    differs = _differences(board, facts, reference)
+    altered = np.flatnonzero(np.logical_or.reduce([*differs.values()]))
+    _each(
+        board,
+        found,
+        "altered",
+        facts[altered],
+        lambda at: f"the receipt differs from what was accepted in {_named(differs, altered[at])}",
+    )

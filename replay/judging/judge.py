@@ -145,10 +145,6 @@ class Sums:
         if not self._bars:
             return
         bars = total(self._bars)
-        buckets = np.unique(bars.by_time.group)
-        if len(buckets):
-            first, last = buckets[:1], buckets[-1:]
-            yield _batch(1, what=["span"], bucket_ms=first, count=[len(buckets)], max_ms=last)
         topics = [f"{crc:08x}" for crc in bars.by_topic.group.tolist()]
         yield _late(bars.whole)
         yield _late(bars.by_topic, name=topics)
@@ -157,6 +153,10 @@ class Sums:
     def _tallied(self) -> Iterator[pa.RecordBatch]:
         """What was counted since the last call."""
         one, self._tally = self._tally, EMPTY
+        buckets = np.unique(one.bucket_ms)
+        if len(buckets):
+            first, last = buckets[:1], buckets[-1:]
+            yield _batch(1, what=["span"], bucket_ms=first, count=[len(buckets)], max_ms=last)
         for at, name in enumerate(TALLIED):
             some = np.flatnonzero(one.counts[:, at])
             yield _batch(

@@ -109,11 +109,27 @@ def test_cancelled() -> None:
 
 
 def test_what_arrives_is_what_was_accepted() -> None:
-    for change in ({"digest": 1}, {"due": DUE}, {"created": 1}, {"topic": 1}):
+    changes: list[tuple[dict[str, int], str]] = [
+        ({"digest": 1}, "key, value or headers"),
+        ({"due": DUE}, "due"),
+        ({"created": -1}, "created"),
+        ({"topic": 1, "digest": 1}, "topic"),
+        ({"due": DUE, "created": 1, "digest": 1}, "due, key, value or headers, created"),
+    ]
+    for change, named in changes:
         found, _ = judged(context(), fact(Seen.ACCEPTED, 5), arrived(5, **change))
-        assert kinds(found) == {"altered": 1}, change
+        (problem,) = found.problems
+        expected = f"what arrived differs from what was accepted in {named}"
+        assert (problem.kind, problem.text) == ("altered", expected)
+    two, _ = judged(
+        context(),
+        *(fact(Seen.ACCEPTED, at) for at in (5, 6)),
+        *(arrived(at, **change) for at, change in ((5, {"due": DUE}), (6, {"topic": 1}))),
+    )
+    assert [one.text.rpartition(" ")[2] for one in two.problems] == ["due", "topic"]
     asked = fact(Seen.ACCEPTED, 5, partition=3)
-    assert kinds(judged(context(), asked, arrived(5, partition=2))[0]) == {"altered": 1}
+    (other,) = judged(context(), asked, arrived(5, partition=2))[0].problems
+    assert other.text.endswith("differs from what was accepted in partition")
     assert kinds(judged(context(), asked, arrived(5, partition=3))[0]) == {}
     anywhere = fact(Seen.ACCEPTED, 5)
     assert kinds(judged(context(), anywhere, arrived(5, partition=2))[0]) == {}
@@ -203,7 +219,9 @@ def test_a_receipt_counts_as_accepted() -> None:
     assert judged(context(), receipt, arrived(5))[0].counts["delivered"] == 1
     other = fact(Seen.ACCEPTED, 5, digest=1)
     found, _ = judged(context(), receipt, other, arrived(5, digest=1))
-    assert kinds(found) == {"altered": 1}
+    (problem,) = found.problems
+    assert problem.kind == "altered"
+    assert problem.text == "the receipt differs from what was accepted in key, value or headers"
 
 
 def three(**fields: Any) -> Context:

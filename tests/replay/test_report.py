@@ -14,7 +14,14 @@ from slotwheel.cli.verdict import print_verdict
 from slotwheel.replay.problems import CONSERVATION, OpenPoint, Problem
 from slotwheel.replay.report.page import page
 from slotwheel.replay.report.plot import bars
-from slotwheel.replay.report.verdict import Input, Lateness, Outcome, PairAgreement, Verdict
+from slotwheel.replay.report.verdict import (
+    GroupCounts,
+    Input,
+    Lateness,
+    Outcome,
+    PairAgreement,
+    Verdict,
+)
 from slotwheel.replay.report.write import write_report
 
 MADE_MS = 1_795_000_000_000
@@ -57,6 +64,29 @@ def failed() -> Verdict:
         truncated=True,
         agreement=[PairAgreement(BAD, "b", 1, 1)],
         notes=[f"{BAD}: torn"],
+    )
+
+
+def grouped() -> Verdict:
+    """One topic has lost everything, repeats are many, and 30 time buckets have figures."""
+    one = failed()
+    repeats = [
+        Problem(CONSERVATION, "repeated", "arrived 2 times", id=f"lab.2.{n}.0", offset=n)
+        for n in range(300)
+    ]
+    zero = dict.fromkeys(("accepted", "delivered", "lost", "repeated", "pending"), 0)
+    gone = GroupCounts("gone", -1, zero | {"accepted": 777, "lost": 777})
+    orders = GroupCounts("orders", -1, zero | {"accepted": 1_234_567, "delivered": 1_200_000})
+    buckets = [
+        GroupCounts("", late.bucket_ms, zero | {"accepted": 40_000, "lost": int(n == 7)})
+        for n, late in enumerate(late for late in one.lateness if late.bucket_ms >= 0)
+    ]
+    return replace(
+        one,
+        problems=[*one.problems, *repeats],
+        problem_counts={"lost": 50_000, "repeated": 9_000},
+        by_topic=[gone, orders],
+        by_bucket=buckets,
     )
 
 
@@ -140,7 +170,7 @@ def test_what_could_not_be_decided_is_told_with_why_and_what_to_do(
 
 
 def test_it_needs_nothing_from_elsewhere_and_runs_nothing() -> None:
-    for one in (verdict(), in_part(), failed(), verdict(buckets=2_000)):
+    for one in (verdict(), in_part(), failed(), grouped(), verdict(buckets=2_000)):
         text = page(one, MADE_MS)
         found = tags(text)
         names = {name for name, _ in found.seen}
@@ -173,7 +203,51 @@ def test_what_stands_beside_a_plot_is_short() -> None:
         assert all(len(label) <= 5 for label in labels if ":" not in label), labels
 
 
-def test_words_stay_whole_in_tables_and_ids_do_not() -> None:
-    text = page(failed(), MADE_MS)
-    assert "<td>lost</td><td class=t>" in text
-    assert "<td>lost</td><td class=n>50,000</td>" in text
+def test_what_is_wrong_stands_before_what_was_read_and_charts_come_last() -> None:
+    text = page(grouped(), MADE_MS)
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert headings == [
+        "Problems",
+        "What was read",
+        "How it was judged",
+        "By topic",
+        "By due time",
+        "Peers",
+        "Lateness over time",
+        "Delivered over time",
+    ]
+    assert text.index("<svg") > text.index("<h2>Lateness over time")
+    open_ = replace(grouped(), open_points=in_part().open_points)
+    assert re.findall(r"<h2>(.*?)</h2>", page(open_, MADE_MS))[:2] == ["Problems", "Not decided"]
+    part = page(in_part(), MADE_MS)
+    assert re.findall(r"<h2>(.*?)</h2>", part)[:2] == ["Not decided", "Problems"]
+
+
+def test_what_fails_nothing_is_folded_and_of_the_rest_a_few_are_in_sight() -> None:
+    text = page(grouped(), MADE_MS)
+    in_sight = re.sub(r"<details>.*?</details>", "", text)
+    assert in_sight.count("arrived 2 times") == 0
+    assert text.count("arrived 2 times") == 300
+    assert in_sight.count("accepted for ") == 10
+    assert "<summary>repeated: 9,000, which fails nothing</summary>" in text
+    assert "<summary>40 more of lost</summary>" in text
+
+
+def test_a_topic_that_lost_everything_is_in_its_table() -> None:
+    text = page(grouped(), MADE_MS)
+    table = text[text.index("<h2>By topic") : text.index("<h2>By due time")]
+    gone = table[table.index("<td>gone</td>") : table.index("<td>orders</td>")]
+    assert '<b class="bad">777</b>' in gone
+    assert gone.count(">-</td>") == 3, "no lateness"
+    buckets = text[text.index("<h2>By due time") : text.index("<h2>Peers")]
+    assert "Messages are lost or undecided in 1 of them" in buckets
+    assert buckets.count("<tr>") == 1 + 30
+
+
+def test_each_figure_has_the_name_of_its_column() -> None:
+    """Where there is no room for columns, it stands before the figure."""
+    text = page(grouped(), MADE_MS)
+    columns = {dict(attributes).get("data-n") for tag, attributes in tags(text).seen if tag == "td"}
+    assert columns >= {"accepted", "delivered", "lost", "repeated", "p99 ms", "files"}
+    assert "tr.h{display:none}" in text
+    assert "overflow-x" not in text

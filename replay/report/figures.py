@@ -1,0 +1,74 @@
+"""The page's tables of figures: what became of the messages for each topic, and of those due in
+each time bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .html import folded, moment, table
+from .verdict import GroupCounts, Lateness, Verdict
+
+BAD = {"lost", "undecided"}
+"""What stands out where there is any."""
+_COLUMNS = (
+    *("accepted", "delivered", "lost", "repeated", "late"),
+    *("pending", "cancelled", "dead", "undecided", "overdue"),
+)
+_ALWAYS = _COLUMNS[:4]
+"""The others are shown if there are any."""
+_SHOWN = 10
+"""Rows that are in sight."""
+
+
+def by_topic(verdict: Verdict) -> str:
+    if not verdict.by_topic:
+        return ""
+    late = {one.topic: one for one in verdict.lateness if one.bucket_ms < 0}
+    groups = [GroupCounts("", -1, verdict.counts), *verdict.by_topic]
+    names = [group.topic or "all topics" for group in groups]
+    made = _figures(verdict, "topic", names, groups, [late.get(group.topic) for group in groups])
+    return "<h2>By topic</h2>" + made
+
+
+def by_due_time(verdict: Verdict) -> str:
+    if not verdict.by_bucket:
+        return ""
+    late = {one.bucket_ms: one for one in verdict.lateness if one.bucket_ms >= 0}
+
+    def made(groups: Sequence[GroupCounts]) -> str:
+        names = [moment(group.bucket_ms) for group in groups]
+        found = [late.get(group.bucket_ms) for group in groups]
+        return _figures(verdict, "due from", names, groups, found)
+
+    count, seconds = len(verdict.by_bucket), verdict.interval_ms / 1000
+    text = f'<h2>By due time</h2><p class="soft">{count:,} buckets of {seconds:g} s, UTC.</p>'
+    if count <= _SHOWN:
+        return text + made(verdict.by_bucket)
+    lossy = [one for one in verdict.by_bucket if any(one.counts.get(name) for name in BAD)]
+    if lossy:
+        some = f"; the first {_SHOWN}:" if len(lossy) > _SHOWN else ":"
+        text += f"<h3>Messages are lost or undecided in {len(lossy):,} of them{some}</h3>"
+        text += made(lossy[:_SHOWN])
+    return text + folded(f"all {count:,} buckets", made(verdict.by_bucket))
+
+
+def _figures(
+    verdict: Verdict,
+    what: str,
+    names: Sequence[str],
+    groups: Sequence[GroupCounts],
+    late: Sequence[Lateness | None],
+) -> str:
+    """Counts and lateness of groups. ``what``: the groups are, ``names``: they have."""
+    asked = {"late"} if any("late" in group.counts for group in groups) else set()
+    always = asked.union(_ALWAYS)
+    columns = [name for name in _COLUMNS if name in always or verdict.counts.get(name)]
+    rows = [
+        [name, *(f"{group.counts.get(column, 0):,}" for column in columns), *_lateness(one)]
+        for name, group, one in zip(names, groups, late, strict=True)
+    ]
+    return table((what, *columns, "p50 ms", "p99 ms", "max ms"), rows, bad=BAD)
+
+
+def _lateness(one: Lateness | None) -> list[str]:
+    return ["-"] * 3 if one is None else [f"{ms:,.0f}" for ms in (one.p50, one.p99, one.max)]
