@@ -112,6 +112,8 @@ def _life(path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter) -
         with meter.of("read"):
             chunk = wheel.next_chunk(now_ms)
         if chunk is None:
+            if wheel.write_pending(0):  # a mark that reaches further, which rows may wait for
+                continue
             break
         with meter.of("deliver"):
             answers = sink.deliver(chunk.rows)

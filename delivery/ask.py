@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def ask(sink: Sink, rows: pa.RecordBatch, errors: list[str], *, trial: bool = False) -> Answers:
-    """The sink's answers; NOT_NOW for the topics for which it raises, and what it raised is added
+    """The sink's answers; UNKNOWN for the topics for which it raises, and what it raised is added
     to ``errors``. Errors: ``SyncFailed``."""
     try:
         return sink.deliver(rows, trial=trial)
@@ -31,8 +31,8 @@ def ask(sink: Sink, rows: pa.RecordBatch, errors: list[str], *, trial: bool = Fa
         topics, parts = split_by_topic(rows)
         if len(topics) == 1:
             errors.append(text)
-            return Answers.same(rows.num_rows, Answer.NOT_NOW, text)
-    answers = Answers.same(rows.num_rows, Answer.NOT_NOW)
+            return Answers.same(rows.num_rows, Answer.UNKNOWN, text)
+    answers = Answers.same(rows.num_rows, Answer.UNKNOWN)
     for part in parts:
         found = ask(sink, rows.take(pa.array(part)), errors, trial=trial)
         answers.codes[part] = found.codes

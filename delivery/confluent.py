@@ -51,6 +51,8 @@ _REFUSED = {
     "INVALID_RECORD",
     "INVALID_TIMESTAMP",
 }
+_UNSENT = {"_PURGE_QUEUE", "_QUEUE_FULL", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}
+"""The client gave the record up before it sent it."""
 CAREFUL_S = 60.0
 """How long a topic of which a batch was refused is sent record by record."""
 
@@ -110,8 +112,11 @@ class ConfluentSink(KafkaSink):
         if one_by_one:
             for row in again:
                 del failures[row]
-            with self._careful_alone:
-                failures |= self._run(plan, one_by_one, timeout_s, _CAREFUL)
+            try:
+                with self._careful_alone:
+                    failures |= self._run(plan, one_by_one, timeout_s, _CAREFUL)
+            except Unreachable as error:  # closed meanwhile; the other rows have their answers
+                failures |= dict.fromkeys(one_by_one, Failure(Answer.NOT_NOW, str(error)))
         return failures
 
     def _run(self, plan: Plan, rows: list[int], timeout_s: float, name: str) -> dict[int, Failure]:
@@ -192,7 +197,7 @@ class ConfluentSink(KafkaSink):
         if producer.flush(max(0.0, deadline - time.monotonic())) > 0:
             producer.purge()
             if producer.flush(_LATE_S) > 0:  # not even that: nothing is known of any row
-                late = Failure(Answer.NOT_NOW, "no acknowledgement in time", unknown=True)
+                late = Failure(Answer.UNKNOWN, "no acknowledgement in time")
                 failures = dict.fromkeys(rows, late) | failures
         return failures
 
@@ -270,14 +275,16 @@ def _end(producer: Any) -> None:
 
 
 def _doubtful(failures: dict[int, Failure]) -> bool:
-    return any(failure.unknown for failure in failures.values())
+    return any(failure.answer is Answer.UNKNOWN for failure in failures.values())
 
 
 def classify(error: Any) -> Failure:
     """What an error of librdkafka means for the record it belongs to."""
     reason = f"{error.name()}: {error.str()}"
     if error.name() == "_INVALID_DIFFERENT_RECORD":
-        return Failure(Answer.NOT_NOW, reason, unknown=True, bystander=True)
+        return Failure(Answer.UNKNOWN, reason, bystander=True)
     if error.name() in _REFUSED:
         return Failure(Answer.REFUSED, reason)
-    return Failure(Answer.NOT_NOW, reason, unknown=True)
+    if error.name() in _UNSENT:
+        return Failure(Answer.NOT_NOW, reason)
+    return Failure(Answer.UNKNOWN, reason)

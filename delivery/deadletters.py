@@ -5,8 +5,8 @@ that say why and where it should have gone. If that topic refuses it too (it may
 row is too large for any topic), the row goes to an embedded topic of the same name in the data
 directory. So it is never lost, and it never blocks the rows behind it.
 
-When the dead-letter topic answers NOT_NOW, the row is not answered: its own topic is held back and
-the row is tried again from the start.
+When the dead-letter topic answers NOT_NOW or UNKNOWN, the row is not answered: its own topic is
+held back and the row is tried again from the start.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _REASON_BYTES_MAX = 1000
 
 @dataclass(slots=True)
 class Buried:
-    """``taken``: which rows are safe, shape (rows,). ``local``: how many of them lie in the data
-    directory. ``held``: why the others are not, or an empty text. ``down``: the sink is down.
-    ``errors``: what a sink raised instead of answering."""
+    """``taken``: which rows are safe, ``unknown``: which may be, both shape (rows,). ``local``: how
+    many lie in the data directory. ``held``: why the others are not safe, or an empty text.
+    ``down``: the sink is down. ``errors``: what a sink raised instead of answering."""
 
     taken: Mask
+    unknown: Mask
     local: int = 0
     held: str = ""
     down: bool = False
@@ -54,21 +55,21 @@ class DeadLetters:
         # A row whose own topic is the dead-letter topic has been refused by it already.
         tried = np.array([t != self.topic for t in rows.column("topic").to_pylist()], np.bool_)
         codes = np.full(rows.num_rows, Answer.REFUSED, np.int8)
-        buried = Buried(np.zeros(rows.num_rows, np.bool_))
+        nothing = np.zeros(rows.num_rows, np.bool_)
+        buried = Buried(nothing, nothing.copy())
         if tried.any():
             answers = ask(self._sink, letters.filter(pa.array(tried)), buried.errors, trial=trial)
             codes[tried] = answers.codes
-            buried.held = answers.first_reason(Answer.NOT_NOW)
+            buried.held = answers.why_not
             buried.down = answers.down
-        buried.taken = codes == Answer.ACCEPTED
         homeless: Mask = codes == Answer.REFUSED
         if homeless.any():
             local = self._local or self._sink
             answers = ask(local, letters.filter(pa.array(homeless)), buried.errors)
-            saved = answers.which(Answer.ACCEPTED)
-            buried.taken[np.flatnonzero(homeless)[saved]] = True
-            buried.local = int(saved.sum())
-            buried.held = buried.held or answers.first_reason(Answer.NOT_NOW)
+            codes[homeless] = answers.codes
+            buried.local = int(answers.which(Answer.ACCEPTED).sum())
+            buried.held = buried.held or answers.why_not
+        buried.taken, buried.unknown = codes == Answer.ACCEPTED, codes == Answer.UNKNOWN
         if not buried.taken.all() and not buried.held:
             buried.held = "the dead-letter topic does not take it now"
         return buried

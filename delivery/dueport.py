@@ -25,6 +25,7 @@ class DuePort(Protocol):
         answered: npt.NDArray[np.bool_],
         dead: int = 0,
         *,
+        unknown: npt.NDArray[np.bool_] | None = None,
         sink_down: bool = False,
     ) -> None: ...
     def held_topics(self) -> list[str]: ...

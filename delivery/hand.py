@@ -161,15 +161,15 @@ class Hand:
     def _deliver(self, chunk: Chunk) -> bool:
         try:
             if int(times(chunk.rows, "due").max()) > self._clock():
-                self._give_back(chunk)  # the clock stepped back: ask again
+                self._give_back(chunk, handed=False)  # the clock stepped back: ask again
                 self._pause(_NOT_YET_S)
                 return False
             if not self._allowed():  # this thread may have stood still for long
-                self._give_back(chunk)
+                self._give_back(chunk, handed=False)
                 return False
             outcome = hand_over(self._sink, self._dead_letters, chunk.rows)
         except BaseException:
-            self._give_back(chunk)
+            self._give_back(chunk, handed=True)
             raise
         held_before = len(self._wheel.held_topics())
         self._settle(chunk, outcome)
@@ -185,13 +185,19 @@ class Hand:
         """In a worker, which may have waited, or stood still, since the chunk was taken."""
         if not self._allowed() or int(times(chunk.rows, "due").max()) > self._clock():
             nothing = np.zeros(chunk.rows.num_rows, np.bool_)
-            return Outcome(nothing, nothing.copy(), held="not now")
+            return Outcome(nothing, nothing.copy(), nothing.copy(), held="not now")
         return hand_over(self._sink, self._dead_letters, chunk.rows, trial=True)
 
     def _settle(self, chunk: Chunk, outcome: Outcome) -> None:
         """Book what became of a chunk: first the wheel, then those who watch."""
         held_before = set(self._wheel.held_topics())
-        self._wheel.answer(chunk, outcome.answered, outcome.dead_count, sink_down=outcome.down)
+        self._wheel.answer(
+            chunk,
+            outcome.answered,
+            outcome.dead_count,
+            unknown=outcome.unknown,
+            sink_down=outcome.down,
+        )
         if outcome.accepted.any():
             self._events.delivered(lateness(chunk.rows, self._clock())[outcome.accepted])
         for text in outcome.errors:
@@ -216,10 +222,11 @@ class Hand:
         self._events.sink_up()
         return True
 
-    def _give_back(self, chunk: Chunk) -> None:
-        """None of its rows was handed over, as far as the mark is concerned."""
-        nothing = np.zeros(chunk.rows.num_rows, np.bool_)
-        self._wheel.answer(chunk, nothing, sink_down=True)
+    def _give_back(self, chunk: Chunk, *, handed: bool) -> None:
+        """No row of a chunk is answered; if it was ``handed`` over, nothing is known of any."""
+        count = chunk.rows.num_rows
+        nothing = np.zeros(count, np.bool_)
+        self._wheel.answer(chunk, nothing, unknown=np.full(count, handed), sink_down=True)
 
     def _pause(self, seconds: float) -> None:
         self._pause_until_s = self._monotonic() + seconds

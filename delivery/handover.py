@@ -20,11 +20,12 @@ from .sink import Answer, Mask, Sink
 @dataclass(slots=True)
 class Outcome:
     """What became of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them the
-    sink took; ``dead``: how many dead letters by reason; ``held``: why other rows are not answered.
-    """
+    sink took; ``unknown``: rows that may have left, or may yet; ``dead``: how many dead letters by
+    reason; ``held``: why other rows are not answered."""
 
     answered: Mask
     accepted: Mask
+    unknown: Mask
     dead: dict[str, int] = field(default_factory=dict)
     held: str = ""
     down: bool = False
@@ -47,14 +48,16 @@ def hand_over(
     errors: list[str] = []
     answers = ask(sink, rows, errors, trial=trial)
     accepted = answers.which(Answer.ACCEPTED)
-    outcome = Outcome(accepted.copy(), accepted, down=answers.down, errors=errors)
-    outcome.held = answers.first_reason(Answer.NOT_NOW)
+    unknown = answers.which(Answer.UNKNOWN)
+    outcome = Outcome(accepted.copy(), accepted, unknown, down=answers.down, errors=errors)
+    outcome.held = answers.why_not
     refused = answers.which(Answer.REFUSED)
     if refused.any():
         at = np.flatnonzero(refused)
         reasons = [answers.reasons.get(row, "refused") for row in at.tolist()]
         buried = dead_letters.bury(rows.take(pa.array(at)), reasons, trial=trial)
         outcome.answered[at[buried.taken]] = True
+        outcome.unknown[at[buried.unknown]] = True
         for reason, taken in zip(reasons, buried.taken.tolist(), strict=True):
             if taken:
                 outcome.dead[reason] = outcome.dead.get(reason, 0) + 1

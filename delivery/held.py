@@ -94,7 +94,7 @@ class HeldTopics:
             if job is None or chunk is None or not job.done():
                 continue
             if job.cancelled() or job.exception() is not None:
-                self._drop(chunk)
+                self._give_back(chunk, handed=not job.cancelled())
             else:
                 self.settle(chunk, job.result())
 
@@ -130,7 +130,7 @@ class HeldTopics:
             return topic not in self.wheel.held_topics()
         rows = chunk.rows.num_rows
         if rows and int(times(chunk.rows, "due").max()) > self.clock():
-            self._drop(chunk)
+            self._give_back(chunk, handed=False)
             return False
         state.chunk = chunk
         state.job = self._pool.submit(self.hand_over, chunk)
@@ -147,7 +147,7 @@ class HeldTopics:
         if error is not None:
             state.usable = False
             state.next_try_s = self.monotonic() + state.backoff.failed()
-            self._drop(chunk)
+            self._give_back(chunk, handed=True)
             raise error  # the hand's loop reports it and goes on
         outcome = job.result()
         self.settle(chunk, outcome)
@@ -158,6 +158,7 @@ class HeldTopics:
             state.next_try_s = self.monotonic() + state.backoff.failed()
         return True
 
-    def _drop(self, chunk: Chunk) -> None:
-        """Give a chunk back: none of its rows was handed over, as far as the mark is concerned."""
-        self.wheel.answer(chunk, np.zeros(chunk.rows.num_rows, np.bool_))
+    def _give_back(self, chunk: Chunk, *, handed: bool) -> None:
+        """No row of a chunk is answered; if it was ``handed`` over, nothing is known of any."""
+        count = chunk.rows.num_rows
+        self.wheel.answer(chunk, np.zeros(count, np.bool_), unknown=np.full(count, handed))

@@ -88,14 +88,14 @@ class KafkaPythonSink(KafkaSink):
         deadline = time.monotonic() + timeout_s + _LATE_S
         try:
             futures = lane.send(plan, rows, choose_partitions(plan).tolist())
-        except kafka_errors.IllegalStateError as error:  # closed meanwhile
-            raise Unreachable(str(error)) from error
+        except kafka_errors.IllegalStateError as error:  # closed meanwhile, maybe half-way
+            return failures | dict.fromkeys(rows, Failure(Answer.UNKNOWN, str(error)))
         for row, future in zip(rows, futures, strict=True):
             if not future.is_done:
                 with suppress(kafka_errors.KafkaError):
                     future.get(max(0.0, deadline - time.monotonic()))
             if not future.is_done:
-                failures[row] = Failure(Answer.NOT_NOW, "no acknowledgement in time", unknown=True)
+                failures[row] = Failure(Answer.UNKNOWN, "no acknowledgement in time")
             elif future.exception is not None:
                 failures[row] = classify(future.exception, aborted=lane.aborted(future))
         return failures
@@ -225,7 +225,7 @@ def classify(error: Exception, *, aborted: bool = False) -> Failure:
     refusal = isinstance(error, _REFUSED)
     # A bare KafkaError: the broker found a record of the batch invalid, but not this one.
     if type(error) is kafka_errors.KafkaError or aborted:
-        return Failure(Answer.NOT_NOW, reason, unknown=True, bystander=True)
+        return Failure(Answer.UNKNOWN, reason, bystander=True)
     if refusal:
         return Failure(Answer.REFUSED, reason)
-    return Failure(Answer.NOT_NOW, reason, unknown=True)
+    return Failure(Answer.UNKNOWN, reason)

@@ -65,12 +65,11 @@ class KafkaSettings:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a record was not accepted. ``unknown``: it may have been, or may be later.
-    ``bystander``: another record failed, this one only with it; it can be sent again at once."""
+    """Why a record was not accepted. ``bystander``: another record failed, this one only with it;
+    it can be sent again at once."""
 
     answer: Answer
     reason: str
-    unknown: bool = False
     bystander: bool = False
 
 
@@ -196,7 +195,7 @@ class KafkaSink(Sink):
         plan = Plan(rows, to_records(rows, self.mint), chosen, partitions, infos)
         for row, failure in self._send_all(plan, trial).items():
             answers.set(start + row, failure.answer, failure.reason)
-            if failure.answer is Answer.NOT_NOW:
+            if failure.answer is not Answer.REFUSED:
                 topic = plan.records.topics[row]
                 blocked[topic] = failure.reason
                 self.book.forget(topic)
@@ -216,5 +215,7 @@ class KafkaSink(Sink):
                 break
             for row in again:
                 del failures[row]
-            failures |= found
+            for row, failure in found.items():
+                unsent = failure.answer is Answer.NOT_NOW  # this time, but not the first time
+                failures[row] = replace(failure, answer=Answer.UNKNOWN) if unsent else failure
         return failures

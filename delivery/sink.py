@@ -1,14 +1,16 @@
 """What a sink is: the one interface between the hand of the wheel and where messages go.
 
 Theory: the mark may only move past a row for which somebody answered, so a sink owes an answer for
-*every* row, within a time limit, and each answer is one of three:
+*every* row, within a time limit, and each answer is one of four:
 
     ACCEPTED   the row is safe at its target; it will never be handed out again
     REFUSED    it can never be taken as it is; it becomes a dead letter, with the reason
-    NOT_NOW    not taken, or not known whether taken; its topic is held back and tried again
+    NOT_NOW    not taken, for certain; its topic is held back and tried again
+    UNKNOWN    taken or not, or still to be; tried again like NOT_NOW, and a cancel is *unknown*
 
 Rules
-- An unknown outcome is NOT_NOW. A row may be repeated; it is never lost.
+- Only a row that was never sent is NOT_NOW; what was sent without an answer is UNKNOWN, also when
+  a sink raises. Such a row may be repeated; it is never lost.
 - Rows of one topic partition are sent in the order in which they stand in the batch.
 - Nothing waits without a limit, also not ``close``.
 - Two calls of ``deliver`` may run at once (one for the main mark, others for held-back topics),
@@ -35,6 +37,7 @@ class Answer(IntEnum):
     ACCEPTED = 0
     REFUSED = 1
     NOT_NOW = 2
+    UNKNOWN = 3
 
 
 @dataclass(slots=True)
@@ -65,9 +68,10 @@ class Answers:
         mask: Mask = self.codes == answer
         return mask
 
-    def first_reason(self, answer: Answer) -> str:
-        """The reason of the first row with this answer that has one, or an empty text."""
-        for row in np.flatnonzero(self.which(answer)).tolist():
+    @property
+    def why_not(self) -> str:
+        """Why rows are neither accepted nor refused: the first reason given, or an empty text."""
+        for row in np.flatnonzero(self.codes >= Answer.NOT_NOW).tolist():
             if row in self.reasons:
                 return self.reasons[row]
         return ""
@@ -99,5 +103,5 @@ class Sink(ABC):
     def close(self) -> None:
         """Let go of files, threads and connections; may be called twice, and from any thread.
 
-        A ``deliver`` that is waiting for a broker returns soon, its rows NOT_NOW.
+        A ``deliver`` that is waiting for a broker returns soon, its rows NOT_NOW or UNKNOWN.
         """

@@ -70,7 +70,7 @@ def deliver(
         node.wheel.answer(chunk, answers, sink_down=down)
         return not down
 
-    while (chunk := node.wheel.next_chunk(now)) is not None and hand(chunk):
+    while (chunk := node.next_chunk(now)) is not None and hand(chunk):
         pass
     for topic in node.wheel.held_topics():
         while (chunk := node.wheel.next_topic_chunk(topic, now)) is not None:
@@ -339,10 +339,10 @@ def test_never_early_at_exact_boundaries_and_clock_steps(node: Node) -> None:
     assert values(deliver(node, edge)) == [b"0"]
     assert deliver(node, edge) == []
     with pytest.raises(ClockBehind):
-        node.wheel.next_chunk(edge - 2000)
+        node.next_chunk(edge - 2000)
     send(node, [(edge - 1500, "t", b"late")], edge - 2000)  # not due yet by that clock
     with pytest.raises(ClockBehind):
-        node.wheel.next_chunk(edge - 2000)
+        node.next_chunk(edge - 2000)
     assert values(deliver(node, edge + 999)) == [b"late", b"1", b"999"]
     assert values(deliver(node, edge + 3000)) == [b"1000"]
 
@@ -411,7 +411,7 @@ def test_cancel_before_during_after_twice_and_unknown(node: Node) -> None:
 
     assert cancel(0, 0) == [CancelAnswer.CANCELLED] * 2
     assert cancel(0) == [CancelAnswer.CANCELLED]
-    chunk = node.wheel.next_chunk(NOW + 10)
+    chunk = node.next_chunk(NOW + 10)
     assert chunk is not None
     answers: list[CancelAnswer] = []
     asking = threading.Thread(
@@ -459,7 +459,7 @@ def test_one_long_item_a_slot_frees_the_disk_all_the_same(node: Node) -> None:
         return [topic != "bad" for topic in rows.column("topic").to_pylist()]
 
     now = NOW + 12_000
-    while (chunk := node.wheel.next_chunk(now)) is not None:  # refused for good: dead letters
+    while (chunk := node.next_chunk(now)) is not None:  # refused for good: dead letters
         dead = chunk.rows.num_rows - sum(refuse_bad(chunk.rows))
         node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_), dead)
     node.wheel.tell_mark(now, at_once=True)
@@ -516,9 +516,9 @@ def test_a_burst_at_one_millisecond_leaves_in_bounded_chunks(tmp_path: Path) -> 
     for part in range(4):
         send(node, many(part * 25_000, 25_000, NOW + 5_000), NOW)
     node.wheel.spill(NOW, everything=True)
-    assert node.wheel.next_chunk(NOW + 4_999) is None
+    assert node.next_chunk(NOW + 4_999) is None
     began, got = time.perf_counter(), []
-    while (chunk := node.wheel.next_chunk(NOW + 5_000)) is not None:
+    while (chunk := node.next_chunk(NOW + 5_000)) is not None:
         assert chunk.rows.num_rows <= 5_000
         got.append(times(chunk.rows, "offset"))
         node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
@@ -535,7 +535,7 @@ def test_a_damaged_slot_file_is_never_delivered_from(node: Node) -> None:
     good = path.read_bytes()
     path.write_bytes(good[:-20] + bytes([good[-20] ^ 1]) + good[-19:])
     with pytest.raises(Damaged, match=path.name):
-        node.wheel.next_chunk(NOW + 5)
+        node.next_chunk(NOW + 5)
     send(node, [(NOW + 6, "t", b"intake goes on")], NOW)
     path.write_bytes(good)
     assert values(deliver(node, NOW + 6)) == [b"0", b"1", b"2", b"3", b"4", b"intake goes on"]

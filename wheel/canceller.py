@@ -6,15 +6,19 @@ against the marks, the chunk in flight, and the cancels that are known. While a 
 to the journal its row is held back; once it is committed the answer is *cancelled*, and stays so.
 
 Rules
-- A row in flight is not guessed about: the question waits for the sink's answer.
-- Rows that were due before this epoch began may have been delivered without a mark: *unknown*.
+- A row in flight is not guessed about: the question waits for the sink's answer. Where the sink
+  could not say, the answer is *unknown* until a later try succeeds.
+- Of older rows that the last epoch's marks reach and do not cover, nobody knows whether they left:
+  *unknown*. No clock decides it.
 - A row that has left is *already delivered* only if it is known that no cancel came first.
+- Slot files are read outside the lock, each once a request, and only if an answer depends on it.
 
 Source: DESIGN section 4 (Cancel and reschedule).
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -25,7 +29,8 @@ import pyarrow as pa
 
 from .cancels import Cancels
 from .config import TICK_MS
-from .due import Due
+from .due import Due, Left
+from .errors import Damaged, Overloaded
 from .ids import IdMint, MessageId
 from .log import Carried
 from .receipt import CancelAnswer, Receipt
@@ -34,19 +39,25 @@ from .schema import INPUT, PAYLOAD, TIME
 from .storage import Storage
 
 QueueRows = Callable[[pa.RecordBatch, Sequence[tuple[int, int]]], Carried]
+AppendCancels = Callable[[Sequence[MessageId]], Carried | None]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class _Next(Enum):
     APPEND = "append"
     WAIT = "wait"
+    READ = "read"
 
 
 Decision = CancelAnswer | Future[Receipt] | _Next
 
+_SHARE = 256
+"""Ids that are decided, and cancelled by one entry, while the lock is held once."""
+
 
 class Canceller:
-    """Decides about ids. ``epoch_offset``: rows from there on were appended in this epoch."""
+    """Decides about ids. ``epoch_offset``: rows from there on were appended in this epoch.
+    ``reach_ms``: of the others, those due later have not been handed out before it."""
 
     def __init__(
         self,
@@ -57,7 +68,7 @@ class Canceller:
         lock: threading.RLock,
         *,
         epoch_offset: int,
-        epoch_start_ms: int,
+        reach_ms: int,
     ) -> None:
         self._mint = mint
         self._due = due
@@ -65,21 +76,19 @@ class Canceller:
         self._cancels = cancels
         self._lock = lock
         self._epoch_offset = epoch_offset
-        self._epoch_start_ms = epoch_start_ms
+        self._reach_ms = reach_ms
 
     def cancel(
         self, ids: Sequence[MessageId], append: QueueRows, timeout_s: float
     ) -> list[CancelAnswer]:
         """One answer for each id, in order."""
-        topics = {one: self._look_up(one) for one in ids if self._mint.genuine(one)}
-        with self._lock:
-            decisions = self._decide_in_time(topics, timeout_s)
-            targets = [one for one, decision in decisions.items() if decision is _Next.APPEND]
-            if targets:
-                carried = append(_cancel_rows(targets), [(t.due, t.offset) for t in targets])
-                self._register(targets, carried)
-                decisions.update(dict.fromkeys(targets, carried.future))
-        answers = self._resolve(decisions, timeout_s)
+
+        def append_cancels(targets: Sequence[MessageId]) -> Carried:
+            return append(_cancel_rows(targets), [(one.due, one.offset) for one in targets])
+
+        answers = self._settle(
+            self._mint.genuine_of(list(dict.fromkeys(ids))), append_cancels, timeout_s
+        )
         return [answers.get(one, CancelAnswer.UNKNOWN) for one in ids]
 
     def reschedule(
@@ -93,64 +102,137 @@ class Canceller:
         """What became of the old message, and the new one's id if there is a new one."""
         if not self._mint.genuine(target):
             return CancelAnswer.UNKNOWN, None
-        topic = self._look_up(target)
         row = self._storage.find(target.due, target.offset)
-        fresh = None
-        if row is not None:
-            fresh = check(_with_due(row, due_ms))
-        with self._lock:
-            decision = self._decide_in_time({target: topic}, timeout_s)[target]
-            if decision is _Next.APPEND:
-                if fresh is None:
-                    return CancelAnswer.UNKNOWN, None
-                rows = pa.concat_batches([_cancel_rows([target]), _as_payload(fresh)])
-                carried = append(rows, [(target.due, target.offset)])
-                self._register([target], carried)
-                decision = carried.future
-                new_offset = carried.receipt.base_offset + 1
-            else:
-                return self._resolve({target: decision}, timeout_s)[target], None
-        answer = self._resolve({target: decision}, timeout_s)[target]
-        if answer is not CancelAnswer.CANCELLED:
-            return answer, None
-        return answer, self._mint.one(due_ms, new_offset)
+        fresh = None if row is None else check(_with_due(row, due_ms))
+        queued: list[Carried] = []
 
-    def _look_up(self, one: MessageId) -> str | None:
-        """What deciding may need from disk, read before the lock is taken: the row's topic."""
-        second = one.due // TICK_MS
+        def append_cancels(targets: Sequence[MessageId]) -> Carried | None:
+            if fresh is None:
+                return None
+            rows = pa.concat_batches([_cancel_rows(targets), _as_payload(fresh)])
+            queued.append(append(rows, [(target.due, target.offset)]))
+            return queued[0]
+
+        answer = self._settle([target], append_cancels, timeout_s)[target]
+        if not queued or answer is not CancelAnswer.CANCELLED:
+            return answer, None
+        return answer, self._mint.one(due_ms, queued[0].receipt.base_offset + 1)
+
+    def _read_cancels(self, ids: Sequence[MessageId]) -> set[int]:
+        """Let the register know what the slot files of these ids say of cancels. Returns the
+        seconds of files that are damaged: of their rows nothing can be said."""
         with self._lock:
-            info = self._storage.catalog.get(second)
-            unread = info is not None and info.cancels > 0 and not self._cancels.file_read(second)
-            held = self._due.any_held
-        if unread:
-            targets = self._storage.cancelled_in_file(second)
+            unread = [
+                second
+                for second in {one.due // TICK_MS for one in ids}
+                if (info := self._storage.catalog.get(second)) is not None
+                and info.cancels > 0
+                and not self._cancels.file_read(second)
+            ]
+        damaged: set[int] = set()
+        for second in unread:
+            try:
+                targets = self._storage.cancelled_in_file(second)
+            except Damaged:
+                damaged.add(second)
+                continue
             with self._lock:
                 self._cancels.add_from_file(second, targets)
-        if not held:
-            return None
-        return self._topic(one)
+        return damaged
 
-    def _topic(self, one: MessageId) -> str:
-        """The topic of a row; empty if it is nowhere any more, so that nobody looks again."""
-        row = self._storage.find(one.due, one.offset)
-        return "" if row is None else str(row.column("topic")[0].as_py())
+    def _read_topics(
+        self, needed: Sequence[MessageId], ids: Sequence[MessageId]
+    ) -> dict[MessageId, str]:
+        """The topics of all ``ids`` in the slots of those ``needed``, so that none is read twice;
+        empty for a row that is nowhere any more. None at all for those of a damaged file."""
+        of_second: dict[int, list[MessageId]] = {one.due // TICK_MS: [] for one in needed}
+        for one in ids if needed else ():
+            of_second.get(one.due // TICK_MS, []).append(one)
+        found: dict[MessageId, str] = {}
+        for second, wanted in of_second.items():
+            with contextlib.suppress(Damaged):
+                topics = self._storage.topics_of(second, [one.offset for one in wanted])
+                found.update((one, topics.get(one.offset, "")) for one in wanted)
+        return found
+
+    def _settle(
+        self, ids: Sequence[MessageId], append: AppendCancels, timeout_s: float
+    ) -> dict[MessageId, CancelAnswer]:
+        """Decide about ``ids``, which are genuine, and cancel those that can be stopped."""
+        damaged = self._read_cancels(ids)
+        topics: dict[MessageId, str] = {}
+        decisions: dict[MessageId, Decision] = {
+            one: CancelAnswer.UNKNOWN for one in ids if one.due // TICK_MS in damaged
+        }
+
+        def left(what: _Next) -> list[MessageId]:
+            return [one for one, decision in decisions.items() if decision is what]
+
+        todo = [one for one in ids if one not in decisions]
+        share, wait_s = _SHARE, None
+        while todo:
+            for start in range(0, len(todo), share):
+                part = todo[start : start + share]
+                try:
+                    decisions |= self._decide_and_queue(part, topics, append, wait_s)
+                except Overloaded:
+                    if not any(isinstance(one, Future) for one in decisions.values()):
+                        raise
+                    decisions.update(dict.fromkeys(part, CancelAnswer.UNKNOWN))
+            unread = left(_Next.READ)
+            topics.update(self._read_topics(unread, ids))
+            todo = [one for one in unread if one in topics]
+            decisions.update(dict.fromkeys(set(unread) - set(todo), CancelAnswer.UNKNOWN))
+            if not todo and wait_s is None:  # one wait for all that are in flight
+                todo, wait_s = left(_Next.WAIT), timeout_s
+                share = max(1, len(todo))
+        return self._resolve(decisions, timeout_s)
+
+    def _decide_and_queue(
+        self,
+        ids: Sequence[MessageId],
+        topics: Mapping[MessageId, str],
+        append: AppendCancels,
+        wait_s: float | None,
+    ) -> dict[MessageId, Decision]:
+        """Decide, and queue the cancels in the same instant. ``wait_s``: of ``_decide_in_time``."""
+        with self._lock:
+            decisions = self._decide_in_time(ids, topics, wait_s)
+            targets = [one for one, what in decisions.items() if what is _Next.APPEND]
+            decisions.update(self._queue(targets, append))
+            return decisions
+
+    def _queue(
+        self, targets: Sequence[MessageId], append: AppendCancels
+    ) -> dict[MessageId, Decision]:
+        """Under the lock: from here on the targets are held back."""
+        carried = append(targets) if targets else None
+        if carried is None:
+            return dict.fromkeys(targets, CancelAnswer.UNKNOWN)
+        for row, target in enumerate(targets):
+            own = carried.receipt.base_offset + row
+            self._cancels.add(target.due, target.offset, own, carried.future)
+        return dict.fromkeys(targets, carried.future)
 
     def _decide_in_time(
-        self, topics: Mapping[MessageId, str | None], timeout_s: float
+        self, ids: Sequence[MessageId], topics: Mapping[MessageId, str], wait_s: float | None
     ) -> dict[MessageId, Decision]:
         """Under the lock, which a wait lets go of: all are decided at the instant this returns.
 
-        One wait for all of them: those in flight, whose rows a sink may keep for long.
+        ``wait_s``: how long to wait for those in flight, whose rows a sink may keep for long; then
+        they get *unknown*. None: not at all, they stay WAIT.
         """
-        decisions: dict[MessageId, Decision] = dict.fromkeys(topics, _Next.WAIT)
+        decisions: dict[MessageId, Decision] = dict.fromkeys(ids, _Next.WAIT)
 
         def decided() -> bool:
             for one, decision in decisions.items():
                 if isinstance(decision, _Next):  # the others stay what they are
-                    decisions[one] = self._decide(one, topics[one])
+                    decisions[one] = self._decide(one, topics.get(one))
             return _Next.WAIT not in decisions.values()
 
-        if not self._due.answered.wait_for(decided, timeout_s):
+        if wait_s is None:
+            decided()
+        elif not self._due.answered.wait_for(decided, wait_s):
             for one, decision in decisions.items():
                 if decision is _Next.WAIT:
                     decisions[one] = CancelAnswer.UNKNOWN
@@ -161,25 +243,12 @@ class Canceller:
         known, pending = self._cancels.get(one.due, one.offset)
         if known:
             return CancelAnswer.CANCELLED if pending is None else pending
-        before_epoch = one.offset < self._epoch_offset and one.due <= self._epoch_start_ms
-        if before_epoch:
+        if one.offset < self._epoch_offset and one.due <= self._reach_ms:
             return CancelAnswer.UNKNOWN
         left = self._due.has_left(one.due, one.offset, topic)
-        if left and topic is None and self._due.any_held:
-            # A topic was held back after the row was looked up: is it this row's?
-            left = self._due.has_left(one.due, one.offset, self._topic(one))
-        if left is None:
-            return _Next.WAIT
-        if not left:
-            return _Next.APPEND
-        if one.due <= self._cancels.floor_ms:
-            return CancelAnswer.UNKNOWN
-        return CancelAnswer.DELIVERED
-
-    def _register(self, targets: Sequence[MessageId], carried: Carried) -> None:
-        for row, target in enumerate(targets):
-            own = carried.receipt.base_offset + row
-            self._cancels.add(target.due, target.offset, own, carried.future)
+        if left is Left.YES and one.due > self._cancels.floor_ms:
+            return CancelAnswer.DELIVERED
+        return _DECIDED[left]
 
     @staticmethod
     def _resolve(
@@ -201,6 +270,15 @@ class Canceller:
                 decision.result()
                 answers[one] = CancelAnswer.CANCELLED
         return answers
+
+
+_DECIDED: dict[Left, Decision] = {
+    Left.YES: CancelAnswer.UNKNOWN,  # or it was cancelled, which is forgotten by now
+    Left.NO: _Next.APPEND,
+    Left.IN_FLIGHT: _Next.WAIT,
+    Left.UNKNOWN: CancelAnswer.UNKNOWN,
+    Left.BY_TOPIC: _Next.READ,
+}
 
 
 def _cancel_rows(targets: Sequence[MessageId]) -> pa.RecordBatch:

@@ -83,3 +83,10 @@ class WheelConfig:
     def horizon_ms(self) -> int:
         """How far ahead of now a message may be due, in milliseconds."""
         return self.slots * TICK_MS
+
+    @property
+    def reach_ahead_ms(self) -> int:
+        """A mark allows rows to leave that are due up to so long after it was made, in ms. That
+        covers several marks and slow syncs, so that delivery waits for none; after a crash, cancels
+        of these rows get *unknown*."""
+        return max(1_000, 10 * self.mark_interval_ms)

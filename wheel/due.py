@@ -42,9 +42,19 @@ _STEPS_MAX = 32
 _PREPARED_MAX = 3
 
 
+class Left(Enum):
+    """What is known of a row: the ground on which a cancel is decided."""
+
+    YES = "the sink has answered for it"
+    NO = "it has never been handed to the sink"
+    IN_FLIGHT = "it is with the sink, whose answer is awaited"
+    UNKNOWN = "it was handed to the sink, which could not say what became of it"
+    BY_TOPIC = "it depends on the row's topic, which was not given"
+
+
 class _Then(Enum):
     AGAIN = "the line has moved: look again"
-    WAIT = "the next row's cancel is on its way to the journal"
+    WAIT = "the next row's cancel, or a mark that reaches it, is on its way to the journal"
     NOTHING = "no row is left up to the given key"
 
 
@@ -115,6 +125,11 @@ class Due:
         self._held = {
             topic: _Line(topic, copy.mark, copy.behind) for topic, copy in marks.copies.items()
         }
+        self._doubtful: set[int] = set()
+        """Offsets handed to the sink without a clear answer, until there is one. All of them lie in
+        the chunks that lines stand before, so there are never more than a few chunks a line."""
+        self.reach = marks.reach
+        """Of the committed marks, ms: rows due later are not handed out."""
         self.epoch = marks.epoch
         self.covered = marks.covered
         self.withdrawn = marks.cancels
@@ -136,8 +151,8 @@ class Due:
     def main(self) -> Mark:
         return self._main.mark
 
-    def marks(self) -> Marks:
-        """The marks as they stand, for a journal entry."""
+    def marks(self, reach: int = -1) -> Marks:
+        """The marks as they stand, for a journal entry with that reach."""
         return Marks(
             main=self._main.mark,
             epoch=self.epoch,
@@ -146,6 +161,7 @@ class Due:
             cancels=self.withdrawn,
             delivered=self.delivered,
             dead=self.dead,
+            reach=reach,
         )
 
     @property
@@ -168,25 +184,27 @@ class Due:
     def any_held(self) -> bool:
         return bool(self._held)
 
-    def has_left(self, due: int, offset: int, topic: str | None) -> bool | None:
-        """Whether the sink has answered for a row; None while a chunk with it is in flight.
-
-        ``topic``: the row's topic, which matters only while topics are held back.
-        """
+    def has_left(self, due: int, offset: int, topic: str | None) -> Left:
+        """Whether a row has left. ``topic``: its topic, needed only where the answer without it is
+        ``BY_TOPIC``; an empty one for a row that is nowhere any more."""
         for line in (self._main, *self._held.values()):
             if offset in line.ahead:
-                return True
+                return Left.YES
         if _in_flight(self._main, due, offset):
-            return None
+            return Left.IN_FLIGHT
+        if offset in self._doubtful:
+            return Left.UNKNOWN
         if not self._main.mark.covers(due, offset):
-            return False
+            return Left.NO
         lines = [line for line in self._held.values() if not line.mark.covers(due, offset)]
         if not lines:
-            return True
+            return Left.YES
+        if topic is None:
+            return Left.BY_TOPIC
         for line in lines:
             if line.topic == topic:
-                return None if _in_flight(line, due, offset) else False
-        return True
+                return Left.IN_FLIGHT if _in_flight(line, due, offset) else Left.NO
+        return Left.YES
 
     # -- the deliverer ---------------------------------------------------------------------------
 
@@ -269,12 +287,19 @@ class Due:
         return self._empty(line)
 
     def answer(
-        self, chunk: Chunk, answered: Mask, dead: int = 0, *, sink_down: bool = False
+        self,
+        chunk: Chunk,
+        answered: Mask,
+        dead: int = 0,
+        *,
+        unknown: Mask | None = None,
+        sink_down: bool = False,
     ) -> None:
         """Move the mark of the chunk's line as far as the sink has answered.
 
-        ``answered``: shape (rows,). Topics with unanswered rows are held back; where that is not
-        possible (``sink_down``, or too many), the main mark pauses before the first of them.
+        ``answered``: shape (rows,). ``unknown``, the same shape: which of the others may have left.
+        Topics with unanswered rows are held back; where that is not possible (``sink_down``, or too
+        many), the main mark pauses before the first of them.
         """
         with self._lock:
             line = self._main if chunk.topic is None else self._held[chunk.topic]
@@ -282,6 +307,10 @@ class Due:
             assert flight is not None, "no chunk is in flight"
             assert flight.chunk is chunk, "not the chunk in flight"
             line.flight = None
+            if self._doubtful:
+                self._doubtful.difference_update(flight.offset[flight.kept[answered]].tolist())
+            if unknown is not None and unknown.any():
+                self._doubtful.update(flight.offset[flight.kept[unknown]].tolist())
             accepted = int(np.count_nonzero(answered))
             self.delivered += accepted - dead
             self.dead += dead
@@ -418,11 +447,15 @@ class Due:
     ) -> Chunk | None:
         """Judge rows under the lock and put them in flight; None if there is nothing to wait for.
 
-        A row whose cancel is not committed yet cuts the chunk before it.
+        A row whose cancel is not committed yet cuts the chunk before it, and so does one beyond
+        the reach of the committed marks.
         """
         due, offset = times(rows, "due"), times(rows, "offset")
         with self._lock:
             gone, stop = self._judge(due, offset, cancelled)
+            beyond = np.flatnonzero(due > self.reach)
+            if len(beyond):
+                stop = min(stop, int(beyond[0]))
             if stop < len(due):
                 if stop == 0:
                     return None

@@ -11,6 +11,7 @@ Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,9 +115,15 @@ class IdMint:
 
     def genuine(self, message_id: MessageId) -> bool:
         """Whether this group gave out that id."""
-        return message_id.group == self.group and message_id == self.one(
-            message_id.due, message_id.offset
-        )
+        return bool(self.genuine_of([message_id]))
+
+    def genuine_of(self, ids: Sequence[MessageId]) -> list[MessageId]:
+        """Those of ``ids`` that this group gave out, in their order."""
+        mine = [one for one in ids if one.group == self.group]
+        due = np.array([one.due for one in mine], np.int64)
+        offset = np.array([one.offset for one in mine], np.int64)
+        checks = self.checks(due, offset).tolist()
+        return [one for one, check in zip(mine, checks, strict=True) if one.check == check]
 
 
 def id_texts(group: str | pa.Array, due: Int64s, offset: Int64s, checks: UInt32s) -> pa.Array:

@@ -11,8 +11,10 @@ due order, up to the clock). Either move may be cut after any row, so a chunk ca
       +----------------+------------> (due, offset)
                      (c, r)
 
-``Marks`` is what a journal entry carries: the main mark, a copy for each held-back topic, and the
-running counters that make "how much is pending" a subtraction.
+``Marks`` is what a journal entry carries: the main mark, a copy for each held-back topic, the
+running counters that make "how much is pending" a subtraction, and its *reach*: the due time up to
+which rows may be handed to a sink before the next mark is durable. So whoever finds the mark after
+a crash knows, without a clock, which rows cannot have left: those due later.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from .errors import Damaged, UnsupportedVersion
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-MARK_VERSION = 1
+MARK_VERSION = 2
 
-# +---------+---------+--------+---+---+---+---------+---------+-----------+------+
-# | version | copies  | epoch  | c | r | L | covered | cancels | delivered | dead |
-# | u16     | u16+pad | u64    |   i64     | u64     | u64     | u64       | u64  |
-# +---------+---------+--------+---+---+---+---------+---------+-----------+------+
-_HEAD = struct.Struct(
+# +---------+---------+--------+---+---+---+---------+---------+-----------+------+-------+
+# | version | copies  | epoch  | c | r | L | covered | cancels | delivered | dead | reach |
+# | u16     | u16+pad | u64    |   i64     | u64     | u64     | u64       | u64  | i64   |
+# +---------+---------+--------+---+---+---+---------+---------+-----------+------+-------+
+_HEAD_V1 = struct.Struct(
     "<"
     "H"  # version of this layout
     "H"  # number of copies that follow
@@ -48,6 +50,9 @@ _HEAD = struct.Struct(
     "Q"  # delivered: rows a sink accepted
     "Q"  # dead: rows that went to the dead-letter topic
 )
+_REACH = struct.Struct("<q")  # reach: due time up to which rows may be handed out, ms
+_HEADS = {1: _HEAD_V1.size, 2: _HEAD_V1.size + _REACH.size}
+"""Bytes before the copies, by version: a mark of version 1 has no reach."""
 # +---+---+---+--------+--------------+-------+
 # | c | r | L | behind | topic length | topic |
 # | i64 each  | u64    | u16 + pad    | utf-8 |
@@ -61,7 +66,7 @@ _COPY = struct.Struct(
     "H"  # bytes of the topic name that follows
     "6x"
 )
-assert _HEAD.size == 72
+assert _HEADS == {1: 72, 2: 80}
 assert _COPY.size == 40
 
 
@@ -106,6 +111,9 @@ class Marks:
     cancels: int = 0
     delivered: int = 0
     dead: int = 0
+    reach: int = -1
+    """No row due later than this, ms, was handed out before another mark was durable. -1: a mark of
+    version 1, or none yet, which says nothing about it."""
 
     def follows(self, other: Marks) -> bool:
         """Whether the main mark stands where ``other``'s does, or further, along both axes."""
@@ -141,7 +149,7 @@ class Marks:
 
     def encode(self) -> bytes:
         parts = [
-            _HEAD.pack(
+            _HEAD_V1.pack(
                 MARK_VERSION,
                 len(self.copies),
                 0,
@@ -153,7 +161,8 @@ class Marks:
                 self.cancels,
                 self.delivered,
                 self.dead,
-            )
+            ),
+            _REACH.pack(self.reach),
         ]
         for topic, copy in sorted(self.copies.items()):
             name = topic.encode()
@@ -165,12 +174,12 @@ class Marks:
     @classmethod
     def decode(cls, data: bytes, where: str = "mark") -> Marks:
         """Errors: ``UnsupportedVersion``, ``Damaged`` naming ``where``."""
-        if len(data) < _HEAD.size:
-            raise Damaged(where, len(data), expected=f"{_HEAD.size} bytes", found=len(data))
+        if len(data) < _HEAD_V1.size:
+            raise Damaged(where, len(data), expected=f"{_HEAD_V1.size} bytes", found=len(data))
         version, count, reserved, epoch, c, r, last, covered, cancels, delivered, dead = (
-            _HEAD.unpack_from(data)
+            _HEAD_V1.unpack_from(data)
         )
-        if version != MARK_VERSION:
+        if version not in _HEADS:
             raise UnsupportedVersion(
                 f"{where}: unknown mark version",
                 got=version,
@@ -179,8 +188,11 @@ class Marks:
             )
         if reserved:
             raise Damaged(where, 4, expected="zero in the reserved field", found=reserved)
+        at = _HEADS[version]
+        if len(data) < at:
+            raise Damaged(where, len(data), expected=f"{at} bytes", found=len(data))
+        reach = _REACH.unpack_from(data, _HEAD_V1.size)[0] if version > 1 else -1
         copies: dict[str, TopicMark] = {}
-        at = _HEAD.size
         for _ in range(count):
             if len(data) < at + _COPY.size:
                 raise Damaged(where, at, expected="a topic's copy of the mark", found="the end")
@@ -199,4 +211,4 @@ class Marks:
             raise Damaged(
                 where, at, expected="the end of the mark", found=f"{len(data) - at} bytes"
             )
-        return cls(Mark(c, r, last), epoch, copies, covered, cancels, delivered, dead)
+        return cls(Mark(c, r, last), epoch, copies, covered, cancels, delivered, dead, reach)

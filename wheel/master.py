@@ -5,6 +5,10 @@ part. It begins when the first entry of its epoch is committed, with the marks t
 then, and ends for good when the epoch is lost: what a sink answers after that changes nothing, and
 the next master repeats at most what no committed mark tells of.
 
+A mark also says how far rows may be handed out before the next one is durable: its reach. It is
+extended ahead of time, with each mark, and where there was none for a while, before the next row is
+due. So delivery does not wait for it, and the next master need not guess what may have left.
+
 Source: DESIGN section 4, and section 7 for who is master.
 """
 
@@ -33,7 +37,8 @@ class Master:
     """Hands out what is due and tells how far delivery has come. Thread-safe.
 
     ``marks``: the committed ones. ``epoch_offset``: rows from there on are of this epoch.
-    ``queue_mark`` puts marks into the log.
+    ``queue_mark`` puts marks into the log. ``disk_is_low`` at a time, ms: soon there may be no room
+    for them.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Master:
         *,
         epoch_offset: int,
         now_ms: int,
+        disk_is_low: Callable[[int], bool],
     ) -> None:
         self._config = config
         self._storage = storage
@@ -57,6 +63,8 @@ class Master:
         self._due_changed = threading.Condition(lock)
         self._ended = False
         self.mint = mint
+        # A mark of version 1 says nothing of what was handed out: then the clock has to do.
+        before_ms = max(now_ms, marks.main.c) if marks.reach == -1 else marks.reach
         self.due = Due(
             storage,
             cancels,
@@ -72,10 +80,13 @@ class Master:
             cancels,
             lock,
             epoch_offset=epoch_offset,
-            epoch_start_ms=max(now_ms, marks.main.c),
+            reach_ms=before_ms,
         )
+        self._reach_ms = marks.reach
+        """By the newest mark that was queued."""
+        self._disk_is_low = disk_is_low
         self._mark_changes = 0
-        self._mark_ms = now_ms
+        self._mark_ms = now_ms - config.mark_interval_ms  # none yet: the first need not wait
         self._told_c = -1
         self._wake_before_ms: int | None = None
 
@@ -102,7 +113,10 @@ class Master:
         if self._ended:
             return None
         self.tell_mark(now_ms)
-        return self.due.next_chunk(now_ms)
+        chunk = self.due.next_chunk(now_ms)
+        if chunk is None and self._reach_ms < now_ms + self._config.reach_ahead_ms // 2:
+            self._extend_reach(self.due.next_due_ms(), now_ms)
+        return chunk
 
     def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None:
         """Rows of a held-back topic; None when it has caught up and is released."""
@@ -114,13 +128,15 @@ class Master:
         answered: npt.NDArray[np.bool_],
         dead: int = 0,
         *,
+        unknown: npt.NDArray[np.bool_] | None = None,
         sink_down: bool = False,
     ) -> None:
-        """What the sink said: ``answered[i]`` - row ``i`` was accepted, by it or as a dead letter.
+        """What the sink said: ``answered[i]`` - row ``i`` was accepted, by it or as a dead letter;
+        ``unknown[i]`` - it was not answered, and may have left all the same.
 
         Topics of the other rows are held back; ``sink_down`` pauses all of delivery instead.
         """
-        self.due.answer(chunk, answered, dead, sink_down=sink_down)
+        self.due.answer(chunk, answered, dead, unknown=unknown, sink_down=sink_down)
 
     def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
         """Open the next slot ahead of its time; whether one was opened. For a thread of its own."""
@@ -170,9 +186,31 @@ class Master:
         """Whether a slot could be deleted if the mark that time has moved were told."""
         return self._storage.any_ends_within(self._told_c, self.due.main.c)
 
+    def appended(self, earliest_ms: int, now_ms: int) -> None:
+        """Under the lock: rows were queued. For those that are due at once, the reach is extended
+        in the same sync."""
+        self._extend_reach(earliest_ms, now_ms)
+
+    def _extend_reach(self, due_ms: int | None, now_ms: int) -> None:
+        """Queue a mark if a row due soon is beyond the reach; not more often than marks."""
+        ahead_ms = self._config.reach_ahead_ms
+        if due_ms is None or not self._reach_ms < due_ms <= now_ms + ahead_ms // 2:
+            return
+        with self._lock:
+            if not self._ended and abs(now_ms - self._mark_ms) >= self._config.mark_interval_ms:
+                self.queue_mark(now_ms)
+
+    def reach_committed(self, reach_ms: int) -> None:
+        """Under the lock: a mark with this reach is committed."""
+        self.due.reach = max(self.due.reach, reach_ms)
+
     def queue_mark(self, now_ms: int) -> None:
         """Under the lock."""
-        marks = self.due.marks()
+        # Where the next mark may find no room, delivery goes on without it.
+        low = self._disk_is_low(now_ms)
+        ahead_ms = self._config.horizon_ms if low else self._config.reach_ahead_ms
+        self._reach_ms = max(self._reach_ms, self.due.main.c, now_ms + ahead_ms)
+        marks = self.due.marks(self._reach_ms)
         self._queue_marks(marks)
         self._mark_changes = self.due.changes
         self._mark_ms = now_ms

@@ -17,20 +17,22 @@ from __future__ import annotations
 import bisect
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from .archive import Archive
+from .cancels import members
 from .config import TICK_MS, WheelConfig
 from .errors import Damaged
 from .files import Files
 from .mark import Marks
 from .mend import complete, stage, switch
 from .reader import ReadPoint, cancelled_in
-from .schema import times
+from .rows import take_rows
+from .schema import ROW, Int64s, times
 from .slotfile import SLOT_DIRECTORY, SlotFiles, missing, path_of
 from .spill import Ahead, blocks, in_turn
 from .state import Checkpoint, Loss, Sent, SlotInfo, StateStore, Update
@@ -200,19 +202,36 @@ class Storage:
 
     def find(self, due: int, offset: int) -> pa.RecordBatch | None:
         """One row by its key (ROW schema, one row), or None if it is nowhere any more."""
-        point = self.read_point(due // TICK_MS)
-        for piece in point.pieces:
-            if piece.base_offset <= offset < piece.next_offset:
-                row = piece.take(np.array([offset - piece.base_offset], np.int64))
-                return row if int(times(row, "due")[0]) == due else None
-        if point.info is None or offset > point.info.highest:
-            return None
-        for block in self.read_blocks(due // TICK_MS, point.info):
-            at = np.flatnonzero(times(block, "offset") == offset)
-            if len(at):
-                row = block.slice(int(at[0]), 1)
-                return row if int(times(row, "due")[0]) == due else None
+        for row in self._rows_of(due // TICK_MS, np.array([offset], np.int64), ROW.names):
+            return row if int(times(row, "due")[0]) == due else None
         return None
+
+    def topics_of(self, second: int, offsets: Iterable[int]) -> dict[int, str]:
+        """The topics of rows of one slot by offset; not of those that are nowhere any more. The
+        slot's file is read once. Errors: ``Damaged``."""
+        wanted = np.unique(np.fromiter(offsets, np.int64))
+        found: dict[int, str] = {}
+        for rows in self._rows_of(second, wanted, ["offset", "topic"]):
+            names = rows.column("topic").to_pylist()
+            found.update(zip(times(rows, "offset").tolist(), names, strict=True))
+        return found
+
+    def _rows_of(
+        self, second: int, offsets: Int64s, columns: list[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of one slot, in tail or file, by their ascending ``offsets``: batches of ``columns``
+        with at most one row an offset."""
+        point = self.read_point(second)
+        for piece in point.pieces:
+            first, last = np.searchsorted(offsets, [piece.base_offset, piece.next_offset])
+            if first < last:
+                yield piece.take(offsets[first:last] - piece.base_offset).select(columns)
+        if point.info is None or not len(offsets) or offsets[0] > point.info.highest:
+            return
+        for block in self.read_blocks(second, point.info):
+            at = np.flatnonzero(members(offsets, times(block, "offset")))
+            if len(at):
+                yield take_rows(block.select(columns), at)
 
     # -- writing: one thread ---------------------------------------------------------------------
 

@@ -170,6 +170,7 @@ class Wheel:
             self._queue_marks,
             epoch_offset=epoch_offset,
             now_ms=now_ms,
+            disk_is_low=self._disk_is_low,
         )
 
     def _tell_config(self) -> None:
@@ -374,6 +375,7 @@ class Wheel:
             queued.piece = unread_piece(entry.base_offset, data, due, entry.index, now_ms)
         else:
             queued.piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
+        self._the_master.appended(queued.piece.earliest, now_ms)
         receipt = Receipt(entry.base_offset, entry.count, now_ms, due)
         carried = self._wait_for(queued, receipt, early=early)
         queued.cancels = [
@@ -422,16 +424,19 @@ class Wheel:
                 limit=f"{self.config.tail_bytes_refuse} bytes",
                 remedy=f"Nothing was stored. {remedy}",
             )
-        if abs(now_ms - self._disk_checked_ms) >= _DISK_CHECK_MS:
-            self._disk_checked_ms = now_ms
-            self._disk_free = self._files.free_bytes()
-        if self._disk_free < self.config.disk_reserve_bytes:
+        if self._disk_is_low(now_ms):
             raise Overloaded(
                 "the disk of the data directory is almost full",
                 got=f"{self._disk_free} bytes free",
                 limit=f"{self.config.disk_reserve_bytes} bytes kept in reserve",
                 remedy="Nothing was stored. Free disk space on the node, then send again",
             )
+
+    def _disk_is_low(self, now_ms: int) -> bool:
+        if abs(now_ms - self._disk_checked_ms) >= _DISK_CHECK_MS:
+            self._disk_checked_ms = now_ms
+            self._disk_free = self._files.free_bytes()
+        return self._disk_free < self.config.disk_reserve_bytes
 
     # -- the syncer ------------------------------------------------------------------------------
 
@@ -479,6 +484,8 @@ class Wheel:
             # The checkpoint's are newer than what lies just behind it.
             if queued.marks is not None and queued.marks.follows(self._committed_marks):
                 self._committed_marks = queued.marks
+                if self._master is not None:
+                    self._master.reach_committed(queued.marks.reach)
             if queued.config is not None:
                 self._configure(queued.config)
             for due, target, own in queued.cancels:
@@ -520,9 +527,10 @@ class Wheel:
         answered: npt.NDArray[np.bool_],
         dead: int = 0,
         *,
+        unknown: npt.NDArray[np.bool_] | None = None,
         sink_down: bool = False,
     ) -> None:
-        self._the_master.answer(chunk, answered, dead, sink_down=sink_down)
+        self._the_master.answer(chunk, answered, dead, unknown=unknown, sink_down=sink_down)
 
     def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
         return self._the_master.prepare(now_ms, ahead_ms)

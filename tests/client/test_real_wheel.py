@@ -23,6 +23,7 @@ from slotwheel.wheel.wheel import Wheel
 from support.fakewheel import eventually, now_ms
 from support.memstate import MemoryState
 from support.proxy import Proxy
+from support.wheels import next_chunk
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def delivered(wheel: Wheel) -> list[tuple[bytes, int]]:
     """Everything that is due, as (value, offset), with the sink taking all of it."""
     found: list[tuple[bytes, int]] = []
     later = now_ms() + 7_200_000
-    while (chunk := wheel.next_chunk(later)) is not None:
+    while (chunk := next_chunk(wheel, later, lambda: time.sleep(0.005))) is not None:
         offsets = chunk.rows.column("offset").to_pylist()
         found += zip(chunk.rows.column("value").to_pylist(), offsets, strict=True)
         wheel.answer(chunk, np.ones(chunk.rows.num_rows, bool))
@@ -125,6 +126,6 @@ def test_due_times_are_those_of_the_first_send(tmp_path: Path, state: MemoryStat
         time.sleep(0.5)
         proxy.refusing = False
         message_id = MessageId.parse(receipt.result(20))
-        chunk = wheel.next_chunk(now_ms() + 5000)
+        chunk = next_chunk(wheel, now_ms() + 5000, lambda: time.sleep(0.005))
         assert chunk is not None
         assert times(chunk.rows, "due").tolist() == [receipt.due_ms] == [message_id.due]

@@ -121,8 +121,8 @@ class Book:
             if row.cancels is not None:
                 target = key[0], row.cancels
                 assert target in self.asked, f"nobody asked to cancel {target}"
-                if target not in self.answered:
-                    self.cancelled.add(target)
+                assert target not in self.answered, f"{target} was delivered before its cancel"
+                self.cancelled.add(target)
                 continue
             assert row.value is not None
             self.own(key, Order(row.topic, row.value, key[0]))

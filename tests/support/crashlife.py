@@ -36,6 +36,7 @@ from support.crashbook import Book, Key, Order, Stored, covers
 from support.crashfs import CrashFiles, Mode
 from support.memstate import MemoryState
 from support.steps import PowerCut, Steps
+from support.wheels import next_chunk
 
 START_MS = 1_900_000_000_000
 POISON = b"poison"
@@ -291,7 +292,7 @@ class World:
         count = 0
         for _ in range(200):
             try:
-                chunk = self.wheel.next_chunk(self.now_ms)
+                chunk = next_chunk(self.wheel, self.now_ms, self.commit)
             except ClockBehind:
                 return count
             if chunk is None:

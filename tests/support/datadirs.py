@@ -17,7 +17,7 @@ from slotwheel.delivery.sink import Answer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import from_columns
 
-from .wheels import Node
+from .wheels import Node, next_chunk
 
 START_MS = 1_800_000_000_000
 
@@ -68,7 +68,7 @@ class SinkNode(Node):
         self.now = until_ms
         count = 0
         for _ in range(1000):
-            chunk = self.wheel.next_chunk(self.now)
+            chunk = next_chunk(self.wheel, self.now, self.sync)
             if chunk is None:
                 break
             answers = self.sink.deliver(chunk.rows)

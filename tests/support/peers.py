@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -44,11 +44,11 @@ def lab_of(peers: Sequence[str]) -> Lab:
 class PeerProcess(NodeProcess):
     """One peer, on the same addresses whenever it is started."""
 
-    def __init__(self, name: str, data: Path, lab: Lab, *options: str) -> None:
+    def __init__(self, name: str, data: Path, lab: Lab, *options: str, **variables: str) -> None:
         own = ["--node-id", name, "--listen", lab.listen(name), "--metrics", lab.metrics(name)]
         for peer in lab.peers:
             own += ["--peer", f"{peer}={lab.address(peer)}"]
-        super().__init__(data, *own, *options)
+        super().__init__(data, *own, *options, **variables)
         self.name = name
         self.listen = lab.listen(name)
         self._lab = lab
@@ -119,8 +119,10 @@ class Peers:
         names: Sequence[str] = ("a", "b", "c"),
         small_disk: tuple[str, int] | None = None,
         lab: Lab | None = None,
+        variables: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """``small_disk``: which peer has a disk of its own, and of how many bytes."""
+        """``small_disk``: which peer has a disk of its own, and of how many bytes. ``variables``:
+        of each peer's environment, by name."""
         self.lab = lab or lab_of(names)
         self.disk: SmallDisk | None = None
         self.disk_of = ""
@@ -133,7 +135,10 @@ class Peers:
             self.close()
             raise
         self.nodes = {
-            name: PeerProcess(name, directory / name, self.lab, *options) for name in names
+            name: PeerProcess(
+                name, directory / name, self.lab, *options, **(variables or {}).get(name, {})
+            )
+            for name in names
         }
         self.addresses = ",".join(self.lab.address(name) for name in names)
 

@@ -25,7 +25,7 @@ from slotwheel.wheel.receipt import Receipt
 from slotwheel.wheel.state import LmdbState
 from support.fakewheel import eventually, now_ms
 from support.mailboxes import Events, free_addresses
-from support.wheels import batch
+from support.wheels import batch, next_chunk
 
 TIMING = Timing(
     heartbeat_s=0.05, lease_s=0.3, promise_s=0.4, election_spread_s=0.2, hand_over_s=0.15
@@ -129,7 +129,7 @@ class Replica:
         master = self.wheel.master
         assert master is not None
         values: list[bytes] = []
-        while (chunk := master.next_chunk(until_ms)) is not None:
+        while (chunk := next_chunk(master, until_ms, lambda: time.sleep(0.005))) is not None:
             values += chunk.rows.column("value").to_pylist()
             master.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
         return values

@@ -234,7 +234,7 @@ class KafkaContract(SinkContract):
         answers = sink.deliver(rows_of(sent))
         refused = np.flatnonzero(answers.which(Answer.REFUSED)).tolist()
         assert refused == [100, 201, 300]
-        assert not answers.which(Answer.NOT_NOW).any(), answers.first_reason(Answer.NOT_NOW)
+        assert (answers.codes < Answer.NOT_NOW).all(), answers.why_not
         for first, name in ((0, lowered), (1, compacted)):
             wanted = {sent[n].value for n in range(first, 400, 2) if n not in refused}
             got = {g.value for g in read_topic(broker.bootstrap, name, len(wanted), more=True)}
@@ -282,7 +282,7 @@ class KafkaContract(SinkContract):
         answers = sink.deliver(rows_of([Sent("t")] * 5))
         assert (answers.codes == Answer.NOT_NOW).all()
         assert answers.down
-        assert "127.0.0.1:9" in answers.first_reason(Answer.NOT_NOW)
+        assert "127.0.0.1:9" in answers.why_not
         assert not sink.healthy()
         assert not sink.probe("t")
         sink.close()

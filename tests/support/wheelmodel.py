@@ -48,6 +48,10 @@ class Model:
     repeated: int = 0
     may_repeat: set[int] = field(default_factory=set)
     """Answered, but not covered by the marks that the last restart found."""
+    left: set[int] = field(default_factory=set)
+    """Arrived at the target at some time, whatever the sink said and whatever the wheel knows."""
+    doubtful: set[int] = field(default_factory=set)
+    """The sink could not say, in this life, and has not accepted them since."""
 
     # -- intake ----------------------------------------------------------------------------------
 
@@ -60,7 +64,7 @@ class Model:
     def commit_cancel(self, offset: int, own: int) -> None:
         assert own not in self.rows, f"offset {own} of a cancel was given to a message"
         assert own not in self.own, f"offset {own} was given to two cancels"
-        assert offset not in self.answered, f"row {offset} was delivered, then cancelled"
+        assert offset not in self.left, f"row {offset} was delivered, then cancelled"
         self.own.add(own)
         self.cancelled.add(offset)
         self.waiting.pop(offset, None)
@@ -132,9 +136,14 @@ class Model:
             ]
         assert not skipped, f"{handed[-1]} left before {min(skipped, key=lambda row: row.key)}"
 
-    def settle(self, handed: Sequence[Row], answered: Mask) -> None:
+    def settle(self, handed: Sequence[Row], answered: Mask, unknown: Mask) -> None:
+        """``unknown``: rows that arrived although the sink could not say so."""
+        self.doubtful.update(handed[at].offset for at in np.flatnonzero(unknown).tolist())
+        self.left |= self.doubtful
         for row, done in zip(handed, answered.tolist(), strict=True):
             if done:
+                self.left.add(row.offset)
+                self.doubtful.discard(row.offset)
                 del self.waiting[row.offset]
                 self.answered.add(row.offset)
                 if row.offset in self.may_repeat:
@@ -151,6 +160,7 @@ class Model:
 
     def restart(self, marks: Marks) -> None:
         """A wheel was opened and found ``marks``: what they do not cover waits again."""
+        self.doubtful.clear()
         for offset, row in self.rows.items():
             mark = marks.copies[row.topic].mark if row.topic in marks.copies else marks.main
             done = mark.covers(*row.key)

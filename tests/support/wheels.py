@@ -13,7 +13,9 @@ from crc32c import crc32c
 
 from slotwheel.wheel.blocks import encode_blocks
 from slotwheel.wheel.config import TICK_MS, WheelConfig
+from slotwheel.wheel.due import Chunk
 from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.master import Master
 from slotwheel.wheel.rows import from_columns, no_headers
 from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
@@ -38,6 +40,19 @@ def batch(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
     )
 
 
+def next_chunk(wheel: Wheel | Master, now_ms: int, wait: Callable[[], object]) -> Chunk | None:
+    """As the hand asks: again, until the mark that rows may wait for is committed. ``wait`` commits
+    it, or gives others the time to."""
+    master = wheel.master if isinstance(wheel, Wheel) else wheel
+    assert master is not None
+    for _ in range(2_000):
+        chunk = wheel.next_chunk(now_ms)
+        if chunk is not None or master.due.reach >= master._reach_ms:
+            return chunk
+        wait()
+    raise AssertionError("a mark is never committed")
+
+
 class Node:
     """A wheel over a directory, without threads of its own."""
 
@@ -55,6 +70,9 @@ class Node:
         """What the syncer thread does, until nothing is queued."""
         while self.wheel.write_pending(0):
             pass
+
+    def next_chunk(self, now_ms: int) -> Chunk | None:
+        return next_chunk(self.wheel, now_ms, self.sync)
 
     def blocking(self, call: Callable[[], T]) -> T:
         """Run a call that waits for a commit, with a syncer beside it."""

@@ -109,9 +109,9 @@ def mark_ahead_of_the_answers(patch: Patch) -> None:
     marks = Due.marks
     next_chunk = Wheel.next_chunk
 
-    def with_flight(self: Due) -> Marks:
+    def with_flight(self: Due, reach: int = -1) -> Marks:
         flight = self._main.flight
-        found = marks(self)
+        found = marks(self, reach)
         return found if flight is None else replace(found, main=flight.chunk.after)
 
     def tell_at_once(self: Wheel, now_ms: int) -> Any:
@@ -127,7 +127,7 @@ def mark_ahead_of_the_answers(patch: Patch) -> None:
 
 def mark_forgets_held_topics(patch: Patch) -> None:
     marks = Due.marks
-    patch.setattr(Due, "marks", lambda self: replace(marks(self), copies={}))
+    patch.setattr(Due, "marks", lambda self, *reach: replace(marks(self, *reach), copies={}))
 
 
 def junk_of_slot_files_not_cut(patch: Patch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 
-GOLDEN = Path(__file__).parent / "golden" / "mark-v1.bin"
+GOLDEN = Path(__file__).parent / "golden"
 
 small = st.integers(-1, 6)
 some_marks = st.builds(Mark, small, small, small)
@@ -30,6 +31,7 @@ all_marks = st.builds(
     cancels=uint64s,
     delivered=uint64s,
     dead=uint64s,
+    reach=int64s,
 )
 keys = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
 
@@ -86,8 +88,8 @@ def test_cut_anywhere_or_longer_is_damage(marks: Marks, data: st.DataObject) -> 
 
 def test_bad_fields_are_named() -> None:
     encoded = bytearray(Marks(copies={"topic": TopicMark(Mark())}).encode())
-    with pytest.raises(UnsupportedVersion, match="got 2"):
-        Marks.decode(b"\2" + bytes(encoded[1:]))
+    with pytest.raises(UnsupportedVersion, match="got 3"):
+        Marks.decode(b"\3" + bytes(encoded[1:]))
     with pytest.raises(Damaged, match="reserved"):
         Marks.decode(bytes(encoded[:4]) + b"\1" + bytes(encoded[5:]))
     with pytest.raises(Damaged, match="UTF-8"):
@@ -95,7 +97,7 @@ def test_bad_fields_are_named() -> None:
 
 
 def test_golden() -> None:
-    """A journal written by version 1 stays readable; the file is never rewritten."""
+    """Marks of both versions are read; the files are never rewritten."""
     marks = Marks(
         main=Mark(1_900_000_000_123, 77, 99),
         epoch=5,
@@ -107,6 +109,8 @@ def test_golden() -> None:
         cancels=4,
         delivered=80,
         dead=2,
+        reach=1_900_000_001_123,
     )
-    assert Marks.decode(GOLDEN.read_bytes()) == marks
-    assert marks.encode() == GOLDEN.read_bytes()
+    assert marks.encode() == (GOLDEN / "mark-v2.bin").read_bytes()
+    assert Marks.decode(marks.encode()) == marks
+    assert Marks.decode((GOLDEN / "mark-v1.bin").read_bytes()) == replace(marks, reach=-1)

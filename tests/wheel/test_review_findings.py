@@ -99,9 +99,9 @@ def test_a_cancel_of_many_rows_in_flight_waits_once(tmp_path: Path) -> None:
     wheel.close()
 
 
-def test_a_row_that_goes_into_flight_while_a_cancel_waits_for_another(tmp_path: Path) -> None:
+def test_a_row_that_goes_into_flight_again_while_a_cancel_waits_for_it(tmp_path: Path) -> None:
     wheel = opened(tmp_path)
-    ids = ids_of(wheel, add(wheel, [NOW + 5, NOW]))
+    ids = ids_of(wheel, add(wheel, [NOW, NOW]))
     first = wheel.next_chunk(NOW)
     assert first is not None
     answers: list[CancelAnswer] = []
@@ -109,13 +109,14 @@ def test_a_row_that_goes_into_flight_while_a_cancel_waits_for_another(tmp_path: 
     with wheel._lock:
         asked.start()
         time.sleep(0.05)
-    time.sleep(0.1)  # it waits for the second row, and has let go of the lock
-    with wheel._lock:  # in one go: the first row is in flight when the question is asked again
-        wheel.answer(first, np.ones(1, np.bool_))
-        second = wheel.next_chunk(NOW + 5)
+    time.sleep(0.1)  # it waits for both rows, and has let go of the lock
+    with wheel._lock:  # in one go: both are in flight when the question is asked again
+        wheel.answer(first, np.zeros(2, np.bool_), sink_down=True)
+        second = wheel.next_chunk(NOW)
     assert second is not None
     time.sleep(0.1)
-    wheel.answer(second, np.ones(1, np.bool_))
+    assert not answers
+    wheel.answer(second, np.ones(2, np.bool_))
     asked.join(5.0)
     assert answers == [CancelAnswer.DELIVERED] * 2
     wheel.close()

@@ -57,7 +57,9 @@ GOLDEN_HEADER = SnapshotHeader(
 
 
 def test_the_header_of_version_1_is_read_and_written() -> None:
-    data = GOLDEN.read_bytes()
+    """With a mark of version 1 in it, and with one of version 2."""
+    assert SnapshotHeader.decode(GOLDEN.read_bytes()) == GOLDEN_HEADER
+    data = GOLDEN.with_name("snapshot-v1-mark-v2.bin").read_bytes()
     assert SnapshotHeader.decode(data) == GOLDEN_HEADER
     assert GOLDEN_HEADER.encode() == data
 

@@ -39,7 +39,7 @@ from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.producers import IN_FLIGHT_MAX
 from slotwheel.wheel.receipt import CancelAnswer, Receipt
 from support.wheelmodel import Mask, Model, NewRow, Row
-from support.wheels import Node, batch
+from support.wheels import Node, batch, next_chunk
 
 START_MS = 1_000_000
 TOPICS = ("a", "b", "c")
@@ -91,8 +91,11 @@ class Sink:
     dead_one_in: int = 0
     down_one_in: int = 0
     salt: int = 0
+    unknown_one_in: int = 0
 
-    def answer(self, rows: list[Row]) -> tuple[Mask, int, bool]:
+    def answer(self, rows: list[Row]) -> tuple[Mask, Mask, int, bool]:
+        """Which rows are answered, which of the others arrive all the same, how many are dead
+        letters, and whether the sink is down."""
         yes = [
             row.topic in self.accepts
             and not (row.topic in self.some and (row.offset * 7919 + self.salt) % 3 == 0)
@@ -103,7 +106,13 @@ class Sink:
             for row, ok in zip(rows, yes, strict=True)
         )
         down = self.down_one_in > 0 and (len(rows) * 31 + self.salt) % self.down_one_in == 0
-        return np.array(yes, np.bool_), dead, down
+        lost = [
+            not ok
+            and self.unknown_one_in > 0
+            and (row.offset + self.salt) % self.unknown_one_in == 0
+            for row, ok in zip(rows, yes, strict=True)
+        ]
+        return np.array(yes, np.bool_), np.array(lost, np.bool_), dead, down
 
 
 sinks = st.builds(
@@ -113,6 +122,7 @@ sinks = st.builds(
     dead_one_in=st.sampled_from([0, 0, 3]),
     down_one_in=st.sampled_from([0, 0, 0, 2]),
     salt=salts,
+    unknown_one_in=st.sampled_from([0, 1, 2]),
 )
 
 
@@ -214,7 +224,7 @@ class WheelMachine(RuleBasedStateMachine):
     def time_passes(self, by: int) -> None:
         self._set_clock(self.now + by)
 
-    @rule(by=st.sampled_from([-2000, -1, 2000]))
+    @rule(by=st.sampled_from([-10_000, -2000, -1, 2000, 10_000]))
     def clock_steps(self, by: int) -> None:
         self._set_clock(self.now + by)
 
@@ -309,6 +319,13 @@ class WheelMachine(RuleBasedStateMachine):
     def cancel_one_that_waits(self, data: st.DataObject) -> None:
         self._cancel([data.draw(st.sampled_from(sorted(self.model.waiting)))])
 
+    @precondition(lambda self: self.model.doubtful | self.model.may_repeat)
+    @rule(data=st.data())
+    def cancel_what_may_have_left(self, data: st.DataObject) -> None:
+        """The sink could not say, or a crash came before the mark."""
+        left = sorted(self.model.doubtful | self.model.may_repeat)
+        self._cancel(data.draw(st.lists(st.sampled_from(left), min_size=1, max_size=4)))
+
     @precondition(lambda self: self.model.waiting)
     @rule(data=st.data())
     def cancel_without_waiting_for_the_answer(self, data: st.DataObject) -> None:
@@ -359,6 +376,7 @@ class WheelMachine(RuleBasedStateMachine):
         self._sync()
         if self.node.wheel._log.next_offset > own:
             self._cancelled([target.offset], own)
+        certain = certain and target.offset not in self.model.doubtful
         self.model.check_answer(target.offset, answers[0], certain=certain)
 
     @rule(data=st.data(), offset=st.integers(0, 10_000), check=st.integers(0, (1 << 32) - 1))
@@ -398,9 +416,14 @@ class WheelMachine(RuleBasedStateMachine):
 
     # -- stops -----------------------------------------------------------------------------------
 
-    @rule(junk=st.sampled_from([b"", b"\0" * 40, b"SWFR", b"junk" * 30]))
-    def crash_and_reopen(self, junk: bytes) -> None:
+    @rule(
+        junk=st.sampled_from([b"", b"\0" * 40, b"SWFR", b"junk" * 30]),
+        by=st.sampled_from([0, 0, -10_000, -300, 10_000]),
+    )
+    def crash_and_reopen(self, junk: bytes, by: int) -> None:
+        """``by``: how far the clock steps meanwhile, ms."""
         self._stop(junk=junk)
+        self._set_clock(self.now + by)
         self.node.open(self.now)
         self._opened()
 
@@ -486,7 +509,7 @@ class WheelMachine(RuleBasedStateMachine):
     def _next_chunk(self) -> Chunk | None:
         mark = self.node.wheel._due.main
         try:
-            chunk = self.node.wheel.next_chunk(self.now)
+            chunk = next_chunk(self.node.wheel, self.now, self._sync)
         except ClockBehind:
             assert self.now < mark.c
             return None
@@ -513,12 +536,12 @@ class WheelMachine(RuleBasedStateMachine):
         return self._answer(chunk, rows, sink)
 
     def _answer(self, chunk: Chunk, rows: list[Row], sink: Sink) -> bool:
-        answered, dead, down = sink.answer(rows)
+        answered, unknown, dead, down = sink.answer(rows)
         wheel = self.node.wheel
         before = set(wheel.held_topics())
-        wheel.answer(chunk, answered, dead, sink_down=down)
+        wheel.answer(chunk, answered, dead, unknown=unknown, sink_down=down)
         self.in_flight = False
-        self.model.settle(rows, answered)
+        self.model.settle(rows, answered, unknown)
         self.delivered += int(answered.sum()) - dead
         self.dead += dead
         left = {row.topic for row, ok in zip(rows, answered.tolist(), strict=True) if not ok}
@@ -533,9 +556,9 @@ class WheelMachine(RuleBasedStateMachine):
         """Whether the engine has to know about a row (DESIGN section 4, Cancel)."""
         wheel = self.node.wheel
         canceller = wheel._canceller
-        old = row.offset < canceller._epoch_offset and row.due <= canceller._epoch_start_ms
+        old = row.offset < canceller._epoch_offset and row.due <= canceller._reach_ms
         forgotten = row.due <= wheel._cancels.floor_ms
-        return not old and not forgotten
+        return not old and not forgotten and row.offset not in self.model.doubtful
 
     def _cancel(self, offsets: list[int]) -> None:
         own = self._next_offset()

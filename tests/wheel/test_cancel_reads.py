@@ -1,0 +1,117 @@
+"""What a cancel reads: each slot's file once a request, and never while it holds the lock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.due import Due
+from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.receipt import CancelAnswer
+from slotwheel.wheel.storage import Storage
+from support.wheels import Node, batch
+
+NOW = 1_800_000_000_000
+IDS = 10_000
+
+
+class Reads(Counter[int]):
+    """Counts the reads of each slot's file, and refuses one that is made under the lock."""
+
+    def __init__(self, node: Node, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        read_blocks = Storage.read_blocks
+        lock: Any = node.wheel._lock
+
+        def read(storage: Storage, second: int, *known: Any) -> Any:
+            assert not lock._is_owned(), "a slot file is read while the lock is held"
+            self[second] += 1
+            return read_blocks(storage, second, *known)
+
+        patch.setattr(Storage, "read_blocks", read)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Any:
+    """Two slots whose rows are due, of two topics in turn; the sink has taken all of ``other``."""
+    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
+    rows = [(NOW + 1000 + 1000 * (n % 2), ("t", "other")[n // 2 % 2], b"") for n in range(IDS)]
+    node.wheel.append(batch(rows), NOW)
+    node.sync()
+    node.wheel.spill(NOW, everything=True)
+    while (chunk := node.next_chunk(NOW + 5_000)) is not None:
+        topics = chunk.rows.column("topic").to_pylist()
+        node.wheel.answer(chunk, np.array([topic != "t" for topic in topics], np.bool_))
+    assert node.wheel.held_topics() == ["t"]
+    ids = [node.wheel.mint.one(row[0], offset) for offset, row in enumerate(rows)]
+    yield node, ids, [row[1] for row in rows]
+    node.close()
+
+
+def test_ids_of_a_held_topic_read_each_slot_once(
+    held: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, ids, topics = held
+    reads = Reads(node, monkeypatch)
+    answers = node.blocking(lambda: node.wheel.cancel(ids, NOW + 5_000))
+    expected = {"t": CancelAnswer.CANCELLED, "other": CancelAnswer.DELIVERED}
+    assert answers == [expected[topic] for topic in topics]
+    assert sorted(reads.values()) == [1, 1]
+
+
+def test_ids_that_are_not_due_are_not_looked_up(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their topic cannot matter yet, whatever is held back."""
+    node, _, _ = held
+    node.wheel.append(batch([(NOW + 60_000, "t", b"")] * 100), NOW + 5_000)
+    node.sync()
+    node.wheel.spill(NOW + 5_000, everything=True)
+    reads = Reads(node, monkeypatch)
+    ids = [node.wheel.mint.one(NOW + 60_000, IDS + n) for n in range(100)]
+    answers = node.blocking(lambda: node.wheel.cancel(ids, NOW + 5_000))
+    assert answers == [CancelAnswer.CANCELLED] * 100
+    assert not reads
+
+
+def test_a_topic_that_is_held_back_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was free when the request came, and is not when its rows are decided about."""
+    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
+    node.wheel.append(batch([(NOW + 1000, "t", b"")] * 10), NOW)
+    node.sync()
+    node.wheel.spill(NOW, everything=True)
+    chunk = node.next_chunk(NOW + 1000)
+    assert chunk is not None
+    reads = Reads(node, monkeypatch)
+    ids: list[MessageId] = [node.wheel.mint.one(NOW + 1000, offset) for offset in range(10)]
+    has_left, asked = Due.has_left, 0
+
+    def refused_meanwhile(due: Due, *row: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            node.wheel.answer(chunk, np.zeros(10, np.bool_))
+        return has_left(due, *row)
+
+    monkeypatch.setattr(Due, "has_left", refused_meanwhile)
+    answers = node.blocking(lambda: node.wheel.cancel(ids, NOW + 1000))
+    assert answers == [CancelAnswer.CANCELLED] * 10
+    assert list(reads.values()) == [1]
+    node.close()
+
+
+def test_a_damaged_slot_makes_its_own_ids_unknown(held: Any) -> None:
+    node, ids, topics = held
+    first, *_ = sorted((node.path / "slots").iterdir())
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 1
+    first.write_bytes(data)
+    answers = node.blocking(lambda: node.wheel.cancel(ids[:8], NOW + 5_000))
+    sound = {"t": CancelAnswer.CANCELLED, "other": CancelAnswer.DELIVERED}
+    expected = [sound[topic] if at % 2 else CancelAnswer.UNKNOWN for at, topic in enumerate(topics)]
+    assert answers == expected[:8]
