@@ -69,9 +69,10 @@ bench-check: setup kafka ## Compare ratios with benchmarks/results.json, and nam
 setup: $(DEV) ## Make .venv with everything development needs
 
 .PHONY: kafka
-kafka: ## Fetch jars for the tests: a Kafka broker, Spark's Kafka connector (and Java, as root)
+kafka: ## Fetch what tests need: jars of a Kafka broker and of Spark's connector (as root: Java, gcc)
 	@tests/support/fetch_kafka.sh
 	@tests/support/fetch_connector.sh
+	@tests/support/fetch_compiler.sh
 
 .PHONY: clean
 clean: ## Remove .venv, .cache and all that tools left behind

@@ -25,8 +25,8 @@ from support.peers import Peers
 from support.wallclock import WallClock
 
 TOPICS = ["one", "two", "three"]
-SOAK = 200_000
-"""Cancels of each long run; there are five."""
+SOAK = 250_000
+"""Cancels of each long run; there are four."""
 QUICK = {
     "confluent": ("message.timeout.ms=1500", "request.timeout.ms=700"),
     "kafka-python": ("delivery_timeout_ms=1500", "request_timeout_ms=700"),
@@ -50,11 +50,11 @@ def finish(load: CancelLoad, arrivals: Arrivals, figure: Figure, what: str) -> N
 
 
 def kill_with_steps(path: Path, figure: Figure, asked: int, step_ms: int) -> None:
-    rng = Random(asked)
+    rng, rate = Random(asked), 4000 if asked >= SOAK else 2000
     clock = WallClock(path / "clock")
     node = NodeProcess(path / "data", "--listen", free_address(), *SMALL, **clock.variables)
     with node:
-        load = CancelLoad(node.address, TOPICS, rng)
+        load = CancelLoad(node.address, TOPICS, rng, rate)
         arrivals = EmbeddedArrivals([node.data], TOPICS)
         while load.asked < asked:
             time.sleep(rng.uniform(0.3, 1.5))
@@ -81,7 +81,7 @@ def test_a_node_that_is_killed_and_wakes_up_in_the_past_for_long(
 
 
 def change_masters(path: Path, figure: Figure, asked: int, skew_ms: int) -> None:
-    rng = Random(asked)
+    rng, rate = Random(asked), 4000 if asked >= SOAK else 2000
     clocks = {
         name: WallClock(path / f"clock-{name}", offset_ms)
         for name, offset_ms in (("a", 0), ("b", -skew_ms), ("c", skew_ms // 2))
@@ -89,7 +89,7 @@ def change_masters(path: Path, figure: Figure, asked: int, skew_ms: int) -> None
     variables = {name: clock.variables for name, clock in clocks.items()}
     with Peers(path, *SMALL, variables=variables) as peers:
         peers.wait_until_whole()
-        load = CancelLoad(peers.addresses, TOPICS, rng)
+        load = CancelLoad(peers.addresses, TOPICS, rng, rate)
         arrivals = EmbeddedArrivals([node.data for node in peers.nodes.values()], TOPICS)
         while load.asked < asked:
             time.sleep(rng.uniform(0.5, 2.5))
@@ -123,7 +123,7 @@ def test_masters_whose_clocks_differ_for_long(tmp_path: Path, figure: Figure) ->
 def stop_the_broker(
     broker: Broker, path: Path, figure: Figure, sink: str, asked: int, pause_s: float, step_ms: int
 ) -> None:
-    rng = Random(asked)
+    rng, rate = Random(asked), 4000 if asked >= SOAK else 2000
     topics = [broker.create_topic(f"cancels-{sink}-{asked}-{name}", 2) for name in TOPICS]
     clock = WallClock(path / "clock")
     options = ["--listen", free_address(), "--sink", sink, "--bootstrap", broker.bootstrap, *SMALL]
@@ -131,7 +131,7 @@ def stop_the_broker(
         options += ["--kafka", setting]
     node = NodeProcess(path / "data", *options, **clock.variables)
     with node:
-        load = CancelLoad(node.address, topics, rng)
+        load = CancelLoad(node.address, topics, rng, rate)
         while load.asked < asked:
             time.sleep(rng.uniform(0.5, 2.0))
             broker.pause()
