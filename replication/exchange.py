@@ -2,7 +2,8 @@
 
 Theory: a Flight exchange is a stream each way. Messages go one way only; the other way carries
 *beats*, the count of messages the receiver has taken. A beat is what tells a slow link from a dead
-one: TCP takes megabytes for a machine that lost its power, and reports nothing for minutes.
+one: TCP takes megabytes for a machine that lost its power, and reports nothing for minutes. Within
+a large message it is TCP that is asked: whether the other machine takes more of it, or is silent.
 
 Rules
 - An exchange lives until its first error and is never mended.
@@ -29,7 +30,7 @@ from pyarrow import flight
 from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
 from ..wheel.protocol import PEER_ACTION, decode_error
 from .handshake import Greeting
-from .sockets import connecting, shut
+from .sockets import Sending, connecting
 from .wire import ENTRIES
 
 PING = b"SWPG"
@@ -123,7 +124,9 @@ class Exchange:
         self._taken = 0
         self.unbeaten_bytes = 0
         self._lock = threading.Lock()
-        with connecting(address) as self._sockets:
+        self._moved = self.heard  # when TCP was last seen to be further
+        self._sent = Sending()
+        with connecting(address) as self._connection:
             self._open(address, greeting, check)
         self._thread = threading.Thread(
             target=self._read, name=f"peer-beats-{greeting.to}", daemon=True
@@ -161,18 +164,24 @@ class Exchange:
             self._thread.join(_GOODBYE_S / 2)
             raise self.error or translate(error) from None
 
-    @property
-    def silent_s(self) -> float:
-        """For how long something has been on its way and nothing came back; 0.0 if nothing is."""
+    def silence(self) -> tuple[float, float]:
+        """For how many seconds something has been on its way and nothing came back, nor went on in
+        a queue that is long (0.0 if nothing is); and for how many the peer's machine is silent. To
+        be asked now and then, in one thread."""
+        before, self._sent = self._sent, self._connection.sending()
         with self._lock:
+            now = self._clock()
+            if self._sent.queued and self._sent.taken != before.taken:
+                self._moved = now
             if not self._unbeaten:
-                return 0.0
-            return self._clock() - max(self.heard, self._unbeaten[0][1])
+                return 0.0, 0.0
+            silent_s = now - max(self.heard, self._moved, self._unbeaten[0][1])
+            return silent_s, self._sent.unheard_s
 
     def cut(self) -> None:
         """End it at once, from any thread; a blocked ``write`` returns with an error."""
         self._reader.cancel()
-        shut(self._sockets)
+        self._connection.shut()
 
     def end(self) -> None:
         """In the thread that writes: wait a moment until the reading thread has seen that it is
@@ -183,6 +192,7 @@ class Exchange:
         for one in (self._writer, self._client):
             with contextlib.suppress(pa.ArrowException, OSError):
                 one.close()
+        self._connection.close()
 
     def _read(self) -> None:
         try:

@@ -8,7 +8,7 @@ lane is up, or one refusal would be told twice; from then on each fails alone.
 What can go wrong with a connection is answered in one way, by cutting it and making a new one:
 
     refused, unreachable      again after 0.1 to 0.5 s
-    silent for 2 s            cut (also a write that blocks), then again at once
+    silent for 2 s            cut (also a write that blocks and does not move), then again at once
     refused by the peer       again after 5 s; a person has to mend it, and the alarm tells whom
 
 Rules: at most ``WINDOW_BYTES`` are written and not taken; nothing here blocks anyone else.
@@ -29,7 +29,8 @@ from .outbox import Box
 
 PING_S = 0.5
 LINK_SILENT_S = 2.0
-"""Nothing came back for so long: the link is dead. Bytes on their way get time on top."""
+"""Nothing came back for so long, and nothing went on: the link is dead. A peer whose machine still
+answers gets time on top for the bytes it has."""
 SLOW_BYTES_PER_S = 1 << 20
 WINDOW_BYTES = 32 << 20
 PAUSE_MIN_S = 0.1
@@ -123,8 +124,10 @@ class Lane:
         exchange = self._exchange
         if exchange is None:
             return False
-        allowed = LINK_SILENT_S + exchange.unbeaten_bytes / SLOW_BYTES_PER_S
-        return exchange.silent_s > allowed
+        silent_s, unheard_s = exchange.silence()
+        # What the peer's machine has, the peer may still be busy with.
+        busy_s = exchange.unbeaten_bytes / SLOW_BYTES_PER_S if unheard_s < LINK_SILENT_S else 0.0
+        return silent_s > LINK_SILENT_S + busy_s
 
     # -- the lane's thread -----------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from ..wheel.protocol import encode_json
 from ..wheel.snapshot_request import SnapshotRequest
 from .exchange import connect, greet, translate, translated
 from .handshake import Greeting
-from .sockets import connecting, shut
+from .sockets import Connection, connecting
 
 HEADER = -1
 CHUNK_BYTES = 1 << 20
@@ -175,7 +175,7 @@ class Fetch:
         self._lock = threading.Lock()  # held while the sink is used
         self._abandoned = False
         self._reader: Any = None
-        self._sockets: set[int] = set()
+        self._connection = Connection()
         self._waits_since: float | None = None
         self._told = clock()
         self._thread = threading.Thread(target=self._run, name="peer-snapshot", daemon=True)
@@ -199,7 +199,7 @@ class Fetch:
         reader = self._reader
         if reader is not None:
             reader.cancel()
-        shut(self._sockets)  # the call may not have been answered yet, and there is no reader
+        self._connection.shut()  # the call may not have been answered yet, and there is no reader
         with self._lock:  # whoever is using the sink is done with it then
             self._sink.close()
 
@@ -228,7 +228,7 @@ class Fetch:
         request = self._sink.begin(self._check_wanted)
         client = connect(self._address)
         try:
-            with connecting(self._address) as self._sockets:
+            with connecting(self._address) as self._connection:
                 greet(client, self._greeting)
             self._waits_since = self._clock()
             with translated():
@@ -244,6 +244,7 @@ class Fetch:
         finally:
             with contextlib.suppress(pa.ArrowException, OSError):
                 client.close()
+            self._connection.close()
 
     def _receive(self) -> None:
         has_header = False

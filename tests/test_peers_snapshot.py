@@ -35,7 +35,7 @@ Figure = Callable[[str], None]
 
 
 class Branch:
-    """The peer ``name``, with a new disk, behind a slow link to all others."""
+    """The peer ``name``, which is down, behind a slow link to all others; it is started."""
 
     def __init__(self, peers: Peers, name: str) -> None:
         self.peers = peers
@@ -46,7 +46,6 @@ class Branch:
             if other != name
             for link in ((other, name), (name, other))
         ]
-        peers.wipe(name)
         self.open()
         self.node.start()
 
@@ -101,6 +100,13 @@ class Branch:
 PROGRESS = "snapshot-progress"
 
 
+def wiped(peers: Peers, master: str) -> Branch:
+    """A standby with a new disk."""
+    name = peers.standbys(master)[0]
+    peers.wipe(name)
+    return Branch(peers, name)
+
+
 @contextmanager
 def filled(path: Path, nbytes: int) -> Iterator[tuple[Peers, str]]:
     """A group with slot files of about ``nbytes``, and nothing of them in a journal; its master."""
@@ -132,7 +138,7 @@ def test_a_snapshot_outlives_a_break_a_kill_and_its_sender(tmp_path: Path, figur
     size = 5_000_000
     with filled(tmp_path, size) as (peers, master):
         send(peers, size // 10, 4_000 - SLOTS * 500)  # a half of it is due soon
-        branch = Branch(peers, peers.standbys(master)[0])
+        branch = wiped(peers, master)
         branch.wait_for(size // 5)
         branch.breaks(BREAK_S)
         seen = branch.wait_for(size * 2 // 5)
@@ -171,7 +177,7 @@ def test_sixty_megabytes_over_a_link_that_breaks_all_the_time(
     """The second kind of break is longer than a snapshot may stall: each ends an attempt."""
     size = 60_000_000
     with filled(tmp_path, size) as (peers, master):
-        branch = Branch(peers, peers.standbys(master)[0])
+        branch = wiped(peers, master)
         began, breaks = time.monotonic(), 0
         while not branch.installed:
             assert time.monotonic() - began < 300, peers.log_ends()

@@ -61,7 +61,6 @@ class SnapshotSink:
         ``step`` is called before each mebibyte that is read, and may raise to end it.
         """
         self.close()
-        self._files.make_directory(INCOMING_SLOTS)
         seconds = (second_of(name) for name in self._files.list(INCOMING_SLOTS))
         self._held = {
             second: self._look_at(incoming_path(second), step)
@@ -105,6 +104,7 @@ class SnapshotSink:
         missing = self.expected - self.received
         if self._files.free_bytes() < missing:
             raise OSError(errno.ENOSPC, f"no room for {missing} bytes of a snapshot's slot files")
+        self._files.make_directory(INCOMING_SLOTS)
         self._header = header
         return header
 

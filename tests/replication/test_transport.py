@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +15,12 @@ import pytest
 from pyarrow import flight
 
 from slotwheel.replication import wire
-from slotwheel.replication.exchange import PING
+from slotwheel.replication.exchange import PING, Exchange
 from slotwheel.replication.handshake import BULK, CONTROL, SNAPSHOT, Greeting
-from slotwheel.replication.lane import LINK_SILENT_S, WINDOW_BYTES
+from slotwheel.replication.lane import LINK_SILENT_S, WINDOW_BYTES, Lane
 from slotwheel.replication.messages import Ack, Append, Heartbeat, Meta, TakeOver, Vote
-from slotwheel.replication.outbox import SHIPMENT_BYTES
+from slotwheel.replication.outbox import SHIPMENT_BYTES, Outbox
+from slotwheel.replication.sockets import Sending
 from slotwheel.replication.timing import Timing
 from slotwheel.wheel.entry import Entry
 from slotwheel.wheel.errors import InvalidConfiguration
@@ -317,6 +319,62 @@ def test_a_lane_fails_alone(make: Make, lane: str) -> None:
     a.transport.send(ack(1))
     a.transport.send(append(1, 2))
     eventually(lambda: len(b.messages) == 2)
+
+
+class Tcp:
+    """In place of an exchange's connection."""
+
+    now = 100.0
+    sent = Sending()
+
+    def sending(self) -> Sending:
+        return self.sent
+
+    def shut(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_a_large_message_is_alive_as_long_as_tcp_takes_of_it(
+    make: Make, peers: dict[str, str]
+) -> None:
+    make("b")
+    tcp, said = Tcp(), greeting(peers)
+    exchange = Exchange(peers["b"], said, lambda _: None, lambda: None, lambda: tcp.now)
+    lane = Lane("b", BULK, Outbox(lambda: tcp.now), lambda _: exchange, None)  # type: ignore[arg-type]
+    lane._exchange = exchange
+    exchange._connection.close()
+    exchange._connection = tcp  # type: ignore[assignment]
+    exchange._unbeaten.append((4 << 20, tcp.now))
+    exchange.unbeaten_bytes = 4 << 20
+    try:
+        for taken in range(100):  # 4 MiB at 40 KiB a second
+            tcp.sent = Sending(taken * 40_000, queued=True, unheard_s=0.2)
+            assert not lane.is_silent()
+            tcp.now += 1
+        tcp.now += LINK_SILENT_S
+        tcp.sent = replace(tcp.sent, unheard_s=LINK_SILENT_S)  # the machine has lost its power
+        assert lane.is_silent()
+        tcp.sent = replace(tcp.sent, queued=False, unheard_s=0.0)  # it has all, and is busy
+        assert not lane.is_silent()
+        for _ in range(5):  # a ping now and then that its machine takes, but not the peer
+            tcp.now += 1
+            tcp.sent = replace(tcp.sent, taken=tcp.sent.taken + 20)
+            silent = lane.is_silent()
+        assert silent
+    finally:
+        exchange.end()
+
+
+def test_tcp_is_asked_what_it_has_sent(make: Make) -> None:
+    a, b = make("a"), make("b")
+    connected(a, b)
+    exchange = a.transport._bulk["b"].exchange
+    assert exchange is not None
+    before = exchange._connection.sending()
+    a.transport.send(append(1, 1000))
+    eventually(lambda: len(b.entries) == 1000)
+    eventually(lambda: exchange._connection.sending().taken > before.taken + 100_000)
+    assert not exchange._connection.sending().queued
 
 
 def test_a_lane_that_is_made_again_lets_no_other_node_of_that_id_in(
