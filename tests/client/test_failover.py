@@ -16,6 +16,7 @@ from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from support.fakegroup import FakeGroup
 from support.fakewheel import FakeWheel, eventually
+from support.stopwatch import Stopwatch
 
 
 def numbers(start: int, count: int) -> list[Message]:
@@ -176,10 +177,11 @@ def test_no_master_for_a_while() -> None:
 def test_no_master_for_too_long_names_every_address() -> None:
     with FakeGroup() as group, Client(group.addresses, timeout_s=0.7) as client:
         group.elect(None)
-        began = time.monotonic()
+        began = Stopwatch()
         with pytest.raises(NodeUnreachable) as caught:
             client.send("t", b"", delay=60).result(10)
-        assert 0.6 < time.monotonic() - began < 3
+        assert began.wall_s > 0.6
+        assert began.seconds < 3
         for address in group.addresses:
             assert f"{address}: a standby" in str(caught.value)
         assert "not known" not in str(caught.value)  # it was sent to nobody
@@ -196,10 +198,11 @@ def test_all_down() -> None:
             lambda: client.reschedule("default.1.2.00000000", delay=5),
             lambda: client.step_down(0.7),
         ):
-            began = time.monotonic()
+            began = Stopwatch()
             with pytest.raises(NodeUnreachable) as caught:
                 ask()
-            assert 0.3 < time.monotonic() - began < 3
+            assert began.wall_s > 0.3
+            assert began.seconds < 3
             for port in (1, 2, 3):
                 assert f"127.0.0.1:{port}: node not reachable" in str(caught.value)
 
@@ -210,8 +213,10 @@ def test_peers_that_point_at_each_other() -> None:
         group.says = {0: group.addresses[1], 1: group.addresses[0]}
         group.elect(None)
         receipt = client.send("t", b"x", delay=60)
+        began = time.monotonic()
+        eventually(lambda: sum(group.asked) >= 4)
         time.sleep(1.0)
-        assert 4 <= sum(group.asked) <= 60
+        assert sum(group.asked) <= 60 * (time.monotonic() - began)
         group.says.clear()
         group.elect(1)
         receipt.result(5)
@@ -262,9 +267,9 @@ def test_a_master_that_stands_still_is_left_for_the_next() -> None:
         time.sleep(1.5)
         assert not receipt.done()
         group.elect(1)
-        began = time.monotonic()
+        began = Stopwatch()
         receipt.result(10)
-        assert time.monotonic() - began < 4
+        assert began.seconds < 4
         assert client.cancel(receipt.result()) == ["cancelled"]
         group.proxies[0].go_on()
         assert group.wheel.values() == [b"0", b"1"]

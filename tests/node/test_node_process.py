@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import threading
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from slotwheel import Client, Message
+from support.fakewheel import eventually
 from support.nodeprocess import NodeProcess, command_line, run_cli, topic_rows
 
 STOP_S = 2.0
@@ -44,7 +44,7 @@ def test_it_stops_in_time_under_load(tmp_path: Path) -> None:
 
         sender = threading.Thread(target=send)
         sender.start()
-        time.sleep(1.0)
+        eventually(lambda: len(stored) >= 1000)
         seconds = node.signal()
         over.set()
         sender.join(10)

@@ -13,6 +13,7 @@ from slotwheel.wheel.errors import NotMaster
 from support.datadirs import assert_sound
 from support.fakewheel import eventually, now_ms
 from support.replicas import Replicas, batch_of
+from support.stopwatch import Stopwatch
 
 
 @pytest.fixture
@@ -52,11 +53,10 @@ def test_a_stopped_master_is_replaced_and_comes_back_as_a_standby(group: Replica
     group.send(b"before")
     first = group.master()
     first.stop()
-    began = time.monotonic()
+    began = Stopwatch()
     second = group.master()
-    took = time.monotonic() - began
+    assert began.seconds < 3.0
     assert second is not first
-    assert took < 3.0
     group.send(b"after")
     group.agree()
     first.start()
@@ -133,12 +133,12 @@ def test_a_hand_over_loses_nothing_and_takes_no_election(group: Replicas) -> Non
         group.send(b"%d" % n)
         group.agree()
         master = group.master()
-        began = time.monotonic()
+        began = Stopwatch()
         assert master.driver.step_down(5.0)
         assert not master.driver.leased()
         after = group.master()
         assert after is not master
-        assert time.monotonic() - began < 0.6
+        assert began.seconds < 0.6
     group.send(b"last")
     group.agree()
     assert group.master().deliver(now_ms() + 100_000) == [b"%d" % n for n in range(5)] + [b"last"]
@@ -150,9 +150,9 @@ def test_nobody_to_hand_over_to(group: Replicas) -> None:
     master = group.master()
     for one in group.standbys():
         one.stop()
-    began = time.monotonic()
+    began = Stopwatch()
     master.driver.step_down(1.0)
-    assert time.monotonic() - began < 1.5
+    assert began.seconds < 1.5
 
 
 def test_status_tells_who_is_who(group: Replicas) -> None:

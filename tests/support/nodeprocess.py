@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from slotwheel.delivery.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
+from support.stopwatch import Stopwatch
 
 START_S = 20.0
 _LISTENING = re.compile(r"listening on ([\w.\[\]:]+:\d+)")
@@ -87,11 +88,11 @@ class NodeProcess:
         return self.log.read_text()
 
     def signal(self, number: int = signal.SIGTERM) -> float:
-        """Send a signal and wait for the end; how long that took, in seconds."""
-        started = time.monotonic()
+        """Send a signal and wait for the end; how long that took, as a ``Stopwatch`` counts."""
+        watch = Stopwatch()
         self.running.send_signal(number)
         self.running.wait(15)
-        return time.monotonic() - started
+        return watch.seconds
 
     def kill(self) -> None:
         self.running.kill()

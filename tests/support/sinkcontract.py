@@ -21,6 +21,7 @@ from slotwheel.delivery.murmur2 import partitions_of
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from support.broker import Broker, Cluster, TopicFactory
 from support.deliveries import Header, Sent, id_of, odd, rows_of
+from support.stopwatch import Stopwatch
 
 OURS = ("slotwheel-id", "slotwheel-due-ms", "slotwheel-created-ms")
 
@@ -277,7 +278,7 @@ class KafkaContract(SinkContract):
         sink.close()
 
     def test_no_broker_at_start(self) -> None:
-        started = time.monotonic()
+        started = Stopwatch()
         sink = self.build(KafkaSettings("127.0.0.1:9", metadata_timeout_s=0.3))
         answers = sink.deliver(rows_of([Sent("t")] * 5))
         assert (answers.codes == Answer.NOT_NOW).all()
@@ -286,7 +287,7 @@ class KafkaContract(SinkContract):
         assert not sink.healthy()
         assert not sink.probe("t")
         sink.close()
-        assert time.monotonic() - started < 5
+        assert started.seconds < 5
 
     def test_outages_lose_nothing(self, own_broker: Broker) -> None:
         """Paused, then killed, under one sink; every row is tried until it is accepted."""
@@ -310,10 +311,10 @@ class KafkaContract(SinkContract):
         with ThreadPoolExecutor(1) as thread:
             answers = thread.submit(sink.deliver, rows_of([Sent(topic, b"0")] * 10))
             time.sleep(0.3)
-            began = time.monotonic()
+            began = Stopwatch()
             sink.close()
             assert (answers.result(10).codes == Answer.NOT_NOW).all()
-        assert time.monotonic() - began < 3
+        assert began.seconds < 3
         assert (sink.deliver(rows_of([Sent(topic, b"0")])).codes == Answer.NOT_NOW).all()
         broker.resume()
 

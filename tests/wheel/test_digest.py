@@ -198,9 +198,9 @@ def test_a_million_contents_have_a_million_digests(figure: Callable[[str], None]
     ends = pa.py_buffer(np.arange(0, count * 100 + 1, 100, dtype=np.int32))
     value = pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(block.tobytes())])
     arrays = (pa.array(["t"] * count), pa.nulls(count, pa.binary()), value, no_headers(count))
-    started = time.perf_counter()
+    started = time.thread_time()  # not what others take meanwhile
     found = digests(*arrays)
-    took = (time.perf_counter() - started) / count * 1e6
+    took = (time.thread_time() - started) / count * 1e6
     figure(f"digest: {took:.2f} us a row of 100 B")
     assert len(np.unique(found)) == count
     assert took < 2
