@@ -112,8 +112,13 @@ def test_links_that_break_all_the_time_lose_nothing(group: Replicas) -> None:
         sent = [b"%d" % n for n in range(60)]
         ending = threading.Event()
 
+        cuts = 0  # since something was committed
+
         def cutting() -> None:
-            while not ending.wait(0.2):
+            nonlocal cuts
+            # Where to connect takes longer than that, a group has to have longer between two cuts.
+            while not ending.wait(0.2 * 1.5 ** (cuts // 3)):
+                cuts += 1
                 for proxy in network.links.values():
                     proxy.cut()
 
@@ -122,6 +127,7 @@ def test_links_that_break_all_the_time_lose_nothing(group: Replicas) -> None:
         try:
             for value in sent:
                 group.send(value)
+                cuts = 0
         finally:
             ending.set()
             cutter.join()
