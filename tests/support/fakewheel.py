@@ -194,7 +194,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def eventually(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+def eventually(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Wait until ``condition`` holds; fail when it does not within ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not condition():

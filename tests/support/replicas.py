@@ -177,7 +177,7 @@ class Replicas:
     def running(self) -> list[Replica]:
         return [one for one in self.all.values() if one.running]
 
-    def master(self, timeout_s: float = 20.0) -> Replica:
+    def master(self, timeout_s: float = 60.0) -> Replica:
         """The one that serves; waits for it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -195,7 +195,7 @@ class Replicas:
         """Until it is committed, with as many tries as it takes, as a client would."""
         producer, sequence = 1 + next(self._sequence), 0
         now, rows = now_ms(), batch_of(*values, due_ms=due_ms)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while True:
             try:
                 future = self.master().wheel.append(rows, now, producer=producer, sequence=sequence)
