@@ -27,6 +27,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from .conclusion import Conclusion
+from .contents import (
+    files_with,
+    looked_at_again,
+    name_fields,
+    record_sightings,
+    sightings,
+)
 from .facts.chunks import OrderChunk
 from .facts.integrity import problems_of
 from .facts.making import Terms
@@ -96,6 +103,8 @@ class _Proof:
         self._told = progress
         self._terms = Terms(layout.group, layout.key, layout.dead_letter_topic)
         self._kept: list[DataFrame] = []
+        self._records: DataFrame | None = None
+        """Of Kafka."""
         self._settings: dict[str, str | None] = {}
         self._began = time.monotonic()
 
@@ -111,7 +120,7 @@ class _Proof:
         by_kind = said.problem_counts()
         self._progress("writing it down")
         found = problems_of(scanned).union(validators.problems(judged))
-        listed = self._listed(found, said.own(), by_kind)
+        listed = self._name_fields(self._listed(found, said.own(), by_kind), told)
         interval = sums.interval(self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
         tallies = validators.tallies(judged, interval)
@@ -234,6 +243,20 @@ class _Proof:
             rows = validators.listed(problems, shares).collect()
             listed += [Problem(**row.asDict()) for row in rows]
         return sorted(listed, key=lambda one: (one.kind, one.offset, one.file))
+
+    def _name_fields(
+        self, listed: Sequence[Problem], told: Sequence[FileSummary]
+    ) -> Sequence[Problem]:
+        """Of messages that were altered, read again which of the fields is another one."""
+        offsets = looked_at_again(listed)
+        if not offsets:
+            return listed
+        self._progress("looking again at what was altered")
+        files = files_with(self._layout.files, told, offsets)
+        found = sightings(self._spark, files, offsets, self._terms)
+        if self._records is not None:
+            found = found.union(record_sightings(self._records, offsets, self._terms))
+        return name_fields(listed, found)
 
 
 class _Sums:

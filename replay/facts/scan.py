@@ -23,8 +23,18 @@ from .filescan import SCANNED, TaskScan
 from .making import Terms
 from .summary import FileSummary
 
-__all__ = ["SCANNED", "scan", "scan_records", "summaries", "tasks_frame"]
+__all__ = [
+    "RECORD_COLUMNS",
+    "SCANNED",
+    "files_of",
+    "scan",
+    "scan_records",
+    "summaries",
+    "tasks_frame",
+]
 
+RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+"""What is used of Spark's Kafka source."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -34,6 +44,14 @@ def tasks_frame(spark: SparkSession, tasks: Sequence[Sequence[File]]) -> DataFra
     # A local relation would be cut as Spark likes; this is cut as it is asked for.
     parts = spark.sparkContext.parallelize(rows, max(1, len(rows)))
     return spark.createDataFrame(parts, "files string", verifySchema=False)
+
+
+def files_of(batches: Batches) -> Iterator[File]:
+    """The files of a task, as ``tasks_frame`` gives them."""
+    for batch in batches:
+        for text in batch.column("files").to_pylist():
+            for fields in json.loads(text):
+                yield File(**fields)
 
 
 def scan(tasks: DataFrame, terms: Terms) -> DataFrame:
@@ -46,9 +64,8 @@ def scan_records(records: DataFrame, terms: Terms, number: int, name: str = "Kaf
 
     ``number`` and ``name`` stand for the file. Columns: ``SCANNED``, with one summary a task.
     """
-    columns = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
     file = File(number, DUMP, "", name, 0)
-    return records.select(*columns).mapInArrow(_record_scan(terms, file), SCANNED)
+    return records.select(*RECORD_COLUMNS).mapInArrow(_record_scan(terms, file), SCANNED)
 
 
 def summaries(scanned: DataFrame) -> tuple[list[FileSummary], list[OrderChunk]]:
@@ -62,10 +79,8 @@ def summaries(scanned: DataFrame) -> tuple[list[FileSummary], list[OrderChunk]]:
 def _file_scan(terms: Terms) -> Callable[[Batches], Batches]:
     def scan_files(batches: Batches) -> Batches:
         task = TaskScan(terms)
-        for batch in batches:
-            for text in batch.column("files").to_pylist():
-                for fields in json.loads(text):
-                    yield from task.file(File(**fields))
+        for file in files_of(batches):
+            yield from task.file(file)
         yield from task.end()
 
     return scan_files

@@ -269,6 +269,8 @@ def _receipts(board: Board, found: Found) -> None:
     known = board.in_journals[messages]
     facts, reference = facts[known], board.reference[messages[known]]
     differs = _differences(board, facts, reference)
+    # That digest is all that a receipt has of them.
+    differs["digest of key, value and headers"] = differs.pop(CONTENT)
     altered = np.flatnonzero(np.logical_or.reduce([*differs.values()]))
     _each(
         board,

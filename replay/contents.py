@@ -1,0 +1,153 @@
+"""Which of key, value and headers is another one: a second look at messages that were altered.
+
+Theory: a fact has one digest of all three, so that it stays small. Where it differs, both sides are
+read once more: the journals that hold these few offsets, and what was delivered. Only digests of
+single fields leave a task, one row a sighting. A receipt has no more than the one digest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from ..wheel.schema import Int64s, times
+from .facts.headers import Headers, take_dead, take_identity
+from .facts.making import Terms
+from .facts.records import parse_ids
+from .facts.scan import RECORD_COLUMNS, files_of, tasks_frame
+from .facts.summary import FileSummary
+from .judging.conservation import CONTENT
+from .problems import Problem
+from .reading.events import Rows
+from .reading.files import DUMP, JOURNAL, TOPIC, File
+from .reading.plan import tasks
+from .reading.read import read
+
+MESSAGES_MAX = 100
+"""That are looked at again."""
+FIELDS = ("key", "value", "headers")
+SIGHTINGS = "offset bigint, accepted boolean, key string, value string, headers string"
+_ARROW = pa.schema(
+    [("offset", pa.int64()), ("accepted", pa.bool_()), *((name, pa.utf8()) for name in FIELDS)]
+)
+Batches = Iterator[pa.RecordBatch]
+
+
+def looked_at_again(problems: Sequence[Problem]) -> list[int]:
+    """Offsets of the messages of which it is worth knowing."""
+    found = {one.offset for one in problems if CONTENT in one.text}
+    return sorted(found)[:MESSAGES_MAX]
+
+
+def files_with(
+    files: Sequence[File], told: Sequence[FileSummary], offsets: Sequence[int]
+) -> list[File]:
+    """Journals that hold some of the offsets, and all that was delivered to files."""
+    ranges = {one.number: one.offsets for one in told}
+    return [
+        file
+        for file in files
+        if file.kind in (TOPIC, DUMP)
+        or (
+            file.kind == JOURNAL
+            and any(a <= at < b for a, b in ranges.get(file.number, ()) for at in offsets)
+        )
+    ]
+
+
+def sightings(
+    spark: SparkSession, files: Sequence[File], offsets: Collection[int], terms: Terms
+) -> DataFrame:
+    """Of some messages in files. ``SIGHTINGS``."""
+    planned = tasks(files, spark.sparkContext.defaultParallelism)
+
+    def look(batches: Batches) -> Batches:
+        for file in files_of(batches):
+            for event in read(file):
+                if isinstance(event, Rows):
+                    yield _sighted(event, offsets, terms)
+
+    return tasks_frame(spark, planned).mapInArrow(look, SIGHTINGS)
+
+
+def record_sightings(records: DataFrame, offsets: Collection[int], terms: Terms) -> DataFrame:
+    """Of some messages among records of Spark's Kafka source. ``SIGHTINGS``."""
+    kafka = File(-1, DUMP, "", "Kafka", 0)
+
+    def look(batches: Batches) -> Batches:
+        for batch in batches:
+            yield _sighted(Rows(kafka, batch), offsets, terms)
+
+    return records.select(*RECORD_COLUMNS).mapInArrow(look, SIGHTINGS)
+
+
+def name_fields(problems: Sequence[Problem], found: DataFrame) -> list[Problem]:
+    """The problems, with the fields named that differ. ``found``: ``SIGHTINGS``."""
+    seen: dict[tuple[int, bool, str], set[str]] = defaultdict(set)
+    for row in found.distinct().collect():
+        for name in FIELDS:
+            seen[row.offset, row.accepted, name].add(row[name])
+    named = []
+    for one in problems:
+        others = [
+            name
+            for name in FIELDS
+            if seen[one.offset, True, name]
+            and seen[one.offset, False, name] - seen[one.offset, True, name]
+        ]
+        named.append(replace(one, text=one.text.replace(CONTENT, ", ".join(others) or CONTENT)))
+    return named
+
+
+def _sighted(event: Rows, offsets: Collection[int], terms: Terms) -> pa.RecordBatch:
+    """The fields of the messages that are looked for, as digests."""
+    rows, accepted = event.rows, event.file.kind == JOURNAL
+    found, headers = (times(rows, "offset"), None) if accepted else _delivered(event, terms)
+    at = np.flatnonzero(np.isin(found, list(offsets)))
+    values = {
+        "key": rows.column("key").take(pa.array(at)),
+        "value": rows.column("value").take(pa.array(at)),
+        "headers": rows.column("headers").take(pa.array(at)),
+    }
+    if not accepted:
+        left = pa.nulls(len(found)) if headers is None else headers
+        values["headers"] = left.take(pa.array(at))
+    columns = [_digests(values[name]) for name in FIELDS]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(found[at]), pa.array([accepted] * len(at)), *columns], schema=_ARROW
+    )
+
+
+def _delivered(event: Rows, terms: Terms) -> tuple[Int64s, pa.Array | None]:
+    """Offsets of the group's messages (-1: none) and the headers that they were sent with."""
+    rows, headers = event.rows, Headers(event.rows.column("headers"))
+    every = np.arange(rows.num_rows)
+    if event.topic:
+        if event.topic == terms.dead_letter_topic:
+            take_dead(headers, every)
+        found = times(rows, "offset") if event.group == terms.group else np.full(len(every), -1)
+        return found, headers.left()
+    identity = take_identity(headers)
+    ids = parse_ids(identity.id, terms.group)
+    found = np.full(rows.num_rows, -1, np.int64)
+    found[identity.rows[ids.rows]] = ids.offset
+    take_dead(
+        headers, every[np.asarray(rows.column("topic").to_pylist()) == terms.dead_letter_topic]
+    )
+    return found, headers.left()
+
+
+def _digests(values: pa.Array) -> pa.Array:
+    """Few values, of any type. No headers are none, whether as a null or as an empty list."""
+    texts = [
+        repr(value or None if isinstance(value, list) else value) for value in values.to_pylist()
+    ]
+    return pa.array(
+        [blake2b(text.encode(), digest_size=16).hexdigest() for text in texts], pa.utf8()
+    )
