@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -35,10 +36,10 @@ def peers(tmp_path: Path) -> Iterator[Peers]:
 class Sender:
     """Messages of one second, numbered on."""
 
-    def __init__(self, peers: Peers, second: int) -> None:
+    def __init__(self, peers: Peers, second: int, first: int = 0) -> None:
         self._peers = peers
         self.second = second
-        self.count = 0
+        self.count = first
 
     def send(self, count: int) -> None:
         numbers = range(self.count, self.count + count)
@@ -113,7 +114,43 @@ def test_damage_on_two_of_three_peers_is_mended_before_it_is_due(peers: Peers) -
     assert peers.disagreements() == []
 
 
-def test_damage_is_mended_while_it_is_due_and_after_a_standby_was_away(peers: Peers) -> None:
+@pytest.mark.soak
+def test_damage_again_and_again_under_load_and_kills(peers: Peers) -> None:
+    """Forty rounds: messages, a bit of a file that is due soon flips on one peer, now and then a
+    peer is killed. All is delivered, and in the end the peers agree."""
+    rng = Random(7)
+    senders: list[Sender] = []
+    flipped = 0
+    for number in range(40):
+        for ahead in (12, 20):
+            messages = Sender(peers, int(time.time()) + ahead, len(senders) * 300)
+            messages.send(300)
+            senders.append(messages)
+        time.sleep(1.5)
+        victim = peers[rng.choice(NAMES)]
+        files = [one for one in (victim.data / "slots").iterdir() if _is_ahead(one, 4)]
+        if files:
+            flipped += 1
+            flip_a_bit(rng.choice(files))
+        if number % 8 == 7:
+            peers.wait("ready", lambda: all(map(is_ready, peers.nodes.values())), 60)
+            victim.kill()
+            victim.start()
+            peers.wait_until_whole()
+    assert flipped > 20
+    total = 300 * len(senders)
+    numbers = senders[0].arrivals(total, 120)
+    assert set(numbers) == set(range(total))
+    peers.wait("ready", lambda: all(map(is_ready, peers.nodes.values())), 60)
+    peers.stop()
+    assert peers.disagreements() == []
+
+
+def _is_ahead(path: Path, seconds: int) -> bool:
+    return int(path.stem) > time.time() + seconds
+
+
+def test_damage_of_a_peer_that_was_away_while_more_came_for_the_slot(peers: Peers) -> None:
     messages = Sender(peers, int(time.time()) + 3600)
     messages.send(1000)
     messages.wait_until_spilled()

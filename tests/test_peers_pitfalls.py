@@ -97,7 +97,7 @@ def test_damage_on_one_peer_stays_there(peers: Peers, folder: str) -> None:
     """NATS #7549, #7556: a damaged peer spread its damage, or made the others drop what was good.
 
     In the journal it is found at the start: the peer sets its data aside and copies. In a slot file
-    it is found by who reads it: nothing is delivered from it, and nothing is copied from it.
+    it is found by who reads it first: the file is made anew from another peer's rows.
     """
     due = _now_ms() + 3_600_000
     ids = send(peers.addresses, 0, [due + number for number in range(20_000)])
@@ -106,26 +106,22 @@ def test_damage_on_one_peer_stays_there(peers: Peers, folder: str) -> None:
     # All of them: the end of a journal that nothing else names as durable may be torn by right.
     peers.wait("in slot files", lambda: all(map(_all_spilled, peers.nodes.values())), 30)
     peers[bad].signal()
-    path = _flip_a_bit(peers[bad].data / folder)
+    _flip_a_bit(peers[bad].data / folder)
     peers[bad].start()
     peers.wait_until_whole()
     more = send(peers.addresses, 20_000, [due + number for number in range(1000)])
     peers.wait_until_whole()
+    if folder == "slots":
+        peers.wait("mended", lambda: "slot file mended" in peers[bad].log_text(), 60)
     set_aside = sorted(one.name for one in peers[bad].data.glob("damaged-*"))
     peers.stop()
     found = peers.disagreements()
-    if folder == "journal":
-        assert len(set_aside) == 1
-        assert found == []
-    else:
-        # `verify` names it on the one peer; the others are as they were.
-        assert set_aside == []
-        assert all(path.name in text and str(peers[bad].data) in text for text in found)
-        assert found
+    assert len(set_aside) == (folder == "journal")
+    assert found == []
     assert len(set(ids + more)) == 21_000
 
 
-def _flip_a_bit(folder: Path) -> Path:
+def _flip_a_bit(folder: Path) -> None:
     """In the middle of the oldest slot file, or in the first entry of the oldest segment.
 
     Not anywhere in the journal: spares, and what stands behind the last entry of a file that is
@@ -136,7 +132,6 @@ def _flip_a_bit(folder: Path) -> Path:
     at = len(content) // 2 if path.suffix == ".arrows" else SEGMENT_BYTES + 50
     content[at] ^= 0x10
     path.write_bytes(content)
-    return path
 
 
 def _all_spilled(node: PeerProcess) -> bool:

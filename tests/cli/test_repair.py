@@ -144,20 +144,21 @@ def test_a_running_node_is_not_repaired_and_a_sound_directory_not_changed(tmp_pa
     assert run_cli("repair", tmp_path / "nowhere").returncode == 1
 
 
-def test_a_repair_that_is_killed_anywhere_is_done_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [8, pytest.param(150, marks=pytest.mark.soak)])
+def test_a_repair_that_is_killed_anywhere_is_done_again(tmp_path: Path, kills: int) -> None:
     """Real SIGKILLs, ever later, until one comes too late."""
     ids = filled(tmp_path)
     damage(tmp_path, blocks_of(tmp_path)[0][1] - 60)
     began = time.monotonic()
     assert run_cli("repair", tmp_path).returncode == 1
     usual_s = time.monotonic() - began
-    for step in range(12):
+    for step in range(kills):
         process = subprocess.Popen(
             command_line("repair", tmp_path, "--yes"),
             stdout=subprocess.DEVNULL,
             env=environment(),
         )
-        time.sleep(usual_s * (0.75 + step / 24))
+        time.sleep(usual_s * (0.75 + step / kills / 2))
         process.send_signal(signal.SIGKILL)
         process.wait(20)
     run_cli("repair", tmp_path, "--yes")
