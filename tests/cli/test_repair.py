@@ -16,7 +16,7 @@ from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.slotfile import path_of
 from support.datadirs import START_MS, SinkNode, messages, verify
 from support.nodeprocess import command_line, environment, run_cli
-from support.wheels import keys_of
+from support.wheels import keys_of, next_chunk
 
 SECOND = (START_MS + 60_000) // TICK_MS
 PATH = path_of(SECOND)
@@ -62,7 +62,7 @@ def delivered(root: Path) -> list[tuple[int, int]]:
     node = SinkNode(root)
     found: list[tuple[int, int]] = []
     node.now = (SECOND + 20) * TICK_MS
-    while (chunk := node.wheel.next_chunk(node.now)) is not None:
+    while (chunk := next_chunk(node.wheel, node.now, node.sync)) is not None:
         found += keys_of(chunk.rows)
         answers = node.sink.deliver(chunk.rows)
         node.wheel.answer(chunk, answers.codes == 0)
