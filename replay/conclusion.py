@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from .facts.chunks import IN_TIME_MS
 from .facts.summary import FileSummary
-from .judging.conservation import PARTITION_UNJUDGED, UNREAD_KNOWN
+from .judging.conservation import OTHER_PARTITION, PARTITION_UNJUDGED, UNREAD_KNOWN
 from .judging.context import Context
 from .judging.order import ORDER_UNJUDGED
 from .problems import OpenPoint, Problem
@@ -61,6 +61,8 @@ class Conclusion:
         asked = {"exactly_once": options.exactly_once, "late_ms": options.late_ms}
         reasons = []
         for kind, number in sorted(self.problem_counts().items()):
+            if kind == OTHER_PARTITION:
+                continue
             option = FAILS_ONLY_IF_ASKED.get(kind)
             if option is None or (asked[option] is not None and asked[option] is not False):
                 reasons.append(f"{kind}: {number:,}")
@@ -89,6 +91,15 @@ class Conclusion:
                 )
             )
         points += [*self._unread(), *self._not_given()]
+        elsewhere = self.problem_counts().get(OTHER_PARTITION)
+        if elsewhere:
+            points.append(
+                OpenPoint(
+                    f"{elsewhere:,} messages in another partition than their key's",
+                    "they were moved, or their topic had fewer partitions when they were sent",
+                    "Look whether partitions were added to it since",
+                )
+            )
         not_given = (n for name, n in self.sums.items() if name.startswith("not given:"))
         unclear = counts["undecided"] - sum(not_given)
         if unclear:

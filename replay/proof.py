@@ -18,6 +18,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -65,7 +66,8 @@ class Elsewhere(Protocol):
     """What was delivered to topics that are not in the directories (``kafka_topics.py``)."""
 
     found: list[str]
-    """The topics that were read, once they were asked for."""
+    """The topics that were read, once they were asked for; ``partitions``: how many each has."""
+    partitions: dict[str, int]
 
     def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
         """Records as Spark's Kafka source gives them, with headers; None: there is no topic.
@@ -201,7 +203,8 @@ class _Proof:
         if self._layout.of(TOPIC):
             sources.append(self._files(cores, topics=True))
         records = None if kafka is None else kafka.records(self._spark, self._topics(told))
-        if records is not None:
+        if records is not None and kafka is not None:
+            self._terms = replace(self._terms, partitions=kafka.partitions)
             sources.append(scan_records(records, self._terms, len(self._layout.files)))
         for source in sources:
             more = self._take(source)

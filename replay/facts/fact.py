@@ -52,6 +52,8 @@ NO_DIGEST = 4
 """Flag: ``digest`` says nothing."""
 OUT_OF_ORDER = 8
 """Flag of a DELIVERED fact: the task that read it saw a later message before it."""
+ELSEWHERE = 16
+"""Flag of a DELIVERED fact: its key belongs to another of the topic's partitions."""
 
 FACT = np.dtype(
     [
@@ -66,7 +68,7 @@ FACT = np.dtype(
         ("file", "<u4"),  # File.number
         ("peer", "<u2"),  # File.peer
         ("seen", "u1"),  # Seen
-        ("flags", "u1"),  # CANCEL_ROW | FORGED | NO_DIGEST | OUT_OF_ORDER
+        ("flags", "u1"),  # CANCEL_ROW | FORGED | NO_DIGEST | OUT_OF_ORDER | ELSEWHERE
     ]
 )
 assert FACT.itemsize == 64

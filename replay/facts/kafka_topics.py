@@ -55,6 +55,7 @@ class KafkaTopics:
         self._dead_letters = dead_letters
         self._notes: list[str] = []
         self.found: list[str] = []
+        self.partitions: dict[str, int] = {}
         """The topics that were read, once they were asked for."""
 
     def check(self) -> None:
@@ -77,6 +78,7 @@ class KafkaTopics:
             known = _partitions(admin)
             self._check(known)
             self.found = found = sorted((wanted | {self._dead_letters}) & known.keys())
+            self.partitions = {name: len(known[name]) for name in found}
             cut = _cut(admin, {name: known[name] for name in found})
         missing = sorted(wanted - known.keys())
         self._notes = []

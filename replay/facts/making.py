@@ -11,6 +11,7 @@ Conventions
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -33,11 +34,13 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Terms:
-    """What rows are judged by. ``group`` and ``key`` (hex): of the ids, empty when not known."""
+    """What rows are judged by. ``group`` and ``key`` (hex): of the ids, empty when not known.
+    ``partitions``: how many a topic has in Kafka now, where that is known."""
 
     group: str = ""
     key: str = ""
     dead_letter_topic: str = DEAD_LETTER_TOPIC
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def mint(self) -> IdMint | None:

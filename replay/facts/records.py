@@ -15,13 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...delivery import murmur2
 from ...wheel.digest import UInt32s, content_digests, topic_crcs
 from ...wheel.schema import Int64s
 from ..reading.files import File
-from .fact import FORGED, Seen
+from .fact import ELSEWHERE, FORGED, Seen
 from .headers import Headers, decimals, take_dead, take_identity, texts
 from .making import Made, Mask, Terms, bury, empty, names_of, partitions_of
 
@@ -53,6 +55,13 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: Terms) -> Made:
     facts["flags"][terms.forged(ids.due, ids.offset, ids.check)] = FORGED
 
     topic = batch.column("topic")
+    for name in set(topic.unique().to_pylist()) & terms.partitions.keys():
+        mine = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(topic, name), False))[rows])
+        if not len(mine):
+            continue
+        keys = batch.column("key").take(pa.array(rows[mine]))
+        wrong = _elsewhere(keys, facts["partition"][mine], terms.partitions[name])
+        facts["flags"][mine[wrong]] |= ELSEWHERE
     topics, names = topic_crcs(topic), names_of(topic)
     read = frozenset(names)
     facts["topic"] = topics[rows]
@@ -69,6 +78,13 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: Terms) -> Made:
     ]
     foreign = batch.num_rows - len(rows) - len(ids.unreadable)
     return Made(facts, names, read, foreign, unreadable, len(ids.unreadable) - len(unreadable))
+
+
+def _elsewhere(keys: pa.Array, partition: npt.NDArray[np.int32], count: int) -> Mask:
+    """Which keys belong to another partition of ``count``. Those without a key belong to any."""
+    some = np.asarray(pc.fill_null(pc.greater(pc.binary_length(keys), 0), False))
+    wrong: Mask = some & (partition != murmur2.partitions_of(keys, count))
+    return wrong
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from crc32c import crc32c
 
 from ...wheel.schema import Int64s
-from ..facts.fact import FORGED, NO_DIGEST, Seen
+from ..facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Seen
 from ..problems import CONSERVATION
 from .board import Board
 from .context import Mask, within
@@ -28,8 +29,10 @@ CONTENT = "key, value or headers"
 UNREAD_KNOWN = "unread:known"
 """Counted beside the messages: offsets that no journal holds, and of which a receipt tells."""
 PARTITION_UNJUDGED = "unjudged:partition"
-"""Likewise: messages that arrived in a partition that nobody asked for: that of their key, when
-they were sent. How many partitions the topic had then is not known any more."""
+"""Likewise: messages that asked for no partition and arrived in a topic of which is not known how
+many it has."""
+OTHER_PARTITION = "other partition"
+"""A problem that decides nothing: the topic may have had fewer of them when it was sent."""
 
 
 def judge_conservation(board: Board, found: Found) -> None:
@@ -191,8 +194,7 @@ def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:
     differs["created"] = board.in_journals[messages] & (created[facts] != created[reference])
     differs["partition"] = (asked >= 0) & (fields["partition"][facts] != asked)
     same = ~np.logical_or.reduce([*differs.values()])
-    by_key = (asked < 0) & (fields["partition"][facts] >= 0)
-    found.count(PARTITION_UNJUDGED, (board.count(facts[by_key]) > 0).sum())
+    _partitions(board, found, facts[(asked < 0) & (fields["partition"][facts] >= 0)])
     what = "what arrived" if seen is Seen.DELIVERED else "the dead letter"
     altered = np.flatnonzero(~same)
     _each(
@@ -219,6 +221,17 @@ def _differences(board: Board, facts: Int64s, reference: Int64s) -> dict[str, Ma
 
 def _named(differs: Mapping[str, Mask], at: int) -> str:
     return ", ".join(name for name, mask in differs.items() if mask[at])
+
+
+def _partitions(board: Board, found: Found, facts: Int64s) -> None:
+    """Records that asked for no partition belong where their key does."""
+    fields, known = board.facts, board.context.terms.partitions
+    crcs = np.array([crc32c(name.encode()) for name in known], np.uint32)
+    judged = np.isin(fields["topic"][facts], crcs)
+    found.count(PARTITION_UNJUDGED, (board.count(facts[~judged]) > 0).sum())
+    wrong = facts[fields["flags"][facts] & ELSEWHERE != 0]
+    text = "asked for no partition, and did not arrive in that of its key"
+    _each(board, found, OTHER_PARTITION, wrong, text)
 
 
 def _strangers(board: Board, found: Found, facts: Int64s) -> None:

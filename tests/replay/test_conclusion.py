@@ -69,6 +69,13 @@ def test_undecided_messages_are_open() -> None:
     assert point.subject == "3 accepted messages"
 
 
+def test_messages_in_another_partition_are_open() -> None:
+    said = replace(concluded([]), judged={"other partition": 2})
+    assert said.reasons() == []
+    (point,) = said.open_points()
+    assert point.subject == "2 messages in another partition than their key's"
+
+
 def test_what_is_never_judged_is_told_with_its_number() -> None:
     (kept,) = concluded([]).notes()
     assert "3 rows of kept slot files" in kept

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from slotwheel.replay.facts.fact import FORGED, NO_DIGEST, Facts, Seen
+from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Facts, Seen
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.judging.context import Context, Options, PeerView
 from slotwheel.replay.judging.found import Found
@@ -153,6 +153,23 @@ def test_what_is_not_judged_is_counted() -> None:
     assert found.counts["unjudged:partition"] == 2
     embedded, _ = judged(context(), fact(Seen.ACCEPTED, 5), arrived(5))
     assert embedded.counts == {"accepted": 1, "delivered": 1}
+
+
+def test_a_message_in_another_partition_than_its_keys() -> None:
+    """Nobody is blamed: the topic may have had fewer when it was sent. One that asked for a
+    partition is where it asked to be."""
+    knows = context(terms=Terms("lab", partitions={"orders": 3}))
+    elsewhere = {"peer": NO_PEER, "partition": 2, "flags": ELSEWHERE}
+    found, _ = judged(
+        knows,
+        fact(Seen.ACCEPTED, 5),
+        arrived(5, **elsewhere),
+        fact(Seen.ACCEPTED, 6, partition=2),
+        arrived(6, **elsewhere),
+    )
+    assert kinds(found) == {"other partition": 1}
+    assert found.problems[0].offset == 5
+    assert "unjudged:partition" not in found.counts
 
 
 def test_what_nobody_accepted() -> None:

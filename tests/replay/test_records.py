@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.delivery.deadletters import DeadLetters
-from slotwheel.replay.facts.fact import FORGED, Seen
+from slotwheel.delivery.murmur2 import partitions_of
+from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, Seen
 from slotwheel.replay.facts.making import Terms, journal_facts
 from slotwheel.replay.facts.records import facts_of_records, parse_ids
 from slotwheel.replay.reading.files import NO_PEER, File
@@ -43,6 +45,25 @@ def test_records_are_what_was_accepted(
     assert not made.facts["flags"].any()
     assert (made.foreign, made.unreadable) == (0, [])
     assert set(made.topics.values()) == {"orders", "bills"}
+
+
+def test_a_record_in_another_partition_than_its_keys() -> None:
+    """Known where the topic's number of partitions is. Without a key it may be in any."""
+    sent = rows(
+        {"offset": 1, "key": b"some key"},
+        {"offset": 2, "key": None},
+        {"offset": 3, "key": b""},
+        {"offset": 4, "key": b"some key", "topic": "bills"},
+    )
+    (home,) = partitions_of(pa.array([b"some key"]), 5).tolist()
+    for partition in range(5):
+        batch = as_spark(kafka_rows(sent, partition=partition))
+        made = facts_of_records(batch, FILE, replace(TERMS, partitions={"orders": 5}))
+        assert (made.facts["flags"] == ELSEWHERE).tolist() == [partition != home] + [False] * 3
+        assert not facts_of_records(batch, FILE, TERMS).facts["flags"].any()
+    strangers = as_spark(dump([record(key=b"some key", headers=[])]))
+    made = facts_of_records(strangers, FILE, replace(TERMS, partitions={"orders": 5}))
+    assert (len(made.facts), made.foreign) == (0, 1)
 
 
 def test_a_slice_gives_what_the_whole_gives() -> None:

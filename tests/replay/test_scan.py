@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from slotwheel.replay.facts.fact import Seen, travelled
+from slotwheel.delivery.murmur2 import partitions_of
+from slotwheel.replay.facts.fact import ELSEWHERE, Seen, travelled
 from slotwheel.replay.facts.integrity import integrity, placement
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.facts.scan import SCANNED, scan, scan_records, summaries, tasks_frame
@@ -83,13 +85,18 @@ def _fields(file: File) -> dict[str, Any]:
 
 
 def test_records_of_a_topic(spark: Any) -> None:
-    sent = rows(*({"offset": at, "headers": [("a", b"1")] * (at % 3)} for at in range(100)))
+    keys = [b"key %d" % at for at in range(100)]
+    headers = [[("a", b"1")] * (at % 3) for at in range(100)]
+    sent = rows(*({"offset": at, "key": keys[at], "headers": headers[at]} for at in range(100)))
     frame = spark.createDataFrame(pa.Table.from_batches([as_spark(kafka_rows(sent))]))
-    found = scan_records(frame, TERMS, 17)
+    found = scan_records(frame, replace(TERMS, partitions={"orders": 3}), 17)
     pieces = found.where("what = 'facts'").collect()
     facts = np.concatenate([travelled(bytes(piece.data)) for piece in pieces])
-    assert sorted(facts["offset"].tolist()) == list(range(100))
-    assert not facts["flags"].any()
+    facts = np.sort(facts, order="offset")
+    assert facts["offset"].tolist() == list(range(100))
+    elsewhere = partitions_of(pa.array(keys), 3) != 0  # where all of them are
+    assert (facts["flags"] == ELSEWHERE).tolist() == elsewhere.tolist()
+    assert 0 < elsewhere.sum() < 100
     told, chunks = summaries(found)
     assert sum(one.rows for one in told) == 100
     assert {one.number for one in told} == {17}
