@@ -20,6 +20,7 @@ from crc32c import crc32c
 from ..wheel.errors import Damaged, SlotwheelError
 from ..wheel.files import Files
 from .topicfile import (
+    DAMAGED_SUFFIX,
     HEADER_BYTES,
     RECORD_BYTES,
     TOPICS_DIRECTORY,
@@ -31,7 +32,6 @@ from .topicfile import (
     segment_path,
 )
 
-DAMAGED_SUFFIX = ".damaged"
 _SECTOR_BYTES = 512
 
 

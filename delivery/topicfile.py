@@ -31,6 +31,8 @@ from ..wheel.schema import ROW, TIME
 TOPICS_DIRECTORY = "topics"
 SEGMENT_SUFFIX = ".arrows"
 INDEX_SUFFIX = ".index"
+DAMAGED_SUFFIX = ".damaged"
+"""Of a note beside a segment that was set aside."""
 INDEX_MAGIC = b"SWTOPIDX"
 INDEX_VERSION = 1
 TOPIC_SCHEMA_VERSION = 1

@@ -21,8 +21,9 @@ from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.files import Files
 from ..wheel.findings import Checked
 from ..wheel.schema import times
-from .topicdamage import DAMAGED_SUFFIX, damaged_path, is_torn, set_aside_segments
+from .topicdamage import damaged_path, is_torn, set_aside_segments
 from .topicfile import (
+    DAMAGED_SUFFIX,
     HEADER_BYTES,
     RECORD_BYTES,
     SEGMENT_SUFFIX,

@@ -118,7 +118,10 @@ class Context:
         """Whether damage may have taken it from each journal that goes so far, and from one."""
         at = np.array([offset])
         held = any(peer.has_journal(at)[0] for peer in self.peers)
-        return not held and any(peer.may_miss(at)[0] for peer in self.peers)
+        taken = [bool(peer.may_miss(at)[0]) for peer in self.peers]
+        # Where one journal ends as it should, nothing is behind its end.
+        is_open = offset == np.iinfo(np.int64).max - 1
+        return not held and (all(taken) if is_open else any(taken))
 
     @property
     def needed(self) -> int:
@@ -172,7 +175,10 @@ def make_context(
     for summary in (*by_number.values(), *others):
         topics |= summary.topics
     numbers = range(len(layout.peers))
-    journals = [journal_seen(_segments(layout, number, by_number)) for number in numbers]
+    journals = [
+        journal_seen(layout.peers[number], _segments(layout, number, by_number))
+        for number in numbers
+    ]
     peers = [_peer(layout, number, by_number, journals[number]) for number in numbers]
     group = max(layout.group_size, *(one.peers for one in by_number.values()), 0)
     upto = max(0, *(view.proven for view in peers), *(seen.next_offset for seen in journals))

@@ -17,10 +17,11 @@ import numpy as np
 
 from ...wheel.mark import Marks
 from ...wheel.schema import Int64s
+from ...wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..facts.summary import FileSummary
-from ..problems import Problem
-from ..reading.events import damage
-from ..reading.files import File
+from ..problems import INTEGRITY, Problem
+from ..reading.events import GONE, damage
+from ..reading.files import File, Peer
 
 Pairs = list[list[int]]
 """Bases and ends of offsets, ascending and apart."""
@@ -52,15 +53,20 @@ class JournalSeen:
         return self.next_offset >= 0 and not (self.missing and self.missing[-1][1] == _LAST)
 
 
-def journal_seen(files: Iterable[tuple[File, FileSummary | None]]) -> JournalSeen:
+def journal_seen(peer: Peer, files: Iterable[tuple[File, FileSummary | None]]) -> JournalSeen:
     """The segments of a peer, in their order."""
     seen = JournalSeen()
+    reached = -1
     before: FileSummary | None = None
     damaged = False
     for file, summary in files:
         if summary is None or not summary.entries:
             damaged = damaged or summary is None or summary.damaged
+            # A node that ran dropped it meanwhile; or it was begun, and nothing stands in it yet.
+            is_gone = summary is not None and summary.note.startswith(GONE)
+            reached = max(reached, peer.checkpoint_index if is_gone else file.first - 1)
             continue
+        reached = summary.last_index
         if summary.marks and summary.marks_index > seen.marks_index:
             seen.marks, seen.marks_index = summary.marks, summary.marks_index
         seen.proven = max(seen.proven, summary.max_l + 1)
@@ -75,11 +81,24 @@ def journal_seen(files: Iterable[tuple[File, FileSummary | None]]) -> JournalSee
         damaged = summary.damaged
         seen.next_offset = max(seen.next_offset, summary.next_offset)
         before = summary
+    if not damaged and max(reached, 0) < peer.checkpoint_index:
+        seen.problems.append(_newest_missing(peer, reached))
+        damaged = True
     if damaged:
         behind = [seen.held[-1][1] if seen.held else 0, _LAST]
         seen.missing.append(behind)
         seen.blamed.append(behind)
     return seen
+
+
+def _newest_missing(peer: Peer, reached: int) -> Problem:
+    found = f"the end after {reached}" if reached > 0 else "none"
+    text = (
+        f"expected entries up to index {peer.checkpoint_index}, where the checkpoint is, found"
+        f" {found}: the newest segment is missing, or the last one was cut where an entry ends."
+        " Give a copy that has it"
+    )
+    return Problem(INTEGRITY, "missing", text, file=f"{peer.name}/{JOURNAL_DIRECTORY}")
 
 
 def _take(seen: JournalSeen, base: int, end: int, *, blamed: bool) -> None:

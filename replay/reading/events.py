@@ -13,6 +13,8 @@ from .files import File
 
 ROWS_MAX = 1 << 16
 """Rows that are handed on at once; a single entry or block may hold more."""
+GONE = "gone meanwhile"
+"""Begin of the note of a file that a running node took away while it was read."""
 BYTES_MAX = 8 << 20
 """Bytes of them, likewise."""
 

@@ -40,7 +40,10 @@ class File:
     first: int = -1
     """JOURNAL: index of the first entry. TOPIC: position of the first row."""
     end: int = -1
-    """JOURNAL: one past the last index that it must hold; -1: not known."""
+    """JOURNAL: one past the last index that it must hold. TOPIC: first position of the segment
+    behind it. -1: not known."""
+    store: str = ""
+    """JOURNAL: store id of its data directory, hex; empty: not known."""
     is_last: bool = False
     """JOURNAL: the newest live segment of its peer, whose end may be torn."""
     topic: str = ""

@@ -30,10 +30,10 @@ from ...wheel.payloads import decode_config, decode_rows
 from ...wheel.scan import ENTRY_BYTES_MAX, SegmentReader
 from ...wheel.schema import ROW
 from ...wheel.segment import SEGMENT_BYTES
-from .events import BYTES_MAX, ROWS_MAX, ConfigSeen, Ended, Event, MarkSeen, Rows, damage
+from .events import BYTES_MAX, GONE, ROWS_MAX, ConfigSeen, Ended, Event, MarkSeen, Rows, damage
 from .files import File
 
-_GONE = "gone meanwhile: its file serves as another segment"
+_GONE = f"{GONE}: its file serves as another segment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,10 @@ class _Segment:
     def events(self) -> Iterator[Event]:
         size = self._handle.size()
         if self._file.is_last and size <= SEGMENT_BYTES and self._is_unused():
-            yield Ended(self._file, "never used")
+            lacks = 0 <= self._file.first < self._file.end
+            if lacks:
+                yield self._truncated(size, self._file.first)
+            yield Ended(self._file, "" if lacks else "never used", lacks)
             return
         try:
             reader = SegmentReader(self._handle, self._file.path, ENTRY_BYTES_MAX)
@@ -87,13 +90,19 @@ class _Segment:
             yield self._problem(error, 0)
             yield Ended(self._file, damaged=True)
             return
+        store = reader.header.store_id.hex()
+        if self._file.store not in ("", store):
+            yield self._foreign(store)
+            yield Ended(self._file, damaged=True)
+            return
         yield from self._entries_of(reader)
         yield from self._leave()
         end = self._last_index + 1 if self._entries else reader.header.first_index
-        if not self._damaged and end < self._file.end and not self._is_gone(reader):
+        # Whether one that ends as it should is the newest, its peer's other files show.
+        may_end = self._damaged or (self._file.is_last and not self._note)
+        if not may_end and end < self._file.end and not self._is_gone(reader):
             self._damaged = True
-            expected = f"entries up to index {self._file.end - 1}"
-            yield damage(self._file, "truncated", size, expected, f"the end after {end - 1}")
+            yield self._truncated(size, end)
         yield Ended(
             self._file,
             self._note,
@@ -143,6 +152,9 @@ class _Segment:
                 elif entry.epoch < epoch:
                     yield from self._break(position, f"epoch {epoch} or later", entry.epoch)
                 elif expected >= 0 and 0 <= self._next_offset < entry.base_offset:
+                    # Which of its rows is not there cannot be seen: all behind it are others'.
+                    if self._waiting:
+                        self._rows -= self._waiting.pop()[1].num_rows
                     yield from self._leave()
                     yield self._gap(entry, position)
                 rows = decode_rows(entry, self._file.path) if entry.kind is Kind.ROWS else None
@@ -192,6 +204,14 @@ class _Segment:
         self._damaged = True
         yield damage(self._file, "damaged", position, expected, found)
 
+    def _truncated(self, size: int, end: int) -> Event:
+        expected = f"entries up to index {self._file.end - 1}"
+        return damage(self._file, "truncated", size, expected, f"the end after {end - 1}")
+
+    def _foreign(self, store: str) -> Event:
+        expected = f"a segment of store {self._file.store}, that of its directory"
+        return damage(self._file, "foreign", 40, expected, f"one of store {store}")
+
     def _gap(self, entry: Entry, position: int) -> Event:
         """Offsets are dense, so rows of the entry before are missing: its checksum is right, but it
         is not what was written."""
@@ -214,11 +234,12 @@ class _Segment:
         )
 
     def _take(self, entry: Entry, rows: pa.RecordBatch) -> Iterator[Event]:
+        """The last one waits in any case: what follows shows whether it is whole."""
+        if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
+            yield from self._leave()
         self._waiting.append((entry, rows))
         self._rows += rows.num_rows
         self._nbytes += len(entry.payload)
-        if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
-            yield from self._leave()
 
     def _leave(self) -> Iterator[Event]:
         """Hand on what waits."""

@@ -24,7 +24,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...delivery.topicfile import INDEX_SUFFIX, SEGMENT_SUFFIX, TOPICS_DIRECTORY, first_position_of
+from ...delivery.topicfile import (
+    DAMAGED_SUFFIX,
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    TOPICS_DIRECTORY,
+    first_position_of,
+)
 from ...wheel.archive import ARCHIVE_DIRECTORY, parse_archived_slot
 from ...wheel.config import TICK_MS
 from ...wheel.entry import Kind
@@ -34,7 +40,7 @@ from ...wheel.payloads import decode_config
 from ...wheel.scan import ENTRY_BYTES_MAX, SegmentReader
 from ...wheel.schema import Int64s
 from ...wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
-from ...wheel.segment import SEGMENT_BYTES, index_of, is_segment_name
+from ...wheel.segment import SEGMENT_BYTES, SegmentHeader, index_of, is_segment_name
 from ...wheel.slotfile import SLOT_DIRECTORY, SUFFIX, path_of, second_of
 from ...wheel.state import STATE_DIRECTORY, Stored
 from ..problems import INTEGRITY, Problem
@@ -42,6 +48,7 @@ from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, Peer
 from .state import read_state
 
 _PARTS = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY, ARCHIVE_DIRECTORY)
+_OF_SEGMENTS = (INDEX_SUFFIX, SEGMENT_SUFFIX)
 _CONFIG_WITHIN = 10_000
 """The first configuration stands among the first entries of a log."""
 
@@ -96,6 +103,8 @@ class _Search:
     missing: list[tuple[int, int]] = field(default_factory=list)
     group_size: int = 0
     horizon_ms: int = 0
+    stores: dict[bytes, str] = field(default_factory=dict)
+    """Names of directories by the ids of their stores."""
 
     def run(
         self, directories: Sequence[str], dumps: Sequence[str], receipts: Sequence[str]
@@ -146,10 +155,12 @@ class _Search:
             return None
         stored = self._stored(root, name)
         segments = list(_segments(root))
+        if stored is not None and self._is_anothers(root, name, stored, segments):
+            stored = None
         config = dict(stored.checkpoint.config) if stored is not None else {}
         if not config:
             config = _first_config([path for path, _ in segments])
-        if not self._same_group(config, name):
+        if not self._same_group(config, name) or self._is_copy(stored, name):
             return None
         stores = config.get("stores")
         self.group_size = max(self.group_size, len(stores) if isinstance(stores, dict) else 0)
@@ -193,6 +204,17 @@ class _Search:
             self._problem("missing", f"{text} none", shown)
         return stored
 
+    def _is_anothers(
+        self, root: Path, name: str, stored: Stored, segments: Sequence[tuple[Path, bool]]
+    ) -> bool:
+        """Whether the state store is not that of these segments, and was told to be so."""
+        why = _not_its_own(stored, segments)
+        if why is not None:  # a node that runs may have gone on since the state was read
+            why = _not_its_own(_state(root) or stored, segments)
+        if why is not None:
+            self._problem(*why, f"{name}/{STATE_DIRECTORY}")
+        return why is not None
+
     def _same_group(self, config: dict[str, Any], name: str) -> bool:
         group, key = str(config.get("group", "")), str(config.get("key", ""))
         if not group or (self.group, self.key) in (("", ""), (group, key)):
@@ -201,6 +223,16 @@ class _Search:
         what = "another group" if group != self.group else "a group of the same name, another key"
         self._problem("foreign", f"expected group {self.group}, found {what}: {group}", name)
         return False
+
+    def _is_copy(self, stored: Stored | None, name: str) -> bool:
+        """Of a directory that was given before: it would agree with it, and count for a peer."""
+        if stored is None or not stored.store_id:
+            return False
+        other = self.stores.setdefault(stored.store_id, name)
+        if other != name:
+            text = f"expected another peer's directory, found a copy of {other}: give its own"
+            self._problem("foreign", text, name)
+        return other != name
 
     def _slots(self, root: Path, peer: int, name: str, stored: Stored | None) -> Iterator[File]:
         live = list(self._live_slots(root, peer, name, stored))
@@ -340,6 +372,41 @@ def _single(path: str, kind: str) -> File:
     return File(-1, kind, str(found.resolve()), found.name, found.stat().st_size)
 
 
+def _not_its_own(stored: Stored, segments: Sequence[tuple[Path, bool]]) -> tuple[str, str] | None:
+    """Why a state store is not that of these segments, as a problem's kind and text: it belongs to
+    another directory, or is of some time before: a node drops or archives a segment only when the
+    checkpoint is behind its last entry."""
+    if not segments:
+        return None
+    mine = stored.store_id.hex()
+    stores = {_store_of(path) for path, _ in (segments[0], segments[-1])} - {""}
+    if stored.store_id and stores and mine not in stores:
+        text = (
+            f"expected the state of store {min(stores)}, that of the journal, found one of {mine}"
+        )
+        return "foreign", f"{text}. Give the directory with its own state/"
+    first = index_of(segments[0][0].name)
+    ends = [index_of(after[0].name) for before, after in pairwise(segments) if before[1]]
+    behind = stored.checkpoint.index + 1
+    begun = max([first, *ends])
+    if begun <= behind:
+        return None
+    text = f"expected a checkpoint that reaches index {begun - 1}, as segments before were archived"
+    return "older", (
+        f"{text} or dropped, found one at index {behind - 1}: the state is of some time before."
+        " Give files that were copied together"
+    )
+
+
+def _store_of(path: Path) -> str:
+    """Store id by a segment's header, hex; empty: it does not say."""
+    try:
+        with path.open("rb") as file:
+            return SegmentHeader.decode(file.read(SEGMENT_BYTES), str(path)).store_id.hex()
+    except (OSError, SlotwheelError):
+        return ""
+
+
 def _state(root: Path) -> Stored | None:
     return read_state(str(root))
 
@@ -405,6 +472,7 @@ def _journal(
             first=index_of(path.name),
             end=must_end,
             is_last=is_last,
+            store=stored.store_id.hex() if stored is not None else "",
         )
 
 
@@ -437,11 +505,16 @@ def _entries(handle: OsHandle, path: str) -> Iterator[Any]:
 
 
 def _topics(root: Path, peer: int, name: str) -> Iterator[File]:
+    """All segments of all topics; one whose place before the others is empty is listed, too."""
     base = root / TOPICS_DIRECTORY
     for topic in sorted(_sizes(base)):
         sizes = _sizes(base / topic)
-        for index in sorted(found for found in sizes if first_position_of(found) is not None):
-            data = index.removesuffix(INDEX_SUFFIX) + SEGMENT_SUFFIX
+        firsts = {_first_of(found) for found in sizes} - {None}
+        firsts |= {0} if firsts else set()
+        ordered = sorted(first for first in firsts if first is not None)
+        for first, following in zip(ordered, [*ordered[1:], -1], strict=True):
+            data = f"{first:020d}{SEGMENT_SUFFIX}"
+            is_set_aside = f"{first:020d}{DAMAGED_SUFFIX}" in sizes
             yield File(
                 -1,
                 TOPIC,
@@ -449,6 +522,13 @@ def _topics(root: Path, peer: int, name: str) -> Iterator[File]:
                 f"{name}/{TOPICS_DIRECTORY}/{topic}/{data}",
                 sizes.get(data, 0),
                 peer,
-                first=first_position_of(index) or 0,
+                first=first,
+                end=-1 if is_set_aside else following,
                 topic=topic,
             )
+
+
+def _first_of(name: str) -> int | None:
+    """First position of a topic's segment, by the name of one of its files."""
+    stem, dot, suffix = name.partition(".")
+    return first_position_of(f"{stem}{INDEX_SUFFIX}") if f"{dot}{suffix}" in _OF_SEGMENTS else None

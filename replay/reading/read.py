@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..problems import Problem
-from .events import ConfigSeen, Ended, Event, MarkSeen, Rows, damage
+from .events import GONE, ConfigSeen, Ended, Event, MarkSeen, Rows, damage
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
 from .journal import read_journal
 from .slots import read_slot
@@ -58,7 +58,7 @@ def read(file: File) -> Iterator[Event]:
         else:
             return
     if file.kind in (JOURNAL, SLOT):
-        yield Ended(file, "gone meanwhile", gone=True)
+        yield Ended(file, GONE, gone=True)
         return
     yield damage(file, "missing", -1, "a file", "none")
     yield Ended(file, damaged=True)

@@ -26,6 +26,7 @@ from ...delivery.topicfile import (
     parse_index,
 )
 from ...wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
+from ..problems import INTEGRITY, Problem
 from .events import BYTES_MAX, ROWS_MAX, Ended, Event, Rows, damage
 from .files import RECEIPTS, File
 
@@ -38,9 +39,9 @@ def read_topic(file: File) -> Iterator[Event]:
     """One segment. Errors: ``OSError``, among them ``FileNotFoundError``."""
     path = Path(file.path)
     index_path = path.with_suffix(INDEX_SUFFIX)
-    index = index_path.read_bytes()
+    index = index_path.read_bytes() if index_path.exists() else b""
     if len(index) <= HEADER_BYTES:
-        yield Ended(file, "never used")
+        yield from _without_index(file, len(index))
         return
     try:
         header = IndexHeader.decode(index, str(index_path), file.first)
@@ -51,6 +52,30 @@ def read_topic(file: File) -> Iterator[Event]:
         return
     with pa.memory_map(file.path) as source:
         yield from topic_blocks(file, header, blocks, source.read_buffer())
+
+
+def _without_index(file: File, nbytes: int) -> Iterator[Event]:
+    """An index without a record is that of a segment that was begun, unless rows stand in it.
+    Errors: ``FileNotFoundError``."""
+    try:
+        with pa.memory_map(file.path) as source:
+            pa.ipc.open_stream(source).read_next_batch()
+    except (pa.ArrowException, ValueError, EOFError, StopIteration):
+        if file.end < 0:
+            yield Ended(file, "never used")
+            return
+    name = file.name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX)
+    kind = "truncated" if nbytes else "missing"
+    yield damage(file, kind, -1, f"an index of its rows, {name}", f"{nbytes} bytes")
+    yield Ended(file, damaged=True)
+
+
+def _behind(file: File, block: Block) -> Event:
+    """``block``: the last one, behind which another segment should begin."""
+    first = block.next_position
+    name = f"{file.name.rpartition('/')[0]}/{first:020d}{SEGMENT_SUFFIX}"
+    text = f"expected it, with rows {first} to {file.end - 1}, found none"
+    return Problem(INTEGRITY, "missing", text, file=name)
 
 
 def topic_blocks(
@@ -96,6 +121,9 @@ def topic_blocks(
         else:
             yield from rows.take(batch)
     yield from rows.leave()
+    if not damaged and blocks[-1].next_position < file.end:
+        damaged = True
+        yield _behind(file, blocks[-1])
     yield Ended(file, damaged=damaged)
 
 

@@ -108,7 +108,7 @@ def test_a_row_twice_in_a_slot_file(tmp_path: Path) -> None:
 
 def test_problems_of_a_file_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onefile, "PROBLEMS_MAX", 10)
-    batch = slot(*({"offset": at, "due": 7_000 + at} for at in range(25)))
+    batch = slot(*({"offset": at, "due": 7_000 + 100 * at} for at in range(25)))
     told = scan([write_slot(tmp_path / "5.arrows", [batch])], TERMS)
     assert len(told.problems) == 10
     assert told.files[0].problems == {"misplaced": 25}

@@ -9,14 +9,14 @@ import numpy as np
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.judging.context import within
 from slotwheel.replay.judging.journals import JournalSeen, as_ranges, journal_seen, unread
-from slotwheel.replay.reading.files import JOURNAL, File
+from slotwheel.replay.reading.files import JOURNAL, File, Peer
 
 END = np.iinfo(np.int64).max
 
 
 def seen(*segments: FileSummary | None) -> JournalSeen:
     files = [File(n, JOURNAL, "", f"segment {n}", 0, 0) for n in range(len(segments))]
-    return journal_seen(zip(files, segments, strict=True))
+    return journal_seen(Peer("one", "/one"), zip(files, segments, strict=True))
 
 
 def segment(first: int, last: int, *offsets: tuple[int, int], **fields: Any) -> FileSummary:

@@ -212,7 +212,6 @@ def remove_kept_row(lab: Lab) -> None:
     """A kept slot file of one peer lacks a row that the journals say was there."""
     peer = lab.run.peers[1]
     peer.archived[sorted(peer.archived)[1]].pop(5)
-    lab.leave_open("*two*")
 
 
 # The state store.
@@ -459,7 +458,7 @@ def remove_record(rows: list[dict[str, Any]], at: int) -> None:
 
 
 def unreadable_id(lab: Lab) -> None:
-    in_dump(set_header("slotwheel-id", b"lab.nonsense"), "")(lab)
+    in_dump(set_header("slotwheel-id", b"lab.nonsense"), "lost")(lab)
     lab.blame("forged", "orders.dump")
 
 
@@ -490,6 +489,7 @@ def copied_peer(lab: Lab) -> None:
     shutil.rmtree(lab.root / "three")
     shutil.copytree(lab.root / "two", lab.root / "three")
     lab.blame("foreign", "three")
+    lab.leave_open("1 of the group's 3 directories")
 
 
 def older_copy(lab: Lab) -> None:
@@ -518,6 +518,26 @@ def drop_all(lab: Lab) -> None:
     for path in lab.every(f"{name}/**/*.journal"):
         path.unlink()
     lab.blame("missing", f"{name}/journal")
+
+
+def drop_index(lab: Lab) -> None:
+    path = lab.one("one/topics/orders/*.index")
+    path.unlink()
+    lab.blame("missing", path.with_suffix(".arrows"))
+
+
+def empty_index(lab: Lab) -> None:
+    path = lab.one("one/topics/orders/*.index")
+    empty(path)
+    lab.blame("missing", path.with_suffix(".arrows"))
+
+
+def drop_middle(lab: Lab) -> None:
+    """A segment of a topic, between two others."""
+    path = lab.one("one/topics/orders/*.arrows")
+    path.unlink()
+    path.with_suffix(".index").unlink()
+    lab.blame("missing", path)
 
 
 def topic_segment(lab: Lab) -> None:

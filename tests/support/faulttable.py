@@ -15,12 +15,23 @@ ALONE, KAFKA = (NOT_PROVEN, ALONE_RUN), (NOT_PROVEN, KAFKA_RUN)
 KEPT, KEPT_SLOTS = f"two/archive/{DAY}/journal/*", f"two/archive/{DAY}/slots/*"
 OWN_KEPT, OWN_NEWEST, OWN_SLOTS = f"one/archive/{DAY}/journal/*", "one/journal/*", "one/slots/*"
 NEWEST, SLOTS = "two/journal/*", "two/slots/*"
-ORDERS, INDEX = "one/topics/orders/*.arrows", "one/topics/orders/*.index"
+ORDERS = "one/topics/orders/*.arrows"
 
 JOURNALS = [
     Fault("a kept one is missing, which other peers have", f.harmed(KEPT, Path.unlink), PROVEN),
     Fault("a kept one is missing, and no receipts", f.drop_kept, IN_PART, ALONE_RUN),
+    Fault("the newest is missing", f.newest(NEWEST, Path.unlink, "missing", "two/journal")),
+    Fault(
+        "the newest is missing",
+        f.newest(OWN_NEWEST, Path.unlink, "missing", "one/journal"),
+        *ALONE,
+    ),
+    Fault("the newest is empty", f.newest(NEWEST, f.empty, "truncated")),
+    Fault("the newest is empty", f.newest(OWN_NEWEST, f.empty, "truncated"), *ALONE),
+    Fault("the newest is cut in half", f.newest(OWN_NEWEST, f.cut_most, "truncated"), *ALONE),
     Fault("the newest lacks its last byte: a torn end", f.harmed(NEWEST, cut), PROVEN),
+    Fault("all are missing", f.drop_all),
+    Fault("all are missing", f.drop_all, *ALONE),
     Fault("a kept one is cut in half", f.harmed(KEPT, f.halve, "damaged")),
     Fault("a kept one is empty", f.harmed(KEPT, f.empty, "damaged")),
     Fault("a byte of an entry is flipped", f.harmed(KEPT, f.flip_middle, "damaged")),
@@ -29,6 +40,10 @@ JOURNALS = [
     Fault("a byte of a frame is flipped", f.harmed(KEPT, f.flip_at(66), "damaged")),
     Fault("a byte of an entry's header is flipped", f.harmed(KEPT, f.flip_at(100), "damaged")),
     Fault("two kept ones are exchanged", f.exchanged(KEPT)),
+    Fault("one is another peer's", f.from_elsewhere("three")),
+    Fault("one is another group's", f.other_group_segment),
+    Meant("a row is cut from the middle of an entry", f.cut_row(50, "two")),
+    Meant("a row is cut from the middle of an entry", f.cut_row(50), *ALONE),
     Meant("the last row of an entry is cut off", f.cut_row(-1), *ALONE),
     Meant("the same at all peers, and slot files of two have it", f.add_row),
     Meant("an entry stands there twice", f.in_run(replayrun.accept_twice, "offset twice")),
@@ -53,6 +68,7 @@ ARCHIVE = [
     Fault("a kept slot file is cut", f.harmed(KEPT_SLOTS, cut, "truncated")),
     Fault("two kept slot files are exchanged", f.exchanged(KEPT_SLOTS)),
     Fault("two have each other's second as name", f.rename_kept),
+    Meant("a kept slot file lacks a row: a limit", f.remove_kept_row, PROVEN),
     Fault("a stray file", f.stray_kept),
     Fault("a kept slot file was deleted, by right", f.harmed(KEPT_SLOTS, Path.unlink), PROVEN),
     Fault("the oldest segments were deleted, and no receipts", f.expired, IN_PART),
@@ -60,12 +76,18 @@ ARCHIVE = [
 STATE_STORES = [
     Fault("it is missing", f.drop_state),
     Fault("it is missing", f.drop_state, *ALONE),
+    Fault("it is of some time before", f.older_state),
+    Fault("it is another peer's", f.state_of("three")),
     Fault("a record is damaged", f.damaged_record),
     Fault("it is cut in half", f.halved_state),
     Fault("a repair lost rows of a slot", f.repaired),
 ]
 TOPICS = [
     Fault("a segment is missing", f.harmed(ORDERS, Path.unlink, "missing")),
+    Fault("an index is missing", f.drop_index),
+    Fault("an index is empty", f.empty_index),
+    Fault("the first segment is missing, and its index", f.topic_segment),
+    Fault("one in the middle is missing, and its index", f.drop_middle),
     Fault("the topic's directory is missing", f.drop_topic, IN_PART, ALONE_RUN),
     Fault("a segment is cut", f.harmed(ORDERS, cut, "truncated")),
     Fault("a byte is flipped", f.harmed(ORDERS, f.flip_middle, "damaged")),
@@ -127,11 +149,13 @@ DUMPS = [
     Fault("another value", f.in_dump(f.set_field("value", b"x"), "altered"), *KAFKA),
     Fault("another key", f.in_dump(f.set_field("key", b"x"), "altered"), *KAFKA),
     Fault("another due time in the header", f.another_due, *KAFKA),
+    Fault("an id that is none", f.unreadable_id, *KAFKA),
 ]
 DIRECTORIES = [
     Fault("one peer's is not given", f.leave_out, IN_PART),
     Fault("an empty one, too", f.empty_directory),
     Fault("another group's, too", f.other_group),
+    Fault("one peer's is a copy of another's", f.copied_peer),
     Meant("one peer's is an older copy, by right", f.older_copy, PROVEN),
 ]
 FAULTS = {

@@ -39,7 +39,7 @@ DUMP_METADATA = {b"slotwheel.dump": b"1"}
 
 def made_run(kind: str) -> Run:
     run = replayrun.made(2_300, 8, ("one",) if kind == ALONE_RUN else replayrun.PEERS)
-    run.segment_bytes = 24 << 10
+    run.segment_bytes = 40 << 10
     run.topic_blocks = 1
     return run
 
