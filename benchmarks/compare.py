@@ -1,10 +1,10 @@
-"""Is one node as fast as at another revision? The ratio of messages a second, and its spread.
+"""Is one node as fast, and as punctual, as at another revision? Ratios, and their spread.
 
-Both trees run their own ``benchmarks.ingest`` in turn (new old, old new, ...), so that a machine
-that changes its speed meanwhile changes both. The older tree is unpacked into a temporary folder;
-the working tree is taken as it is.
+Both trees run their own benchmark in turn (new old, old new, ...), so that a machine that changes
+its speed meanwhile changes both. The older tree is unpacked into a temporary folder; the working
+tree is taken as it is.
 
-    python -m benchmarks.compare REVISION [--runs 3] [--seconds 10]
+    python -m benchmarks.compare REVISION [--only ingest,burst,lateness] [--runs 3] [--seconds 10]
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ from typing import Any
 from .harness import data_directory, median_spread, options, print_table, warm_memory
 
 ROOT = Path(__file__).resolve().parents[1]
-_RATE = "messages/s"
-_FIGURES = (_RATE, "node CPU, us/message", "client CPU, us/message", "peak resident, MB")
+_FIGURES = {
+    "ingest": ("messages/s", "node CPU, us/message", "client CPU, us/message", "peak resident, MB"),
+    "burst": ("delivered/s", "node CPU, us/message (in and out)"),
+    "lateness": ("lateness p50, ms", "lateness p99, ms", "node CPU, us/message"),
+}
+"""What is compared, by benchmark."""
+_TIMED = ("ingest", "lateness")
+"""These run for as long as they are told; a burst is over when it is."""
 _RUN_MAX_S = 300.0
 
 
@@ -36,7 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=int, default=3, help="of each, after one to warm up")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--only", default="ingest", help=", ".join(_FIGURES))
     chosen = parser.parse_args(arguments)
+    unknown = set(chosen.only.split(",")) - _FIGURES.keys()
+    if unknown:
+        parser.error(f"--only {', '.join(unknown)}: there are {', '.join(_FIGURES)}")
     if chosen.quick:
         chosen.runs, chosen.seconds = min(chosen.runs, 1), min(chosen.seconds, 4.0)
     revision = chosen.revision or _newest_tag()
@@ -49,15 +59,19 @@ def main(arguments: list[str] | None = None) -> int:
         unpack(revision, trees["old"])
         trees["new"].mkdir()
         (trees["new"] / "slotwheel").symlink_to(ROOT)
-        found: dict[str, list[Mapping[str, Any]]] = {"old": [], "new": []}
-        for number in range(chosen.runs):
-            for name in ("new", "old") if number % 2 == 0 else ("old", "new"):
-                found[name].append(measure(trees[name], chosen))
-                rate = found[name][-1][_RATE]
-                print(f"{name:>4}: {rate:>10,.0f} messages/s", flush=True)
-    ratio = tell(revision, found)
+        every = {}
+        for benchmark in chosen.only.split(","):
+            print(f"\n# {benchmark}")
+            found: dict[str, list[Mapping[str, Any]]] = {"old": [], "new": []}
+            for number in range(chosen.runs):
+                for name in ("new", "old") if number % 2 == 0 else ("old", "new"):
+                    found[name].append(measure(benchmark, trees[name], chosen))
+                    main_one = _FIGURES[benchmark][0]
+                    value = float(found[name][-1][main_one])
+                    print(f"{name:>4}: {value:>12,.1f} {main_one}", flush=True)
+            every[benchmark] = {"ratio": tell(benchmark, revision, found), **found}
     if chosen.json is not None:
-        text = json.dumps({"revision": revision, "ratio": ratio, **found}, indent=2)
+        text = json.dumps({"revision": revision, **every}, indent=2)
         chosen.json.write_text(text + "\n")
     return 0
 
@@ -77,14 +91,15 @@ def unpack(revision: str, where: Path) -> None:
     (where / "slotwheel").symlink_to(source)
 
 
-def measure(tree: Path, chosen: argparse.Namespace) -> Mapping[str, Any]:
+def measure(benchmark: str, tree: Path, chosen: argparse.Namespace) -> Mapping[str, Any]:
     """One run of that tree's own benchmark; its figures."""
     # Before the installed package: the path comes first, for the node and clients it starts, too.
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     with data_directory(chosen.dir) as directory:
         figures = directory / "figures.json"
-        command = [sys.executable, "-m", "slotwheel.benchmarks.ingest"]
-        command += ["--seconds", str(chosen.seconds), "--warm-gib", "0"]
+        command = [sys.executable, "-m", f"slotwheel.benchmarks.{benchmark}", "--warm-gib", "0"]
+        if benchmark in _TIMED:
+            command += ["--seconds", str(chosen.seconds)]
         command += ["--json", str(figures), "--dir", str(directory)]
         done = subprocess.run(
             command,
@@ -101,22 +116,23 @@ def measure(tree: Path, chosen: argparse.Namespace) -> Mapping[str, Any]:
         return loaded
 
 
-def tell(revision: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> float:
-    """Print the medians with their spread; the ratio of the rates, new to old."""
+def tell(benchmark: str, revision: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> float:
+    """Print the medians with their spread; the ratio of the first figure, new to old."""
     rows = []
-    for name in _FIGURES:
+    for name in _FIGURES[benchmark]:
         row = {"measure": name}
         medians = {}
         for tree, label in (("new", "now"), ("old", revision)):
             values = [float(one[name]) for one in found[tree] if name in one]
             medians[tree], spread = median_spread(values)
             row[label] = f"{medians[tree]:,.2f} (spread {spread:.0%})"
-        row["now / then"] = f"{medians['new'] / medians['old']:.2f}"
+        ratio = medians["new"] / medians["old"] if medians["old"] else float("nan")
+        row["now / then"] = f"{ratio:.2f}"
         rows.append(row)
-        if name == _RATE:
-            ratio = medians["new"] / medians["old"]
+        if name == _FIGURES[benchmark][0]:
+            main_ratio = ratio
     print_table(rows)
-    return ratio
+    return main_ratio
 
 
 def _newest_tag() -> str:
