@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pyarrow as pa
 
 from ..wheel.errors import SyncFailed
@@ -35,7 +36,10 @@ def ask(sink: Sink, rows: pa.RecordBatch, errors: list[str], *, trial: bool = Fa
     answers = Answers.same(rows.num_rows, Answer.UNKNOWN)
     for part in parts:
         found = ask(sink, rows.take(pa.array(part)), errors, trial=trial)
-        answers.codes[part] = found.codes
+        # Not now, but the first call may have sent it.
+        answers.codes[part] = np.where(
+            found.codes == Answer.NOT_NOW, Answer.UNKNOWN.value, found.codes
+        )
         answers.reasons.update({int(part[at]): why for at, why in found.reasons.items()})
         answers.down |= found.down
     return answers

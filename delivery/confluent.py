@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,8 +52,6 @@ _REFUSED = {
     "INVALID_RECORD",
     "INVALID_TIMESTAMP",
 }
-_UNSENT = {"_PURGE_QUEUE", "_QUEUE_FULL", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}
-"""The client gave the record up before it sent it."""
 CAREFUL_S = 60.0
 """How long a topic of which a batch was refused is sent record by record."""
 
@@ -124,7 +123,7 @@ class ConfluentSink(KafkaSink):
         if not rows:
             return {}
         failures = self._send_by(self._producer(name), plan, rows, timeout_s)
-        if _doubtful(failures):
+        if _any_unknown(failures):
             self._abandon(name)
         return failures
 
@@ -141,7 +140,7 @@ class ConfluentSink(KafkaSink):
         sound = False
         try:
             failures = self._send_by(producer, plan, rows, timeout_s)
-            sound = not _doubtful(failures)
+            sound = not _any_unknown(failures)
         finally:
             self._give_back(producer, sound=sound)
         return failures
@@ -191,15 +190,17 @@ class ConfluentSink(KafkaSink):
                         producer.poll(0.05)
                         continue
                     failures[row] = Failure(Answer.NOT_NOW, "the client's queue is full")
-                except ck.KafkaException as error:
-                    failures[row] = classify(error.args[0])
+                except ck.KafkaException as error:  # the client did not take it
+                    failure = classify(error.args[0])
+                    unsent = failure.answer is Answer.UNKNOWN
+                    failures[row] = replace(failure, answer=Answer.NOT_NOW) if unsent else failure
                 break
         if producer.flush(max(0.0, deadline - time.monotonic())) > 0:
             producer.purge()
             if producer.flush(_LATE_S) > 0:  # not even that: nothing is known of any row
                 late = Failure(Answer.UNKNOWN, "no acknowledgement in time")
-                failures = dict.fromkeys(rows, late) | failures
-        return failures
+                return dict.fromkeys(rows, late) | failures
+        return dict(failures)  # the client may report on, into its own
 
     def _fetch(self, topic: str) -> TopicInfo | None:
         try:
@@ -274,17 +275,16 @@ def _end(producer: Any) -> None:
     threading.Thread(target=producer.close, name="confluent-close", daemon=True).start()
 
 
-def _doubtful(failures: dict[int, Failure]) -> bool:
+def _any_unknown(failures: dict[int, Failure]) -> bool:
     return any(failure.answer is Answer.UNKNOWN for failure in failures.values())
 
 
 def classify(error: Any) -> Failure:
-    """What an error of librdkafka means for the record it belongs to."""
+    """What an error of librdkafka means for the record it belongs to. A record that the client gave
+    up may have been sent before, whatever the error: the broker reads what lies in its socket."""
     reason = f"{error.name()}: {error.str()}"
     if error.name() == "_INVALID_DIFFERENT_RECORD":
         return Failure(Answer.UNKNOWN, reason, bystander=True)
     if error.name() in _REFUSED:
         return Failure(Answer.REFUSED, reason)
-    if error.name() in _UNSENT:
-        return Failure(Answer.NOT_NOW, reason)
     return Failure(Answer.UNKNOWN, reason)

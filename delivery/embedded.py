@@ -5,7 +5,8 @@ block of its log. "Accepted" means durable. A chunk for several topics is writte
 synced in parallel by a few, so that the disk sees the syncs together.
 
 Nothing is refused here: the wheel has checked size and topic name. An ``OSError`` (a full disk)
-is NOT_NOW for its topic; when every topic fails, the sink says that it is down as a whole.
+is NOT_NOW for its topic, UNKNOWN once the record of the block was written; when every topic fails,
+the sink says that it is down as a whole.
 """
 
 from __future__ import annotations
@@ -91,11 +92,11 @@ class EmbeddedSink(Sink):
         with ExitStack() as alone:
             for topic in sorted(topics):
                 alone.enter_context(self._alone(topic))
-            failures = self._append_all(rows, topics, parts)
+            failures, unwritten = self._append_all(rows, topics, parts)
         answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
         for topic, part in zip(topics, parts, strict=True):
             if topic in failures:
-                answers.codes[part] = Answer.NOT_NOW
+                answers.codes[part] = Answer.NOT_NOW if topic in unwritten else Answer.UNKNOWN
                 answers.reasons.update(dict.fromkeys(part.tolist(), str(failures[topic])))
         answers.down = len(failures) == len(topics) and not self.healthy()
         return answers
@@ -112,8 +113,9 @@ class EmbeddedSink(Sink):
 
     def _append_all(
         self, rows: pa.RecordBatch, topics: list[str], parts: list[Int64s]
-    ) -> dict[str, Exception]:
-        """Take all topics through the steps of an append together; those that failed, and why."""
+    ) -> tuple[dict[str, Exception], set[str]]:
+        """Take all topics through the steps of an append together; those that failed and why, and
+        for which of them no reader can ever find the rows."""
         failures: dict[str, Exception] = {}
         appends: list[Append] = []
         delivered_ms = self._clock()
@@ -126,12 +128,13 @@ class EmbeddedSink(Sink):
             except _TOPIC_ERRORS as error:
                 failures[topic] = error
         appends = self._each(self._writer.sync_block, appends, failures, self._pool.map)
+        unwritten = set(failures)
         appends = self._each(self._writer.write_record, appends, failures, map)
         appends = self._each(self._writer.sync_record, appends, failures, self._pool.map)
         with self._lock:
             for append in appends:
                 self._ends[append.topic] = append.end
-        return failures
+        return failures, unwritten
 
     def _each(
         self,

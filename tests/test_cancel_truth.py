@@ -57,7 +57,7 @@ def kill_with_steps(path: Path, figure: Figure, asked: int, step_ms: int) -> Non
         load = CancelLoad(node.address, TOPICS, rng, rate)
         arrivals = EmbeddedArrivals([node.data], TOPICS)
         while load.asked < asked:
-            time.sleep(rng.uniform(0.3, 1.5))
+            time.sleep(rng.uniform(0.5, 2.5))
             if rng.random() < 0.4:
                 clock.set(rng.randint(0, step_ms))
                 continue

@@ -22,7 +22,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -55,9 +57,25 @@ _SHARE = 256
 """Ids that are decided, and cancelled by one entry, while the lock is held once."""
 
 
+@dataclass(slots=True)
+class _Request:
+    """Ids that were asked for together. ``topics``: of their rows, as far as they were needed."""
+
+    ids: Sequence[MessageId]
+    append: AppendCancels
+    topics: dict[MessageId, str]
+    decisions: dict[MessageId, Decision] = field(default_factory=dict)
+    queued: bool = False
+    """Some of its cancels are on their way."""
+
+    def left(self, what: _Next) -> list[MessageId]:
+        return [one for one, decision in self.decisions.items() if decision is what]
+
+
 class Canceller:
     """Decides about ids. ``epoch_offset``: rows from there on were appended in this epoch.
-    ``reach_ms``: of the others, those due later have not been handed out before it."""
+    ``reach_ms``: of the others, those due later have not been handed out before it. ``lost_rows``:
+    whether a repair gave up rows of that second."""
 
     def __init__(
         self,
@@ -69,6 +87,7 @@ class Canceller:
         *,
         epoch_offset: int,
         reach_ms: int,
+        lost_rows: Callable[[int], bool],
     ) -> None:
         self._mint = mint
         self._due = due
@@ -77,6 +96,7 @@ class Canceller:
         self._lock = lock
         self._epoch_offset = epoch_offset
         self._reach_ms = reach_ms
+        self._lost_rows = lost_rows
 
     def cancel(
         self, ids: Sequence[MessageId], append: QueueRows, timeout_s: float
@@ -102,8 +122,12 @@ class Canceller:
         """What became of the old message, and the new one's id if there is a new one."""
         if not self._mint.genuine(target):
             return CancelAnswer.UNKNOWN, None
-        row = self._storage.find(target.due, target.offset)
+        try:
+            row = self._storage.find(target.due, target.offset)
+        except Damaged:
+            return CancelAnswer.UNKNOWN, None
         fresh = None if row is None else check(_with_due(row, due_ms))
+        topics = {} if row is None else {target: str(row.column("topic")[0].as_py())}
         queued: list[Carried] = []
 
         def append_cancels(targets: Sequence[MessageId]) -> Carried | None:
@@ -113,7 +137,7 @@ class Canceller:
             queued.append(append(rows, [(target.due, target.offset)]))
             return queued[0]
 
-        answer = self._settle([target], append_cancels, timeout_s)[target]
+        answer = self._settle([target], append_cancels, timeout_s, topics)[target]
         if not queued or answer is not CancelAnswer.CANCELLED:
             return answer, None
         return answer, self._mint.one(due_ms, queued[0].receipt.base_offset + 1)
@@ -156,87 +180,73 @@ class Canceller:
         return found
 
     def _settle(
-        self, ids: Sequence[MessageId], append: AppendCancels, timeout_s: float
-    ) -> dict[MessageId, CancelAnswer]:
-        """Decide about ``ids``, which are genuine, and cancel those that can be stopped."""
-        damaged = self._read_cancels(ids)
-        topics: dict[MessageId, str] = {}
-        decisions: dict[MessageId, Decision] = {
-            one: CancelAnswer.UNKNOWN for one in ids if one.due // TICK_MS in damaged
-        }
-
-        def left(what: _Next) -> list[MessageId]:
-            return [one for one, decision in decisions.items() if decision is what]
-
-        todo = [one for one in ids if one not in decisions]
-        share, wait_s = _SHARE, None
-        while todo:
-            for start in range(0, len(todo), share):
-                part = todo[start : start + share]
-                try:
-                    decisions |= self._decide_and_queue(part, topics, append, wait_s)
-                except Overloaded:
-                    if not any(isinstance(one, Future) for one in decisions.values()):
-                        raise
-                    decisions.update(dict.fromkeys(part, CancelAnswer.UNKNOWN))
-            unread = left(_Next.READ)
-            topics.update(self._read_topics(unread, ids))
-            todo = [one for one in unread if one in topics]
-            decisions.update(dict.fromkeys(set(unread) - set(todo), CancelAnswer.UNKNOWN))
-            if not todo and wait_s is None:  # one wait for all that are in flight
-                todo, wait_s = left(_Next.WAIT), timeout_s
-                share = max(1, len(todo))
-        return self._resolve(decisions, timeout_s)
-
-    def _decide_and_queue(
         self,
         ids: Sequence[MessageId],
-        topics: Mapping[MessageId, str],
         append: AppendCancels,
-        wait_s: float | None,
-    ) -> dict[MessageId, Decision]:
-        """Decide, and queue the cancels in the same instant. ``wait_s``: of ``_decide_in_time``."""
-        with self._lock:
-            decisions = self._decide_in_time(ids, topics, wait_s)
-            targets = [one for one, what in decisions.items() if what is _Next.APPEND]
-            decisions.update(self._queue(targets, append))
-            return decisions
+        timeout_s: float,
+        topics: Mapping[MessageId, str] = MappingProxyType({}),
+    ) -> dict[MessageId, CancelAnswer]:
+        """Decide about ``ids``, which are genuine, and cancel those that can be stopped. May wait
+        twice: for the sink, and for the commit. ``topics``: those that are known already."""
+        damaged = self._read_cancels(ids)
+        request = _Request(ids, append, dict(topics))
+        for one in ids:
+            if one.due // TICK_MS in damaged:
+                request.decisions[one] = CancelAnswer.UNKNOWN
+        self._decide_all([one for one in ids if one not in request.decisions], request)
+        in_flight = request.left(_Next.WAIT)
+        if in_flight:
+            with self._lock:
+                self._wait_for_the_sink(in_flight, request.topics, timeout_s)
+                self._decide_share(in_flight[:_SHARE], request)  # before they fly again
+            self._decide_all(request.left(_Next.READ) + in_flight[_SHARE:], request)
+        return self._resolve(request.decisions, timeout_s)
 
-    def _queue(
-        self, targets: Sequence[MessageId], append: AppendCancels
-    ) -> dict[MessageId, Decision]:
-        """Under the lock: from here on the targets are held back."""
-        carried = append(targets) if targets else None
-        if carried is None:
-            return dict.fromkeys(targets, CancelAnswer.UNKNOWN)
-        for row, target in enumerate(targets):
-            own = carried.receipt.base_offset + row
-            self._cancels.add(target.due, target.offset, own, carried.future)
-        return dict.fromkeys(targets, carried.future)
+    def _decide_all(self, ids: Sequence[MessageId], request: _Request) -> None:
+        """Share by share; slot files are read in between, where a topic turns out to matter."""
+        while ids:
+            for start in range(0, len(ids), _SHARE):
+                self._decide_share(ids[start : start + _SHARE], request)
+            unread = request.left(_Next.READ)
+            request.topics.update(self._read_topics(unread, request.ids))
+            ids = [one for one in unread if one in request.topics]
+            damaged = set(unread).difference(ids)
+            request.decisions.update(dict.fromkeys(damaged, CancelAnswer.UNKNOWN))
 
-    def _decide_in_time(
-        self, ids: Sequence[MessageId], topics: Mapping[MessageId, str], wait_s: float | None
-    ) -> dict[MessageId, Decision]:
-        """Under the lock, which a wait lets go of: all are decided at the instant this returns.
+    def _decide_share(self, ids: Sequence[MessageId], request: _Request) -> None:
+        """Decide, and in the same instant queue the cancels: from then on their rows are held back.
 
-        ``wait_s``: how long to wait for those in flight, whose rows a sink may keep for long; then
-        they get *unknown*. None: not at all, they stay WAIT.
+        Errors: ``Overloaded`` when nothing of the request was queued before.
         """
-        decisions: dict[MessageId, Decision] = dict.fromkeys(ids, _Next.WAIT)
+        with self._lock:
+            decided = {one: self._decide(one, request.topics.get(one)) for one in ids}
+            targets = [one for one, what in decided.items() if what is _Next.APPEND]
+            try:
+                carried = request.append(targets) if targets else None
+            except Overloaded:
+                if not request.queued:
+                    raise
+                carried = None
+            if carried is None:
+                decided.update(dict.fromkeys(targets, CancelAnswer.UNKNOWN))
+            else:
+                request.queued = True
+                for row, target in enumerate(targets):
+                    own = carried.receipt.base_offset + row
+                    self._cancels.add(target.due, target.offset, own, carried.future)
+                decided.update(dict.fromkeys(targets, carried.future))
+            request.decisions.update(decided)
 
-        def decided() -> bool:
-            for one, decision in decisions.items():
-                if isinstance(decision, _Next):  # the others stay what they are
-                    decisions[one] = self._decide(one, topics.get(one))
-            return _Next.WAIT not in decisions.values()
-
-        if wait_s is None:
-            decided()
-        elif not self._due.answered.wait_for(decided, wait_s):
-            for one, decision in decisions.items():
-                if decision is _Next.WAIT:
-                    decisions[one] = CancelAnswer.UNKNOWN
-        return decisions
+    def _wait_for_the_sink(
+        self, ids: Sequence[MessageId], topics: Mapping[MessageId, str], timeout_s: float
+    ) -> None:
+        """Under the lock, which the wait lets go of: until none of these rows is in flight."""
+        due = np.array([one.due for one in ids], np.int64)
+        offset = np.array([one.offset for one in ids], np.int64)
+        known = set(topics.values())
+        self._due.answered.wait_for(
+            lambda: not self._due.any_in_flight(due, offset, known), timeout_s
+        )
 
     def _decide(self, one: MessageId, topic: str | None) -> Decision:
         """Under the lock."""
@@ -247,7 +257,8 @@ class Canceller:
             return CancelAnswer.UNKNOWN
         left = self._due.has_left(one.due, one.offset, topic)
         if left is Left.YES and one.due > self._cancels.floor_ms:
-            return CancelAnswer.DELIVERED
+            lost = self._lost_rows(one.due // TICK_MS)
+            return CancelAnswer.UNKNOWN if lost else CancelAnswer.DELIVERED
         return _DECIDED[left]
 
     @staticmethod
@@ -264,9 +275,8 @@ class Canceller:
             if isinstance(decision, CancelAnswer):
                 answers[one] = decision
                 continue
-            assert isinstance(decision, Future)
-            answers[one] = CancelAnswer.UNKNOWN
-            if decision.done():
+            answers[one] = CancelAnswer.UNKNOWN  # in flight once more, or not committed in time
+            if isinstance(decision, Future) and decision.done():
                 decision.result()
                 answers[one] = CancelAnswer.CANCELLED
         return answers

@@ -15,7 +15,7 @@ Source: DESIGN section 4.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -40,6 +40,8 @@ Int64s = npt.NDArray[np.int64]
 _STEPS_MAX = 32
 """Steps without a row to hand out before the caller gets a turn to do something else."""
 _PREPARED_MAX = 3
+_UNKNOWN_MAX = 1 << 18
+"""Offsets without an answer that are remembered one by one."""
 
 
 class Left(Enum):
@@ -49,7 +51,7 @@ class Left(Enum):
     NO = "it has never been handed to the sink"
     IN_FLIGHT = "it is with the sink, whose answer is awaited"
     UNKNOWN = "it was handed to the sink, which could not say what became of it"
-    BY_TOPIC = "it depends on the row's topic, which was not given"
+    BY_TOPIC = "that depends on the row's topic: ask again with it"
 
 
 class _Then(Enum):
@@ -125,11 +127,14 @@ class Due:
         self._held = {
             topic: _Line(topic, copy.mark, copy.behind) for topic, copy in marks.copies.items()
         }
-        self._doubtful: set[int] = set()
-        """Offsets handed to the sink without a clear answer, until there is one. All of them lie in
-        the chunks that lines stand before, so there are never more than a few chunks a line."""
+        self._unknown: set[int] = set()
+        """Offsets that the sink was handed and could not answer for, until it does."""
+        self._unknown_upto = -1
+        """The same of all offsets up to here that have not left, since there were too many."""
         self.reach = marks.reach
         """Of the committed marks, ms: rows due later are not handed out."""
+        self.beyond: int | None = None
+        """When the row was due before which the last chunk had to end for lack of reach."""
         self.epoch = marks.epoch
         self.covered = marks.covered
         self.withdrawn = marks.cancels
@@ -180,10 +185,6 @@ class Due:
         if self.unseen is None or earliest_due < self.unseen:
             self.unseen = earliest_due
 
-    @property
-    def any_held(self) -> bool:
-        return bool(self._held)
-
     def has_left(self, due: int, offset: int, topic: str | None) -> Left:
         """Whether a row has left. ``topic``: its topic, needed only where the answer without it is
         ``BY_TOPIC``; an empty one for a row that is nowhere any more."""
@@ -192,10 +193,8 @@ class Due:
                 return Left.YES
         if _in_flight(self._main, due, offset):
             return Left.IN_FLIGHT
-        if offset in self._doubtful:
-            return Left.UNKNOWN
         if not self._main.mark.covers(due, offset):
-            return Left.NO
+            return self._not_answered(offset)
         lines = [line for line in self._held.values() if not line.mark.covers(due, offset)]
         if not lines:
             return Left.YES
@@ -203,8 +202,27 @@ class Due:
             return Left.BY_TOPIC
         for line in lines:
             if line.topic == topic:
-                return Left.IN_FLIGHT if _in_flight(line, due, offset) else Left.NO
+                return (
+                    Left.IN_FLIGHT if _in_flight(line, due, offset) else self._not_answered(offset)
+                )
         return Left.YES
+
+    def _not_answered(self, offset: int) -> Left:
+        known = offset not in self._unknown and offset > self._unknown_upto
+        return Left.NO if known else Left.UNKNOWN
+
+    def any_in_flight(self, due: Int64s, offset: Int64s, topics: Container[str]) -> bool:
+        """Whether the sink has one of these rows in hand, as far as the marks tell; ``topics``: of
+        those that depend on it. Both shape (rows,)."""
+        flights = [
+            line.flight.chunk
+            for line in (self._main, *self._held.values())
+            if line.flight is not None and (line.topic is None or line.topic in topics)
+        ]
+        return any(
+            bool((chunk.after.covered(due, offset) & ~chunk.before.covered(due, offset)).any())
+            for chunk in flights
+        )
 
     # -- the deliverer ---------------------------------------------------------------------------
 
@@ -212,6 +230,7 @@ class Due:
         """The next rows to hand out, or None. Errors: ``ClockBehind``, ``Damaged``."""
         line = self._main
         assert line.flight is None, "the last chunk has not been answered"
+        self.beyond = None
         if now_ms < line.mark.c and line.mark.c != -1:
             raise ClockBehind(
                 "the wall clock stands behind what was delivered",
@@ -253,6 +272,7 @@ class Due:
         if line is None:
             return None
         assert line.flight is None, "the last chunk has not been answered"
+        self.beyond = None
         if now_ms < line.mark.c:
             return None
         for _ in range(_STEPS_MAX):
@@ -307,10 +327,13 @@ class Due:
             assert flight is not None, "no chunk is in flight"
             assert flight.chunk is chunk, "not the chunk in flight"
             line.flight = None
-            if self._doubtful:
-                self._doubtful.difference_update(flight.offset[flight.kept[answered]].tolist())
+            if self._unknown:
+                self._unknown.difference_update(flight.offset[flight.kept[answered]].tolist())
             if unknown is not None and unknown.any():
-                self._doubtful.update(flight.offset[flight.kept[unknown]].tolist())
+                self._unknown.update(flight.offset[flight.kept[unknown]].tolist())
+                if len(self._unknown) > _UNKNOWN_MAX:
+                    self._unknown_upto = max(self._unknown_upto, *self._unknown)
+                    self._unknown.clear()
             accepted = int(np.count_nonzero(answered))
             self.delivered += accepted - dead
             self.dead += dead
@@ -454,6 +477,7 @@ class Due:
         with self._lock:
             gone, stop = self._judge(due, offset, cancelled)
             beyond = np.flatnonzero(due > self.reach)
+            self.beyond = int(due[beyond[0]]) if len(beyond) else None
             if len(beyond):
                 stop = min(stop, int(beyond[0]))
             if stop < len(due):

@@ -38,7 +38,7 @@ class Master:
 
     ``marks``: the committed ones. ``epoch_offset``: rows from there on are of this epoch.
     ``queue_mark`` puts marks into the log. ``disk_is_low`` at a time, ms: soon there may be no room
-    for them.
+    for them. ``lost_rows``: whether a repair gave up rows of that second.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Master:
         epoch_offset: int,
         now_ms: int,
         disk_is_low: Callable[[int], bool],
+        lost_rows: Callable[[int], bool],
     ) -> None:
         self._config = config
         self._storage = storage
@@ -81,6 +82,7 @@ class Master:
             lock,
             epoch_offset=epoch_offset,
             reach_ms=before_ms,
+            lost_rows=lost_rows,
         )
         self._reach_ms = marks.reach
         """By the newest mark that was queued."""
@@ -114,13 +116,27 @@ class Master:
             return None
         self.tell_mark(now_ms)
         chunk = self.due.next_chunk(now_ms)
-        if chunk is None and self._reach_ms < now_ms + self._config.reach_ahead_ms // 2:
-            self._extend_reach(self.due.next_due_ms(), now_ms)
+        if chunk is None:
+            self._look_ahead(now_ms)
         return chunk
+
+    def _look_ahead(self, now_ms: int) -> None:
+        """Extend the reach where the next row needs it, and while there is room for a mark."""
+        if self.due.beyond is not None:
+            self._extend_reach(self.due.beyond, now_ms)
+        elif self._reach_ms < now_ms + self._config.reach_ahead_ms // 2:
+            self._extend_reach(self.due.next_due_ms(), now_ms)
+        if self._reach_ms < now_ms + self._config.horizon_ms // 2 and self._disk_is_low(now_ms):
+            self._queue_mark_in_time(now_ms)
 
     def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None:
         """Rows of a held-back topic; None when it has caught up and is released."""
-        return None if self._ended else self.due.next_topic_chunk(topic, now_ms)
+        if self._ended:
+            return None
+        chunk = self.due.next_topic_chunk(topic, now_ms)
+        if chunk is None and self.due.beyond is not None:
+            self._extend_reach(self.due.beyond, now_ms)
+        return chunk
 
     def answer(
         self,
@@ -192,10 +208,13 @@ class Master:
         self._extend_reach(earliest_ms, now_ms)
 
     def _extend_reach(self, due_ms: int | None, now_ms: int) -> None:
-        """Queue a mark if a row due soon is beyond the reach; not more often than marks."""
+        """Queue a mark if a row due soon is beyond the reach."""
         ahead_ms = self._config.reach_ahead_ms
-        if due_ms is None or not self._reach_ms < due_ms <= now_ms + ahead_ms // 2:
-            return
+        if due_ms is not None and self._reach_ms < due_ms <= now_ms + ahead_ms // 2:
+            self._queue_mark_in_time(now_ms)
+
+    def _queue_mark_in_time(self, now_ms: int) -> None:
+        """Queue a mark, not more often than usual."""
         with self._lock:
             if not self._ended and abs(now_ms - self._mark_ms) >= self._config.mark_interval_ms:
                 self.queue_mark(now_ms)
@@ -203,6 +222,7 @@ class Master:
     def reach_committed(self, reach_ms: int) -> None:
         """Under the lock: a mark with this reach is committed."""
         self.due.reach = max(self.due.reach, reach_ms)
+        self._due_changed.notify_all()
 
     def queue_mark(self, now_ms: int) -> None:
         """Under the lock."""

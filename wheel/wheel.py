@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .canceller import Canceller
+from .canceller import Canceller, QueueRows
 from .cancels import Cancels
 from .config import TICK_MS, WheelConfig
 from .due import Chunk, Due
@@ -171,6 +171,7 @@ class Wheel:
             epoch_offset=epoch_offset,
             now_ms=now_ms,
             disk_is_low=self._disk_is_low,
+            lost_rows=lambda second: any(one.second == second for one in self._losses),
         )
 
     def _tell_config(self) -> None:
@@ -279,9 +280,8 @@ class Wheel:
 
         Blocks until the cancels are committed, or ``timeout_s``: then *unknown* is the answer.
         """
-        return self._the_master.canceller.cancel(
-            ids, lambda rows, at: self._queue_rows(rows, now_ms, at), timeout_s
-        )
+        master = self._the_master
+        return master.canceller.cancel(ids, self._queue_for(master, now_ms), timeout_s)
 
     def reschedule(
         self, message_id: MessageId, due_ms: int, now_ms: int, timeout_s: float = 10.0
@@ -290,10 +290,11 @@ class Wheel:
 
         Returns what became of the old one, and the id of the new one if it was stored.
         """
-        return self._the_master.canceller.reschedule(
+        master = self._the_master
+        return master.canceller.reschedule(
             message_id,
             due_ms,
-            lambda rows, at: self._queue_rows(rows, now_ms, at),
+            self._queue_for(master, now_ms),
             lambda rows: check_input(rows, self.config, now_ms, reserved=True),
             timeout_s,
         )
@@ -329,6 +330,18 @@ class Wheel:
                 if known is not None:
                     return self._again(known, due, early=early)
             return self._queue(data, due, stored, now_ms, producer, sequence, early=early).future
+
+    def _queue_for(self, master: Master, now_ms: int) -> QueueRows:
+        """Queue what that master has decided. Errors: ``NotMaster`` when its epoch is over: a later
+        one's marks may say something else."""
+
+        def append(rows: pa.RecordBatch, cancels: Sequence[tuple[int, int]]) -> Carried:
+            with self._lock:
+                if self._master is not master:
+                    raise self._not_master()
+                return self._queue_rows(rows, now_ms, cancels)
+
+        return append
 
     def _queue_rows(
         self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[tuple[int, int]]
@@ -375,12 +388,12 @@ class Wheel:
             queued.piece = unread_piece(entry.base_offset, data, due, entry.index, now_ms)
         else:
             queued.piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
-        self._the_master.appended(queued.piece.earliest, now_ms)
         receipt = Receipt(entry.base_offset, entry.count, now_ms, due)
         carried = self._wait_for(queued, receipt, early=early)
         queued.cancels = [
             (due, target, entry.base_offset + row) for row, (due, target) in enumerate(cancels)
         ]
+        self._the_master.appended(queued.piece.earliest, now_ms)
         return carried
 
     @staticmethod

@@ -9,14 +9,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from slotwheel.wheel.blocks import sound_blocks
-from slotwheel.wheel.config import TICK_MS
+from slotwheel.wheel.config import TICK_MS, WheelConfig
+from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.receipt import CancelAnswer
 from slotwheel.wheel.slotfile import path_of
 from support.datadirs import START_MS, SinkNode, messages, verify
 from support.nodeprocess import command_line, environment, run_cli
-from support.wheels import keys_of, next_chunk
+from support.wheels import Node, keys_of, next_chunk
 
 SECOND = (START_MS + 60_000) // TICK_MS
 PATH = path_of(SECOND)
@@ -142,6 +145,22 @@ def test_a_running_node_is_not_repaired_and_a_sound_directory_not_changed(tmp_pa
     node = SinkNode(tmp_path)
     node.close()
     assert run_cli("repair", tmp_path / "nowhere").returncode == 1
+
+
+def test_a_message_that_a_repair_gave_up_is_never_called_delivered(tmp_path: Path) -> None:
+    ids = filled(tmp_path)
+    damage(tmp_path, blocks_of(tmp_path)[0][1] - 60)
+    assert repaired(tmp_path, "--yes")["slots"][0]["lost"] == 10
+    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), START_MS + 20)
+    later, found = START_MS + 63_000, []
+    while (chunk := node.next_chunk(later)) is not None:
+        found += chunk.rows.column("offset").to_pylist()
+        node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+    lost = [one for one in map(MessageId.parse, ids) if one.offset not in found]
+    assert len(lost) == 10
+    answers = node.blocking(lambda: node.wheel.cancel(lost, later))
+    assert answers == [CancelAnswer.UNKNOWN] * 10
+    node.close()
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(150, marks=pytest.mark.soak)])

@@ -12,7 +12,7 @@ from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded import EmbeddedSink
 from slotwheel.delivery.handover import hand_over, lateness
 from slotwheel.delivery.names import DEAD_LETTER_TOPIC
-from slotwheel.delivery.sink import Answer
+from slotwheel.delivery.sink import Answer, Answers
 from slotwheel.delivery.topicreader import TopicReader, ids
 from slotwheel.wheel.errors import InvalidMessage
 from slotwheel.wheel.files import OsFiles
@@ -142,3 +142,20 @@ def test_an_illegal_dead_letter_topic_is_refused_at_once(scripted: ScriptedSink)
 def test_lateness_counts_from_the_later_of_due_and_created() -> None:
     rows = rows_of([Sent("t", due=NOW_MS), Sent("t", due=NOW_MS + 7)])
     assert lateness(rows, NOW_MS + 10).tolist() == [10, 3]
+
+
+class FaultySink(ScriptedSink):
+    """Takes the first topic and raises; from then on it cannot be reached."""
+
+    def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
+        self.calls += 1
+        if self.calls == 1:
+            raise RuntimeError("a fault behind the first topic")
+        return Answers.same(rows.num_rows, Answer.NOT_NOW, "unreachable", down=True)
+
+
+def test_what_may_have_been_sent_before_a_sink_raised_is_unknown() -> None:
+    sink = FaultySink(lambda: NOW_MS)
+    outcome = hand_over(sink, DeadLetters(sink, None), rows_of([Sent("a"), Sent("b")]))
+    assert outcome.unknown.tolist() == [True, True]
+    assert not outcome.answered.any()

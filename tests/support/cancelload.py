@@ -56,7 +56,8 @@ class Truth:
         assert not self.delivered_and_missing
         assert not self.lost
         assert not self.arrived_under_two
-        assert self.counts["cancelled"] > 0
+        # A node that says unknown to everything would pass as well.
+        assert self.counts["cancelled"] > self.counts.total() / 100
 
 
 @dataclass

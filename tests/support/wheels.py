@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -158,6 +159,11 @@ class Node:
         for piece in storage.tail.pieces:
             add(with_offsets(piece.rows, offsets_of(piece)), storage.spilled)
         return found
+
+
+def as_version_1(mark: bytes) -> bytes:
+    """A mark's bytes as version 1 wrote them: without its reach."""
+    return struct.pack("<H", 1) + mark[2:72] + mark[80:]
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,13 +18,14 @@ from slotwheel.wheel.entry import Entry, Kind, decode_entry
 from slotwheel.wheel.errors import InvalidConfiguration, NotMaster
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.peer import PeerWheel
 from slotwheel.wheel.receipt import CancelAnswer, Receipt
 from slotwheel.wheel.state import LmdbState
 from slotwheel.wheel.wheel import Wheel
 from support import wheels
 from support.datadirs import assert_sound
-from support.wheels import batch
+from support.wheels import as_version_1, batch
 
 NOW = 1_800_000_000_000
 STORES = {"a": b"a" * 16, "b": b"b" * 16}
@@ -396,3 +399,63 @@ def test_an_early_receipt_is_none_for_who_waits_for_the_majority(
     assert a.wheel.append(rows, NOW, producer=7, sequence=0, early=True).done()
     a.wheel.commit(a.wheel.log_view().durable)
     assert again.result(0) == early.result(0)
+
+
+def test_a_cancel_that_outlives_its_epoch_decides_nothing(peers: tuple[Peer, Peer]) -> None:
+    """It waits for the sink's answer while another master delivers the row and hands back."""
+    a, b = peers
+    a.lead(1)
+    sent = a.send((NOW + 100, "t", b"x"))
+    a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    target = a.wheel.mint.one(NOW + 100, sent.result(0).base_offset)
+    first = a.wheel.master
+    chunk = next_chunk(a, NOW + 200)
+    assert first is not None
+    assert chunk is not None
+    a.ship(b)
+    failed: list[BaseException] = []
+
+    def cancel() -> None:
+        try:
+            a.wheel.cancel([target], NOW + 200)
+        except NotMaster as error:
+            failed.append(error)
+
+    asked = threading.Thread(target=cancel, daemon=True)
+    asked.start()
+    time.sleep(0.2)
+    a.wheel.stand_by("b")
+    b.lead(2)
+    assert delivered(b, NOW + 200) == [b"x"]
+    b.wheel.tell_mark(NOW + 500, at_once=True)
+    b.sync()
+    b.wheel.commit(b.wheel.log_view().durable)
+    b.ship(a)
+    b.wheel.stand_by("a")
+    a.lead(3)
+    first.answer(chunk, np.zeros(1, np.bool_), sink_down=True)
+    asked.join(10)
+    assert failed
+    a.sync()
+    a.wheel.commit(a.wheel.log_view().durable)
+    assert a.wheel.status().cancelled == 0
+
+
+def test_late_rows_of_an_older_epoch_find_a_mark_that_reaches_them(
+    peers: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marks found have no reach, and no row is to come that would extend it."""
+    a, b = peers
+    encode = Marks.encode
+    with monkeypatch.context() as patch:
+        patch.setattr(Marks, "encode", lambda marks: as_version_1(encode(marks)))
+        a.lead(1)
+        a.wheel.next_chunk(NOW + 5_000)
+        a.wheel.tell_mark(NOW + 5_000, at_once=True)
+        a.send((NOW - 1_000, "t", b"late"))
+        a.sync()
+        a.wheel.commit(a.wheel.log_view().durable)
+        a.ship(b)
+    b.lead(2)
+    assert delivered(b, NOW + 6_000) == [b"late"]

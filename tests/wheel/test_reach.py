@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import numpy as np
 import pytest
 
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.due import Due
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.receipt import CancelAnswer
-from support.wheels import Node, batch
+from support.wheels import Node, as_version_1, batch
 
 NOW = 1_800_000_000_000
 CONFIG = WheelConfig(disk_reserve_bytes=0)
@@ -106,6 +106,27 @@ def test_with_a_disk_that_is_almost_full_delivery_needs_no_further_mark(
     node.crash()
 
 
+def test_a_row_that_becomes_late_before_anybody_saw_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Committed late, and between the look at the log and the choice of a slot."""
+    now = NOW + 5_000
+    node.next_chunk(now)
+    node.wheel.append(batch([(now + 800, "t", b"x")]), now)
+    choose = Due._choose_cursor
+
+    def committed_meanwhile(due: Due, *line: Any) -> None:
+        node.sync()
+        monkeypatch.undo()
+        choose(due, *line)
+
+    monkeypatch.setattr(Due, "_choose_cursor", committed_meanwhile)
+    assert taken(node, now + 900) == []
+    assert taken(node, now + 1_000) == []
+    node.sync()
+    assert taken(node, now + 1_000) == [b"x"]
+
+
 def test_what_an_older_epoch_reached_is_unknown_and_the_rest_is_known(node: Node) -> None:
     """Whatever the clock says that the next epoch begins with."""
     due = [NOW + 300, NOW + 900, NOW + 1_100, NOW + 5_000]
@@ -126,13 +147,8 @@ def test_a_directory_of_marks_without_a_reach_opens(
 ) -> None:
     """Then what was due before the start is unknown, by the clock of that start."""
     encode = Marks.encode
-
-    def first_version(marks: Marks) -> bytes:
-        data = encode(marks)
-        return struct.pack("<H", 1) + data[2:72] + data[80:]
-
     with monkeypatch.context() as patch:
-        patch.setattr(Marks, "encode", first_version)
+        patch.setattr(Marks, "encode", lambda marks: as_version_1(encode(marks)))
         node = Node(tmp_path, CONFIG, NOW)
         node.wheel.append(batch([(NOW + 300, "t", b""), (NOW + 5_000, "t", b"")]), NOW)
         node.sync()
