@@ -97,15 +97,6 @@ def test_a_promise_of_other_content_is_altered(spark: Any, tmp_path: Path) -> No
     assert verdict.problems[0].id == run.id_of(offset)
 
 
-def test_an_id_that_the_group_did_not_give_out_is_forged(spark: Any, tmp_path: Path) -> None:
-    run = replayrun.made()
-    receipts = write_receipts(
-        run, tmp_path / "receipts", [a_message(run)], check=np.array([1], np.uint32)
-    )
-    verdict = proof_of(spark, run.write(tmp_path), receipts)
-    assert verdict.reasons == ["forged: 1"]
-
-
 def test_a_file_whose_producer_was_killed(spark: Any, tmp_path: Path) -> None:
     run = replayrun.made()
     delivered = [offset for offset, _ in run.peers[0].delivered][:2000]
