@@ -313,7 +313,7 @@ class KafkaContract(SinkContract):
             time.sleep(0.3)
             began = Stopwatch()
             sink.close()
-            assert (answers.result(10).codes == Answer.NOT_NOW).all()
+            assert (answers.result(10).codes == Answer.UNKNOWN).all(), "they may arrive yet"
         assert began.seconds < 3
         assert (sink.deliver(rows_of([Sent(topic, b"0")])).codes == Answer.NOT_NOW).all()
         broker.resume()
@@ -324,7 +324,7 @@ class KafkaContract(SinkContract):
         stop()
         began = time.monotonic()
         answers = sink.deliver(rows_of(sent[50:]))
-        assert (answers.codes == Answer.NOT_NOW).all()
+        assert (answers.codes >= Answer.NOT_NOW).all()
         assert answers.down
         assert not sink.healthy()
         assert time.monotonic() - began < 20, "an answer must come within the limits"
