@@ -10,21 +10,26 @@ from pathlib import Path
 from random import Random
 
 import lmdb
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.receipt import CancelAnswer
+from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.slotfile import SlotFiles, path_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, Sent, SlotInfo, Update, seal, unseal
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, Mode
 from support.crashlife import START_MS, PowerCut, Steps, World
 from support.journals import flipped
+from support.wheels import Node, batch
 
 SECOND = START_MS // 1000 + 5
 PATH = path_of(SECOND)
+NOW = 1_800_000_000_000
 
 
 def spilled_world() -> World:
@@ -352,3 +357,50 @@ def test_a_cancel_that_was_answered_survives_and_one_that_was_not_is_unknown(mod
         again.open()
         again.finish()
         assert (SECOND * 1000 + 100, 0) not in again.book.answered
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
+    tmp_path: Path, more: int
+) -> None:
+    """A peer's rows make a file of fewer blocks: shorter, as long, or longer than the one read."""
+    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
+    due = NOW + 60_000
+    for number in range(6):
+        node.wheel.append(batch([(due + number, "t", b"%d" % number)]), NOW)
+        node.sync()
+        node.wheel.spill(NOW, everything=True)
+    storage = node.wheel._storage
+    second = due // 1000
+    assert node.wheel.prepare(due - 1_000), "it was read ahead"
+    before = storage.catalog[second]
+    rows = sort_rows(pa.concat_batches(storage.read_blocks(second, before)))
+    storage.replace(second, [rows], Update(), [])
+    size = 10
+    if more:  # as long as the old one, or longer, once a last row is spilled
+        size += before.length - (storage.catalog[second].length + one_row(tmp_path / "one", size))
+        size += 800 * (more - 1)
+    node.wheel.append(batch([(due + 500, "t", b"x" * size)]), due - 900)
+    node.sync()
+    node.wheel.spill(due - 900, everything=True)
+    after = storage.catalog[second].length
+    assert [after < before.length, after == before.length, after > before.length][more]
+    found: list[bytes] = []
+    while (chunk := node.next_chunk(due + 5_000)) is not None:
+        found += chunk.rows.column("value").to_pylist()
+        node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+    assert found == [*(b"%d" % number for number in range(6)), b"x" * size]
+    node.close()
+
+
+def one_row(path: Path, size: int) -> int:
+    """How many bytes a block of one row with such a value adds to a slot file."""
+    node = Node(path, WheelConfig(disk_reserve_bytes=0), NOW)
+    lengths = []
+    for _ in range(2):
+        node.wheel.append(batch([(NOW + 60_000, "t", b"x" * size)]), NOW)
+        node.sync()
+        node.wheel.spill(NOW, everything=True)
+        lengths.append(node.wheel._storage.catalog[NOW // 1000 + 60].length)
+    node.close()
+    return lengths[1] - lengths[0]
