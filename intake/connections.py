@@ -10,20 +10,24 @@ a moment, then it is shut.
       |                                        ^
       +----------no room----------> refused ---+--after ``REFUSE_S``-----------------> shut
 
-Rule: nothing here needs a descriptor of its own when there are none left.
+Peers are not counted, never refused and never shut here: a node without them is of no use to its
+clients. One is a peer once its greeting was accepted.
+
+Rules: nothing here needs a descriptor of its own when there are none left. Who is there is listed
+and judged under the lock, so that nobody is judged by a list that is older than its ``admit``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import select
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence, Set
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from urllib.parse import unquote
 
 from ..wheel.errors import Overloaded
@@ -35,6 +39,8 @@ REFUSED_MAX = 64
 """With more of them than that, the first ones are shut at once."""
 _LOOK_S = 0.25
 _PAUSE_S = 0.01
+_NUMBERS_MAX = 1 << 16
+"""A limit of open files may be a billion; the kernel gives out the lowest numbers first."""
 _TCP_INFO = struct.Struct("52xI")  # tcpi_last_data_recv of linux/tcp.h, in ms
 
 Address = tuple[str, int]
@@ -44,14 +50,24 @@ Address = tuple[str, int]
 class Connections:
     """Holds the connections to a local port to ``limit``, from ``start`` to ``close``. Thread-safe.
 
-    ``quiet_s``: one that has sent nothing for so long may have to make room.
+    ``quiet_s``: one that has sent nothing for so long may have to make room. ``calls_quiet_s``
+    tells of those that have calls for how long these have been quiet, in seconds; below 0 while one
+    waits for its answer, for then it is not the client that is quiet.
     """
 
-    def __init__(self, limit: int, quiet_s: float) -> None:
+    def __init__(
+        self,
+        limit: int,
+        quiet_s: float,
+        calls_quiet_s: Callable[[], Mapping[Address, float]] = dict,
+    ) -> None:
         self._port = 0
         self._limit = limit
         self._quiet_s = quiet_s
+        self._calls_quiet_s = calls_quiet_s
+        self._over = False  # there may be more connections than the limit
         self._inside: set[Address] = set()
+        self._peers: set[Address] = set()
         self._refused: dict[Address, float] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -62,10 +78,14 @@ class Connections:
 
     def check(self, peer: str) -> None:
         """Errors: ``Overloaded`` when ``peer``, as a call's context names it, is one too many."""
+        if not self._over:
+            return
         address = address_of(peer)
-        if address not in self._inside:  # it came in this very moment
-            self._look()
-        if address in self._refused:
+        with self._lock:
+            if address not in self._inside | self._peers | self._refused.keys():
+                self._look()  # it came in this very moment
+            refused = address in self._refused
+        if refused:
             raise Overloaded(
                 "too many connections",
                 got=f"more than {self._limit} that are in use",
@@ -75,9 +95,9 @@ class Connections:
             )
 
     def admit(self, peer: str) -> None:
-        """Take ``peer`` in, whatever the limit."""
+        """Take ``peer`` in, whatever the limit: its greeting was accepted."""
         with self._lock:
-            self._inside.add(address_of(peer))
+            self._peers.add(address_of(peer))
             self._refused.pop(address_of(peer), None)
 
     def close(self) -> None:
@@ -89,24 +109,30 @@ class Connections:
                 doors.register(number, select.EPOLLIN | select.EPOLLET)
             while not self._closing.wait(_PAUSE_S):
                 doors.poll(_LOOK_S)
-                self._look()
+                with self._lock:
+                    self._look()
 
     def _look(self) -> None:
         numbers = _numbers()
-        if len(numbers) <= self._limit:  # there are no more connections than descriptors
+        # There are no more connections than descriptors, nor peers than connections.
+        self._over = max(len(numbers), len(self._peers)) > self._limit
+        if not self._over:
             self._refused.clear()
             return
         quiet_s = {}
         for _, found in _sockets(self._port, numbers):
             with contextlib.suppress(OSError):
                 quiet_s[_remote(found)] = _quiet_s(found)
-        with self._lock:
-            cut = self._judge(quiet_s, time.monotonic())
-        if cut:
+        for one, seconds in self._calls_quiet_s().items():
+            if one in quiet_s:
+                quiet_s[one] = min(quiet_s[one], seconds)
+        if cut := self._judge(quiet_s, time.monotonic()):
             cut_connections(self._port, cut)
 
     def _judge(self, quiet_s: dict[Address, float], now_s: float) -> set[Address]:
         """Who is inside and who is refused, of all that are there; those to be shut now."""
+        self._peers &= quiet_s.keys()
+        quiet_s = {one: seconds for one, seconds in quiet_s.items() if one not in self._peers}
         self._inside &= quiet_s.keys()
         since = {one: at for one, at in self._refused.items() if one in quiet_s}
         since |= {one: now_s for one in quiet_s if one not in self._inside and one not in since}
@@ -174,9 +200,9 @@ def _sockets(
 def _numbers() -> Sequence[int]:
     """All descriptors of this process; those that may be, when there is none left to list them."""
     try:
-        return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+        return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
     except OSError:
-        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        return range(min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _NUMBERS_MAX))
 
 
 def _remote(found: socket.socket) -> Address:

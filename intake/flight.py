@@ -61,7 +61,7 @@ from ..wheel.protocol import (
     encode_json,
 )
 from .append_stream import AppendStream
-from .connections import CONNECTIONS_MAX, Connections, address_of, cut_connections
+from .connections import CONNECTIONS_MAX, Address, Connections, address_of, cut_connections
 from .ports import Clock, GroupPort, IntakeEvents, PeerPort, SilentEvents, StepDown, WheelPort
 
 STREAMS_MAX = 64
@@ -110,11 +110,12 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._group = group
         self._hand_over = step_down
         self._peers = peers
-        self._connections = Connections(connections_max, quiet_s)
+        self._connections = Connections(connections_max, quiet_s, self._calls_quiet_s)
         self._closing = threading.Event()
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._streams: set[AppendStream] = set()
+        self._asking: list[Address] = []  # whose actions are not answered yet
         self._cut: set[AppendStream] = set()  # their connections are, and they are about to end
         self._actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             HELLO: self._hello,
@@ -137,7 +138,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         with _as_flight_errors():
             said = descriptor.command or b""
             if said.startswith(PEER_COMMAND):
-                self._replication(context).exchange(said, reader, writer, self._cutter(context))
+                self._replication().exchange(said, reader, writer, self._cutter(context))
                 return
             self._connections.check(context.peer())
             command = AppendCommand.decode(said)
@@ -176,13 +177,15 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                     limit="only peers get anything here",
                     remedy="Messages are delivered to their topics; read them there",
                 )
-            return self._replication(context).stream(ticket.ticket, self._cutter(context))
+            return self._replication().stream(ticket.ticket, self._cutter(context))
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         with _as_flight_errors():
             if action.type == PEER_ACTION:
                 said = b"" if action.body is None else action.body.to_pybytes()
-                return iter([self._replication(context).greet(said)])
+                accepted = self._replication().greet(said)
+                self._connections.admit(context.peer())
+                return iter([accepted])
             self._connections.check(context.peer())
             answer = self._actions.get(action.type)
             if answer is None:
@@ -190,12 +193,13 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                     "unknown action", got=repr(action.type[:80]), limit=", ".join(ACTIONS)
                 )
             body = b"" if action.body is None else action.body.to_pybytes()
-            return iter([encode_json(answer(decode_json(body)))])
+            with self._waits_for_answer(address_of(context.peer())):
+                return iter([encode_json(answer(decode_json(body)))])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002
         return list(ACTIONS.items())
 
-    def _replication(self, context: Any) -> PeerPort:
+    def _replication(self) -> PeerPort:
         if self._peers is None:
             raise InvalidConfiguration(
                 "this node has no peers",
@@ -203,7 +207,6 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             )
         if self._closing.is_set():
             raise NotRunning("the node is shutting down", remedy="Try again in a moment")
-        self._connections.admit(context.peer())
         return self._peers
 
     def _cutter(self, context: Any) -> Callable[[], object]:
@@ -319,14 +322,35 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     def _make_room(self) -> None:
         """Under the lock: cut the connection that has been quiet longest, if long enough. A client
         may hold one for days, and one whose machine died never ends its own."""
-        quiet: dict[str, float] = {}
-        for stream in self._streams:
-            quiet[stream.peer] = min(stream.quiet_s, quiet.get(stream.peer, stream.quiet_s))
-        peer = max(quiet, key=lambda one: quiet[one])
-        if quiet[peer] >= self._quiet_s and cut_connections(self.port, {address_of(peer)}):
-            cut = {stream for stream in self._streams if stream.peer == peer}
+        quiet_s = self._quiet_of_calls()
+        address = max(quiet_s, key=quiet_s.__getitem__)
+        if quiet_s[address] >= self._quiet_s and cut_connections(self.port, {address}):
+            cut = {stream for stream in self._streams if address_of(stream.peer) == address}
             self._streams -= cut
             self._cut |= cut
+
+    def _calls_quiet_s(self) -> dict[Address, float]:
+        with self._lock:
+            return self._quiet_of_calls()
+
+    def _quiet_of_calls(self) -> dict[Address, float]:
+        """Under the lock: for how long each client's calls have been quiet, in seconds; -1 while
+        one waits for its answer."""
+        quiet_s = dict.fromkeys(self._asking, -1.0)
+        for stream in self._streams:
+            address = address_of(stream.peer)
+            quiet_s[address] = min(stream.quiet_s, quiet_s.get(address, stream.quiet_s))
+        return quiet_s
+
+    @contextlib.contextmanager
+    def _waits_for_answer(self, address: Address) -> Iterator[None]:
+        with self._lock:
+            self._asking.append(address)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asking.remove(address)
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take nothing more, answer what was read (for ``grace_s`` at most), and end."""

@@ -1,8 +1,8 @@
 """How many files and sockets this process may have open, and who gets how many of them.
 
 Theory: a connection, a slot file, a segment and a socket to Kafka are each a descriptor, and the
-kernel gives them to whoever asks first. So connections are the ones that are bounded: they take at
-most half of what there is, and leave what the files need at their most.
+kernel gives them to whoever asks first. So clients' connections are the ones that are bounded: they
+take at most half of what there is, and leave what the files need at their most.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def limit() -> int:
 
 
 def for_connections(config: WheelConfig, limit: int) -> int:
-    """How many connections clients and peers may have. Errors: ``InvalidConfiguration``."""
+    """How many connections clients may have. Errors: ``InvalidConfiguration``."""
     files = config.open_handles_max + OPEN_FILES_MAX + OTHERS + METRICS_MAX
     if limit < files + CONNECTIONS_MIN:
         raise InvalidConfiguration(
