@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterable, Set
 
 from ..replication.driver import Driver
-from ..wheel.errors import SlotwheelError, SyncFailed
+from ..wheel.errors import Damaged, DamagedThere, SlotwheelError
+from ..wheel.heal import SlotRows
 from ..wheel.peer import PeerWheel
 from ..wheel.slotfile import path_of
+from ..wheel.state import SlotInfo
 from .logs import event
 
 log = logging.getLogger("slotwheel.node")
@@ -19,7 +21,8 @@ AGAIN_S = 5.0
 
 
 class Healing:
-    """Asks the ``others`` one after the other, until one has all rows of the slot."""
+    """Asks the ``others`` one after the other, until one has all rows of the slot. What a repair
+    gave up on a peer is believed to be lost only when each of them has answered."""
 
     def __init__(self, wheel: PeerWheel, driver: Driver, others: Iterable[str]) -> None:
         self._wheel = wheel
@@ -36,22 +39,40 @@ class Healing:
         now, damaged = time.monotonic(), self._wheel.damaged_slots()
         waiting = {second: at for second, at in self._not_before.items() if second in damaged}
         self._not_before = waiting
-        for second, upto in damaged.items():
+        for second, (upto, info) in damaged.items():
             if path_of(second) in told and waiting.get(second, now) <= now:
-                if not self._heal(second, upto):
+                if not self._heal(second, upto, info):
                     waiting[second] = now + AGAIN_S
                 return
 
-    def _heal(self, second: int, upto: int) -> bool:
+    def _heal(self, second: int, upto: int, info: SlotInfo) -> bool:
+        incomplete: dict[str, SlotRows] = {}
+        silent = False
         for peer in self._others:
             try:
                 rows = self._driver.fetch_slot(peer, second, upto)
-                if self._wheel.heal(rows, upto):
-                    event(log, logging.INFO, "slot file mended", second=second, rows_of=peer)
-                return True  # or it has grown meanwhile: it is asked for anew
-            except SyncFailed:
-                raise
             except SlotwheelError as error:
-                text = str(error)
-                event(log, logging.WARNING, "no sound slot", second=second, peer=peer, error=text)
-        return False
+                silent = silent or not isinstance(error, DamagedThere)
+                _tell(peer, second, error)
+                continue
+            if rows.losses:
+                incomplete[peer] = rows
+            elif self._mend(peer, rows, upto, info):
+                return True
+        if silent:
+            return False
+        return any(self._mend(peer, rows, upto, info) for peer, rows in incomplete.items())
+
+    def _mend(self, peer: str, rows: SlotRows, upto: int, info: SlotInfo) -> bool:
+        try:
+            done = self._wheel.heal(rows, upto, info)
+        except Damaged as error:
+            _tell(peer, rows.second, error)
+            return False
+        if done:
+            event(log, logging.INFO, "slot file mended", second=rows.second, rows_of=peer)
+        return done
+
+
+def _tell(peer: str, second: int, error: SlotwheelError) -> None:
+    event(log, logging.WARNING, "no sound slot", second=second, peer=peer, error=str(error))

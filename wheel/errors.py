@@ -190,6 +190,12 @@ class Damaged(SlotwheelError):
         )
 
 
+class DamagedThere(SlotwheelError):
+    """``Damaged``, as another node told it of its own data."""
+
+    code = Damaged.code
+
+
 class ClockBehind(SlotwheelError):
     """The wall clock stands behind what was already delivered; delivery waits for it.
 
@@ -222,6 +228,7 @@ _BY_CODE: dict[str, type[SlotwheelError]] = {
         NotRunning,
         NotMaster,
         SequenceTooOld,
+        DamagedThere,
         DirectoryInUse,
         AddressInUse,
     )

@@ -4,7 +4,7 @@ Theory: peers hold the same committed rows, but spill at moments of their own, s
 need not be the same and one may still have in its tail what the other has in the file. What they
 have in common is the log. So a peer is asked for rows, not for a file: for those of one second
 below an offset, the one up to which the asking peer has spilled. Together they are what its file
-must hold, and its catalog says how many there are.
+must hold, and its catalog says how many there are; with those that it lost before, if any.
 
 Rules
 - A peer answers only when it has committed everything below that offset.
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from .config import TICK_MS
 from .errors import Damaged
+from .findings import Checked
 from .mark import Marks
 from .rows import take_rows
 from .runs import sort_rows, source_of_piece
@@ -30,6 +31,7 @@ from .schema import times
 from .slotfile import path_of
 from .state import Loss, SlotInfo
 from .storage import Storage
+from .verify import check_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +43,42 @@ class SlotRows:
     blocks: Sequence[pa.RecordBatch]
     losses: Sequence[Loss] = ()
 
-    def check(self, info: SlotInfo, marks: Marks) -> None:
-        """Whether they are all that a file must hold of which the catalog says ``info``.
+    def check(self, info: SlotInfo, upto: int, marks: Marks, given_up: Sequence[Loss] = ()) -> None:
+        """Whether they are all that a file must hold of which the catalog says ``info`` and whose
+        rows are below ``upto``. ``given_up``: what was lost of it here before.
 
         Errors: ``Damaged``: the peers do not have the same rows.
         """
-        if marks.main.c >= self.second * TICK_MS:
-            return
-        lost = sum(one.rows for one in self.losses)
-        rows = sum(block.num_rows for block in self.blocks)
-        cancels = sum(block.num_rows - block.column("cancels").null_count for block in self.blocks)
-        found = (rows + lost, cancels + sum(one.cancels for one in self.losses))
-        if found != (info.rows, info.cancels):
-            raise Damaged(
-                f"what a peer has of {path_of(self.second)}",
-                0,
-                expected=f"{info.rows} rows, of which {info.cancels} cancel others",
-                found=f"{found[0]} and {found[1]}",
-                remedy="Stop both nodes and run 'slotwheel verify --against' on them",
+        item = Checked("slot", f"what a peer has of {path_of(self.second)}")
+        highest = -1
+        for block in self.blocks:
+            highest = check_block(item, 0, block, self.second, highest)
+        if highest >= upto:
+            item.fault(0, f"offsets below {upto}", highest)
+        if marks.main.c < self.second * TICK_MS:
+            rows = sum(block.num_rows for block in self.blocks)
+            cancels = sum(block.column("cancels").is_valid().true_count for block in self.blocks)
+            item.expect(0, "rows", info.rows + _rows(given_up), rows + _rows(self.losses))
+            item.expect(
+                0, "cancel rows", info.cancels + _cancels(given_up), cancels + _cancels(self.losses)
             )
+        for fault in item.faults[:1]:
+            remedy = "Stop both nodes and run 'slotwheel verify --against' on them"
+            raise Damaged(item.path, 0, expected=fault.expected, found=fault.found, remedy=remedy)
+
+
+def _rows(losses: Sequence[Loss]) -> int:
+    return sum(one.rows for one in losses)
+
+
+def _cancels(losses: Sequence[Loss]) -> int:
+    return sum(one.cancels for one in losses)
+
+
+def uncounted(losses: Sequence[Loss]) -> tuple[int, int]:
+    """How many rows, and cancel rows of these, such losses took from the counters."""
+    taken = [one for one in losses if not one.at_most]
+    return _rows(taken), _cancels(taken)
 
 
 def rows_below(storage: Storage, second: int, upto: int) -> list[pa.RecordBatch]:

@@ -27,14 +27,14 @@ from .arrived import arrived
 from .entry import Entry
 from .epochs import Epochs
 from .errors import NotMaster, Overloaded
-from .heal import SlotRows, rows_below
+from .heal import SlotRows, rows_below, uncounted
 from .log import Look, Queued
 from .mark import Marks
 from .recovery import Recovered, configuration, recover
 from .snapshot import SnapshotSource
 from .snapshot_request import SnapshotRequest
 from .snapshot_sink import SnapshotSink
-from .state import Update
+from .state import SlotInfo, Update
 from .switch import complete_switch
 from .wheel import Wheel
 
@@ -306,10 +306,12 @@ class PeerWheel(Wheel):
             with self._lock:
                 self._pins.remove(index + 1)
 
-    def damaged_slots(self) -> dict[int, int]:
-        """Seconds whose slot files are damaged, and up to which offset each holds its rows."""
+    def damaged_slots(self) -> dict[int, tuple[int, SlotInfo]]:
+        """Seconds whose slot files are damaged, up to which offset each holds its rows, and what
+        the catalog says of it."""
         with self._lock:
-            return dict.fromkeys(sorted(self._storage.damaged), self._storage.spilled)
+            upto, catalog = self._storage.spilled, self._storage.catalog
+            return {second: (upto, catalog[second]) for second in sorted(self._storage.damaged)}
 
     def slot_rows(self, second: int, upto: int) -> SlotRows:
         """What a peer needs whose slot file is damaged: the rows of a second below an offset.
@@ -321,32 +323,35 @@ class PeerWheel(Wheel):
         losses = [one for one in self._losses if one.second == second]
         return SlotRows(second, rows_below(self._storage, second, upto), losses)
 
-    def heal(self, found: SlotRows, upto: int) -> bool:
-        """Put a peer's rows in the place of a damaged slot file; False when it has grown since, or
-        is not damaged any more.
+    def heal(self, found: SlotRows, upto: int, info: SlotInfo) -> bool:
+        """Put a peer's rows in the place of the slot file of which ``damaged_slots`` said this;
+        False when it has grown since, or is not damaged any more.
 
         Errors: ``Damaged`` when they are not all that there were; ``OSError``; ``SyncFailed``.
         """
         second = found.second
         with self._files_lock:
             with self._lock:
-                info, marks = self._storage.catalog.get(second), self._committed_marks
-                if info is None or self.damaged_slots().get(second) != upto:
+                marks = self._committed_marks
+                # Of a file that has not grown no row lies between `upto` and what is spilled now.
+                if self.damaged_slots().get(second, (0, None))[1] != info:
                     return False
-            found.check(info, marks)
-            losses = [replace(one, kept="") for one in found.losses]
-            rows, cancels = sum(x.rows for x in losses), sum(x.cancels for x in losses)
-            update = Update()
-            if rows:
-                checkpoint = self._checkpoint
-                checkpoint = replace(
-                    checkpoint, rows=checkpoint.rows - rows, cancels=checkpoint.cancels - cancels
-                )
-                update = Update(checkpoint=checkpoint)
-            self._storage.replace(second, found.blocks, update, losses)
+            given_up = [one for one in self._losses if one.second == second]
+            found.check(info, upto, marks, given_up)
+            losses = [one for one in self._losses if one.second != second]
+            losses += [replace(one, kept="") for one in found.losses]
+            before, after = uncounted(given_up), uncounted(found.losses)
+            rows, cancels = after[0] - before[0], after[1] - before[1]
+            checkpoint = self._checkpoint
+            checkpoint = replace(
+                checkpoint, rows=checkpoint.rows - rows, cancels=checkpoint.cancels - cancels
+            )
+            self._storage.replace(
+                second, found.blocks, Update(checkpoint=checkpoint, losses=losses)
+            )
             with self._lock:
-                self._checkpoint = update.checkpoint or self._checkpoint
-                self._losses = [*self._losses, *losses]
+                self._checkpoint = checkpoint
+                self._losses = losses
                 self._rows -= rows
                 self._cancel_rows -= cancels
         return True

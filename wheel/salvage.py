@@ -29,6 +29,7 @@ from .entry import Kind
 from .errors import Damaged, UnsupportedVersion
 from .files import Files
 from .findings import Checked
+from .heal import uncounted
 from .ids import IdMint
 from .mend import complete, keep, stage, switch
 from .payloads import decode_rows
@@ -110,13 +111,15 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
         rows = one.rows()
         update = Update()
         if one.lost:
+            loss = Loss(one.second, one.lost, one.lost_cancels, kept, one.at_most)
+            rows_less, cancels_less = uncounted([loss])
             checkpoint = stored.checkpoint = replace(
                 stored.checkpoint,
-                rows=stored.checkpoint.rows - one.lost,
-                cancels=stored.checkpoint.cancels - one.lost_cancels,
+                rows=stored.checkpoint.rows - rows_less,
+                cancels=stored.checkpoint.cancels - cancels_less,
             )
-            loss = Loss(one.second, one.lost, one.lost_cancels, kept)
-            update = Update(checkpoint=checkpoint, losses=[loss])
+            stored.losses = [*stored.losses, loss]
+            update = Update(checkpoint=checkpoint, losses=stored.losses)
         if rows.num_rows:
             fresh = stage(files, one.second, [rows])
             update = replace(update, slots={one.second: fresh})

@@ -94,7 +94,7 @@ class Scrubber:
         elif self._at == info.length and self._crc != info.crc:
             self._damaged(f"CRC-32C {info.crc:08x}", f"{self._crc:08x}")
         elif self._at == info.length:
-            self._storage.note_sound(second)
+            self._storage.note_sound(second, info)
         return len(data)
 
     def _damaged(self, expected: str, found: str) -> None:

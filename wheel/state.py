@@ -89,6 +89,12 @@ class Loss:
     """How many of them were cancel rows: their messages are delivered."""
     kept: str = ""
     """Where the damaged file lies in the data directory; empty: on another peer."""
+    at_most: bool = False
+    """Delivery had reached the slot: some of these rows were delivered, so the counters of the
+    checkpoint keep them. Without it they were taken from the counters."""
+
+    def __str__(self) -> str:
+        return f"{'at most ' if self.at_most else ''}{self.rows}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +142,8 @@ class Update:
     voter: bool | None = None
     group_key: bytes | None = None
     incoming: bool | None = None
-    losses: Sequence[Loss] = ()
-    """Added to those that are known."""
+    losses: Sequence[Loss] | None = None
+    """All that there are; also none."""
     replace: bool = False
 
 
@@ -354,9 +360,8 @@ class LmdbState:
                 put(b"group_key", update.group_key, self._meta)
             if update.incoming is not None:
                 put(b"incoming", b"1" if update.incoming else b"0", self._meta)
-            if update.losses:
-                before = decode_losses(self._get(txn, b"losses", b"[]"), self.path)
-                put(b"losses", encode_losses([*before, *update.losses]), self._meta)
+            if update.losses is not None:
+                put(b"losses", encode_losses(update.losses), self._meta)
             if update.replace:
                 txn.drop(self._slots, delete=False)
                 txn.drop(self._producers, delete=False)

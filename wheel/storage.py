@@ -35,7 +35,7 @@ from .rows import take_rows
 from .schema import ROW, Int64s, times
 from .slotfile import SLOT_DIRECTORY, SlotFiles, missing, path_of
 from .spill import Ahead, blocks, in_turn
-from .state import Checkpoint, Loss, Sent, SlotInfo, StateStore, Update
+from .state import Checkpoint, Sent, SlotInfo, StateStore, Update
 from .tail import Piece, Tail
 
 _NOTHING = SlotInfo(0, 0, 0, -1, 0)
@@ -133,7 +133,7 @@ class Storage:
                 # Perhaps another file by now, which does not go on where the last one ended.
                 known, blocks = None, self.slot_files.read(second, info)
             if known is None and second in self.damaged:
-                self.note_sound(second)
+                self.note_sound(second, info)
             return blocks
         except FileNotFoundError:
             with self._lock:
@@ -152,10 +152,12 @@ class Storage:
             if self.catalog.get(second) == info:
                 self.damaged.setdefault(second, error)
 
-    def note_sound(self, second: int) -> None:
-        """All of a slot file was read and is what was written: somebody has restored it."""
+    def note_sound(self, second: int, info: SlotInfo) -> None:
+        """All of a slot file was read and is what was written: if it was damaged, somebody has
+        restored it. Not, if it has grown since: what was found may be in the new part."""
         with self._lock:
-            self.damaged.pop(second, None)
+            if self.catalog.get(second) == info:
+                self.damaged.pop(second, None)
 
     def file_behind(self, second: int | None) -> int | None:
         """The next second with a slot file, in due order; None if there is none."""
@@ -345,9 +347,7 @@ class Storage:
             self.slot_files.remove(second)
         return len(covered)
 
-    def replace(
-        self, second: int, blocks: Sequence[pa.RecordBatch], update: Update, losses: Sequence[Loss]
-    ) -> None:
+    def replace(self, second: int, blocks: Sequence[pa.RecordBatch], update: Update) -> None:
         """Put a file of ``blocks`` in the place of a damaged one; without any, the slot is gone.
         The caller sees to it that nobody spills or cleans. ``update``: what else is committed.
 
@@ -355,9 +355,9 @@ class Storage:
         """
         if blocks:
             fresh = stage(self._files, second, blocks)
-            update = replace(update, slots={second: fresh}, losses=losses)
+            update = replace(update, slots={second: fresh})
         else:
-            update = replace(update, slots_deleted=[second], losses=losses)
+            update = replace(update, slots_deleted=[second])
         switch(self._files, self._state, second, update)
         self.slot_files.handles.forget(path_of(second))
         with self._lock:

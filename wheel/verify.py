@@ -54,7 +54,7 @@ def verify_state(stored: Stored) -> Checked:
         item.note(
             0,
             f"every row of slot {loss.second}",
-            f"a repair that lost {loss.rows} of them, {loss.cancels} of these cancel rows{kept}",
+            f"a repair that lost {loss} of them, {loss.cancels} of these cancel rows{kept}",
         )
     rows = sum(info.rows for info in stored.slots.values())
     cancels = sum(info.cancels for info in stored.slots.values())
@@ -161,7 +161,7 @@ def verify_slot(
     highest = -1
     try:
         for position, batch in slot_blocks(data, item.path):
-            highest = _check_block(item, position, batch, second, highest)
+            highest = check_block(item, position, batch, second, highest)
             rows += batch.num_rows
             cancels += batch.num_rows - batch.column("cancels").null_count
     except (Damaged, UnsupportedVersion) as error:
@@ -239,7 +239,7 @@ def _not_a_block(path: str, position: int, found: str) -> SlotwheelError:
     return Damaged(path, position, expected=what, found=found[:200])
 
 
-def _check_block(
+def check_block(
     item: Checked, position: int, batch: pa.RecordBatch, second: int, highest: int
 ) -> int:
     """Check one block's rows; the highest offset up to here. ``highest``: that of blocks before."""

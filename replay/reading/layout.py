@@ -169,7 +169,7 @@ class _Search:
             text = "a switch to a snapshot is not completed; start its node once"
             self._problem("incomplete", text, name)
         for loss in stored.losses if stored is not None else ():
-            text = f"expected every row of the slot, found that a repair lost {loss.rows} of them"
+            text = f"expected every row of the slot, found that a repair lost {loss} of them"
             self._problem("repaired", text, f"{name}/{path_of(loss.second)}")
         number = len(self.peers)
         if self.wanted.slots:

@@ -45,7 +45,8 @@ class MemoryState:
             new.voter = update.voter
         if update.incoming is not None:
             new.incoming = update.incoming
-        new.losses += update.losses
+        if update.losses is not None:
+            new.losses = list(update.losses)
         if update.replace:
             new.slots.clear()
             new.producers.clear()

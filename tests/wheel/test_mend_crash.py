@@ -4,6 +4,7 @@ file or the new one, what is sound is there once, and what is lost is on record 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -152,13 +153,13 @@ def test_a_slot_made_anew_is_the_old_one_or_the_new_one(mode: Mode) -> None:
         assert list(wheel.damaged()) == [PATH]
         directory.files.steps.stop_at = directory.files.steps.count + point
         try:
-            storage.replace(SECOND, whole, Update(), ())
+            storage.replace(SECOND, whole, Update())
         except PowerCut:
             wheel = directory.after_a_cut(mode, Random(point)).opened()
             try:
                 assert values_of(wheel) == 13
             except Damaged:
-                wheel._storage.replace(SECOND, whole, Update(), ())
+                wheel._storage.replace(SECOND, whole, Update())
         else:
             directory.files.steps.stop_at = None
         assert not wheel.damaged()
@@ -179,12 +180,23 @@ def test_rows_of_a_peer_are_taken_only_if_they_are_all() -> None:
     storage = wheel._storage
     blocks = rows_below(storage, SECOND, storage.spilled)
     info, marks = storage.catalog[SECOND], Marks(Mark(NOW, 0, 100))
-    SlotRows(SECOND, blocks).check(info, marks)
+    upto, lost = storage.spilled, [Loss(SECOND, 4, 0)]
+    SlotRows(SECOND, blocks).check(info, upto, marks)
     with pytest.raises(Damaged, match="verify --against"):
-        SlotRows(SECOND, blocks[1:]).check(info, marks)
-    SlotRows(SECOND, blocks[1:], [Loss(SECOND, 4, 0)]).check(info, marks)
+        SlotRows(SECOND, blocks[1:]).check(info, upto, marks)
+    SlotRows(SECOND, blocks[1:], lost).check(info, upto, marks)
+    without = replace(info, rows=info.rows - 4)
+    for rows in (SlotRows(SECOND, blocks[1:], lost), SlotRows(SECOND, blocks)):
+        rows.check(without, upto, marks, lost)
+        with pytest.raises(Damaged, match="expected rows"):
+            rows.check(without, upto, marks)
     delivered = Marks(Mark(SECOND * TICK_MS + 10, 0, 100))
-    SlotRows(SECOND, blocks[1:]).check(info, delivered)
+    SlotRows(SECOND, blocks[1:]).check(info, upto, delivered)
+    for wrong in (SlotRows(SECOND + 1, blocks), SlotRows(SECOND, blocks[::-1])):
+        with pytest.raises(Damaged, match="found"):
+            wrong.check(info, upto, delivered)
+    with pytest.raises(Damaged, match="offsets below 8"):
+        SlotRows(SECOND, blocks).check(info, 8, delivered)
     below = rows_below(storage, SECOND, 6)
     assert [times(block, "offset").tolist() for block in below] == [[0, 1, 2, 3], [4, 5]]
     files: Files = wheel._files

@@ -7,24 +7,27 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.due import Chunk
 from slotwheel.wheel.entry import Entry, Kind, decode_entry
-from slotwheel.wheel.errors import InvalidConfiguration, NotMaster
+from slotwheel.wheel.errors import Damaged, InvalidConfiguration, NotMaster
 from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.heal import SlotRows
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.peer import PeerWheel
 from slotwheel.wheel.receipt import CancelAnswer, Receipt
-from slotwheel.wheel.state import LmdbState
+from slotwheel.wheel.slotfile import path_of
+from slotwheel.wheel.state import LmdbState, Loss, SlotInfo
 from slotwheel.wheel.wheel import Wheel
 from support import wheels
-from support.datadirs import assert_sound
+from support.datadirs import assert_sound, flip_a_bit
 from support.wheels import as_version_1, batch
 
 NOW = 1_800_000_000_000
@@ -459,3 +462,77 @@ def test_late_rows_of_an_older_epoch_find_a_mark_that_reaches_them(
         a.ship(b)
     b.lead(2)
     assert delivered(b, NOW + 6_000) == [b"late"]
+
+
+def spilled_slot(peer: Peer, second: int, *values: bytes) -> None:
+    peer.send(*((second * TICK_MS + n, "t", value) for n, value in enumerate(values)))
+    peer.sync()
+    peer.wheel.commit(peer.wheel.log_view().durable)
+    peer.wheel.spill(NOW, everything=True)
+
+
+def find_damage(peer: Peer, second: int) -> tuple[int, SlotInfo]:
+    """Damage the slot's file, and let the scrubber find it."""
+    flip_a_bit(peer.path / path_of(second))
+    peer.wheel.scrubber.turn(1 << 20)
+    if second not in peer.wheel.damaged_slots():  # the pass before had ended there
+        peer.wheel.scrubber.turn(1 << 20)
+    return peer.wheel.damaged_slots()[second]
+
+
+def test_a_slot_is_made_anew_though_others_were_spilled_meanwhile(
+    peers: tuple[Peer, Peer],
+) -> None:
+    a, b = peers
+    second = NOW // TICK_MS + 60
+    a.lead(1)
+    spilled_slot(a, second, b"1", b"2")
+    a.ship(b)
+    upto, info = find_damage(a, second)
+    rows = b.wheel.slot_rows(second, upto)
+    spilled_slot(a, second + 1, b"another slot")
+    assert a.wheel.heal(rows, upto, info)
+    assert a.wheel.damaged() == {}
+    upto, info = find_damage(a, second)
+    spilled_slot(a, second, b"3")
+    a.ship(b)
+    assert not a.wheel.heal(b.wheel.slot_rows(second, upto), upto, info), "it has grown"
+    upto, info = a.wheel.damaged_slots()[second]
+    assert a.wheel.heal(b.wheel.slot_rows(second, upto), upto, info)
+
+
+def test_a_slot_with_a_loss_is_made_anew_again_with_it_and_without(
+    peers: tuple[Peer, Peer],
+) -> None:
+    a, b = peers
+    second = NOW // TICK_MS + 60
+    a.lead(1)
+    spilled_slot(a, second, b"1", b"2", b"3")
+    a.ship(b)
+    lost = Loss(second, 1, 0, "damaged/there")
+    for _ in range(2):
+        upto, info = find_damage(a, second)
+        whole = b.wheel.slot_rows(second, upto)
+        partly = SlotRows(second, [whole.blocks[0].slice(1)], [lost])
+        assert a.wheel.heal(partly, upto, info)
+        assert a.wheel.status().pending == 2
+        assert a.state.load().losses == [replace(lost, kept="")]
+    upto, info = find_damage(a, second)
+    assert a.wheel.heal(whole, upto, info)
+    assert a.wheel.status().pending == 3
+    assert a.state.load().losses == []
+    assert a.state.load().checkpoint.rows == 3
+
+
+def test_a_file_that_grew_while_it_was_read_is_not_called_sound(peers: tuple[Peer, Peer]) -> None:
+    a, _ = peers
+    second = NOW // TICK_MS + 60
+    a.lead(1)
+    spilled_slot(a, second, b"x" * 40_000)
+    a.wheel.scrubber.turn(20_000)  # half of it
+    spilled_slot(a, second, b"y")
+    storage = a.wheel._storage
+    info = storage.catalog[second]
+    storage.note_damage(second, info, Damaged("there", info.length - 9, expected="y", found="z"))
+    a.wheel.scrubber.turn(30_000)
+    assert list(a.wheel.damaged()) == [path_of(second)]

@@ -291,7 +291,7 @@ def test_a_slot_file_that_somebody_else_deleted_is_damage_and_stops_no_spill() -
     world.commit()
     world.spill(everything=True)
     assert not storage.tail.pieces
-    storage.note_sound(SECOND)
+    storage.note_sound(SECOND, storage.catalog[SECOND])
     assert world.wheel.scrubber.turn(1 << 20).passed
     assert list(world.wheel.damaged()) == [PATH]
 
@@ -375,7 +375,7 @@ def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
     assert node.wheel.prepare(due - 1_000), "it was read ahead"
     before = storage.catalog[second]
     rows = sort_rows(pa.concat_batches(storage.read_blocks(second, before)))
-    storage.replace(second, [rows], Update(), [])
+    storage.replace(second, [rows], Update())
     size = 10
     if more:  # as long as the old one, or longer, once a last row is spilled
         size += before.length - (storage.catalog[second].length + one_row(tmp_path / "one", size))
