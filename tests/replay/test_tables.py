@@ -60,7 +60,10 @@ def test_a_proof_leaves_tables(spark: Any, tmp_path: Path) -> None:
     assert spark.sparkContext.getLocalProperty("spark.job.description") is None
     assert described[1:] == [
         f"slotwheel replay: {phase}"
-        for phase in ("reading the files", "judging the messages", "writing it down")
+        for phase in (
+            *("reading the files", "reading what was delivered"),
+            *("judging the messages", "writing it down"),
+        )
     ]
 
     (topic,) = verdict.by_topic
