@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from ..wheel.errors import DirectoryInUse
+from ..wheel.errors import DirectoryInUse, InvalidConfiguration
 from ..wheel.files import DirectoryLock, OsFiles
+from ..wheel.mend import MENDED_DIRECTORY
 from ..wheel.salvage import Salvage, repair, salvage
 from ..wheel.slotfile import path_of
 from ..wheel.state import LmdbState
@@ -45,7 +46,23 @@ def command(directory: Path, yes: bool, as_json: bool) -> None:
                 got=f"{directory} (process {process})",
                 remedy="Stop it first",
             )
-        found = [] if yes else salvage(files, load_state(directory))
+        stored = load_state(directory)
+        if not yes and (stored.incoming or files.list(MENDED_DIRECTORY)):
+            raise InvalidConfiguration(
+                "a repair or a switch to a snapshot was interrupted here, and its files are not in"
+                " their places",
+                got=str(directory),
+                remedy="Start the node once, which completes it; --yes does so before it repairs",
+            )
+        peers = len(stored.checkpoint.config.get("stores", {})) - 1
+        if yes and peers > 0:
+            click.echo(
+                f"warning: {directory} belongs to a group with {peers} other peers. A node mends"
+                " its slot files from theirs by itself; what is given up here stays lost on this"
+                " peer, also if another one has it.",
+                err=True,
+            )
+        found = [] if yes else salvage(files, stored)
     kept: list[str] = [""] * len(found)
     if yes:
         done = _repair(directory)
@@ -94,7 +111,7 @@ def _print(found: Sequence[Salvage], kept: Sequence[str], *, yes: bool) -> None:
         click.echo(one.found)
         click.echo(
             f"  {one.info.rows} rows by the catalog, the highest offset {one.info.highest}:"
-            f" {one.sound.num_rows} in sound blocks, {one.journal.num_rows} more in the journal,"
+            f" {one.journal.num_rows} in the journal, {one.sound.num_rows} more in sound blocks,"
             f" {'at most ' if one.at_most else ''}{one.lost} lost"
         )
         if one.lost_cancels:
@@ -106,7 +123,8 @@ def _print(found: Sequence[Salvage], kept: Sequence[str], *, yes: bool) -> None:
             click.echo(f"  lost: {unknown} messages whose ids cannot be read any more")
         if path:
             click.echo(f"  the damaged file is kept as {path}")
-    lost = sum(one.lost for one in found)
+    at_most = "at most " if any(one.at_most for one in found) else ""
+    lost = f"{at_most}{sum(one.lost for one in found)}"
     if not found:
         click.echo("no slot file is damaged")
     elif yes:

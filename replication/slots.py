@@ -59,7 +59,7 @@ def _blocks(rows: Rows, second: int, upto: int) -> Iterator[pa.RecordBatch]:
         yield chunk_row(second, HEADER, json.dumps(losses).encode())
         for number, block in enumerate(found.blocks):
             [data] = encode_blocks(block, [0])
-            yield chunk_row(second, number, b"".join(seal(data)))
+            yield chunk_row(second, number, b"".join(seal(data, 0)))
     except (SlotwheelError, LookupError, OSError) as error:
         told = error
         if not isinstance(told, SlotwheelError):

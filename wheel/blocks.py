@@ -16,6 +16,8 @@ the body. The bytes are the same as of ``RecordBatch.serialize``, block by block
 
 In a slot file each block is *sealed*: its body is eight bytes longer, in which its own checksum
 stands. No Arrow reader looks there. So what is sound of a damaged file can be told block by block.
+The checksum is of the block's position, too: a slot file that somebody sent as a value is not taken
+for a part of the file that it stands in.
 
 Source: "Encapsulated message format" and ``Message.fbs`` in the Arrow columnar format.
 """
@@ -39,11 +41,12 @@ _VTABLE = struct.Struct("<i")
 _FIELD = struct.Struct("<H")
 _LENGTH = struct.Struct("<q")
 _CONTINUATION = 0xFFFFFFFF
-# +-------+----------------------------+
-# | magic | crc                        |
-# | SWBK  | u32, CRC-32C of all before |
-# +-------+----------------------------+
+# +-------+--------------------------------------------------------------+
+# | magic | crc                                                          |
+# | SWBK  | u32, CRC-32C of the block's position (i64) and of all before |
+# +-------+--------------------------------------------------------------+
 _SEAL = struct.Struct("<4sI")
+_POSITION = struct.Struct("<q")
 _SEAL_MAGIC = b"SWBK"
 MARKER = b"\xff\xff\xff\xff"
 assert _SEAL.size == 8  # or what follows in the file would not be aligned
@@ -99,9 +102,9 @@ def _end_and_length(data: memoryview, start: int) -> tuple[int, int]:
     return int(metadata + metadata_bytes + body), root + field if field else 0
 
 
-def seal(block: Bytes) -> tuple[memoryview, bytes]:
+def seal(block: Bytes, at: int) -> tuple[memoryview, bytes]:
     """A block of ``encode_blocks`` with its longer length, written in place where that is possible,
-    and what stands behind it in a slot file."""
+    and what stands behind it in a slot file, where it begins ``at``."""
     view = memoryview(block)
     if view.readonly:
         view = memoryview(bytearray(view))
@@ -109,7 +112,11 @@ def seal(block: Bytes) -> tuple[memoryview, bytes]:
     assert length_at, "a block without rows"
     [length] = _LENGTH.unpack_from(view, length_at)
     _LENGTH.pack_into(view, length_at, length + _SEAL.size)
-    return view, _SEAL.pack(_SEAL_MAGIC, crc32c(view))
+    return view, _SEAL.pack(_SEAL_MAGIC, _crc(view, at))
+
+
+def _crc(block: memoryview, at: int) -> int:
+    return int(crc32c(block, crc32c(_POSITION.pack(at))))
 
 
 def sound_end(data: memoryview, start: int) -> int | None:
@@ -123,7 +130,7 @@ def sound_end(data: memoryview, start: int) -> int | None:
         magic, crc = _SEAL.unpack_from(data, seal_at)
     except (struct.error, AssertionError, OverflowError):
         return None
-    return end if magic == _SEAL_MAGIC and crc32c(data[start:seal_at]) == crc else None
+    return end if magic == _SEAL_MAGIC and _crc(data[start:seal_at], start) == crc else None
 
 
 def sound_blocks(data: memoryview) -> Iterator[tuple[int, int]]:
@@ -134,4 +141,15 @@ def sound_blocks(data: memoryview) -> Iterator[tuple[int, int]]:
         end = sound_end(data, at) if at % 8 == 0 else None
         if end is not None:
             yield at, end
-        at = whole.find(MARKER, at + 1 if end is None else end)
+        at = whole.find(MARKER, end or _behind_damage(data, at))
+
+
+def _behind_damage(data: memoryview, at: int) -> int:
+    """Where to look on: behind the message that begins ``at``, if something there tells that it
+    ends there. What looks like a block within it is a part of somebody's value."""
+    try:
+        end = message_end(data, at)
+    except (struct.error, AssertionError, OverflowError):
+        return at + 1
+    ends = end == len(data) or bytes(data[max(0, end) : end + len(MARKER)]) == MARKER
+    return end if end > at and ends else at + 1

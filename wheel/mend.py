@@ -63,7 +63,7 @@ def stage(files: Files, second: int, blocks: Iterable[pa.RecordBatch]) -> SlotIn
 
 def _write(handle: Handle, info: SlotInfo, rows: pa.RecordBatch) -> SlotInfo:
     [block] = encode_blocks(rows, [0])
-    parts: list[Bytes] = [*seal(block)]
+    parts: list[Bytes] = [*seal(block, info.length)]
     crc = info.crc
     for part in parts:
         crc = crc32c(part, crc)

@@ -7,6 +7,8 @@ were. The rest is lost; of a damaged block that still decodes, the ids are told 
 
 Rules
 - No row is believed that no checksum vouches for, not even if it decodes.
+- A checksum is no proof against one who makes it, in a value that stands in the file: where the
+  journal knows an offset, it is believed and not the block; and a block must fit behind the others.
 - A row that every mark covers was delivered: it is neither looked for nor missed, as far as that
   can be told.
 - What is lost is written into the state, in the commit that replaces the file: from then on a
@@ -31,6 +33,7 @@ from .files import Files
 from .findings import Checked
 from .heal import uncounted
 from .ids import IdMint
+from .mark import Marks
 from .mend import complete, keep, stage, switch
 from .payloads import decode_rows
 from .rows import take_rows
@@ -39,11 +42,14 @@ from .scan import walk
 from .schema import ROW, times
 from .segment import DIRECTORY as JOURNAL_DIRECTORY
 from .segment import is_segment_name
-from .slotfile import SCHEMA_MESSAGE, path_of
+from .slotfile import SCHEMA_MESSAGE, path_of, unreadable_is_damage
 from .state import Loss, SlotInfo, StateStore, Stored, Update
 from .switch import complete_switch
 from .tail import with_offsets
-from .verify import verify_slot
+from .verify import check_block, verify_slot
+
+_PAGE_BYTES = 4096
+"""What of a file is lost at least with a sector that cannot be read."""
 
 
 @dataclass(slots=True)
@@ -55,9 +61,9 @@ class Salvage:
     found: str
     """What is wrong with the file."""
     sound: pa.RecordBatch = field(default_factory=lambda: EMPTY)
-    """Rows of its sound blocks."""
+    """Rows that only its sound blocks have."""
     journal: pa.RecordBatch = field(default_factory=lambda: EMPTY)
-    """Rows that only the journal still has."""
+    """Rows that the journal still has."""
     at_most: bool = False
     """Delivery has reached the slot: some of what is missing was delivered."""
     lost_ids: list[str] = field(default_factory=list)
@@ -88,10 +94,9 @@ def salvage(files: Files, stored: Stored) -> list[Salvage]:
     for second, info in sorted(stored.slots.items()):
         checked = verify_slot(files, second, info)
         if not checked.ok:
-            damaged[second] = _from_file(files, stored, second, info, checked)
+            damaged[second] = _from_file(files, second, info, checked)
     if damaged:
-        for second, parts in _from_journal(files, stored, damaged).items():
-            damaged[second].journal = pa.concat_batches(parts)
+        _from_journal(files, stored, damaged)
     for one in damaged.values():
         one.lost_ids = _lost_ids(files, stored, one)
     return list(damaged.values())
@@ -130,56 +135,91 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
     return done
 
 
-def _from_file(
-    files: Files, stored: Stored, second: int, info: SlotInfo, checked: Checked
-) -> Salvage:
-    data = _bytes(files, second, info)
-    blocks = [
-        pa.ipc.read_record_batch(pa.py_buffer(data[start:end]), ROW)
-        for start, end in sound_blocks(memoryview(data))
-    ]
-    touched = stored.checkpoint.marks.main.c >= second * TICK_MS
-    found = Salvage(second, info, str(checked.faults[0]), at_most=touched)
+def _from_file(files: Files, second: int, info: SlotInfo, checked: Checked) -> Salvage:
+    blocks = _fitting(second, info, _bytes(files, second, info))
+    found = Salvage(second, info, str(checked.faults[0]))
     if blocks:
         found.sound = pa.concat_batches(blocks)
     return found
 
 
+def _fitting(second: int, info: SlotInfo, data: bytes) -> list[pa.RecordBatch]:
+    """The sound blocks that are what a block of this file must be."""
+    blocks: list[pa.RecordBatch] = []
+    highest = -1
+    for start, end in sound_blocks(memoryview(data)):
+        item = Checked("slot", path_of(second))
+        try:
+            rows = pa.ipc.read_record_batch(pa.py_buffer(data[start:end]), ROW)
+            rows.validate(full=True)
+        except (pa.ArrowException, ValueError, EOFError, OSError):
+            continue
+        upto = check_block(item, start, rows, second, highest)
+        if item.ok and upto <= info.highest:
+            blocks.append(rows)
+            highest = upto
+    return blocks
+
+
 def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
-    """As much of the committed bytes as there is."""
+    """As much of the committed bytes as there is; zeros for pages that the disk cannot read."""
+    path = path_of(second)
     try:
-        handle = files.open(path_of(second))
+        handle = files.open(path)
     except FileNotFoundError:
         return b""
+    data = bytearray()
     try:
-        return handle.pread(info.length, 0)
+        while len(data) < info.length:
+            want = min(_PAGE_BYTES, info.length - len(data))
+            try:
+                with unreadable_is_damage(path, len(data)):
+                    page = handle.pread(want, len(data))
+            except Damaged:
+                page = bytes(want)
+            if not page:
+                break
+            data += page
     finally:
         handle.close()
+    return bytes(data)
 
 
-def _from_journal(
-    files: Files, stored: Stored, damaged: Mapping[int, Salvage]
-) -> dict[int, list[pa.RecordBatch]]:
-    """Rows of these seconds up to the checkpoint that no sound block has and no mark covers."""
-    have = {second: times(one.sound, "offset") for second, one in damaged.items()}
-    found: dict[int, list[pa.RecordBatch]] = {}
-    for rows in _spilled_rows(files, stored):
+def _from_journal(files: Files, stored: Stored, damaged: Mapping[int, Salvage]) -> None:
+    """Rows of these seconds up to the checkpoint that no mark covers, from the journal; of the
+    sound blocks only what the journal does not know; and whether delivery has reached the slots."""
+    sound = np.concatenate([times(one.sound, "offset") for one in damaged.values()])
+    delivered: dict[int, int] = {}  # when what has these offsets was due; -1: it is not delivered
+    have = {second: np.zeros(0, np.int64) for second in damaged}
+    found: dict[int, list[pa.RecordBatch]] = {second: [EMPTY] for second in damaged}
+    reached_ms = stored.checkpoint.marks.main.c
+    for rows in _in_journal(files, stored):
+        if isinstance(rows, Marks):
+            reached_ms = max(reached_ms, rows.main.c)
+            continue
         due, offset = times(rows, "due"), times(rows, "offset")
-        uncovered = ~stored.checkpoint.marks.all_covered(due, offset)
-        for second in np.unique(due // TICK_MS).tolist():
-            if second not in damaged:
-                continue
-            missing = uncovered & (due // TICK_MS == second) & ~np.isin(offset, have[second])
-            at = np.flatnonzero(missing)
-            if len(at):
-                have[second] = np.concatenate([have[second], offset[at]])
-                found.setdefault(second, []).append(take_rows(rows, at))
-    return found
+        covered = stored.checkpoint.marks.all_covered(due, offset)
+        at = np.flatnonzero(np.isin(offset, sound))
+        known = np.where(covered, due, -1)[at]
+        delivered.update(zip(offset[at].tolist(), known.tolist(), strict=True))
+        for second in have.keys() & set(np.unique(due // TICK_MS).tolist()):
+            wanted = ~covered & (due // TICK_MS == second) & ~np.isin(offset, have[second])
+            at = np.flatnonzero(wanted)
+            have[second] = np.concatenate([have[second], offset[at]])
+            found[second].append(take_rows(rows, at))
+    for second, one in damaged.items():
+        one.journal = pa.concat_batches(found[second])
+        one.at_most = reached_ms >= second * TICK_MS
+        keys = zip(
+            times(one.sound, "due").tolist(), times(one.sound, "offset").tolist(), strict=True
+        )
+        stays = [delivered.get(offset, due) == due for due, offset in keys]
+        one.sound = take_rows(one.sound, np.flatnonzero(stays))
 
 
-def _spilled_rows(files: Files, stored: Stored) -> Iterator[pa.RecordBatch]:
-    """Rows (ROW schema) of all entries up to the checkpoint that a journal still has, as far as
-    each segment can be read."""
+def _in_journal(files: Files, stored: Stored) -> Iterator[pa.RecordBatch | Marks]:
+    """Rows (ROW schema) of all entries up to the checkpoint that a journal still has, and all
+    marks, as far as each segment can be read."""
     days = files.list(ARCHIVE_DIRECTORY)
     folders = [JOURNAL_DIRECTORY, *(f"{ARCHIVE_DIRECTORY}/{day}/journal" for day in days)]
     for folder in folders:
@@ -188,9 +228,9 @@ def _spilled_rows(files: Files, stored: Stored) -> Iterator[pa.RecordBatch]:
             try:
                 for located in walk(files, path):
                     entry = located.entry
-                    if entry.index > stored.checkpoint.index:
-                        break
-                    if entry.kind is Kind.ROWS:
+                    if entry.kind is Kind.MARK:
+                        yield Marks.decode(bytes(entry.payload), path)
+                    elif entry.kind is Kind.ROWS and entry.index <= stored.checkpoint.index:
                         rows = decode_rows(entry, path)
                         offsets = np.arange(entry.count, dtype=np.int64) + entry.base_offset
                         yield with_offsets(rows, offsets)

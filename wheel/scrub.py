@@ -80,27 +80,29 @@ class Scrubber:
         assert second is not None
         want = min(bytes_max, info.length - self._at)
         try:
-            with self._storage.slot_files.handles.use(path) as handle:
-                data = handle.pread(want, self._at)
+            data = self._storage.slot_files.pread(second, want, self._at)
         except FileNotFoundError:
             data = b""
+        except Damaged as error:
+            self._damaged(error)
+            return 0
         except OSError:
-            self._at = info.length  # a disk's own word for damage: told, and passed
+            self._at = info.length
             raise
         self._crc = crc32c(data, self._crc)
         self._at += len(data)
         if len(data) < want:
-            self._damaged(f"{info.length} bytes", "the end")
+            expected = f"{info.length} bytes"
+            self._damaged(Damaged(path, self._at, expected=expected, found="the end"))
         elif self._at == info.length and self._crc != info.crc:
-            self._damaged(f"CRC-32C {info.crc:08x}", f"{self._crc:08x}")
+            expected, found = f"CRC-32C {info.crc:08x}", f"{self._crc:08x}"
+            self._damaged(Damaged(path, 0, expected=expected, found=found))
         elif self._at == info.length:
             self._storage.note_sound(second, info)
         return len(data)
 
-    def _damaged(self, expected: str, found: str) -> None:
+    def _damaged(self, error: Damaged) -> None:
         assert self._second is not None
-        position = self._at if found == "the end" else 0
-        error = Damaged(path_of(self._second), position, expected=expected, found=found)
         # What was read is the beginning of what is there now, unless it was replaced.
         now = self._storage.read_point(self._second).info
         if now is not None and self._replacements == self._storage.replacements:

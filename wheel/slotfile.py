@@ -18,7 +18,8 @@ append cuts it off first. The catalog also holds a running CRC-32C, which reader
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -74,7 +75,7 @@ class SlotFiles:
 
         Not durable and not committed when it returns.
         """
-        parts: list[Bytes] = [*seal(block)]
+        parts: list[Bytes] = [*seal(block, info.length if info else len(SCHEMA_MESSAGE))]
         if info is None:
             info = SlotInfo(0, 0, 0, -1, 0)
             parts.insert(0, SCHEMA_MESSAGE)
@@ -126,7 +127,7 @@ class SlotFiles:
         if info.length - start >= _MAP_FROM_BYTES:
             data = self._files.map(path, info.length).slice(start)
         else:
-            with self.handles.use(path) as handle:
+            with self.handles.use(path) as handle, unreadable_is_damage(path, start):
                 data = pa.py_buffer(handle.pread(info.length - start, start))
         if data.size != info.length - start:
             raise Damaged(path, start + data.size, expected=f"{info.length} bytes", found="the end")
@@ -134,6 +135,19 @@ class SlotFiles:
         if crc != info.crc:
             raise Damaged(path, start, expected=f"CRC-32C {info.crc:08x}", found=f"{crc:08x}")
         return decode_blocks(data, path, with_schema=start == 0)
+
+    def pread(self, second: int, count: int, at: int) -> bytes:
+        """Some bytes of a slot file, read past the open handles: those are for readers of rows.
+
+        Errors: ``Damaged`` when the disk cannot read them; ``OSError``.
+        """
+        path = path_of(second)
+        handle = self._files.open(path)
+        try:
+            with unreadable_is_damage(path, at):
+                return handle.pread(count, at)
+        finally:
+            handle.close()
 
     def remove(self, second: int) -> None:
         """Delete the file; one that is already gone is fine (a crash may have come between)."""
@@ -177,6 +191,18 @@ class SlotFiles:
 
     def close(self) -> None:
         self.handles.close()
+
+
+@contextlib.contextmanager
+def unreadable_is_damage(path: str, at: int) -> Iterator[None]:
+    """A sector that the disk cannot read any more (``EIO``) is damage of the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        found = "cannot be read from the disk"
+        raise Damaged(path, at, expected="its bytes", found=found, remedy=_REMEDY) from error
 
 
 def missing(second: int, info: SlotInfo) -> Damaged:

@@ -26,7 +26,7 @@ from .files import Files
 from .findings import Checked
 from .mend import is_whole, mended_path
 from .schema import ROW, times
-from .slotfile import SLOT_DIRECTORY, check_schema, path_of, second_of
+from .slotfile import SLOT_DIRECTORY, check_schema, path_of, second_of, unreadable_is_damage
 from .state import STATE_DIRECTORY, SlotInfo, Stored
 from .switch import INCOMING, INCOMING_SLOTS, incoming_path
 
@@ -154,6 +154,9 @@ def verify_slot(
     except FileNotFoundError:
         item.fault(0, f"{info.length} bytes", "no such file")
         return item
+    except Damaged as error:
+        item.error(error)
+        return item
     crc = crc32c(memoryview(data))
     if data.size == info.length and crc != info.crc:
         item.fault(0, f"CRC-32C {info.crc:08x} over {info.length} bytes", f"{crc:08x}")
@@ -191,7 +194,8 @@ def _committed(files: Files, item: Checked, length: int) -> pa.Buffer:
             item.fault(size, f"{length} bytes", f"{size} bytes")
         if min(size, length) >= _MAP_FROM_BYTES:
             return files.map(item.path, min(size, length))
-        return pa.py_buffer(handle.pread(length, 0))
+        with unreadable_is_damage(item.path, 0):
+            return pa.py_buffer(handle.pread(length, 0))
     finally:
         handle.close()
 
@@ -199,7 +203,7 @@ def _committed(files: Files, item: Checked, length: int) -> pa.Buffer:
 def read_slot(files: Files, second: int, info: SlotInfo) -> pa.Buffer:
     """The committed bytes of a slot file, unchecked; fewer if it is short.
 
-    Errors: ``Damaged`` when it is missing.
+    Errors: ``Damaged`` when it is missing, or the disk cannot read it.
     """
     try:
         return _committed(files, Checked("slot", path_of(second)), info.length)

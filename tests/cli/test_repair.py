@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.receipt import CancelAnswer
 from slotwheel.wheel.slotfile import path_of
+from slotwheel.wheel.state import LmdbState, Stored, Update
 from support.datadirs import START_MS, SinkNode, messages, verify
 from support.nodeprocess import command_line, environment, run_cli
 from support.wheels import Node, keys_of, next_chunk
@@ -161,6 +163,56 @@ def test_a_message_that_a_repair_gave_up_is_never_called_delivered(tmp_path: Pat
     answers = node.blocking(lambda: node.wheel.cancel(lost, later))
     assert answers == [CancelAnswer.UNKNOWN] * 10
     node.close()
+
+
+def stored(root: Path) -> Stored:
+    state = LmdbState(root)
+    try:
+        return state.load()
+    finally:
+        state.close()
+
+
+def test_of_a_slot_that_is_being_delivered_at_most_so_much_is_lost(tmp_path: Path) -> None:
+    filled(tmp_path)
+    node = SinkNode(tmp_path)
+    count = node.deliver(SECOND * TICK_MS + 30)
+    assert 0 < count < 30
+    node.close()
+    rows = node.wheel.status().accepted
+    damage(tmp_path, blocks_of(tmp_path)[1][1] - 60)
+    [did] = repaired(tmp_path, "--yes")["slots"]
+    assert (did["at_most"], did["lost"]) == (True, 10)
+    [loss] = stored(tmp_path).losses
+    assert loss.at_most
+    assert any("lost at most 10 of them" in one["found"] for one in verify(tmp_path)["notes"])
+    node = SinkNode(tmp_path)
+    assert node.wheel.status().accepted == rows
+    assert node.wheel.status().pending == rows - count
+    node.close()
+
+
+def test_what_is_not_in_its_place_yet_is_not_called_lost(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "mended").mkdir()
+    (tmp_path / PATH).rename(tmp_path / "mended" / Path(PATH).name)  # committed, then a power cut
+    said = run_cli("repair", tmp_path)
+    assert said.returncode == 1
+    assert "Start the node once" in said.stderr
+    assert verify(tmp_path)["invalid"] == 0
+    assert repaired(tmp_path, "--yes")["slots"] == []
+
+
+def test_in_a_directory_of_a_group_it_says_that_others_may_have_it(tmp_path: Path) -> None:
+    filled(tmp_path)
+    state = LmdbState(tmp_path)
+    checkpoint = state.load().checkpoint
+    stores = {name: (name.encode() * 16).hex() for name in "abc"}
+    config = {**checkpoint.config, "stores": stores}
+    state.commit(Update(checkpoint=replace(checkpoint, config=config)))
+    state.close()
+    assert run_cli("repair", tmp_path).stderr == ""
+    assert "a group with 2 other peers" in run_cli("repair", tmp_path, "--yes").stderr
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(150, marks=pytest.mark.soak)])

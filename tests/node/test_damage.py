@@ -91,7 +91,7 @@ def test_a_slot_that_is_due_waits_for_its_repair_and_then_all_of_it_leaves(tmp_p
         node.signal()
         done = run_cli("repair", data, "--yes")
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
-        assert "40 more in the journal, 0 lost" in done.stdout
+        assert "40 in the journal, 0 more in sound blocks, 0 lost" in done.stdout
         node.start()
         values = [row["value"] for row in node.wait_for("damaged", 40)]
         assert sorted(values) == sorted(b"%d" % number for number in range(40))

@@ -4,6 +4,7 @@ file or the new one, what is sound is there once, and what is lost is on record 
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -11,19 +12,19 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from slotwheel.wheel.blocks import sound_blocks
+from slotwheel.wheel.blocks import encode_blocks, seal, sound_blocks
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import Files
 from slotwheel.wheel.heal import SlotRows, rows_below
 from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.salvage import repair
+from slotwheel.wheel.salvage import _bytes, repair, salvage
 from slotwheel.wheel.schema import ROW, times
-from slotwheel.wheel.slotfile import path_of
+from slotwheel.wheel.slotfile import SCHEMA_MESSAGE, path_of
 from slotwheel.wheel.state import Loss, Update
 from slotwheel.wheel.verify import verify_slots, verify_state
 from slotwheel.wheel.wheel import Wheel
-from support.crashfs import MODES, CrashFiles, Mode, PowerCut
+from support.crashfs import MODES, CrashFiles, CrashHandle, Mode, PowerCut
 from support.memstate import MemoryState
 from support.steps import Steps
 from support.wheels import batch
@@ -201,3 +202,73 @@ def test_rows_of_a_peer_are_taken_only_if_they_are_all() -> None:
     assert [times(block, "offset").tolist() for block in below] == [[0, 1, 2, 3], [4, 5]]
     files: Files = wheel._files
     assert files.list("damaged") == []
+
+
+def with_one_value(value: bytes) -> Directory:
+    steps = Steps()
+    found = Directory(CrashFiles(steps=steps), MemoryState(step=steps.hit))
+    wheel = found.opened()
+    append(wheel, [(SECOND * TICK_MS, "t", value)])
+    wheel.spill(NOW, everything=True)
+    wheel.close()
+    return found
+
+
+@pytest.mark.parametrize("place", ["metadata", "body"])
+def test_a_slot_file_that_somebody_sent_as_a_value_is_not_believed(place: str) -> None:
+    other = Directory.with_three_blocks().files.content(PATH)
+    directory = with_one_value(b"".join(other + bytes(1) for _ in range(8)))  # one is aligned
+    content = bytearray(directory.files.content(PATH))
+    content[{"metadata": len(SCHEMA_MESSAGE) + 5, "body": -20}[place]] ^= 1
+    directory.files.replace(PATH, bytes(content))
+    [found] = salvage(directory.files, directory.state.load())
+    assert found.sound.num_rows == 0
+    assert found.journal.num_rows == 1
+
+
+def test_where_the_journal_knows_a_row_no_block_is_believed() -> None:
+    directory = with_one_value(b"genuine")
+    wheel = directory.opened()
+    [block] = rows_below(wheel._storage, SECOND, 1 << 40)
+    wheel.close()
+    forged = block.set_column(
+        ROW.names.index("value"), ROW.field("value"), pa.array([b"a forge"], pa.binary())
+    )
+    [data] = encode_blocks(forged, [0])
+    parts = seal(data, len(SCHEMA_MESSAGE))
+    directory.files.replace(PATH, SCHEMA_MESSAGE + b"".join(bytes(part) for part in parts))
+    [(found, _)] = repair(directory.files, directory.state)
+    assert found.rows().column("value").to_pylist() == [b"genuine"]
+
+
+def test_a_sector_that_cannot_be_read_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = bytes(range(256)) * 60
+    directory = with_one_value(value)
+    wheel, content = directory.opened(), directory.files.content(PATH)
+    info = wheel._storage.catalog[SECOND]
+    pread = CrashHandle.pread
+
+    def failing(handle: CrashHandle, count: int, offset: int) -> bytes:
+        if handle._path == PATH and offset < 8192 and offset + count > 4096:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(handle, count, offset)
+
+    monkeypatch.setattr(CrashHandle, "pread", failing)
+    wheel.scrubber.turn(1 << 20)
+    assert list(wheel.damaged()) == [PATH]
+    with pytest.raises(Damaged, match="cannot be read"):
+        values_of(wheel)
+    wheel.close()
+    assert directory.faults() == 1
+    rest = _bytes(directory.files, SECOND, info)
+    assert rest == content[:4096] + bytes(4096) + content[8192:]
+    [(found, _)] = repair(directory.files, directory.state)
+    assert found.rows().column("value").to_pylist() == [value]
+
+
+def test_the_scrubber_throws_out_no_open_file() -> None:
+    wheel = Directory.with_three_blocks().opened()
+    before = wheel.status().open_handles
+    assert wheel.scrubber.turn(1 << 20).nbytes
+    assert wheel.status().open_handles == before
+    wheel.close()
