@@ -208,9 +208,8 @@ class Fetch:
             update = self._fetch()
         except Exception as error:
             self.error = error
-            with self._lock, contextlib.suppress(OSError):
-                if not self._abandoned:
-                    self._end(error)
+            with contextlib.suppress(OSError, NodeUnreachable):
+                self._end(error)
         else:
             self.update = update
         if not self._abandoned:
@@ -218,11 +217,14 @@ class Fetch:
 
     def _end(self, error: Exception) -> None:
         """What has come in stays for the next attempt, unless its room is needed, it is not, or
-        nobody knows whether it is on the disk."""
-        self._sink.close()
-        if isinstance(error, (OSError, LookupError, SyncFailed)):
-            for _ in self._sink.discard():
-                pass
+        nobody knows whether it is on the disk. Errors: ``NodeUnreachable`` once it is given up."""
+        with self._use() as sink:
+            sink.close()
+        left = isinstance(error, (OSError, LookupError, SyncFailed))
+        removing = self._sink.discard()
+        while left:  # one file at a time, so that ``abandon`` does not wait for all of them
+            with self._use():
+                left = next(removing, self) is not self
 
     def _fetch(self) -> Any:
         request = self._sink.begin(self._check_wanted)
@@ -230,6 +232,7 @@ class Fetch:
         try:
             with connecting(self._address) as self._connection:
                 greet(client, self._greeting)
+            self._check_wanted()  # ``abandon`` had no socket to shut until here
             self._waits_since = self._clock()
             with translated():
                 ticket = self._greeting.encode() + b"\n" + request.encode()

@@ -25,8 +25,11 @@ from ..wheel.state import decode_losses
 from .exchange import connect, greet, translated
 from .handshake import Greeting
 from .pull import CHUNKS, HEADER, chunk_row, chunk_rows
+from .sockets import Connection, connecting
 
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 40.0
+"""Of a call. Peers are asked one after the other by a thread that counts as hanging after minutes
+of silence, so it has to be done sooner even if each of them hangs."""
 
 Rows = Callable[[int, int], SlotRows]
 """(second, upto): see ``PeerWheel.slot_rows``."""
@@ -70,9 +73,10 @@ def _blocks(rows: Rows, second: int, upto: int) -> Iterator[pa.RecordBatch]:
 def fetch_slot(address: str, greeting: Greeting, second: int, upto: int) -> SlotRows:
     """Errors: ``SlotwheelError``: not reachable, what the peer says, or not what was asked for."""
     ticket = flight.Ticket(greeting.encode() + b"\n" + _REQUEST.pack(second, upto))
-    client = connect(address)
+    client, connection = connect(address), Connection()
     try:
-        greet(client, greeting)
+        with connecting(address) as connection:
+            greet(client, greeting)
         with translated():
             options = flight.FlightCallOptions(timeout=_TIMEOUT_S)
             table = client.do_get(ticket, options).read_all()
@@ -80,6 +84,7 @@ def fetch_slot(address: str, greeting: Greeting, second: int, upto: int) -> Slot
     finally:
         with contextlib.suppress(pa.ArrowException, OSError):
             client.close()
+        connection.close()
     expected = [(second, position) for position in range(HEADER, len(parts) - 1)]
     if not parts or [part[:2] for part in parts] != expected:
         raise InvalidBatch("not the rows of a slot", got=[part[:2] for part in parts][:5])

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from slotwheel.replication import pull
+from slotwheel.replication import exchange, pull
 from slotwheel.replication.handshake import SNAPSHOT, Greeting
 from slotwheel.replication.pull import CHUNKS, HEADER, Fetch, Snapshots
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, SyncFailed
@@ -272,6 +272,50 @@ def test_what_is_given_up_touches_nothing_more(rig: Callable[[Source], Rig]) -> 
     time.sleep(0.3)
     assert len(sink.calls) == count
     assert not made.ended.is_set()
+
+
+def test_what_is_given_up_while_it_greets_asks_for_nothing(
+    rig: Callable[[Source], Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greeted, abandoned = threading.Event(), threading.Event()
+
+    def greet(client: Any, greeting: Greeting) -> None:
+        exchange.greet(client, greeting)
+        greeted.set()
+        abandoned.wait(30)
+
+    monkeypatch.setattr(pull, "greet", greet)
+    source = Source(1)
+    made = rig(source)
+    fetch = made.fetch(Sink())
+    assert greeted.wait(30)
+    fetch.abandon()
+    abandoned.set()
+    fetch._thread.join(30)
+    assert source.asked == []
+    assert not made.ended.is_set()
+
+
+def test_what_is_given_up_does_not_wait_until_all_files_are_removed(
+    rig: Callable[[Source], Rig],
+) -> None:
+    made, sink = rig(Source(1)), Sink()
+    sink.refuse = OSError(errno.ENOSPC, "no room")
+    removed = threading.Semaphore(0)
+
+    def discard() -> Iterator[None]:
+        for _ in range(3000):
+            time.sleep(0.01)
+            removed.release()
+            yield
+
+    sink.discard = discard  # type: ignore[method-assign]
+    fetch = made.fetch(sink)
+    assert removed.acquire(timeout=30)
+    giving_up = threading.Thread(target=fetch.abandon, daemon=True)
+    giving_up.start()
+    giving_up.join(10)
+    assert not giving_up.is_alive()
 
 
 def test_a_newer_request_ends_the_older_one(rig: Callable[[Source], Rig]) -> None:

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from slotwheel.replication import wire
+from slotwheel.node import threads
+from slotwheel.replication import exchange, slots, sockets, wire
 from slotwheel.replication.exchange import PING, Exchange
-from slotwheel.replication.handshake import BULK, CONTROL, SNAPSHOT, Greeting
+from slotwheel.replication.group import PEERS_MAX
+from slotwheel.replication.handshake import BULK, CONTROL, SLOT, SNAPSHOT, Greeting
 from slotwheel.replication.lane import LINK_SILENT_S, WINDOW_BYTES, Lane
 from slotwheel.replication.messages import Ack, Append, Heartbeat, Meta, TakeOver, Vote
 from slotwheel.replication.outbox import SHIPMENT_BYTES, Outbox
@@ -24,6 +26,7 @@ from slotwheel.replication.sockets import Sending
 from slotwheel.replication.timing import Timing
 from slotwheel.wheel.entry import Entry
 from slotwheel.wheel.errors import InvalidConfiguration
+from slotwheel.wheel.heal import SlotRows
 from slotwheel.wheel.protocol import PEER_ACTION, PEER_COMMAND
 from support.fakewheel import eventually
 from support.mailboxes import Mailbox, entries_from, free_addresses, store_of
@@ -629,6 +632,28 @@ def test_a_ticket_that_is_for_no_snapshot_is_refused(make: Make, peers: dict[str
     client = flight.FlightClient(f"grpc://{peers['b']}")
     with pytest.raises(flight.FlightServerError, match=f"limit {SNAPSHOT}"):
         client.do_get(flight.Ticket(greeting(peers).encode()))
+
+
+def test_a_slot_is_fetched_over_a_connection_that_only_it_may_shut(
+    make: Make, peers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = make("b")
+    alone: list[bool] = []
+
+    def greet(client: Any, mine: Greeting) -> None:
+        exchange.greet(client, mine)
+        alone.append(sockets._connecting[peers["b"]].locked())
+
+    monkeypatch.setattr(slots, "greet", greet)
+    b.transport.incoming._slot = lambda request: slots.slot_stream(
+        lambda second, _: SlotRows(second, [], []), request
+    )
+    rows = slots.fetch_slot(peers["b"], greeting(peers, lane=SLOT), 5, 100)
+    assert (rows.second, alone) == (5, [True])
+
+
+def test_peers_that_all_hang_do_not_make_the_one_that_asks_them_seem_to() -> None:
+    assert slots._TIMEOUT_S * (PEERS_MAX - 1) < threads.SILENT_MAX_S
 
 
 def test_a_stop_with_a_blocked_link_takes_no_time(make: Make, peers: dict[str, str]) -> None:
