@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 from crc32c import crc32c
 
@@ -53,11 +54,12 @@ class SnapshotSource:
     def __init__(
         self, files: Files, stored: Stored, request: SnapshotRequest | None = None
     ) -> None:
-        """``stored``: checkpoint, slots and producers of one moment, as ``StateStore.load`` gives
-        them; the rest of it is not looked at."""
+        """``stored``: checkpoint, slots, producers and losses of one moment, as
+        ``StateStore.load`` gives them; the rest of it is not looked at."""
         self._files = files
         self._held = (request or SnapshotRequest()).held
-        self._header = SnapshotHeader(stored.checkpoint, stored.slots, stored.producers)
+        losses = tuple(replace(one, kept="") for one in stored.losses)
+        self._header = SnapshotHeader(stored.checkpoint, stored.slots, stored.producers, losses)
 
     @property
     def index(self) -> int:

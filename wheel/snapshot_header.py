@@ -1,9 +1,9 @@
 """What a snapshot begins with: everything of the sender's state that its receiver takes over.
 
-    +------+------------+---------------+-----+-----------+--------+-----+
-    | head | checkpoint | slot 1        | ... | producer 1| sent 1 | ... |
-    | 40   | JSON       | second + 36 B |     | 16        | 40     |     |
-    +------+------------+---------------+-----+-----------+--------+-----+
+    +------+------------+---------------+-----+-----------+--------+-----+--------+
+    | head | checkpoint | slot 1        | ... | producer 1| sent 1 | ... | losses |
+    | 40   | JSON       | second + 36 B |     | 16        | 40     |     | JSON   |
+    +------+------------+---------------+-----+-----------+--------+-----+--------+
 
 Theory: the same records as in the state store, in one piece that vouches for itself. The catalog in
 it says how long each slot file is that follows, and what its CRC must be: so what comes after needs
@@ -30,12 +30,15 @@ from .state import (
     SENT_BYTES,
     SLOT_BYTES,
     Checkpoint,
+    Loss,
     Sent,
     SlotInfo,
     decode_checkpoint,
+    decode_losses,
     decode_sent,
     decode_slot,
     encode_checkpoint,
+    encode_losses,
     encode_sent,
     encode_slot,
 )
@@ -47,8 +50,8 @@ WHERE = "snapshot"
 
 #  0          8         10         12     16       24      28          32           36         40
 #  +----------+---------+----------+------+--------+-------+-----------+------------+----------+
-#  | magic    | version | reserved | crc  | length | slots | producers | checkpoint | reserved |
-#  | SWSNAPSH | u16     | u16 = 0  | u32  | u64    | u32   | u32       | u32        | u32 = 0  |
+#  | magic    | version | reserved | crc  | length | slots | producers | checkpoint | losses   |
+#  | SWSNAPSH | u16     | u16 = 0  | u32  | u64    | u32   | u32       | u32        | u32      |
 #  +----------+---------+----------+------+--------+-------+-----------+------------+----------+
 _HEAD = struct.Struct(
     "<"
@@ -60,7 +63,7 @@ _HEAD = struct.Struct(
     "I"  # slots: how many slot files there are
     "I"  # producers: how many of them follow the slots
     "I"  # checkpoint: length of its JSON in bytes
-    "I"  # reserved, zero
+    "I"  # losses: length of their JSON in bytes; 0: none
 )
 _CHECKED = struct.Struct("<QIIII")
 _LEAD_BYTES = 16
@@ -89,6 +92,8 @@ class SnapshotHeader:
     checkpoint: Checkpoint
     slots: Mapping[int, SlotInfo]
     producers: Mapping[int, Sequence[Sent]]
+    losses: Sequence[Loss] = ()
+    """What repairs gave up on the sender, and so is missing in its slot files."""
 
     @property
     def nbytes(self) -> int:
@@ -97,14 +102,19 @@ class SnapshotHeader:
 
     def encode(self) -> bytes:
         checkpoint = encode_checkpoint(self.checkpoint)
+        losses = encode_losses(self.losses) if self.losses else b""
         parts = [checkpoint]
         for second, info in sorted(self.slots.items()):
             parts += (_SECOND.pack(second), encode_slot(info))
         for producer, sent in sorted(self.producers.items()):
             parts += (_PRODUCER.pack(producer, len(sent), 0), encode_sent(sent))
-        body = b"".join(parts)
+        body = b"".join((*parts, losses))
         checked = _CHECKED.pack(
-            _HEAD.size + len(body), len(self.slots), len(self.producers), len(checkpoint), 0
+            _HEAD.size + len(body),
+            len(self.slots),
+            len(self.producers),
+            len(checkpoint),
+            len(losses),
         )
         lead = struct.pack("<8sHHI", MAGIC, VERSION, 0, crc32c(body, crc32c(checked)))
         return lead + checked + body
@@ -114,7 +124,7 @@ class SnapshotHeader:
         """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
         if len(data) < _HEAD.size:
             raise damaged(len(data), f"a head of {_HEAD.size} bytes", f"{len(data)} bytes")
-        magic, version, reserved, crc, length, slots, producers, checkpoint, reserved_too = (
+        magic, version, reserved, crc, length, slots, producers, checkpoint, losses = (
             _HEAD.unpack_from(data)
         )
         if magic != MAGIC:
@@ -131,9 +141,9 @@ class SnapshotHeader:
         actual = crc32c(memoryview(data)[_LEAD_BYTES:])
         if actual != crc:
             raise damaged(12, f"snapshot CRC-32C {crc:08x}", f"{actual:08x}")
-        if reserved or reserved_too:
-            raise damaged(10, "reserved fields zero", f"{reserved}, {reserved_too}")
-        return _Body(data).header(slots, producers, checkpoint)
+        if reserved:
+            raise damaged(10, "reserved field zero", reserved)
+        return _Body(data).header(slots, producers, checkpoint, losses)
 
 
 class _Body:
@@ -143,11 +153,12 @@ class _Body:
         self._data = memoryview(data)
         self._at = _HEAD.size
 
-    def header(self, slots: int, producers: int, checkpoint: int) -> SnapshotHeader:
+    def header(self, slots: int, producers: int, checkpoint: int, losses: int) -> SnapshotHeader:
         found = SnapshotHeader(
             decode_checkpoint(bytes(self._take(checkpoint)), WHERE),
             dict(self._slot() for _ in range(self._at_most(slots, _SECOND.size + SLOT_BYTES))),
             dict(self._producer() for _ in range(self._at_most(producers, _PRODUCER.size))),
+            tuple(decode_losses(bytes(self._take(losses)) or b"[]", WHERE)),
         )
         if self._at != len(self._data):
             raise damaged(self._at, "the end", f"{len(self._data) - self._at} bytes more")

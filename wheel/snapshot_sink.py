@@ -187,6 +187,7 @@ class SnapshotSink:
             checkpoint=self._header.checkpoint,
             slots=self._header.slots,
             producers=self._header.producers,
+            losses=self._header.losses,
             incoming=True,
             replace=True,
         )

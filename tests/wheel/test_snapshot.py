@@ -22,7 +22,7 @@ from slotwheel.wheel.slotfile import path_of
 from slotwheel.wheel.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.snapshot_header import SnapshotHeader
 from slotwheel.wheel.snapshot_sink import SnapshotSink
-from slotwheel.wheel.state import Checkpoint, LmdbState, Sent, SlotInfo, Update
+from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, Sent, SlotInfo, Update
 from slotwheel.wheel.switch import complete_switch, install, set_aside
 from support.crashfs import CrashFiles
 from support.journals import flipped, store
@@ -125,8 +125,8 @@ SLOTS_AT = 40 + CHECKPOINT_BYTES
         (28, struct.pack("<I", 2**32 - 1)),
         (32, struct.pack("<I", 2**32 - 1)),  # the checkpoint's length
         (32, struct.pack("<I", 0)),
-        (36, b"\1"),  # reserved
-        (10, b"\1"),
+        (36, b"\1"),  # the length of losses
+        (10, b"\1"),  # reserved
         (40, b"["),  # no checkpoint
         (SLOTS_AT, struct.pack("<q", 1_900_000_000)),  # the same second twice
         (SLOTS_AT, struct.pack("<q", 1_900_000_001)),  # not ascending
@@ -221,17 +221,22 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
 
 def test_real_files_and_a_real_state(tmp_path: Path) -> None:
     sender = new_peer()
+    lost = Loss(SECOND, 3, 1, "damaged/there", at_most=True)
+    sender.state.commit(Update(losses=[lost]))
     peer = Replica(OsFiles(tmp_path), LmdbState(tmp_path))
     write_slots(peer.files, {SECOND + 5: [[((SECOND + 5) * 1000, 0)]]})
-    peer.state.commit(Update(store_id=peer.store, epoch=4, vote="me", voter=True))
+    own = Loss(SECOND + 5, 1, 0)
+    peer.state.commit(Update(store_id=peer.store, epoch=4, vote="me", voter=True, losses=[own]))
     peer.journal(first_index=1).close()
     source = source_of(sender)
     stored = install(peer.files, peer.state, received(peer, source.header(), source.chunks()))
     assert stored == peer.state.load() == complete_switch(peer.files, peer.state)
     assert (stored.epoch, stored.vote, stored.voter, stored.store_id) == (4, "me", True, peer.store)
     assert peer.slot_content() == sender.slot_content()
+    assert stored.losses == [replace(lost, kept="")]
     assert peer.faults() == []
-    assert peer.notes() == []
+    [note] = peer.notes()
+    assert "a repair that lost at most 3" in str(note)
     assert not (tmp_path / "incoming").exists()
     peer.state.close()
 
