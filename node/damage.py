@@ -84,7 +84,7 @@ class Damage:
                     f"{text}. The segment is set aside, its topic goes on in a new one",
                 )
         for path in self._told - {*slots, *topics}:
-            self._events.intake.event("damage-mended", file=path)
+            self._events.intake.event("damage-gone", file=path)
         self._told = {*slots, *topics}
 
 

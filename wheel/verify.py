@@ -31,6 +31,7 @@ from .state import STATE_DIRECTORY, SlotInfo, Stored
 from .switch import INCOMING, INCOMING_SLOTS, incoming_path
 
 _MAP_FROM_BYTES = 32 << 20
+_READ_BYTES = 4 << 20
 
 Load = Callable[[], Stored]
 
@@ -192,10 +193,12 @@ def _committed(files: Files, item: Checked, length: int) -> pa.Buffer:
             )
         elif size < length:
             item.fault(size, f"{length} bytes", f"{size} bytes")
-        if min(size, length) >= _MAP_FROM_BYTES:
-            return files.map(item.path, min(size, length))
         with unreadable_is_damage(item.path, 0):
-            return pa.py_buffer(handle.pread(length, 0))
+            if min(size, length) < _MAP_FROM_BYTES:
+                return pa.py_buffer(handle.pread(length, 0))
+            for at in range(0, length, _READ_BYTES):  # of a mapped sector it would end the process
+                handle.pread(_READ_BYTES, at)
+        return files.map(item.path, min(size, length))
     finally:
         handle.close()
 

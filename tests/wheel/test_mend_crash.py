@@ -241,7 +241,12 @@ def test_where_the_journal_knows_a_row_no_block_is_believed() -> None:
     assert found.rows().column("value").to_pylist() == [b"genuine"]
 
 
-def test_a_sector_that_cannot_be_read_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_sector_that_cannot_be_read_is_damage(
+    monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    if mapped:
+        monkeypatch.setattr("slotwheel.wheel.verify._MAP_FROM_BYTES", 1)
     value = bytes(range(256)) * 60
     directory = with_one_value(value)
     wheel, content = directory.opened(), directory.files.content(PATH)
