@@ -221,7 +221,9 @@ def test_a_node_that_is_killed_and_an_audit_that_is_begun_again(spark: Any, tmp_
             spark, again, every_s=0.2, goes_on=until(lambda: len(told.of("late after all")) == 10)
         )
     assert set(told.of("late after all")) == overdue
-    assert {flag["flag"] for flag in told.flags} == {"overdue", "late after all"}
+    found = {flag["flag"] for flag in told.flags}
+    # What was delivered in the instant before the kill may come again.
+    assert found - {"repeated"} == {"overdue", "late after all"}
     assert max(told.of("overdue").values()) == 1
     summary = again.summary()
     assert (summary["accepted"], summary["delivered"], summary["overdue"]) == (30, 30, 0)

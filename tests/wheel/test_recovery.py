@@ -74,6 +74,6 @@ def test_a_slot_that_is_cleaned_while_a_question_is_asked(
     assert storage.find(NOW + 60_000, 0) is None
     storage.catalog[second] = info
     monkeypatch.undo()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(Damaged, match="no such file"):
         storage.find(NOW + 60_000, 0)
     node.wheel.close()
