@@ -64,9 +64,10 @@ class _Request:
     ids: Sequence[MessageId]
     append: AppendCancels
     topics: dict[MessageId, str]
+    timeout_s: float
     decisions: dict[MessageId, Decision] = field(default_factory=dict)
-    queued: bool = False
-    """Some of its cancels are on their way."""
+    queued: Future[Receipt] | None = None
+    """The newest entry with cancels of it."""
 
     def left(self, what: _Next) -> list[MessageId]:
         return [one for one, decision in self.decisions.items() if decision is what]
@@ -189,7 +190,7 @@ class Canceller:
         """Decide about ``ids``, which are genuine, and cancel those that can be stopped. May wait
         twice: for the sink, and for the commit. ``topics``: those that are known already."""
         damaged = self._read_cancels(ids)
-        request = _Request(ids, append, dict(topics))
+        request = _Request(ids, append, dict(topics), timeout_s=timeout_s)
         for one in ids:
             if one.due // TICK_MS in damaged:
                 request.decisions[one] = CancelAnswer.UNKNOWN
@@ -206,6 +207,10 @@ class Canceller:
         """Share by share; slot files are read in between, where a topic turns out to matter."""
         while ids:
             for start in range(0, len(ids), _SHARE):
+                if (
+                    request.queued is not None
+                ):  # one share on its way at a time: appends come between
+                    wait({request.queued}, request.timeout_s)
                 self._decide_share(ids[start : start + _SHARE], request)
             unread = request.left(_Next.READ)
             request.topics.update(self._read_topics(unread, request.ids))
@@ -224,13 +229,13 @@ class Canceller:
             try:
                 carried = request.append(targets) if targets else None
             except Overloaded:
-                if not request.queued:
+                if request.queued is None:
                     raise
                 carried = None
             if carried is None:
                 decided.update(dict.fromkeys(targets, CancelAnswer.UNKNOWN))
             else:
-                request.queued = True
+                request.queued = carried.future
                 for row, target in enumerate(targets):
                     own = carried.receipt.base_offset + row
                     self._cancels.add(target.due, target.offset, own, carried.future)
