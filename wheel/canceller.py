@@ -207,10 +207,12 @@ class Canceller:
         """Share by share; slot files are read in between, where a topic turns out to matter."""
         while ids:
             for start in range(0, len(ids), _SHARE):
-                if (
-                    request.queued is not None
-                ):  # one share on its way at a time: appends come between
-                    wait({request.queued}, request.timeout_s)
+                # One share on its way at a time: appends come between. When one is not committed in
+                # time, the others would not be, either.
+                queued = {request.queued} if request.queued is not None else set()
+                if wait(queued, request.timeout_s).not_done:
+                    request.decisions.update(dict.fromkeys(ids[start:], CancelAnswer.UNKNOWN))
+                    return
                 self._decide_share(ids[start : start + _SHARE], request)
             unread = request.left(_Next.READ)
             request.topics.update(self._read_topics(unread, request.ids))

@@ -115,3 +115,15 @@ def test_a_damaged_slot_makes_its_own_ids_unknown(held: Any) -> None:
     sound = {"t": CancelAnswer.CANCELLED, "other": CancelAnswer.DELIVERED}
     expected = [sound[topic] if at % 2 else CancelAnswer.UNKNOWN for at, topic in enumerate(topics)]
     assert answers == expected[:8]
+
+
+def test_a_large_request_waits_once_for_a_commit_that_does_not_come(tmp_path: Path) -> None:
+    """As with a majority away: what was not asked for yet is not queued behind it."""
+    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
+    node.wheel.append(batch([(NOW + 60_000, "t", b"")] * 2_000), NOW)
+    node.sync()
+    ids = [node.wheel.mint.one(NOW + 60_000, offset) for offset in range(2_000)]
+    before = node.wheel._log.next_offset
+    assert node.wheel.cancel(ids, NOW, 0.01) == [CancelAnswer.UNKNOWN] * 2_000
+    assert node.wheel._log.next_offset - before < 2_000 / 4
+    node.close()
