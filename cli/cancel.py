@@ -50,13 +50,14 @@ def answers(client: Client, ids: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Each id with its answer, in order. What is not an id at all is unknown."""
     ids = iter(ids)
     while part := list(itertools.islice(ids, AT_ONCE)):
-        good = [one for one in part if _is_id(one)]
+        good = [one for one in part if is_id(one)]
         said = dict(zip(good, client.cancel(good) if good else [], strict=True))
         for one in part:
             yield one, said.get(one, UNKNOWN)
 
 
-def _is_id(text: str) -> bool:
+def is_id(text: str) -> bool:
+    """Whether a node can be asked about it; what is no id is unknown without asking."""
     try:
         MessageId.parse(text)
     except UnknownId:

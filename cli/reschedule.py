@@ -7,7 +7,11 @@ from datetime import datetime, timedelta
 import click
 
 from ..client import Client
+from .cancel import UNKNOWN, is_id
 from .shared import check_due, due_options, json_option, node_options, print_json
+
+CANCELLED = "cancelled"
+ALREADY_CANCELLED = "already cancelled"
 
 
 @click.command("reschedule", short_help="Give a message another due time.")
@@ -27,12 +31,16 @@ def command(
 ) -> None:
     """Cancel a message and send it again with another due time, in one step.
 
-    Prints the id, what became of it, and the new id if the message moved. The exit code is 1 if it
-    did not: it was delivered already, or is unknown.
+    If the message moved, prints the id, "cancelled", and the new id. If not, the id and why:
+    already cancelled, already delivered, or unknown; the exit code is 1 then.
     """
     check_due(delay, at)
-    with Client(address, timeout_s=timeout.total_seconds()) as client:
-        answer, moved = client.reschedule(message_id, due=at, delay=delay)
+    answer, moved = UNKNOWN, None
+    if is_id(message_id):
+        with Client(address, timeout_s=timeout.total_seconds()) as client:
+            answer, moved = client.reschedule(message_id, due=at, delay=delay)
+    if answer == CANCELLED and moved is None:
+        answer = ALREADY_CANCELLED  # a cancel came before: nothing was left to move
     if as_json:
         print_json({"id": message_id, "answer": answer, "new_id": moved})
     else:

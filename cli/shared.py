@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
+from ..client.addresses import check_addresses, split
 from ..wheel.config import KIB, MIB
+from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -135,6 +137,15 @@ def pair(value: str | tuple[str, str]) -> tuple[str, str]:
     return name, content
 
 
+def node_addresses(value: str) -> str:
+    """Option type: ``host:port``, or several with commas between."""
+    try:
+        check_addresses(split(value))
+    except InvalidConfiguration as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
 def note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     """Callback of every ``--json``: the error handler has to know, whatever fails later."""
     if value:
@@ -165,6 +176,7 @@ def node_options(function: F) -> F:
     node = click.option(
         "--node",
         "address",
+        type=node_addresses,
         metavar="HOST:PORT,…",
         default=DEFAULT_ADDRESS,
         show_default=True,

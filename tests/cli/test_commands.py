@@ -125,7 +125,10 @@ def test_reschedule_moves_a_message(node: NodeProcess) -> None:
     assert str(row["offset"]) == new.split(".")[2]
     done = run_cli("reschedule", message_id, "--delay", "1s", "--json", *at)
     assert done.returncode == 1
-    assert json.loads(done.stdout)["new_id"] is None
+    why_not = {"id": message_id, "answer": "already cancelled", "new_id": None}
+    assert json.loads(done.stdout) == why_not
+    done = run_cli("reschedule", message_id, "--delay", "1s", *at)
+    assert (done.returncode, done.stdout) == (1, f"{message_id}\talready cancelled\n")
 
 
 def test_status_for_people_and_for_programs(node: NodeProcess) -> None:
