@@ -240,14 +240,14 @@ def wheel_config(group: str, slots: int, limits: dict[str, int | timedelta]) -> 
         raise InvalidConfiguration(
             "appends would be refused before the tail is ever spilled",
             got=f"--tail-bytes-refuse {plain['tail_bytes_refuse']}",
-            limit=f"--tail-bytes {plain['tail_bytes_max']}",
+            limit=f"{plain['tail_bytes_max']} bytes by --tail-bytes",
             remedy="Raise --tail-bytes-refuse; twice --tail-bytes is a good value",
         )
     if plain["message_bytes_max"] >= plain["batch_bytes_max"]:
         raise InvalidConfiguration(
             "the largest message would not fit into any batch",
             got=f"--message-bytes {plain['message_bytes_max']}",
-            limit=f"--batch-bytes {plain['batch_bytes_max']}",
+            limit=f"{plain['batch_bytes_max']} bytes by --batch-bytes",
             remedy="Raise --batch-bytes",
         )
     return WheelConfig(group=group, slots=slots, **plain)

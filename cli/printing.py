@@ -20,8 +20,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from ..wheel.schema import times
-from .shared import time_text
+from ..wheel.schema import time_text, times
 
 Fields = dict[str, Any]
 

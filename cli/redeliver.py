@@ -23,9 +23,9 @@ from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client, Receipts
 from ..wheel.errors import InvalidMessage, SlotwheelError
-from ..wheel.schema import check_topic
+from ..wheel.schema import check_topic, time_text
 from .progress import progress_bar
-from .shared import F, epoch_ms, node_options, print_json, time_text
+from .shared import F, epoch_ms, node_options, print_json
 
 if TYPE_CHECKING:
     from ..replay.redeliver import Redelivery, Selection, Tally

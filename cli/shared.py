@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -215,12 +215,3 @@ def print_json(fields: dict[str, Any]) -> None:
 def lines_of_stdin() -> bool:
     """Whether stdin is a file or a pipe, and not a person."""
     return not sys.stdin.isatty()
-
-
-def time_text(ms: int) -> str:
-    """A time in ms since the epoch, for people."""
-    try:
-        found = datetime.fromtimestamp(ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
-    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")

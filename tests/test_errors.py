@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 import slotwheel
-from slotwheel.wheel.errors import Damaged, NotMaster, SlotwheelError
+from slotwheel.wheel.errors import (
+    Damaged,
+    InvalidConfiguration,
+    InvalidMessage,
+    NotMaster,
+    SlotwheelError,
+    UnsupportedVersion,
+    from_wire,
+)
 
 MORE: dict[type[Exception], dict[str, Any]] = {
     Damaged: {"position": 7, "expected": b"\xff", "found": 3, "remedy": "Look"},
@@ -50,3 +58,20 @@ def test_an_error_survives_the_way_out_of_a_worker(kind: type[Exception]) -> Non
 def test_what_cannot_be_pickled_goes_as_text() -> None:
     error = Damaged("file", 7, expected="a name", found=memoryview(b"\xff"))
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (InvalidMessage("too large", got="11 bytes", limit="10 bytes"), "limit 10 bytes"),
+        (InvalidMessage("beyond", limit="7200 s ahead"), "limit 7200 s ahead"),
+        (InvalidConfiguration("too many", got=8, limit=7), "limit 7"),
+        (InvalidMessage("bad name", limit="1 to 249 letters"), "expected 1 to 249 letters"),
+        (InvalidConfiguration("no address", limit="host:port"), "expected host:port"),
+        (UnsupportedVersion("unknown version", got=2, limit=1), "expected 1"),
+        (NotMaster("a standby", master="10.0.0.1:7200"), "master 10.0.0.1:7200"),
+    ],
+)
+def test_a_limit_is_called_one_only_where_it_is_one(error: SlotwheelError, text: str) -> None:
+    assert f"; {text}" in str(error)
+    assert str(from_wire(error.to_wire())) == str(error)

@@ -2,8 +2,8 @@
 
 Theory: a caller needs to know three things about an error - whose mistake it was, whether trying
 again can help, and what to do next. So there is one base class, few leaves, and each carries the
-offending value, the limit, and a remedy. The same classes cross the wire by their ``code``, so a
-client catches what the node raised.
+offending value, the limit or what was expected instead, and a remedy. The same classes cross the
+wire by their ``code``, so a client catches what the node raised.
 
 An operating-system error is never dressed up as one of these: ``OSError`` passes through as it is.
 """
@@ -11,6 +11,7 @@ An operating-system error is never dressed up as one of these: ``OSError`` passe
 from __future__ import annotations
 
 import errno
+import re
 from typing import Any, ClassVar
 
 
@@ -23,6 +24,9 @@ class SlotwheelError(Exception):
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
+    limit_is: ClassVar[str] = ""
+    """How ``limit`` is called in the text. By default a number with its unit, or a time, is a
+    *limit*, and anything else is what was *expected*."""
 
     def __init__(
         self,
@@ -54,7 +58,8 @@ class SlotwheelError(Exception):
         if self.got is not None:
             parts.append(f"got {self.got}")
         if self.limit is not None:
-            parts.append(f"limit {self.limit}")
+            word = "limit" if _MEASURE.fullmatch(str(self.limit)) else "expected"
+            parts.append(f"{self.limit_is or word} {self.limit}")
         text = "; ".join(parts)
         if self.row is not None:
             text = f"row {self.row}: {text}"
@@ -72,6 +77,8 @@ class SlotwheelError(Exception):
         }
 
 
+_MEASURE = re.compile(r"-?\d[\d.]*( (bytes|ms|s|rows)( .*)?)?|\d{4}-\d\d-\d\dT\S*")
+"""``5``, ``10240 bytes``, ``7200 s ahead``, a time; not ``1 to 5`` or ``17 or newer``."""
 _PLAIN = (str, bytes, int, float, list, type(None))
 
 
@@ -105,6 +112,7 @@ class UnsupportedVersion(SlotwheelError):
     """A file or a peer speaks a version this program does not know."""
 
     code = "unsupported-version"
+    limit_is = "expected"
 
 
 class UnknownId(SlotwheelError):
@@ -142,6 +150,7 @@ class NotMaster(NotRunning):
 
     code = "not-master"
     retryable = True
+    limit_is = "master"
 
     def __init__(
         self, message: str = "this peer is not the master", *, master: str = "", **more: Any

@@ -33,6 +33,7 @@ from .schema import (
     reserved_header,
     reserved_headers,
     sizes,
+    time_text,
     times,
 )
 
@@ -193,8 +194,8 @@ def bad_rows(
 def due_beyond_horizon(due_ms: int, latest_ms: int) -> InvalidMessage:
     return InvalidMessage(
         "due beyond the horizon",
-        got=f"{due_ms} ms ({(due_ms - latest_ms) / 1000:.3f} s too far ahead)",
-        limit=f"{latest_ms} ms",
+        got=f"{time_text(due_ms)} ({due_ms} ms, {(due_ms - latest_ms) / 1000:.3f} s too far ahead)",
+        limit=time_text(latest_ms),
         remedy="Send it later, or run the node with more --slots",
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -309,7 +310,8 @@ def _check_due(due: Int64s, config: WheelConfig, now_ms: int) -> None:
         row = int(np.argmax(due > latest))
         raise InvalidMessage(
             "due beyond the horizon",
-            got=f"{int(due[row])} ms ({(int(due[row]) - now_ms) / 1000:.3f} s ahead)",
+            got=f"{time_text(int(due[row]))} ({int(due[row])} ms,"
+            f" {(int(due[row]) - now_ms) / 1000:.3f} s ahead)",
             limit=f"{config.slots} s ahead",
             remedy="Send it later, or run the node with more --slots",
             row=row,
@@ -350,3 +352,12 @@ def _check_sizes(batch: pa.RecordBatch, config: WheelConfig) -> None:
             remedy="Store the payload elsewhere and send a reference",
             row=row,
         )
+
+
+def time_text(ms: int) -> str:
+    """A time in ms since the epoch, for people."""
+    try:
+        found = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")

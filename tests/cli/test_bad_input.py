@@ -131,7 +131,7 @@ def check(case: Case, *arguments: str) -> None:
 def test_for_people_it_is_one_line(node: NodeProcess) -> None:
     done = run_cli("send", "no/topic", "x", *SOON, "--node", node.address)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: illegal topic name; got 'no/topic'; limit 1 to 249 of")
+    assert done.stderr.startswith("error: illegal topic name; got 'no/topic'; expected 1 to 249 of")
     assert done.stderr.count("\n") == 1
 
 
@@ -244,7 +244,7 @@ def test_a_directory_of_a_newer_version(tmp_path: Path) -> None:
         meta = env.open_db(b"meta")
         with env.begin(write=True, db=meta) as txn:
             assert txn.put(b"version", b"99")
-    start_fails(Case((), "", "does not know", "99", "limit 1", "newer"), "--data", data)
+    start_fails(Case((), "", "does not know", "99", "expected 1", "newer"), "--data", data)
 
 
 def test_a_damaged_directory(tmp_path: Path) -> None:
@@ -322,6 +322,18 @@ def test_the_client_raises_a_typed_error(node: NodeProcess, name: str) -> None:
         with pytest.raises(kind, match=text) as raised:
             call(client)
         assert raised.value.remedy, "an error says what to do"
+
+
+def test_a_due_time_beyond_the_horizon_is_told_as_a_time(node: NodeProcess) -> None:
+    """By the node, which answers first, and then by the client, which knows the horizon by then."""
+    with Client(node.address, timeout_s=10) as client:
+        for _ in range(2):
+            due = int((time.time() + 3600) * 1000)
+            with pytest.raises(InvalidMessage) as raised:
+                client.send("t", b"", due=due).result()
+            utc = datetime.fromtimestamp(due / 1000, UTC).isoformat(timespec="milliseconds")
+            assert f"got {utc.replace('+00:00', 'Z')} ({due} ms" in str(raised.value)
+        assert f"; limit {datetime.now(UTC):%Y}-" in str(raised.value)
 
 
 def test_an_id_of_another_group_is_unknown(node: NodeProcess) -> None:

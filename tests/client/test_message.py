@@ -111,7 +111,7 @@ def test_all_bad() -> None:
 
 def test_a_reserved_header_is_named() -> None:
     for error in (sort_messages([RESERVED], NOW, LIMITS).errors[0], raised_by(RESERVED)):
-        assert "reserved header name; got slotwheel-id; limit" in str(error)
+        assert "reserved header name; got slotwheel-id; expected" in str(error)
         assert "Leave it out" in str(error)
 
 

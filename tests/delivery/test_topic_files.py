@@ -232,7 +232,7 @@ def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
     for kept in (len(data), HEADER_BYTES):
         index.write_bytes(data[:kept])
         sink = sink_at(tmp_path)
-        with pytest.raises(UnsupportedVersion, match=r"got 2; limit 1"):
+        with pytest.raises(UnsupportedVersion, match=r"got 2; expected 1"):
             sink.recover_all()
         sink.close()
 

@@ -103,12 +103,12 @@ BAD: list[tuple[list[Header], str]] = [
     ([TOPIC, DUE, ("slotwheel-partition", b"2147483648")], "no such partition"),
     ([TOPIC, DUE, ("slotwheel-partition", b"one")], "unreadable header slotwheel-partition"),
     ([TOPIC, DUE, ("\ud800", b"")], "a header key that is not UTF-8"),
-    ([TOPIC, DUE, ("slotwheel-id", b"x")], "reserved header name; got slotwheel-id; limit"),
+    ([TOPIC, DUE, ("slotwheel-id", b"x")], "reserved header name; got slotwheel-id; expected"),
     (
         [("slotwheel-id", b"x"), TOPIC, DUE, ("slotwheel-dead-reason", None)],
-        "reserved header names; got slotwheel-id, slotwheel-dead-reason; limit",
+        "reserved header names; got slotwheel-id, slotwheel-dead-reason; expected",
     ),
-    ([TOPIC, DUE, ("slotwheel-due", b"5")], "reserved header name; got slotwheel-due; limit"),
+    ([TOPIC, DUE, ("slotwheel-due", b"5")], "reserved header name; got slotwheel-due; expected"),
 ]
 
 

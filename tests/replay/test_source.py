@@ -155,7 +155,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path, directories: list[str]) -> No
     ):
         with pytest.raises(InvalidConfiguration, match=text):
             Reader(parse({"path": path})).partitions()
-    with pytest.raises(InvalidConfiguration, match=r"no directory has the name.*four; limit one"):
+    with pytest.raises(InvalidConfiguration, match=r"no directory has the name.*four; expect"):
         Reader(parse({"path": directories[0], "peer": "four"})).partitions()
     assert "SPARK_HIDE_TRACEBACK" in os.environ
     del os.environ["SPARK_HIDE_TRACEBACK"]
@@ -265,7 +265,7 @@ def test_facts(spark: Any, directories: list[str]) -> None:
         ({"path": "a", "slots": "yes"}, "true or false"),
         ({"path": "a", "view": "all"}, "rows or problems or delivered or receipts or facts"),
         ({"path": "a", "view": "scan"}, "rows or problems"),
-        ({"path": "a", "columns": "due,size"}, "'size'; limit the columns are offset"),
+        ({"path": "a", "columns": "due,size"}, "'size'; expected the columns are offset"),
         ({"path": "a", "from": "noon"}, "milliseconds, or 2026"),
         ({"path": "a", "from": "20", "to": "20"}, "later than from=20"),
         ({"path": "a", "colums": "due"}, "the options are path"),

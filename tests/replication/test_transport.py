@@ -630,7 +630,7 @@ def test_a_newer_exchange_of_a_peer_ends_the_older_one(make: Make, peers: dict[s
 def test_a_ticket_that_is_for_no_snapshot_is_refused(make: Make, peers: dict[str, str]) -> None:
     make("b")
     client = flight.FlightClient(f"grpc://{peers['b']}")
-    with pytest.raises(flight.FlightServerError, match=f"limit {SNAPSHOT}"):
+    with pytest.raises(flight.FlightServerError, match=f"expected {SNAPSHOT}"):
         client.do_get(flight.Ticket(greeting(peers).encode()))
 
 

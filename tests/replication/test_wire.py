@@ -218,7 +218,7 @@ def test_a_header_with_the_right_crc_and_wrong_content_breaks_nothing(
 def test_another_version_is_refused_by_name() -> None:
     header = bytearray(wire.encode(SAMPLES[0]))
     header[4] = 2
-    with pytest.raises(UnsupportedVersion, match="got 2; limit 1"):
+    with pytest.raises(UnsupportedVersion, match="got 2; expected 1"):
         wire.decode(resealed(header))
 
 

@@ -153,7 +153,7 @@ def test_a_schema_of_another_version_is_refused_by_name(files: OsFiles, tmp_path
         writer.write_batch(rows.replace_schema_metadata(newer.metadata))
     data = sink.getvalue().to_pybytes()
     (tmp_path / path_of(5)).write_bytes(data)
-    with pytest.raises(UnsupportedVersion, match="got 2; limit 1"):
+    with pytest.raises(UnsupportedVersion, match="got 2; expected 1"):
         slots.read(5, SlotInfo(len(data), 1, 0, 1, crc32c(data)))
 
 

@@ -126,7 +126,7 @@ def test_a_slice_is_checked_as_what_it_is() -> None:
 
 
 def test_no_rows_and_too_many() -> None:
-    refused(good(0), InvalidBatch, "empty", "limit 1 row")
+    refused(good(0), InvalidBatch, "empty", "expected 1 row")
     refused(good(11), InvalidBatch, "too many rows", "got 11", "limit 10")
     assert check_input(good(10), CONFIG, NOW).num_rows == 10
 
@@ -194,7 +194,7 @@ def test_an_illegal_topic(topic: str) -> None:
     with pytest.raises(InvalidMessage, match="topic"):
         check_topic(topic)
     column = pa.array(["fine", topic, "fine"])
-    error = refused(replaced("topic", column), InvalidMessage, "topic", "limit 1 to 249")
+    error = refused(replaced("topic", column), InvalidMessage, "topic", "expected 1 to 249")
     assert error.row == 1
 
 

@@ -47,7 +47,7 @@ def test_a_schema_of_another_version_is_refused_by_name(slots: SlotFiles, tmp_pa
     other = ROW.with_metadata({b"slotwheel.schema": b"2"})
     data = other.serialize().to_pybytes()
     (tmp_path / path_of(SECOND)).write_bytes(data)
-    with pytest.raises(UnsupportedVersion, match="schema version; got 2; limit 1"):
+    with pytest.raises(UnsupportedVersion, match="schema version; got 2; expected 1"):
         slots.read(SECOND, SlotInfo(len(data), 0, 0, -1, crc32c(data)))
     slots.close()
 

@@ -99,7 +99,7 @@ def test_every_length_but_its_own_is_seen() -> None:
 def test_another_version_is_refused_by_name() -> None:
     data = bytearray(GOLDEN.read_bytes())
     struct.pack_into("<H", data, 8, 2)
-    with pytest.raises(UnsupportedVersion, match="version of the snapshot; got 2; limit 1"):
+    with pytest.raises(UnsupportedVersion, match="version of the snapshot; got 2; expected 1"):
         SnapshotHeader.decode(bytes(data))
 
 
@@ -258,7 +258,7 @@ def regrouped(header: SnapshotHeader) -> SnapshotHeader:
 def test_another_group_is_refused_by_name() -> None:
     sink = SnapshotSink(old_peer().files, GROUP)
     sink.begin()
-    with pytest.raises(InvalidConfiguration, match=f"got another; limit {GROUP}"):
+    with pytest.raises(InvalidConfiguration, match=f"got another; expected {GROUP}"):
         sink.header(with_header(regrouped))
     with pytest.raises(InvalidConfiguration, match="group"):
         sink.header(SnapshotHeader(Checkpoint(index=9), {}, {}).encode())
