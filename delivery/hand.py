@@ -9,6 +9,7 @@ Rules
 - The loop never dies. An unexpected exception is an alarm with its text, a short wait, and the next
   turn; the chunk in flight is given back unanswered. Only a failed sync ends it, through
   ``on_fatal``: after that nothing on disk can be believed.
+- At a damaged slot file it stands still, with one alarm, and tries again until somebody mends it.
 - A sink that is down pauses everything and is asked again with growing pauses. A topic that is held
   back is worked on the side (``held.py``).
 - Asked again before each handing-over: ``allowed``, which a deposed master is not.
@@ -26,7 +27,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..wheel.due import Chunk
-from ..wheel.errors import ClockBehind, SyncFailed
+from ..wheel.errors import ClockBehind, Damaged, SyncFailed
 from ..wheel.schema import times
 from .deadletters import DeadLetters
 from .dueport import DuePort
@@ -42,6 +43,7 @@ WAIT_MAX_S = 0.1
 _NOT_YET_S = 0.001
 _NOT_ALLOWED_S = 0.01
 _ERROR_WAIT_MAX_S = 2.0
+_DAMAGED_WAIT_S = 1.0
 
 
 class Hand:
@@ -86,6 +88,8 @@ class Hand:
         self._errors = Backoff(0.01, _ERROR_WAIT_MAX_S)
         self._pause_until_s = 0.0
         self._clock_alarm = False
+        self._damage_alarm = ""
+        """What the last alarm of damage said; empty once rows can be read again."""
         self._turned_s = time.monotonic()
         self.busy = False
         """A chunk of the main mark is being delivered."""
@@ -106,7 +110,7 @@ class Hand:
                 except SyncFailed:
                     raise
                 except Exception as error:
-                    log.exception("delivery failed and goes on")
+                    log.exception("delivery failed and is tried again")
                     self._events.alarm("delivery-error", f"{type(error).__name__}: {error}")
                     stop.wait(self._errors.failed())
             self._held.close()
@@ -131,7 +135,8 @@ class Hand:
         except SyncFailed:
             raise
         except Exception as error:
-            log.exception("a held-back topic failed; delivery goes on")
+            if not isinstance(error, Damaged):  # its text is all there is to it
+                log.exception("a held-back topic failed; delivery goes on")
             self._events.alarm("held-topic-error", f"{type(error).__name__}: {error}")
             return False
 
@@ -146,7 +151,13 @@ class Hand:
                 self._events.alarm("clock-behind", str(error))
             self._pause(WAIT_MAX_S)
             return False
-        self._clock_alarm = False
+        except Damaged as error:
+            if self._damage_alarm != error.message:
+                self._damage_alarm = error.message
+                self._events.alarm("delivery-error", f"delivery stands still: {error}")
+            self._pause(_DAMAGED_WAIT_S)
+            return False
+        self._clock_alarm, self._damage_alarm = False, ""
         if chunk is None:
             return False
         if chunk.rows.num_rows == 0:

@@ -124,7 +124,12 @@ class HeldTopics:
                 state.probe = self._pool.submit(self.sink.probe, topic)
             return False
         now_ms = self.clock()
-        chunk = self.wheel.next_topic_chunk(topic, now_ms)
+        try:
+            chunk = self.wheel.next_topic_chunk(topic, now_ms)
+        except Exception:  # a damaged slot file, say: not tried again at once
+            state.usable = False
+            state.next_try_s = self.monotonic() + state.backoff.failed()
+            raise
         if chunk is None:
             # Released, which the next turn sees; or it has to wait for a cancel to be committed.
             return topic not in self.wheel.held_topics()

@@ -13,6 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Set
 
+from ..wheel.config import TICK_MS
+from ..wheel.slotfile import path_of
 from ..wheel.wheel import Wheel
 from .events import NodeEvents
 from .metrics import Metrics
@@ -25,19 +27,21 @@ PASS_EVERY_S = 10.0
 
 class Damage:
     """``topics``: what is known of embedded topics, by path. ``remedy``: what becomes of a damaged
-    slot file, or what somebody has to do about it."""
+    slot file, or what somebody has to do about it. ``clock``: wall clock in ms."""
 
     def __init__(
         self,
         wheel: Wheel,
         topics: Callable[[], dict[str, str]],
         remedy: str,
+        clock: Callable[[], int],
         events: NodeEvents,
         metrics: Metrics,
     ) -> None:
         self._wheel = wheel
         self._topics = topics
         self._remedy = remedy
+        self._clock = clock
         self._events = events
         self._metrics = metrics
         self._told: set[str] = set()
@@ -46,8 +50,8 @@ class Damage:
         """Called each turn with the paths of all that was told: peers mend slot files."""
 
     def slot_files(self) -> list[str]:
-        """What is wrong with each damaged slot file, and what to do."""
-        return [f"{text}. {self._remedy}" for text in self._wheel.damaged().values()]
+        """What is wrong with each damaged slot file, what comes of it, and what to do."""
+        return list(self._slot_files().values())
 
     def all(self) -> list[str]:
         """The same, and the damaged segments of topics."""
@@ -73,10 +77,10 @@ class Damage:
             self._next_pass_s = time.monotonic() + PASS_EVERY_S
 
     def _tell(self) -> None:
-        slots, topics = self._wheel.damaged(), self._topics()
+        slots, topics = self._slot_files(), self._topics()
         for path, text in slots.items():
             if path not in self._told:
-                self._events.alarm("slot-file-damaged", f"{text}. {self._remedy}")
+                self._events.alarm("slot-file-damaged", text)
         for path, text in topics.items():
             if path not in self._told:
                 self._events.alarm(
@@ -87,6 +91,24 @@ class Damage:
             self._events.intake.event("damage-gone", file=path)
         self._told = {*slots, *topics}
 
+    def _slot_files(self) -> dict[str, str]:
+        """By path."""
+        return {
+            path_of(second): f"{text}. {self._effect(second)}{self._remedy}"
+            for second, text in self._wheel.damaged().items()
+        }
+
+    def _effect(self, second: int) -> str:
+        """What comes of a damaged slot file of that second, now or later."""
+        if self._wheel.master is None:
+            return ""  # another peer delivers
+        if second * TICK_MS > self._clock():
+            return "When it is due, delivery stops there. "
+        status = self._wheel.status()
+        if status.held_topics and second < status.mark_c // TICK_MS:
+            return "What topics that are held back have in it waits for that. "
+        return "It is due, and delivery stands still until it is mended. "
+
 
 def remedy_of(data: str, *, has_peers: bool) -> str:
     """What is said of a damaged slot file."""
@@ -95,7 +117,4 @@ def remedy_of(data: str, *, has_peers: bool) -> str:
             "Its messages are fetched from a peer that has them; should none have them, stop the"
             f" node and see what 'slotwheel repair {data}' says"
         )
-    return (
-        "When it is due, delivery stops there. Stop the node, see what 'slotwheel repair"
-        f" {data}' says, and repair it with --yes"
-    )
+    return f"Stop the node, see what 'slotwheel repair {data}' says, and repair it with --yes"

@@ -131,6 +131,7 @@ class Node:
                 self.wheel,
                 self._out.damaged_topics,
                 remedy_of(str(self.config.data), has_peers=bool(self.config.peers)),
+                self._clock,
                 self.events,
                 self.metrics,
             )

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ..delivery.sink import Sink
-from ..wheel.errors import SyncFailed
+from ..wheel.errors import Damaged, SyncFailed
 from ..wheel.master import Master
 from ..wheel.wheel import Wheel
 from . import memory
@@ -31,6 +31,8 @@ SYNC_WAIT_S = 0.1
 SPILL_EVERY_S = 0.05
 CLEAN_EVERY_S = 0.25
 PREPARE_EVERY_S = 0.05
+DAMAGED_EVERY_S = 1.0
+"""How often a damaged slot file is opened again: all of it is read each time."""
 SINK_CHECK_EVERY_S = 1.0
 RELEASE_AFTER_S = 2.0
 TELL_EVERY_S = 60.0
@@ -51,7 +53,10 @@ def sync(wheel: Wheel, metrics: Metrics) -> float:
 
 def prepare(master: Master, clock: Clock) -> float:
     """Open one slot ahead of its time, if one comes."""
-    return 0.0 if master.prepare(clock()) else PREPARE_EVERY_S
+    try:
+        return 0.0 if master.prepare(clock()) else PREPARE_EVERY_S
+    except Damaged:  # the wheel remembers it, and ``damage`` reports it
+        return DAMAGED_EVERY_S
 
 
 class SlotFileWork:

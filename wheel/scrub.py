@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from .errors import Damaged
-from .slotfile import path_of
+from .slotfile import damaged, path_of
 from .state import SlotInfo
 from .storage import Storage
 
@@ -92,11 +92,10 @@ class Scrubber:
         self._crc = crc32c(data, self._crc)
         self._at += len(data)
         if len(data) < want:
-            expected = f"{info.length} bytes"
-            self._damaged(Damaged(path, self._at, expected=expected, found="the end"))
+            self._damaged(damaged(path, self._at, f"{info.length} bytes", "the end"))
         elif self._at == info.length and self._crc != info.crc:
             expected, found = f"CRC-32C {info.crc:08x}", f"{self._crc:08x}"
-            self._damaged(Damaged(path, 0, expected=expected, found=found))
+            self._damaged(damaged(path, 0, expected, found))
         elif self._at == info.length:
             self._storage.note_sound(second, info)
         return len(data)

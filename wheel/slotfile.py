@@ -34,7 +34,10 @@ from .state import SlotInfo
 SLOT_DIRECTORY = "slots"
 SUFFIX = ".arrows"
 SCHEMA_MESSAGE = bytes(ROW.serialize())
-_REMEDY = "Restore the file from a backup, or see what 'slotwheel repair' says"
+_REMEDY = (
+    "With peers it is made anew from their rows. Alone, restore the file from a backup, or stop the"
+    " node and see what 'slotwheel repair' says"
+)
 _MAP_FROM_BYTES = 32 << 20
 """Larger files are mapped instead of read: they cost address space, not memory."""
 
@@ -130,10 +133,10 @@ class SlotFiles:
             with self.handles.use(path) as handle, unreadable_is_damage(path, start):
                 data = pa.py_buffer(handle.pread(info.length - start, start))
         if data.size != info.length - start:
-            raise Damaged(path, start + data.size, expected=f"{info.length} bytes", found="the end")
+            raise damaged(path, start + data.size, f"{info.length} bytes", "the end")
         crc = crc32c(memoryview(data), known.crc if known is not None else 0)
         if crc != info.crc:
-            raise Damaged(path, start, expected=f"CRC-32C {info.crc:08x}", found=f"{crc:08x}")
+            raise damaged(path, start, f"CRC-32C {info.crc:08x}", f"{crc:08x}")
         return decode_blocks(data, path, with_schema=start == 0)
 
     def pread(self, second: int, count: int, at: int) -> bytes:
@@ -176,13 +179,7 @@ class SlotFiles:
         try:
             size = handle.size()
             if size < info.length:
-                raise Damaged(
-                    path,
-                    size,
-                    expected=f"{info.length} bytes",
-                    found=f"{size} bytes",
-                    remedy=_REMEDY,
-                )
+                raise damaged(path, size, f"{info.length} bytes", f"{size} bytes")
             if size > info.length:
                 handle.truncate(info.length)
             return size - info.length
@@ -201,14 +198,17 @@ def unreadable_is_damage(path: str, at: int) -> Iterator[None]:
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        found = "cannot be read from the disk"
-        raise Damaged(path, at, expected="its bytes", found=found, remedy=_REMEDY) from error
+        raise damaged(path, at, "its bytes", "cannot be read from the disk") from error
 
 
 def missing(second: int, info: SlotInfo) -> Damaged:
     """A slot file is not there."""
-    expected = f"{info.length} bytes"
-    return Damaged(path_of(second), 0, expected=expected, found="no such file", remedy=_REMEDY)
+    return damaged(path_of(second), 0, f"{info.length} bytes", "no such file")
+
+
+def damaged(path: str, position: int, expected: str, found: str) -> Damaged:
+    """A slot file is not what was written."""
+    return Damaged(path, position, expected=expected, found=found, remedy=_REMEDY)
 
 
 def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.RecordBatch]:
@@ -227,7 +227,7 @@ def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.R
                 return batches
             batches.append(pa.ipc.read_record_batch(message, ROW))
     except (pa.ArrowException, ValueError, EOFError) as error:
-        raise Damaged(path, 0, expected="an Arrow IPC stream", found=str(error)[:200]) from None
+        raise damaged(path, 0, "an Arrow IPC stream", str(error)[:200]) from None
 
 
 def check_schema(schema: pa.Schema, path: str) -> None:

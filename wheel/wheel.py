@@ -50,7 +50,6 @@ from .recovery import Recovered, configuration, recover
 from .rows import from_numpy
 from .schema import PAYLOAD, TIME, Int64s, check_input, times
 from .scrub import Scrubber
-from .slotfile import path_of
 from .smallbatch import by_arrow, encode
 from .spill import Ahead, in_turn
 from .state import Checkpoint, Sent, StateStore, Update
@@ -659,11 +658,11 @@ class Wheel:
         archive = self._storage.archive
         return archive.missed, archive.missed_why
 
-    def damaged(self) -> dict[str, str]:
-        """What was found in slot files that are not what was written, by path."""
+    def damaged(self) -> dict[int, str]:
+        """What was found in slot files that are not what was written, by second."""
         with self._lock:
             found = sorted(self._storage.damaged.items())
-        return {path_of(second): error.message for second, error in found}
+        return {second: error.message for second, error in found}
 
     # -- seen from outside -----------------------------------------------------------------------
 

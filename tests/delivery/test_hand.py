@@ -16,7 +16,7 @@ from slotwheel.delivery import hand
 from slotwheel.delivery.sink import Answer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due import Chunk
-from slotwheel.wheel.errors import SyncFailed
+from slotwheel.wheel.errors import Damaged, SyncFailed
 from slotwheel.wheel.mark import Mark
 from slotwheel.wheel.schema import ROW
 from support.handrig import Rig, Script
@@ -197,6 +197,28 @@ def test_a_held_topic_is_tried_less_and_less_often(rig: Rig) -> None:
     assert time.monotonic() - began >= 1.5
     rig.scripted.script = refuse()
     rig.wait(lambda: rig.scripted.values("bad") == [b"1"])
+
+
+def test_a_held_topic_whose_slot_is_damaged_is_tried_less_and_less_often(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_topic: str, _now_ms: int) -> object:
+        raise Damaged("slots/1.arrows", 0, expected="a", found="b")
+
+    rig.scripted.script = refuse("bad")
+    rig.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.wheel, "next_topic_chunk", fail)
+        rig.send([("bad", b"1")])
+        rig.wait(lambda: rig.events.count("held-topic-error") == 1)
+        time.sleep(1)
+        # At most after 50, 100, 200, 400 and 800 ms; the machine may make it fewer.
+        assert rig.events.count("held-topic-error") <= 5
+        rig.send([("good", b"2")])
+        rig.wait(lambda: rig.scripted.values("good") == [b"2"])
+    rig.scripted.script = refuse()
+    rig.wait(lambda: rig.scripted.values("bad") == [b"1"])
+    assert not caplog.records, "the alarm has all there is to tell"
 
 
 def test_more_topics_than_can_be_held_back(tmp_path: Path) -> None:

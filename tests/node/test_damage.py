@@ -61,6 +61,7 @@ def test_a_flipped_bit_is_told_long_before_its_slot_is_due(tmp_path: Path, runni
         _, body = wait_until(lambda: (page := node.get("/readyz"))[0] == 503 and page)
         [reason] = json.loads(body)["reasons"]
         assert f"slots/{path.name} is damaged at byte" in reason
+        assert "When it is due, delivery stops there. Stop the node, " in reason
         assert f"slotwheel repair {node.data}" in reason
         assert node.get("/healthz")[0] == 200, "a restart would not help"
         assert status(node)["damaged_files"] == [reason]
@@ -86,6 +87,14 @@ def test_a_slot_that_is_due_waits_for_its_repair_and_then_all_of_it_leaves(tmp_p
         send(node, "behind", 5, 5)
         wait_until(lambda: "delivery-error" in node.log_text())
         time.sleep(1.5)  # what is behind it is due by now
+        [alarm] = [line for line in node.log_text().splitlines() if "delivery-error" in line]
+        assert "delivery stands still: slots/" in alarm
+        assert "see what 'slotwheel repair' says" in alarm
+        assert node.log_text().count("alarm ") == 2, "the other one is slot-file-damaged"
+        assert "Traceback" not in node.log_text()
+        [reason] = status(node)["damaged_files"]
+        assert "It is due, and delivery stands still until it is mended. Stop the node" in reason
+        assert json.loads(node.get("/readyz")[1])["reasons"] == [reason]
         assert node.delivered("damaged") == node.delivered("behind") == []
         assert run_cli("repair", data, "--yes").returncode == 1, "a node is running on it"
         node.signal()

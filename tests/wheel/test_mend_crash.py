@@ -151,7 +151,7 @@ def test_a_slot_made_anew_is_the_old_one_or_the_new_one(mode: Mode) -> None:
         storage = wheel._storage
         with pytest.raises(Damaged):
             values_of(wheel)
-        assert list(wheel.damaged()) == [PATH]
+        assert list(wheel.damaged()) == [SECOND]
         directory.files.steps.stop_at = directory.files.steps.count + point
         try:
             storage.replace(SECOND, whole, Update())
@@ -260,7 +260,7 @@ def test_a_sector_that_cannot_be_read_is_damage(
 
     monkeypatch.setattr(CrashHandle, "pread", failing)
     wheel.scrubber.turn(1 << 20)
-    assert list(wheel.damaged()) == [PATH]
+    assert list(wheel.damaged()) == [SECOND]
     with pytest.raises(Damaged, match="cannot be read"):
         values_of(wheel)
     wheel.close()

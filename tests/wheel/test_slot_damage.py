@@ -286,14 +286,14 @@ def test_a_slot_file_that_somebody_else_deleted_is_damage_and_stops_no_spill() -
     assert info is not None
     with pytest.raises(Damaged, match="no such file"):
         storage.read_blocks(SECOND, info)
-    assert list(world.wheel.damaged()) == [PATH]
+    assert list(world.wheel.damaged()) == [SECOND]
     world.append("c", [("x", 5300), ("x", 9500)])
     world.commit()
     world.spill(everything=True)
     assert not storage.tail.pieces
     storage.note_sound(SECOND, storage.catalog[SECOND])
     assert world.wheel.scrubber.turn(1 << 20).passed
-    assert list(world.wheel.damaged()) == [PATH]
+    assert list(world.wheel.damaged()) == [SECOND]
 
 
 def test_the_scrubber_finds_what_any_reader_would_a_little_at_a_time() -> None:
@@ -309,8 +309,8 @@ def test_the_scrubber_finds_what_any_reader_would_a_little_at_a_time() -> None:
         while not scrubber.turn(700).passed:
             turns += 1
         assert turns > len(content) // 700
-        [(path, text)] = world.wheel.damaged().items()
-        assert path == PATH
+        [(second, text)] = world.wheel.damaged().items()
+        assert second == SECOND
         assert PATH in text
     world.files.replace(PATH, content)  # somebody restored it
     scrubber.turn(1 << 20)
