@@ -141,7 +141,7 @@ def _while_held(report: Report, path: Path, count: int) -> None:
             continue
         wheel.answer(chunk, np.asarray(pc.not_equal(chunk.rows.column("topic"), _HELD)))
     ids = [
-        wheel.mint.one(int(receipt.due[row]), receipt.base_offset + row)
+        str(wheel.mint.one(int(receipt.due[row]), receipt.base_offset + row))
         for receipt in receipts
         for row in range(1, 1000, 2)
     ]

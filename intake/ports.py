@@ -68,7 +68,9 @@ class WheelPort(Protocol):
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
     ) -> Future[Any]: ...
-    def cancel(self, ids: Sequence[MessageId], now_ms: int, timeout_s: float = 10.0) -> Any: ...
+    def cancel(
+        self, ids: Sequence[MessageId | str], now_ms: int, timeout_s: float = 10.0
+    ) -> Any: ...
     def reschedule(
         self,
         message_id: MessageId,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from .cancels import CancelRows
 from .entry import Entry, Kind
 from .errors import Damaged
 from .log import Queued
@@ -56,11 +57,6 @@ def _rows(queued: Queued, where: str) -> None:
     piece = piece_of(entry.base_offset, rows, entry.index, created)
     queued.piece = piece
     if piece.cancels:
-        named = rows.column("cancels").to_pylist()
-        queued.cancels = [
-            (int(piece.due[row]), target, entry.base_offset + row)
-            for row, target in enumerate(named)
-            if target is not None
-        ]
+        queued.cancels = CancelRows.of(rows, entry.base_offset)
     if entry.producer:
         queued.sent = Sent(entry.sequence, entry.base_offset, created, entry.index, entry.count)

@@ -18,15 +18,14 @@ Source: DESIGN section 4 (Cancel and reschedule).
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from enum import Enum
-from types import MappingProxyType
+from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from .cancels import Cancels
@@ -37,40 +36,73 @@ from .ids import IdMint, MessageId
 from .log import Carried
 from .receipt import CancelAnswer, Receipt
 from .rows import from_numpy, no_headers
-from .schema import INPUT, PAYLOAD, TIME
+from .schema import INPUT, PAYLOAD, TIME, Int64s
 from .storage import Storage
 
-QueueRows = Callable[[pa.RecordBatch, Sequence[tuple[int, int]]], Carried]
-AppendCancels = Callable[[Sequence[MessageId]], Carried | None]
+QueueRows = Callable[[pa.RecordBatch], Carried]
+AppendCancels = Callable[[Int64s, Int64s], Carried | None]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
+Topics = npt.NDArray[np.object_]
 
 
-class _Next(Enum):
-    APPEND = "append"
-    WAIT = "wait"
-    READ = "read"
+class _State(IntEnum):
+    """What is decided about a row."""
+
+    APPEND = 0
+    """It can be stopped: a cancel row is to be appended."""
+    DELIVERED = 1
+    WAIT = 2
+    """For the sink's answer."""
+    UNKNOWN = 3
+    READ = 4
+    """Its topic, which the decision depends on."""
+    PENDING = 5
+    """Its cancel is on its way to the journal."""
+    CANCELLED = 6
 
 
-Decision = CancelAnswer | Future[Receipt] | _Next
+_OF_LEFT = np.zeros(len(Left), np.int8)
+_OF_LEFT[Left.NO] = _State.APPEND
+_OF_LEFT[Left.YES] = _State.DELIVERED
+_OF_LEFT[Left.IN_FLIGHT] = _State.WAIT
+_OF_LEFT[Left.UNKNOWN] = _State.UNKNOWN
+_OF_LEFT[Left.BY_TOPIC] = _State.READ
 
-_SHARE = 256
-"""Ids that are decided, and cancelled by one entry, while the lock is held once."""
+_ANSWERS: dict[int, CancelAnswer] = {
+    _State.DELIVERED: CancelAnswer.DELIVERED,
+    _State.CANCELLED: CancelAnswer.CANCELLED,
+}
+
+_SHARE = 1024
+"""Rows that are decided about, and cancelled by one entry, while the lock is held once."""
 
 
 @dataclass(slots=True)
 class _Request:
-    """Ids that were asked for together. ``topics``: of their rows, as far as they were needed."""
+    """Rows that were asked for together, in offset order; arrays of shape (rows,).
 
-    ids: Sequence[MessageId]
+    ``topics``: as far as they were needed, else None.
+    """
+
+    due: Int64s
+    offset: Int64s
+    topics: Topics
     append: AppendCancels
-    topics: dict[MessageId, str]
     timeout_s: float
-    decisions: dict[MessageId, Decision] = field(default_factory=dict)
+    state: npt.NDArray[np.int8]
+    pending: dict[Future[Receipt], list[int]] = field(default_factory=dict)
+    """The entries with cancels of these rows, and the rows' positions."""
     queued: Future[Receipt] | None = None
-    """The newest entry with cancels of it."""
+    """The newest such entry of this request."""
 
-    def left(self, what: _Next) -> list[MessageId]:
-        return [one for one, decision in self.decisions.items() if decision is what]
+    def rows(self, state: _State) -> Int64s:
+        """Positions of the rows in that state."""
+        return np.flatnonzero(self.state == state)
+
+    def seconds(self, at: Int64s) -> list[int]:
+        """Those in which the rows at these positions are due."""
+        found: list[int] = np.unique(self.due[at] // TICK_MS).tolist()
+        return found
 
 
 class Canceller:
@@ -100,17 +132,20 @@ class Canceller:
         self._lost_rows = lost_rows
 
     def cancel(
-        self, ids: Sequence[MessageId], append: QueueRows, timeout_s: float
+        self, ids: Sequence[MessageId | str], append: QueueRows, timeout_s: float
     ) -> list[CancelAnswer]:
-        """One answer for each id, in order."""
+        """One answer for each id, in order. Errors: ``UnknownId`` when one has not the form."""
+        due, offset, genuine = self._mint.read([str(one) for one in ids])
+        at = np.flatnonzero(genuine)
+        offset, first, place = np.unique(offset[at], return_index=True, return_inverse=True)
 
-        def append_cancels(targets: Sequence[MessageId]) -> Carried:
-            return append(_cancel_rows(targets), [(one.due, one.offset) for one in targets])
+        def append_cancels(due: Int64s, offset: Int64s) -> Carried:
+            return append(_cancel_rows(due, offset))
 
-        answers = self._settle(
-            self._mint.genuine_of(list(dict.fromkeys(ids))), append_cancels, timeout_s
-        )
-        return [answers.get(one, CancelAnswer.UNKNOWN) for one in ids]
+        topics = np.full(len(offset), None, object)
+        found = np.full(len(ids), _State.UNKNOWN, np.int8)
+        found[at] = self._settle(due[at[first]], offset, topics, append_cancels, timeout_s)[place]
+        return [_ANSWERS.get(state, CancelAnswer.UNKNOWN) for state in found.tolist()]
 
     def reschedule(
         self,
@@ -128,186 +163,168 @@ class Canceller:
         except Damaged:
             return CancelAnswer.UNKNOWN, None
         fresh = None if row is None else check(_with_due(row, due_ms))
-        topics = {} if row is None else {target: str(row.column("topic")[0].as_py())}
         queued: list[Carried] = []
 
-        def append_cancels(targets: Sequence[MessageId]) -> Carried | None:
+        def append_cancels(due: Int64s, offset: Int64s) -> Carried | None:
             if fresh is None:
                 return None
-            rows = pa.concat_batches([_cancel_rows(targets), _as_payload(fresh)])
-            queued.append(append(rows, [(target.due, target.offset)]))
+            rows = pa.concat_batches([_cancel_rows(due, offset), _as_payload(fresh)])
+            queued.append(append(rows))
             return queued[0]
 
-        answer = self._settle([target], append_cancels, timeout_s, topics)[target]
+        due, offset = np.array([target.due], np.int64), np.array([target.offset], np.int64)
+        topics = np.array([None if row is None else row.column("topic")[0].as_py()], object)
+        (state,) = self._settle(due, offset, topics, append_cancels, timeout_s).tolist()
+        answer = _ANSWERS.get(state, CancelAnswer.UNKNOWN)
         if not queued or answer is not CancelAnswer.CANCELLED:
             return answer, None
         return answer, self._mint.one(due_ms, queued[0].receipt.base_offset + 1)
 
-    def _read_cancels(self, ids: Sequence[MessageId]) -> set[int]:
-        """Let the register know what the slot files of these ids say of cancels. Returns the
-        seconds of files that are damaged: of their rows nothing can be said."""
+    def _settle(
+        self,
+        due: Int64s,
+        offset: Int64s,
+        topics: Topics,
+        append: AppendCancels,
+        timeout_s: float,
+    ) -> npt.NDArray[np.int8]:
+        """Decide about rows, and cancel those that can be stopped: a final ``_State`` each. May
+        wait twice: for the sink, and for the commit.
+
+        Errors: those of an entry that was not written.
+        """
+        state = np.full(len(due), _State.READ, np.int8)
+        request = _Request(due, offset, topics, append, timeout_s, state)
+        self._read_cancels(request)
+        self._decide_all(request.rows(_State.READ), request)
+        in_flight = request.rows(_State.WAIT)
+        if len(in_flight):
+            with self._lock:
+                self._wait_for_the_sink(in_flight, request)
+                self._decide_share(in_flight[:_SHARE], request)  # before they fly again
+            rest = np.concatenate([request.rows(_State.READ), in_flight[_SHARE:]])
+            self._decide_all(rest, request)
+        self._await_commits(request)
+        return state
+
+    def _read_cancels(self, request: _Request) -> None:
+        """Add to the register what the slot files of these rows say of cancels. Of the rows of a
+        damaged file nothing is known."""
         with self._lock:
             unread = [
                 second
-                for second in {one.due // TICK_MS for one in ids}
+                for second in request.seconds(request.rows(_State.READ))
                 if (info := self._storage.catalog.get(second)) is not None
                 and info.cancels > 0
                 and not self._cancels.file_read(second)
             ]
-        damaged: set[int] = set()
         for second in unread:
             try:
                 targets = self._storage.cancelled_in_file(second)
             except Damaged:
-                damaged.add(second)
+                request.state[request.due // TICK_MS == second] = _State.UNKNOWN
                 continue
             with self._lock:
                 self._cancels.add_from_file(second, targets)
-        return damaged
 
-    def _read_topics(
-        self, needed: Sequence[MessageId], ids: Sequence[MessageId]
-    ) -> dict[MessageId, str]:
-        """The topics of all ``ids`` in the slots of those ``needed``, so that none is read twice;
-        empty for a row that is nowhere any more. None at all for those of a damaged file."""
-        of_second: dict[int, list[MessageId]] = {one.due // TICK_MS: [] for one in needed}
-        for one in ids if needed else ():
-            of_second.get(one.due // TICK_MS, []).append(one)
-        found: dict[MessageId, str] = {}
-        for second, wanted in of_second.items():
-            with contextlib.suppress(Damaged):
-                topics = self._storage.topics_of(second, [one.offset for one in wanted])
-                found.update((one, topics.get(one.offset, "")) for one in wanted)
-        return found
+    def _read_topics(self, unread: Int64s, request: _Request) -> None:
+        """The topics of all rows in the slots of ``unread``, so that none is read twice. Of the
+        unread rows of a damaged file nothing is known."""
+        for second in request.seconds(unread):
+            mine = request.due // TICK_MS == second
+            try:
+                request.topics[mine] = self._storage.topics_of(second, request.offset[mine])
+            except Damaged:
+                request.state[unread[mine[unread]]] = _State.UNKNOWN
 
-    def _settle(
-        self,
-        ids: Sequence[MessageId],
-        append: AppendCancels,
-        timeout_s: float,
-        topics: Mapping[MessageId, str] = MappingProxyType({}),
-    ) -> dict[MessageId, CancelAnswer]:
-        """Decide about ``ids``, which are genuine, and cancel those that can be stopped. May wait
-        twice: for the sink, and for the commit. ``topics``: those that are known already."""
-        damaged = self._read_cancels(ids)
-        request = _Request(ids, append, dict(topics), timeout_s=timeout_s)
-        for one in ids:
-            if one.due // TICK_MS in damaged:
-                request.decisions[one] = CancelAnswer.UNKNOWN
-        self._decide_all([one for one in ids if one not in request.decisions], request)
-        in_flight = request.left(_Next.WAIT)
-        if in_flight:
-            with self._lock:
-                self._wait_for_the_sink(in_flight, request.topics, timeout_s)
-                self._decide_share(in_flight[:_SHARE], request)  # before they fly again
-            self._decide_all(request.left(_Next.READ) + in_flight[_SHARE:], request)
-        return self._resolve(request.decisions, timeout_s)
-
-    def _decide_all(self, ids: Sequence[MessageId], request: _Request) -> None:
+    def _decide_all(self, at: Int64s, request: _Request) -> None:
         """Share by share; slot files are read in between, where a topic turns out to matter."""
-        while ids:
-            for start in range(0, len(ids), _SHARE):
+        while len(at):
+            for start in range(0, len(at), _SHARE):
                 # One share on its way at a time: appends come between. When one is not committed in
                 # time, the others would not be, either.
                 queued = {request.queued} if request.queued is not None else set()
                 if wait(queued, request.timeout_s).not_done:
-                    request.decisions.update(dict.fromkeys(ids[start:], CancelAnswer.UNKNOWN))
+                    request.state[at[start:]] = _State.UNKNOWN
                     return
-                self._decide_share(ids[start : start + _SHARE], request)
-            unread = request.left(_Next.READ)
-            request.topics.update(self._read_topics(unread, request.ids))
-            ids = [one for one in unread if one in request.topics]
-            damaged = set(unread).difference(ids)
-            request.decisions.update(dict.fromkeys(damaged, CancelAnswer.UNKNOWN))
+                self._decide_share(at[start : start + _SHARE], request)
+            unread = request.rows(_State.READ)
+            self._read_topics(unread, request)
+            at = request.rows(_State.READ)
 
-    def _decide_share(self, ids: Sequence[MessageId], request: _Request) -> None:
+    def _decide_share(self, at: Int64s, request: _Request) -> None:
         """Decide, and in the same instant queue the cancels: from then on their rows are held back.
 
         Errors: ``Overloaded`` when nothing of the request was queued before.
         """
         with self._lock:
-            decided = {one: self._decide(one, request.topics.get(one)) for one in ids}
-            targets = [one for one, what in decided.items() if what is _Next.APPEND]
+            self._decide(at, request)
+            mine = at[request.state[at] == _State.APPEND]
+            if not len(mine):
+                return
             try:
-                carried = request.append(targets) if targets else None
+                carried = request.append(request.due[mine], request.offset[mine])
             except Overloaded:
                 if request.queued is None:
                     raise
                 carried = None
             if carried is None:
-                decided.update(dict.fromkeys(targets, CancelAnswer.UNKNOWN))
-            else:
-                request.queued = carried.future
-                for row, target in enumerate(targets):
-                    own = carried.receipt.base_offset + row
-                    self._cancels.add(target.due, target.offset, own, carried.future)
-                decided.update(dict.fromkeys(targets, carried.future))
-            request.decisions.update(decided)
+                request.state[mine] = _State.UNKNOWN
+                return
+            request.state[mine] = _State.PENDING
+            request.queued = carried.future
+            request.pending[carried.future] = mine.tolist()
 
-    def _wait_for_the_sink(
-        self, ids: Sequence[MessageId], topics: Mapping[MessageId, str], timeout_s: float
-    ) -> None:
+    def _decide(self, at: Int64s, request: _Request) -> None:
+        """Under the lock: the state of the rows at these positions."""
+        due, offset = request.due[at], request.offset[at]
+        state = _OF_LEFT[self._due.has_left(due, offset, request.topics[at])]
+        left = state == _State.DELIVERED
+        # Or it was cancelled, which is forgotten by now, or was lost in a repair.
+        state[left & (due <= self._cancels.floor_ms)] = _State.UNKNOWN
+        for second in request.seconds(at[left]):
+            if self._lost_rows(second):
+                state[left & (due // TICK_MS == second)] = _State.UNKNOWN
+        state[(offset < self._epoch_offset) & (due <= self._reach_ms)] = _State.UNKNOWN
+        known, pending = self._cancels.find(due, offset)
+        state[known] = _State.CANCELLED
+        for row, future in pending.items():
+            state[row] = _State.PENDING
+            request.pending.setdefault(future, []).append(int(at[row]))
+        request.state[at] = state
+
+    def _wait_for_the_sink(self, at: Int64s, request: _Request) -> None:
         """Under the lock, which the wait lets go of: until none of these rows is in flight."""
-        due = np.array([one.due for one in ids], np.int64)
-        offset = np.array([one.offset for one in ids], np.int64)
-        known = set(topics.values())
+        due, offset = request.due[at], request.offset[at]
+        known = set(request.topics.tolist())
         self._due.answered.wait_for(
-            lambda: not self._due.any_in_flight(due, offset, known), timeout_s
+            lambda: not self._due.any_in_flight(due, offset, known), request.timeout_s
         )
 
-    def _decide(self, one: MessageId, topic: str | None) -> Decision:
-        """Under the lock."""
-        known, pending = self._cancels.get(one.due, one.offset)
-        if known:
-            return CancelAnswer.CANCELLED if pending is None else pending
-        if one.offset < self._epoch_offset and one.due <= self._reach_ms:
-            return CancelAnswer.UNKNOWN
-        left = self._due.has_left(one.due, one.offset, topic)
-        if left is Left.YES and one.due > self._cancels.floor_ms:
-            lost = self._lost_rows(one.due // TICK_MS)
-            return CancelAnswer.UNKNOWN if lost else CancelAnswer.DELIVERED
-        return _DECIDED[left]
-
     @staticmethod
-    def _resolve(
-        decisions: Mapping[MessageId, Decision], timeout_s: float
-    ) -> dict[MessageId, CancelAnswer]:
-        """The answers, once the cancels are committed; *unknown* for those that are not in time.
+    def _await_commits(request: _Request) -> None:
+        """Until the cancels are committed; of those that are not in time nothing is known, nor of
+        rows that are in flight once more.
 
-        Errors: those of the entry that a cancel was in: it was not written.
+        Errors: those of an entry that was not written.
         """
-        wait({d for d in decisions.values() if isinstance(d, Future)}, timeout_s)
-        answers: dict[MessageId, CancelAnswer] = {}
-        for one, decision in decisions.items():
-            if isinstance(decision, CancelAnswer):
-                answers[one] = decision
-                continue
-            answers[one] = CancelAnswer.UNKNOWN  # in flight once more, or not committed in time
-            if isinstance(decision, Future) and decision.done():
-                decision.result()
-                answers[one] = CancelAnswer.CANCELLED
-        return answers
+        wait(request.pending, request.timeout_s)
+        for future, rows in request.pending.items():
+            request.state[rows] = _State.UNKNOWN
+            if future.done():
+                future.result()
+                request.state[rows] = _State.CANCELLED
 
 
-_DECIDED: dict[Left, Decision] = {
-    Left.YES: CancelAnswer.UNKNOWN,  # or it was cancelled, which is forgotten by now
-    Left.NO: _Next.APPEND,
-    Left.IN_FLIGHT: _Next.WAIT,
-    Left.UNKNOWN: CancelAnswer.UNKNOWN,
-    Left.BY_TOPIC: _Next.READ,
-}
-
-
-def _cancel_rows(targets: Sequence[MessageId]) -> pa.RecordBatch:
+def _cancel_rows(due: Int64s, target: Int64s) -> pa.RecordBatch:
     """Cancel rows (PAYLOAD schema): due with their targets, so in the targets' slots."""
-    count = len(targets)
-    due = from_numpy(np.array([t.due for t in targets], np.int64), TIME)
-    names = pa.array([t.offset for t in targets], pa.int64())
+    count = len(target)
+    times = from_numpy(due, TIME)
     return pa.RecordBatch.from_arrays(
         [
-            due,
-            due,
-            names,
+            times,
+            times,
+            from_numpy(target, pa.int64()),
             pa.array([""] * count, pa.utf8()),
             pa.nulls(count, pa.int32()),
             pa.nulls(count, pa.binary()),

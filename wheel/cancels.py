@@ -11,20 +11,44 @@ known any more. A second that still has unspilled or uncommitted cancels is neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from .config import TICK_MS
 from .receipt import Receipt
-from .schema import Int64s
+from .schema import Int64s, times
+
+Mask = npt.NDArray[np.bool_]
 
 _NONE = np.empty(0, np.int64)
 _NEAR_SECONDS = 120
 """Seconds this close ahead of the hand keep their cancels: a reader may have the slot open."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRows:
+    """The cancel rows of an entry, shape (rows,) each: the due times (ms) and offsets of the rows
+    they name, and their own offsets."""
+
+    due: Int64s
+    target: Int64s
+    own: Int64s
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, base_offset: int) -> CancelRows:
+        """Those among the rows of an entry (PAYLOAD schema)."""
+        named = rows.column("cancels")
+        at = np.flatnonzero(np.asarray(named.is_valid()))
+        target = np.asarray(named.drop_null())
+        return cls(times(rows, "due")[at], target, base_offset + at)
 
 
 @dataclass(slots=True)
@@ -54,19 +78,14 @@ class Cancels:
     def __len__(self) -> int:
         return self._count
 
-    def add(
-        self, due: int, target: int, cancel_offset: int, pending: Future[Receipt] | None
-    ) -> None:
-        """A cancel row with its own offset ``cancel_offset`` names ``target``."""
-        second = self._seconds.setdefault(due // TICK_MS, _Second())
-        self._count -= len(second)
-        second.newest = max(second.newest, cancel_offset)
-        if pending is not None:
-            second.pending[target] = pending
-        else:
-            second.committed.add(target)
-            second.sorted = None
-        self._count += len(second)
+    def add(self, rows: CancelRows, pending: Future[Receipt]) -> None:
+        """These are on their way to the journal."""
+        for at_second, at in _by_second(rows.due):
+            second = self._seconds.setdefault(at_second, _Second())
+            self._count -= len(second)
+            second.newest = max(second.newest, int(rows.own[at].max()))
+            second.pending.update(dict.fromkeys(rows.target[at].tolist(), pending))
+            self._count += len(second)
 
     def add_from_file(self, at_second: int, targets: Iterable[int]) -> None:
         """What a slot's file says; needed at most once a second (``file_read``)."""
@@ -81,28 +100,40 @@ class Cancels:
         second = self._seconds.get(at_second)
         return second is not None and second.file_read
 
-    def committed(self, due: int, target: int, cancel_offset: int) -> None:
-        """A cancel row is committed: one that was registered here, or another master's."""
-        second = self._seconds.get(due // TICK_MS)
-        if second is not None and second.pending.pop(target, None) is not None:
-            self._count -= 1
-        self.add(due, target, cancel_offset, None)
+    def committed(self, rows: CancelRows) -> None:
+        """These are committed: some that were added here, or another master's."""
+        self.revert(rows)
+        for at_second, at in _by_second(rows.due):
+            second = self._seconds.setdefault(at_second, _Second())
+            self._count -= len(second)
+            second.newest = max(second.newest, int(rows.own[at].max()))
+            second.committed.update(rows.target[at].tolist())
+            second.sorted = None
+            self._count += len(second)
 
-    def revert(self, due: int, target: int) -> None:
-        """The entry with that cancel was never written."""
-        second = self._seconds.get(due // TICK_MS)
-        if second is not None and second.pending.pop(target, None) is not None:
-            self._count -= 1
+    def revert(self, rows: CancelRows) -> None:
+        """They are pending no longer; where that is all, their entry was never written."""
+        for at_second, at in _by_second(rows.due):
+            second = self._seconds.get(at_second)
+            if second is None or not second.pending:
+                continue
+            for target in rows.target[at].tolist():
+                if second.pending.pop(target, None) is not None:
+                    self._count -= 1
 
-    def get(self, due: int, target: int) -> tuple[bool, Future[Receipt] | None]:
-        """Whether a cancel of that row is known, and its future while it is not committed."""
-        second = self._seconds.get(due // TICK_MS)
-        if second is None:
-            return False, None
-        if target in second.committed:
-            return True, None
-        pending = second.pending.get(target)
-        return pending is not None, pending
+    def find(self, due: Int64s, offset: Int64s) -> tuple[Mask, dict[int, Future[Receipt]]]:
+        """Of which rows a committed cancel is known, shape (rows,); and the futures of those whose
+        cancel is not committed yet, by position."""
+        known = np.zeros(len(due), np.bool_)
+        pending: dict[int, Future[Receipt]] = {}
+        for at_second, at in _by_second(due):
+            second = self._seconds.get(at_second)
+            if second is None:
+                continue
+            known[at] = among(second.committed, offset[at])
+            for position in at[among(second.pending, offset[at])].tolist():
+                pending[position] = second.pending[int(offset[position])]
+        return known, pending
 
     def pending(self, at_second: int) -> Iterable[int]:
         """Targets whose cancel is not committed yet."""
@@ -144,10 +175,26 @@ class Cancels:
             del self._seconds[at]
 
 
-def members(sorted_values: Int64s, values: Int64s) -> npt.NDArray[np.bool_]:
+def _by_second(due: Int64s) -> Iterator[tuple[int, Int64s]]:
+    """The seconds of these due times (ms), each with the positions of its rows."""
+    seconds = due // TICK_MS
+    order = np.argsort(seconds, kind="stable")
+    for at in np.split(order, np.flatnonzero(np.diff(seconds[order])) + 1):
+        if len(at):
+            yield int(seconds[at[0]]), at
+
+
+def among(found: Collection[int], values: Int64s) -> Mask:
+    """Which of ``values``, not many, are in a set, which may be large; shape of ``values``."""
+    if not found:
+        return np.zeros(len(values), np.bool_)
+    return np.fromiter((one in found for one in values.tolist()), np.bool_, len(values))
+
+
+def members(sorted_values: Int64s, values: Int64s) -> Mask:
     """Which of ``values`` are in ``sorted_values``; shape of ``values``."""
     if not len(sorted_values):
         return np.zeros(len(values), np.bool_)
     at = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
-    found: npt.NDArray[np.bool_] = sorted_values[at] == values
+    found: Mask = sorted_values[at] == values
     return found

@@ -17,14 +17,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .cancels import Cancels, members
+from .cancels import Cancels, among, members
 from .config import TICK_MS, WheelConfig
 from .errors import ClockBehind
 from .mark import Mark, Marks, TopicMark
@@ -44,14 +44,19 @@ _UNKNOWN_MAX = 1 << 18
 """Offsets without an answer that are remembered one by one."""
 
 
-class Left(Enum):
+class Left(IntEnum):
     """What is known of a row: the ground on which a cancel is decided."""
 
-    YES = "the sink has answered for it"
-    NO = "it has never been handed to the sink"
-    IN_FLIGHT = "it is with the sink, whose answer is awaited"
-    UNKNOWN = "it was handed to the sink, which could not say what became of it"
-    BY_TOPIC = "that depends on the row's topic: ask again with it"
+    NO = 0
+    """It has never been handed to the sink."""
+    YES = 1
+    """The sink has answered for it."""
+    IN_FLIGHT = 2
+    """It is with the sink, whose answer is awaited."""
+    UNKNOWN = 3
+    """It was handed to the sink, which could not say what became of it."""
+    BY_TOPIC = 4
+    """That depends on the row's topic: ask again with it."""
 
 
 class _Then(Enum):
@@ -185,43 +190,46 @@ class Due:
         if self.unseen is None or earliest_due < self.unseen:
             self.unseen = earliest_due
 
-    def has_left(self, due: int, offset: int, topic: str | None) -> Left:
-        """Whether a row has left. ``topic``: its topic, needed only where the answer without it is
-        ``BY_TOPIC``; an empty one for a row that is nowhere any more."""
+    def has_left(
+        self, due: Int64s, offset: Int64s, topics: npt.NDArray[np.object_]
+    ) -> npt.NDArray[np.int8]:
+        """Whether rows have left: a value of ``Left`` each, shape (rows,) like all arguments.
+        ``topics``: None where it is not known, which matters only where the answer is ``BY_TOPIC``;
+        empty for a row that is nowhere any more."""
+        unknown = among(self._unknown, offset) | (offset <= self._unknown_upto)
+        left = np.where(unknown, Left.UNKNOWN, Left.NO).astype(np.int8)
+        passed = self._main.mark.covered(due, offset)
+        by_all = passed & self._covered_by_all(due, offset)
+        left[by_all] = Left.YES
+        held = np.flatnonzero(passed & ~by_all)
+        for topic in set(topics[held].tolist()):
+            at = held[np.equal(topics[held], topic)]
+            line = self._held.get(topic) if topic else None
+            if line is None:
+                left[at] = Left.BY_TOPIC if topic is None else Left.YES
+                continue
+            left[at[line.mark.covered(due[at], offset[at])]] = Left.YES
+            left[at[_in_flight(line, due[at], offset[at])]] = Left.IN_FLIGHT
+        left[_in_flight(self._main, due, offset)] = Left.IN_FLIGHT
         for line in (self._main, *self._held.values()):
-            if offset in line.ahead:
-                return Left.YES
-        if _in_flight(self._main, due, offset):
-            return Left.IN_FLIGHT
-        if not self._main.mark.covers(due, offset):
-            return self._not_answered(offset)
-        lines = [line for line in self._held.values() if not line.mark.covers(due, offset)]
-        if not lines:
-            return Left.YES
-        if topic is None:
-            return Left.BY_TOPIC
-        for line in lines:
-            if line.topic == topic:
-                return (
-                    Left.IN_FLIGHT if _in_flight(line, due, offset) else self._not_answered(offset)
-                )
-        return Left.YES
+            left[among(line.ahead, offset)] = Left.YES
+        return left
 
-    def _not_answered(self, offset: int) -> Left:
-        known = offset not in self._unknown and offset > self._unknown_upto
-        return Left.NO if known else Left.UNKNOWN
+    def _covered_by_all(self, due: Int64s, offset: Int64s) -> Mask:
+        """Which rows the lines of all held-back topics cover, shape (rows,)."""
+        marks = [line.mark for line in self._held.values()]
+        if not marks:
+            return np.ones(len(due), np.bool_)
+        c, r = min((mark.c, mark.r) for mark in marks)
+        return Mark(c, r, min(mark.L for mark in marks)).covered(due, offset)
 
     def any_in_flight(self, due: Int64s, offset: Int64s, topics: Container[str]) -> bool:
         """Whether the sink has one of these rows in hand, as far as the marks tell; ``topics``: of
         those that depend on it. Both shape (rows,)."""
-        flights = [
-            line.flight.chunk
-            for line in (self._main, *self._held.values())
-            if line.flight is not None and (line.topic is None or line.topic in topics)
-        ]
         return any(
-            bool((chunk.after.covered(due, offset) & ~chunk.before.covered(due, offset)).any())
-            for chunk in flights
+            bool(_in_flight(line, due, offset).any())
+            for line in (self._main, *self._held.values())
+            if line.topic is None or line.topic in topics
         )
 
     # -- the deliverer ---------------------------------------------------------------------------
@@ -593,11 +601,12 @@ def _ahead(line: _Line, offset: Int64s) -> Mask:
     return np.isin(offset, np.fromiter(line.ahead, np.int64, len(line.ahead)))
 
 
-def _in_flight(line: _Line, due: int, offset: int) -> bool:
+def _in_flight(line: _Line, due: Int64s, offset: Int64s) -> Mask:
+    """Which rows the sink has in hand, as far as the marks tell; shape (rows,)."""
     if line.flight is None:
-        return False
+        return np.zeros(len(due), np.bool_)
     chunk = line.flight.chunk
-    return chunk.after.covers(due, offset) and not chunk.before.covers(due, offset)
+    return chunk.after.covered(due, offset) & ~chunk.before.covered(due, offset)
 
 
 def _mark_before(before: Mark, due: Int64s, offset: Int64s, at: int, late: bool) -> Mark:

@@ -29,6 +29,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
+from .cancels import CancelRows
 from .entry import Entry, Kind
 from .errors import NotRunning, Overloaded, SlotwheelError, remedy_for
 from .files import Bytes
@@ -69,8 +70,8 @@ class Queued:
     """Its rows, for the tail."""
     marks: Marks | None = None
     config: Mapping[str, Any] | None = None
-    cancels: Sequence[tuple[int, int, int]] = field(default=())
-    """(due, target, own offset) of the cancel rows in it."""
+    cancels: CancelRows | None = None
+    """Those in it, if any."""
     sent: Sent | None = None
     """What its producer's table remembers."""
     callers: list[Carried] = field(default_factory=list)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from .archive import Archive
@@ -210,14 +211,14 @@ class Storage:
             return row if int(times(row, "due")[0]) == due else None
         return None
 
-    def topics_of(self, second: int, offsets: Iterable[int]) -> dict[int, str]:
-        """The topics of rows of one slot by offset; not of those that are nowhere any more. The
-        slot's file is read once. Errors: ``Damaged``."""
-        wanted = np.unique(np.fromiter(offsets, np.int64))
-        found: dict[int, str] = {}
-        for rows in self._rows_of(second, wanted, ["offset", "topic"]):
-            names = rows.column("topic").to_pylist()
-            found.update(zip(times(rows, "offset").tolist(), names, strict=True))
+    def topics_of(self, second: int, offsets: Int64s) -> npt.NDArray[np.object_]:
+        """The topics of rows of one slot by their ascending ``offsets``, shape (rows,); an empty
+        one for a row that is nowhere any more. The slot's file is read once. Errors: ``Damaged``.
+        """
+        found = np.full(len(offsets), "", object)
+        for rows in self._rows_of(second, offsets, ["offset", "topic"]):
+            at = np.searchsorted(offsets, times(rows, "offset"))
+            found[at] = rows.column("topic").to_numpy(zero_copy_only=False)
         return found
 
     def _rows_of(

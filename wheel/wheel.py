@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .canceller import Canceller, QueueRows
-from .cancels import Cancels
+from .cancels import CancelRows, Cancels
 from .config import TICK_MS, WheelConfig
 from .due import Chunk, Due
 from .entry import Kind
@@ -273,11 +273,12 @@ class Wheel:
             return self._room.wait_for(lambda: not self._full(), timeout_s)
 
     def cancel(
-        self, ids: Sequence[MessageId], now_ms: int, timeout_s: float = 10.0
+        self, ids: Sequence[MessageId | str], now_ms: int, timeout_s: float = 10.0
     ) -> list[CancelAnswer]:
-        """Cancel messages; one answer each, true when it is given.
+        """Cancel messages by their ids; one answer each, true when it is given.
 
         Blocks until the cancels are committed, or ``timeout_s``: then *unknown* is the answer.
+        Errors: ``UnknownId`` when a text has not the form of an id.
         """
         master = self._the_master
         return master.canceller.cancel(ids, self._queue_for(master, now_ms), timeout_s)
@@ -334,26 +335,23 @@ class Wheel:
         """Queue what that master has decided. Errors: ``NotMaster`` when its epoch is over: a later
         one's marks may say something else."""
 
-        def append(rows: pa.RecordBatch, cancels: Sequence[tuple[int, int]]) -> Carried:
+        def append(rows: pa.RecordBatch) -> Carried:
             with self._lock:
                 if self._master is not master:
                     raise self._not_master()
-                return self._queue_rows(rows, now_ms, cancels)
+                return self._queue_rows(rows, now_ms)
 
         return append
 
-    def _queue_rows(
-        self, rows: pa.RecordBatch, now_ms: int, cancels: Sequence[tuple[int, int]]
-    ) -> Carried:
-        """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in)."""
+    def _queue_rows(self, rows: pa.RecordBatch, now_ms: int) -> Carried:
+        """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in),
+        cancel rows among them: what they name is held back from then on."""
         created = from_numpy(np.full(rows.num_rows, now_ms, np.int64), TIME)
         payload = rows.set_column(1, PAYLOAD.field("created"), created)
         data = payload.serialize()
         with self._lock:
             stored = pa.ipc.read_record_batch(data, PAYLOAD)
-            return self._queue(
-                memoryview(data), times(stored, "due"), stored, now_ms, cancels=cancels
-            )
+            return self._queue(memoryview(data), times(stored, "due"), stored, now_ms)
 
     def _queue(
         self,
@@ -363,7 +361,6 @@ class Wheel:
         now_ms: int,
         producer: int = 0,
         sequence: int = -1,
-        cancels: Sequence[tuple[int, int]] = (),
         *,
         early: bool = False,
     ) -> Carried:
@@ -389,9 +386,9 @@ class Wheel:
             queued.piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
         receipt = Receipt(entry.base_offset, entry.count, now_ms, due)
         carried = self._wait_for(queued, receipt, early=early)
-        queued.cancels = [
-            (due, target, entry.base_offset + row) for row, (due, target) in enumerate(cancels)
-        ]
+        if queued.piece.cancels:
+            queued.cancels = CancelRows.of(queued.piece.rows, entry.base_offset)
+            self._cancels.add(queued.cancels, carried.future)
         self._the_master.appended(queued.piece.earliest, now_ms)
         return carried
 
@@ -500,9 +497,9 @@ class Wheel:
                     self._master.reach_committed(queued.marks.reach)
             if queued.config is not None:
                 self._configure(queued.config)
-            for due, target, own in queued.cancels:
-                self._cancels.committed(due, target, own)
-            self._cancel_rows += len(queued.cancels)
+            if queued.cancels is not None:
+                self._cancels.committed(queued.cancels)
+                self._cancel_rows += len(queued.cancels)
         if pieces:
             self._rows += sum(piece.count for piece in pieces)
             if self._master is not None:
@@ -512,8 +509,8 @@ class Wheel:
         """Entries that had a place and lost it."""
         with self._lock:
             for queued in failed:
-                for due, target, _ in queued.cancels:
-                    self._cancels.revert(due, target)
+                if queued.cancels is not None:
+                    self._cancels.revert(queued.cancels)
                 if queued.marks is not None and self._master is not None:
                     self._master.mark_lost()
                 if queued.entry.kind is Kind.CONFIG:

@@ -155,13 +155,14 @@ class FakeWheel:
             return self._store(rows, now_ms)
 
     def cancel(
-        self, ids: Sequence[MessageId], now_ms: int, timeout_s: float = 10.0
+        self, ids: Sequence[MessageId | str], now_ms: int, timeout_s: float = 10.0
     ) -> list[CancelAnswer]:
-        for message_id in ids:
+        parsed = [MessageId.parse(str(one)) for one in ids]
+        for message_id in parsed:
             if not self.mint.genuine(message_id):
                 raise UnknownId("not an id of this wheel group", got=str(message_id))
         answers = []
-        for message_id in ids:
+        for message_id in parsed:
             done = message_id.due <= now_ms
             answers.append(CancelAnswer.DELIVERED if done else CancelAnswer.CANCELLED)
             self.cancelled.add(message_id.offset)

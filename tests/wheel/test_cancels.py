@@ -8,10 +8,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.wheel.cancels import Cancels, members
+from slotwheel.wheel.cancels import CancelRows, Cancels, members
 from slotwheel.wheel.receipt import Receipt
 
 ids = st.integers(0, 30)
+
+
+def one(due: int, target: int, own: int) -> CancelRows:
+    return CancelRows(*(np.array([value], np.int64) for value in (due, target, own)))
+
+
+def known(cancels: Cancels, due: int, target: int) -> bool | Future[Receipt]:
+    """Whether a committed cancel is known, or the future of one that is pending."""
+    found, pending = cancels.find(np.array([due]), np.array([target]))
+    return pending.get(0) or bool(found[0])
 
 
 @given(st.sets(ids), st.lists(ids))
@@ -23,45 +33,45 @@ def test_members(known: set[int], asked: list[int]) -> None:
 def test_pending_then_committed() -> None:
     cancels = Cancels(10)
     future: Future[Receipt] = Future()
-    cancels.add(1500, 7, 20, future)
-    assert cancels.get(1500, 7) == (True, future)
+    cancels.add(one(1500, 7, 20), future)
+    assert known(cancels, 1500, 7) is future
     assert list(cancels.pending(1)) == [7]
     assert cancels.targets(1).tolist() == []
-    cancels.committed(1500, 7, 20)
-    assert cancels.get(1999, 7) == (True, None)  # by second: an offset is unique anyhow
+    cancels.committed(one(1500, 7, 20))
+    assert known(cancels, 1999, 7) is True  # by second: an offset is unique anyhow
     assert cancels.targets(1).tolist() == [7]
     assert list(cancels.pending(1)) == []
     assert len(cancels) == 1
-    assert cancels.get(2000, 7) == (False, None)
+    assert known(cancels, 2000, 7) is False
 
 
 def test_reverted_was_never_there() -> None:
     cancels = Cancels(10)
-    cancels.add(1500, 7, 20, Future())
-    cancels.revert(1500, 7)
-    assert cancels.get(1500, 7) == (False, None)
+    cancels.add(one(1500, 7, 20), Future())
+    cancels.revert(one(1500, 7, 0))
+    assert known(cancels, 1500, 7) is False
     assert len(cancels) == 0
 
 
 def test_reverting_the_unknown_changes_nothing() -> None:
     cancels = Cancels(10)
-    cancels.revert(1500, 7)
-    assert cancels.get(1500, 7) == (False, None)
+    cancels.revert(one(1500, 7, 0))
+    assert known(cancels, 1500, 7) is False
 
 
 def test_another_masters_cancel_is_committed_without_having_been_registered() -> None:
     cancels = Cancels(10)
-    cancels.committed(1500, 7, 20)
-    assert cancels.get(1500, 7) == (True, None)
+    cancels.committed(one(1500, 7, 20))
+    assert known(cancels, 1500, 7) is True
     assert cancels.targets(1).tolist() == [7]
     assert len(cancels) == 1
 
 
 def test_targets_are_sorted_and_follow_every_change() -> None:
     cancels = Cancels(100)
-    cancels.add(1000, 9, 20, None)
+    cancels.committed(one(1000, 9, 20))
     assert cancels.targets(1).tolist() == [9]
-    cancels.add(1999, 3, 21, None)
+    cancels.committed(one(1999, 3, 21))
     assert cancels.targets(1).tolist() == [3, 9]
     assert not cancels.file_read(1)
     cancels.add_from_file(1, [5, 9])
@@ -74,10 +84,10 @@ def test_targets_are_sorted_and_follow_every_change() -> None:
 def test_evicting_what_has_left_raises_the_floor() -> None:
     cancels = Cancels(1)
     for second in (1, 2, 3):
-        cancels.add(second * 1000, second, 10 + second, None)
+        cancels.committed(one(second * 1000, second, 10 + second))
     cancels.evict(covered_before_second=3, covered_offset=99, now_second=3, spilled=100)
-    assert cancels.get(1000, 1) == cancels.get(2000, 2) == (False, None)
-    assert cancels.get(3000, 3) == (True, None)
+    assert known(cancels, 1000, 1) is known(cancels, 2000, 2) is False
+    assert known(cancels, 3000, 3) is True
     assert cancels.floor_ms == 2999
     assert len(cancels) == 1
 
@@ -85,23 +95,23 @@ def test_evicting_what_has_left_raises_the_floor() -> None:
 def test_what_is_pending_unspilled_or_near_is_never_evicted() -> None:
     """The cleaner forgets only what can be read again or need not be known (Pulsar #26251)."""
     cancels = Cancels(0)
-    cancels.add(1_000, 1, 50, Future())  # pending, in a second that has left
-    cancels.add(10_000, 2, 51, None)  # near: its slot may be open
-    cancels.add(900_000, 3, 99, None)  # far ahead, not in its file yet
-    cancels.add(901_000, 4, 52, None)  # far ahead, in its file
+    cancels.add(one(1_000, 1, 50), Future())  # pending, in a second that has left
+    cancels.committed(one(10_000, 2, 51))  # near: its slot may be open
+    cancels.committed(one(900_000, 3, 99))  # far ahead, not in its file yet
+    cancels.committed(one(901_000, 4, 52))  # far ahead, in its file
     cancels.evict(covered_before_second=2, covered_offset=40, now_second=5, spilled=99)
-    assert cancels.get(1_000, 1)[0]
-    assert cancels.get(10_000, 2)[0]
-    assert cancels.get(900_000, 3)[0]
-    assert not cancels.get(901_000, 4)[0]
+    assert known(cancels, 1_000, 1)
+    assert known(cancels, 10_000, 2)
+    assert known(cancels, 900_000, 3)
+    assert not known(cancels, 901_000, 4)
     assert not cancels.file_read(901)
     assert cancels.floor_ms == -1
 
 
 def test_below_the_bound_nothing_is_evicted() -> None:
     cancels = Cancels(2)
-    cancels.add(1000, 1, 10, None)
-    cancels.add(2000, 2, 11, None)
+    cancels.committed(one(1000, 1, 10))
+    cancels.committed(one(2000, 2, 11))
     cancels.evict(covered_before_second=100, covered_offset=99, now_second=100, spilled=100)
     assert len(cancels) == 2
     assert cancels.floor_ms == -1
@@ -110,8 +120,26 @@ def test_below_the_bound_nothing_is_evicted() -> None:
 def test_a_late_rows_cancel_is_kept_until_the_row_was_passed() -> None:
     """Found by the state machine: its second had left, the late row in it had not."""
     cancels = Cancels(0)
-    cancels.add(1_000, 30, 31, None)
+    cancels.committed(one(1_000, 30, 31))
     cancels.evict(covered_before_second=50, covered_offset=30, now_second=50, spilled=10)
-    assert cancels.get(1_000, 30)[0]
+    assert known(cancels, 1_000, 30)
     cancels.evict(covered_before_second=50, covered_offset=31, now_second=50, spilled=10)
-    assert not cancels.get(1_000, 30)[0]
+    assert not known(cancels, 1_000, 30)
+
+
+def test_many_rows_at_once_are_what_they_are_one_by_one() -> None:
+    due = np.array([1_500, 2_100, 1_700, 2_900], np.int64)
+    target = np.array([7, 3, 9, 5], np.int64)
+    rows = CancelRows(due, target, np.arange(20, 24))
+    cancels, future = Cancels(10), Future[Receipt]()
+    cancels.add(rows, future)
+    found, pending = cancels.find(due, target)
+    assert not found.any()
+    assert pending == dict.fromkeys(range(4), future)
+    assert (sorted(cancels.pending(1)), sorted(cancels.pending(2))) == ([7, 9], [3, 5])
+    cancels.committed(rows)
+    found, pending = cancels.find(np.append(due, 1_500), np.append(target, 8))
+    assert found.tolist() == [True, True, True, True, False]
+    assert not pending
+    assert (cancels.targets(1).tolist(), cancels.targets(2).tolist()) == ([7, 9], [3, 5])
+    assert len(cancels) == 4

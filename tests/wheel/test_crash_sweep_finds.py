@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slotwheel.wheel import journal_recovery
+from slotwheel.wheel import canceller, journal_recovery
 from slotwheel.wheel.canceller import Canceller
 from slotwheel.wheel.due import Due
 from slotwheel.wheel.errors import Damaged
@@ -21,7 +21,6 @@ from slotwheel.wheel.journal import Journal
 from slotwheel.wheel.log import Log
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.producers import Producers
-from slotwheel.wheel.receipt import CancelAnswer
 from slotwheel.wheel.segment_writer import SegmentWriter
 from slotwheel.wheel.slotfile import SlotFiles
 from slotwheel.wheel.state import SlotInfo, Update
@@ -184,12 +183,11 @@ def producers_not_in_the_checkpoint(patch: Patch) -> None:
 
 
 def cancel_answered_before_its_commit(patch: Patch) -> None:
-    patch.setattr(Canceller, "_resolve", staticmethod(_certain))
+    def certain(request: Any) -> None:
+        for rows in request.pending.values():
+            request.state[rows] = canceller._State.CANCELLED
 
-
-def _certain(decisions: Mapping[Any, Any], timeout_s: float) -> dict[Any, CancelAnswer]:
-    yes = CancelAnswer.CANCELLED
-    return {one: d if isinstance(d, CancelAnswer) else yes for one, d in decisions.items()}
+    patch.setattr(Canceller, "_await_commits", staticmethod(certain))
 
 
 def early_by_a_second(patch: Patch) -> None:

@@ -147,6 +147,17 @@ def test_another_key_another_group_another_check_are_not_genuine() -> None:
 def test_what_is_not_an_id(text: str) -> None:
     with pytest.raises(UnknownId, match="receipt"):
         MessageId.parse(text)
+    for others in (0, 2 * FEW_ROWS):
+        with pytest.raises(UnknownId, match="receipt"):
+            IdMint("g", KEY).read(["g.1.2.00000000"] * others + [text])
+
+
+@given(st.lists(st.tuples(int64s, st.integers(0, (1 << 63) - 1), st.booleans()), max_size=200))
+def test_many_ids_are_read_as_they_were_written(rows: list[tuple[int, int, bool]]) -> None:
+    mint = IdMint("g", KEY)
+    texts = [str((mint if own else IdMint("h", KEY)).one(due, offset)) for due, offset, own in rows]
+    due, offset, genuine = mint.read(texts)
+    assert list(zip(due.tolist(), offset.tolist(), genuine.tolist(), strict=True)) == rows
 
 
 @given(st.text(max_size=40))
