@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ..wheel.agree import Agreement, Peer, compare
 from ..wheel.errors import Damaged, UnsupportedVersion
+from ..wheel.texts import counted
 from .directory import load_state, reading, running_process
 
 _NOTES_SHOWN = 20
@@ -50,7 +51,8 @@ def print_agreement(found: Agreement) -> None:
     for problem in found.problems:
         click.echo(f"differs: {problem}")
     if found.agrees:
-        click.echo(f"the peers agree: {found.entries:,} entries, {found.rows:,} pending messages")
+        entries = "1 entry" if found.entries == 1 else f"{found.entries:,} entries"
+        click.echo(f"the peers agree: {entries}, {counted(found.rows, 'pending message')}")
     else:
         click.echo(f"the peers do not agree: {found.problems[0]}")
 

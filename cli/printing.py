@@ -20,7 +20,8 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from ..wheel.schema import time_text, times
+from ..wheel.schema import times
+from ..wheel.texts import time_text
 
 Fields = dict[str, Any]
 

@@ -23,7 +23,8 @@ from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client, Receipts
 from ..wheel.errors import InvalidMessage, SlotwheelError
-from ..wheel.schema import check_topic, time_text
+from ..wheel.schema import check_topic
+from ..wheel.texts import counted, time_text
 from .progress import progress_bar
 from .shared import F, epoch_ms, node_options, print_json
 
@@ -288,7 +289,7 @@ def _finish(asked: Asked, tally: Tally, sending: _Sending) -> None:
         )
         return
     refused = f", {sending.refused:,} refused" if sending.refused else ""
-    click.echo(f"sent {sending.sent:,} messages to {asked.to_topic}{refused}")
+    click.echo(f"sent {counted(sending.sent, 'message')} to {asked.to_topic}{refused}")
     if not complete:
         twice = f"; up to {sending.under_way:,} may come twice" if sending.under_way else ""
         click.echo(f"not complete: to go on, give --skip {sending.done}{twice}")

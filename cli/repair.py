@@ -14,8 +14,15 @@ from ..wheel.mend import MENDED_DIRECTORY
 from ..wheel.salvage import Salvage, repair, salvage
 from ..wheel.slotfile import path_of
 from ..wheel.state import LmdbState
+from ..wheel.texts import counted
 from .directory import load_state, reading, running_process
 from .shared import json_option, print_json
+
+_NEXT = {
+    False: "look whether a backup or a peer has them before you give them up with --yes",
+    True: "what is left is repaired, and a node that is started delivers it",
+}
+"""What to do about lost rows, before and after a repair."""
 
 
 @click.command("repair", short_help="Deliver what can be had of damaged slot files.")
@@ -36,7 +43,7 @@ def command(directory: Path, yes: bool, as_json: bool) -> None:
     damaged/; a node that is started then delivers them. What is lost stays on record: `verify` and
     `replay` tell of it.
 
-    Exit code 1 if rows are lost.
+    The exit code is 1 if rows are lost, or would be; standard error says so.
     """
     with reading(directory) as files:  # refuses what is no data directory
         process = running_process(directory)
@@ -72,6 +79,9 @@ def command(directory: Path, yes: bool, as_json: bool) -> None:
     else:
         _print(found, kept, yes=yes)
     if any(one.lost for one in found):
+        if not as_json:  # where it stands in each slot's "lost"
+            tense = "are" if yes else "would be"
+            click.echo(f"error: rows {tense} lost (exit code 1); {_NEXT[yes]}", err=True)
         click.get_current_context().exit(1)
 
 
@@ -110,24 +120,26 @@ def _print(found: Sequence[Salvage], kept: Sequence[str], *, yes: bool) -> None:
     for one, path in zip(found, kept, strict=True):
         click.echo(one.found)
         click.echo(
-            f"  {one.info.rows} rows by the catalog, the highest offset {one.info.highest}:"
+            f"  {counted(one.info.rows, 'row')} by the catalog, highest offset {one.info.highest}:"
             f" {one.journal.num_rows} in the journal, {one.sound.num_rows} more in sound blocks,"
             f" {'at most ' if one.at_most else ''}{one.lost} lost"
         )
         if one.lost_cancels:
-            click.echo(f"  {one.lost_cancels} of these cancel messages, which are delivered")
+            click.echo(f"  cancels among them: {one.lost_cancels}; their messages are delivered")
         for text in one.lost_ids:
             click.echo(f"  lost: {text}")
         unknown = one.lost - one.lost_cancels - len(one.lost_ids)
         if unknown > 0:
-            click.echo(f"  lost: {unknown} messages whose ids cannot be read any more")
+            messages = "1 message whose id" if unknown == 1 else f"{unknown:,} messages whose ids"
+            click.echo(f"  lost: {messages} cannot be read any more")
         if path:
             click.echo(f"  the damaged file is kept as {path}")
     at_most = "at most " if any(one.at_most for one in found) else ""
-    lost = f"{at_most}{sum(one.lost for one in found)}"
+    lost = at_most + counted(sum(one.lost for one in found), "row")
+    files = counted(len(found), "slot file")
     if not found:
         click.echo("no slot file is damaged")
     elif yes:
-        click.echo(f"{len(found)} slot files repaired, {lost} rows lost")
+        click.echo(f"repaired {files}, lost {lost}")
     else:
-        click.echo(f"{len(found)} slot files are damaged, {lost} rows would be lost; --yes repairs")
+        click.echo(f"{files} damaged, {lost} would be lost; --yes repairs")

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
+from ..wheel.texts import counted
 from .audit import Asked, follow_options, run_audit
 from .redeliver import redeliver_options
 from .shared import epoch_ms, json_option, moment, span
@@ -277,7 +278,7 @@ def _prove(
                 raise failure from error
 
     nbytes = sum(file.nbytes for file in layout.files)
-    click.echo(f"replaying {len(layout.files):,} files, {nbytes:,} bytes", err=True)
+    click.echo(f"replaying {counted(len(layout.files), 'file')}, {nbytes:,} bytes", err=True)
     with SparkProgress(Console(stderr=True)) as progress:
         return interruptible(work)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..client import Client
 from ..wheel.errors import SlotwheelError
-from ..wheel.schema import time_text
+from ..wheel.texts import time_text
 from .shared import json_option, node_options, print_json
 
 REPLICATION = "replication"

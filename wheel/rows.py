@@ -33,9 +33,9 @@ from .schema import (
     reserved_header,
     reserved_headers,
     sizes,
-    time_text,
     times,
 )
+from .texts import time_text
 
 Header = tuple[str, bytes | None]
 Content = bytes | bytearray | memoryview | str | None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 
 from .config import WheelConfig
 from .errors import InvalidBatch, InvalidMessage
+from .texts import time_text
 
 Int64s = npt.NDArray[np.int64]
 
@@ -352,12 +352,3 @@ def _check_sizes(batch: pa.RecordBatch, config: WheelConfig) -> None:
             remedy="Store the payload elsewhere and send a reference",
             row=row,
         )
-
-
-def time_text(ms: int) -> str:
-    """A time in ms since the epoch, for people."""
-    try:
-        found = datetime.fromtimestamp(ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
-    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")

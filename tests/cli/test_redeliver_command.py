@@ -154,7 +154,7 @@ def test_a_message_that_became_too_large(node: NodeProcess) -> None:
     """With the header it is above the node's limit; the others go."""
     done = run_cli(*arguments(node, "large-again", "--topic", "large", "--yes"))
     assert done.returncode == 1
-    assert done.stdout == "sent 1 messages to large-again, 1 refused\n"
+    assert done.stdout == "sent 1 message to large-again, 1 refused\n"
     assert "error: message 1: " in done.stderr
     assert [row["value"] for row in node.wait_for("large-again", 1)] == [b"small"]
 

@@ -92,8 +92,11 @@ def test_what_no_damage_touched_is_delivered_and_the_rest_is_named(tmp_path: Pat
     assert said["lost_ids"] == ids[10:20]
     assert (tmp_path / PATH).read_bytes() == before, "without --yes nothing is changed"
     assert verify(tmp_path)["invalid"] == 1
-    text = run_cli("repair", tmp_path).stdout
-    assert all(f"lost: {one}" in text for one in ids[10:20])
+    told = run_cli("repair", tmp_path)
+    assert all(f"lost: {one}" in told.stdout for one in ids[10:20])
+    assert told.stdout.endswith("1 slot file damaged, 10 rows would be lost; --yes repairs\n")
+    assert told.stderr.startswith("error: rows would be lost (exit code 1); look whether a backup")
+    assert told.returncode == 1
     assert start < end
 
     [did] = repaired(tmp_path, "--yes")["slots"]
@@ -108,6 +111,15 @@ def test_what_no_damage_touched_is_delivered_and_the_rest_is_named(tmp_path: Pat
     ]
     assert len(places) == 24
     assert any("lost 10" in one["found"] for one in verify(tmp_path)["notes"]), "for ever"
+
+
+def test_a_repair_that_loses_rows_says_why_its_exit_code_is_1(tmp_path: Path) -> None:
+    filled(tmp_path)
+    damage(tmp_path, blocks_of(tmp_path)[1][1] - 60)
+    done = run_cli("repair", tmp_path, "--yes")
+    assert done.stdout.endswith("repaired 1 slot file, lost 10 rows\n")
+    why = "error: rows are lost (exit code 1); what is left is repaired, and a node that is started"
+    assert (done.returncode, done.stderr) == (1, f"{why} delivers it\n")
 
 
 def test_what_the_journal_still_has_is_not_lost(tmp_path: Path) -> None:
