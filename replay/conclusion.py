@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ..wheel.segment import segment_name
 from .facts.chunks import IN_TIME_MS
 from .facts.summary import FileSummary
 from .judging.conservation import OTHER_PARTITION, PARTITION_UNJUDGED, UNREAD_KNOWN
@@ -125,7 +126,7 @@ class Conclusion:
         start_ms = self.context.options.start_ms
         if horizon_ms and start_ms is not None and start_ms >= done_ms:
             return []
-        remedy = "Start nodes with --retain, and give producers' receipts for what is gone"
+        remedy = f"{self._segments_back(pairs)}, and give producers' receipts for what is gone"
         if horizon_ms and done_ms < self.layout.made_ms:
             since = datetime.fromtimestamp(done_ms / 1000, UTC).isoformat(timespec="seconds")
             remedy += f"; or judge with --from {since} what was accepted since"
@@ -140,6 +141,25 @@ class Conclusion:
                 remedy,
             )
         ]
+
+    def _segments_back(self, pairs: Sequence[Sequence[int]]) -> str:
+        """What to do about the segments with these offsets. Where anything was kept, they were
+        taken away since, or were too old or too many for ``--retain``."""
+        if not any(file.archived for file in self.layout.files):
+            return "Start nodes with --retain"
+        missing = []
+        for base, end in pairs[:RANGES_MAX]:
+            before = (
+                [one.last_index for one in self.told if one.next_offset == base] if base else [0]
+            )
+            behind = [one.first_index for one in self.told if one.first_offset == end]
+            start = f"segment {segment_name(max(before) + 1)}" if before else f"offset {base:,}"
+            until = f" up to {segment_name(min(behind))}, which is there" if behind else ""
+            missing.append(f"from {start} on{until}")
+        return (
+            f"The journal is missing {'; and '.join(missing)}: put it back into archive/ from a"
+            " backup or another peer; if --retain had it deleted, keep more"
+        )
 
     def _limits(self) -> list[str]:
         """What is never judged, and how much of it there was."""

@@ -208,8 +208,12 @@ def padded(entry_length: int) -> int:
     return entry_length + -entry_length % ALIGNMENT
 
 
+def segment_name(first_index: int) -> str:
+    return f"{first_index:020d}.journal"
+
+
 def segment_path(first_index: int) -> str:
-    return f"{DIRECTORY}/{first_index:020d}.journal"
+    return f"{DIRECTORY}/{segment_name(first_index)}"
 
 
 def is_segment_name(name: str) -> bool:

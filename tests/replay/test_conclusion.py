@@ -29,7 +29,7 @@ def concluded(
     context = Context(Terms("lab"), Options(**options), [], None, NOW_MS, {})
     context = replace(context, unread=as_ranges(unread))
     told = [
-        FileSummary(0, 7, first_offset=1_000, first_created_ms=ACCEPTED_MS),
+        FileSummary(0, 7, first_index=9, first_offset=1_000, first_created_ms=ACCEPTED_MS),
         FileSummary(1, 3),
     ]
     counts = {"accepted": 7, "delivered": 7} | (sums or {})
@@ -41,10 +41,31 @@ def test_what_no_journal_holds_is_open_by_so_much() -> None:
     (point,) = concluded([[0, 400], [600, 1_000]], {"unaccounted": 5}).open_points()
     assert point.subject == "800 messages or cancels of offsets 0 to 399, 600 to 999"
     assert "5 records with such offsets arrived" in point.reason
-    assert "--retain" in point.remedy
+    missing = f"from segment {1:020d}.journal on; and from offset 600 on"
+    assert f"The journal is missing {missing}" in point.remedy
+    assert "put it back into archive/" in point.remedy
     many = [[at, at + 1] for at in range(0, 20, 2)]
     (point,) = concluded(many).open_points()
     assert point.subject.endswith("8 to 8 and 5 more ranges")
+
+
+def test_a_missing_segment_is_named_by_those_beside_it() -> None:
+    found = concluded([[400, 1_000]])
+    beside = [
+        FileSummary(2, 4, first_index=1, last_index=7, first_offset=0, next_offset=400),
+        FileSummary(0, 7, first_index=12, last_index=20, first_offset=1_000, next_offset=1_007),
+    ]
+    (point,) = replace(found, told=beside).open_points()
+    missing = f"from segment {8:020d}.journal on up to {12:020d}.journal, which is there"
+    assert f"The journal is missing {missing}: " in point.remedy
+    assert "Start nodes with --retain" not in point.remedy
+
+
+def test_where_nothing_is_kept_retain_is_the_advice() -> None:
+    found = concluded([[0, 1_000]])
+    live = [file for file in found.layout.files if not file.archived]
+    (point,) = replace(found, layout=replace(found.layout, files=live)).open_points()
+    assert point.remedy.startswith("Start nodes with --retain, and give producers' receipts")
 
 
 def test_what_receipts_tell_of_it_is_not_open() -> None:
