@@ -202,17 +202,18 @@ class Due:
         by_all = passed & self._covered_by_all(due, offset)
         left[by_all] = Left.YES
         held = np.flatnonzero(passed & ~by_all)
-        for topic in set(topics[held].tolist()):
-            at = held[np.equal(topics[held], topic)]
-            line = self._held.get(topic) if topic else None
-            if line is None:
-                left[at] = Left.BY_TOPIC if topic is None else Left.YES
-                continue
+        names = topics[held]
+        left[held[~among(self._held, names)]] = Left.YES
+        left[held[among({None}, names)]] = Left.BY_TOPIC
+        for topic in self._held.keys() & set(names.tolist()):
+            line, at = self._held[topic], held[np.equal(names, topic)]
             left[at[line.mark.covered(due[at], offset[at])]] = Left.YES
             left[at[_in_flight(line, due[at], offset[at])]] = Left.IN_FLIGHT
         left[_in_flight(self._main, due, offset)] = Left.IN_FLIGHT
+        asked, ahead = set(offset.tolist()), set[int]()
         for line in (self._main, *self._held.values()):
-            left[among(line.ahead, offset)] = Left.YES
+            ahead |= line.ahead & asked
+        left[among(ahead, offset)] = Left.YES
         return left
 
     def _covered_by_all(self, due: Int64s, offset: Int64s) -> Mask:

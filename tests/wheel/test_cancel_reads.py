@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slotwheel.wheel import canceller
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due import Due
 from slotwheel.wheel.ids import MessageId
@@ -80,7 +81,7 @@ def test_ids_that_are_not_due_are_not_looked_up(held: Any, monkeypatch: pytest.M
 def test_a_topic_that_is_held_back_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was free when the request came, and is not when its rows are decided about."""
+    """It was free when the first rows were decided about, and is not when the others are."""
     node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
     node.wheel.append(batch([(NOW + 1000, "t", b"")] * 10), NOW)
     node.sync()
@@ -94,15 +95,38 @@ def test_a_topic_that_is_held_back_in_between(
     def refused_meanwhile(due: Due, *rows: Any) -> Any:
         nonlocal asked
         asked += 1
-        if asked == 1:
+        if asked == 2:
             node.wheel.answer(chunk, np.zeros(10, np.bool_))
         return has_left(due, *rows)
 
     monkeypatch.setattr(Due, "has_left", refused_meanwhile)
+    monkeypatch.setattr(canceller, "_SHARE", 5)
     answers = node.blocking(lambda: node.wheel.cancel(ids, NOW + 1000))
     assert answers == [CancelAnswer.CANCELLED] * 10
     assert list(reads.values()) == [1]
     node.close()
+
+
+def test_an_id_of_lost_rows_does_not_stand_for_the_row_that_has_its_offset_now(
+    tmp_path: Path,
+) -> None:
+    """It was given early, by a master whose rows were lost with it: the cancel it gets is in
+    another slot, and must not be the answer for the row that is there."""
+    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
+    node.wheel.append(batch([(NOW + 2000, "t", b"")]), NOW)
+    node.sync()
+    ids = [node.wheel.mint.one(NOW + later, 0) for later in (5000, 2000)]
+    assert node.blocking(lambda: node.wheel.cancel(ids, NOW))[1] is CancelAnswer.CANCELLED
+    assert node.next_chunk(NOW + 10_000) is None
+    node.close()
+
+
+def test_two_ids_of_one_offset_in_a_slot_with_a_held_topic(held: Any) -> None:
+    """Each finds the topic: without it, a row that waits would be said to have left."""
+    node, (real, *_), _ = held
+    lost = node.wheel.mint.one(real.due + 1, real.offset)
+    answers = node.blocking(lambda: node.wheel.cancel([lost, real], NOW + 5_000))
+    assert answers[1] is CancelAnswer.CANCELLED
 
 
 def test_a_damaged_slot_makes_its_own_ids_unknown(held: Any) -> None:

@@ -45,6 +45,14 @@ def test_pending_then_committed() -> None:
     assert known(cancels, 2000, 7) is False
 
 
+def test_what_is_committed_does_not_wait_for_a_second_cancel_of_the_row() -> None:
+    """Appended while the first one was forgotten, and its slot's file was not read again yet."""
+    cancels = Cancels(10)
+    cancels.add(one(1500, 7, 20), Future())
+    cancels.add_from_file(1, [7])
+    assert known(cancels, 1500, 7) is True
+
+
 def test_reverted_was_never_there() -> None:
     cancels = Cancels(10)
     cancels.add(one(1500, 7, 20), Future())
