@@ -311,12 +311,15 @@ class Canceller:
         """Until the cancels are committed; of those that are not in time nothing is known, nor of
         rows that are in flight once more.
 
-        Errors: those of an entry that was not written.
+        Errors: those of an entry that was not written; ``Overloaded`` when none of them was.
         """
-        wait(request.pending, request.timeout_s)
+        done = wait(request.pending, request.timeout_s).done
+        refused = {one for one in done if isinstance(one.exception(), Overloaded)}
+        if len(refused) < len(request.pending):
+            done -= refused
         for future, rows in request.pending.items():
             request.state[rows] = _State.UNKNOWN
-            if future.done():
+            if future in done:
                 future.result()
                 request.state[rows] = _State.CANCELLED
 

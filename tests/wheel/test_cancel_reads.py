@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from slotwheel.wheel import canceller
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due import Due
+from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.receipt import CancelAnswer
 from slotwheel.wheel.storage import Storage
@@ -104,6 +106,35 @@ def test_a_topic_that_is_held_back_in_between(
     answers = node.blocking(lambda: node.wheel.cancel(ids, NOW + 1000))
     assert answers == [CancelAnswer.CANCELLED] * 10
     assert list(reads.values()) == [1]
+    node.close()
+
+
+def test_a_disk_that_fills_up_within_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """*Overloaded* says that nothing was stored: not where the first rows' cancels were."""
+    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
+    node.wheel.append(batch([(NOW + 2000, "t", b"")] * 3), NOW)
+    node.sync()
+    journal: Any = node.wheel._log.journal
+    written, room = journal.append, 1
+
+    def append(entries: Any) -> None:
+        nonlocal room
+        room -= 1
+        if room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(entries)
+
+    monkeypatch.setattr(journal, "append", append)
+    monkeypatch.setattr(canceller, "_SHARE", 1)
+    ids = [node.wheel.mint.one(NOW + 2000, offset) for offset in range(3)]
+    answers = node.blocking(lambda: node.wheel.cancel(ids, NOW))
+    assert answers == [CancelAnswer.CANCELLED, CancelAnswer.UNKNOWN, CancelAnswer.UNKNOWN]
+    with pytest.raises(Overloaded):
+        node.blocking(lambda: node.wheel.cancel(ids[1:], NOW))
+    room = 100
+    assert node.blocking(lambda: node.wheel.cancel(ids, NOW)) == [CancelAnswer.CANCELLED] * 3
     node.close()
 
 
