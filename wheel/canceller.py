@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .cancels import Cancels
+from .cancels import Cancels, among
 from .config import TICK_MS
 from .due import Due, Left
 from .errors import Damaged, Overloaded
@@ -107,8 +107,8 @@ class _Request:
 
 class Canceller:
     """Decides about ids. ``epoch_offset``: rows from there on were appended in this epoch.
-    ``reach_ms``: of the others, those due later have not been handed out before it. ``lost_rows``:
-    whether a repair gave up rows of that second."""
+    ``reach_ms``: of the others, those due later have not been handed out before it.
+    ``lost_seconds``: those a repair gave up rows of."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Canceller:
         *,
         epoch_offset: int,
         reach_ms: int,
-        lost_rows: Callable[[int], bool],
+        lost_seconds: Callable[[], set[int]],
     ) -> None:
         self._mint = mint
         self._due = due
@@ -129,7 +129,7 @@ class Canceller:
         self._lock = lock
         self._epoch_offset = epoch_offset
         self._reach_ms = reach_ms
-        self._lost_rows = lost_rows
+        self._lost_seconds = lost_seconds
 
     def cancel(
         self, ids: Sequence[MessageId | str], append: QueueRows, timeout_s: float
@@ -287,9 +287,7 @@ class Canceller:
         left = state == _State.DELIVERED
         # Or it was cancelled, which is forgotten by now, or was lost in a repair.
         state[left & (due <= self._cancels.floor_ms)] = _State.UNKNOWN
-        for second in request.seconds(at[left]):
-            if self._lost_rows(second):
-                state[left & (due // TICK_MS == second)] = _State.UNKNOWN
+        state[left & among(self._lost_seconds(), due // TICK_MS)] = _State.UNKNOWN
         state[(offset < self._epoch_offset) & (due <= self._reach_ms)] = _State.UNKNOWN
         known, pending = self._cancels.find(due, offset)
         state[known] = _State.CANCELLED

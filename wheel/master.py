@@ -38,7 +38,7 @@ class Master:
 
     ``marks``: the committed ones. ``epoch_offset``: rows from there on are of this epoch.
     ``queue_mark`` puts marks into the log. ``disk_is_low`` at a time, ms: soon there may be no room
-    for them. ``lost_rows``: whether a repair gave up rows of that second.
+    for them. ``lost_seconds``: those a repair gave up rows of.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Master:
         epoch_offset: int,
         now_ms: int,
         disk_is_low: Callable[[int], bool],
-        lost_rows: Callable[[int], bool],
+        lost_seconds: Callable[[], set[int]],
     ) -> None:
         self._config = config
         self._storage = storage
@@ -82,7 +82,7 @@ class Master:
             lock,
             epoch_offset=epoch_offset,
             reach_ms=before_ms,
-            lost_rows=lost_rows,
+            lost_seconds=lost_seconds,
         )
         self._reach_ms = marks.reach
         """By the newest mark that was queued."""

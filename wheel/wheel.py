@@ -170,7 +170,7 @@ class Wheel:
             epoch_offset=epoch_offset,
             now_ms=now_ms,
             disk_is_low=self._disk_is_low,
-            lost_rows=lambda second: any(one.second == second for one in self._losses),
+            lost_seconds=lambda: {one.second for one in self._losses},
         )
 
     def _tell_config(self) -> None:
