@@ -40,12 +40,12 @@ from .group import Group
 from .handshake import SLOT, fingerprint
 from .incoming import Incoming
 from .messages import HardState, Message, Meta
-from .progress import NEVER
 from .pull import Fetch, Snapshots
 from .ready import Mastery, Ready
 from .slots import fetch_slot, slot_stream
 from .states import Role
 from .status import master_address, status_of
+from .timing import NEVER
 from .transport import Events, Silent, Transport
 
 TICK_S = 0.02

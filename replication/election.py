@@ -11,46 +11,38 @@ empty log, and the first entry admits exactly the stores that did.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .logview import LogView
 from .messages import AskVote, HardState, StoreIds, Vote
 
+LOG_BEHIND = "log behind"
 
+
+@dataclass(slots=True, eq=False)
 class Candidacy:
-    """Votes asked for and given, in one epoch."""
+    """Votes asked for, and given, in one epoch."""
 
-    def __init__(
-        self,
-        *,
-        epoch: int,
-        pre: bool,
-        founding: bool,
-        transfer: bool,
-        electorate: StoreIds,
-        peers: int,
-        me: str,
-        store: bytes,
-    ) -> None:
-        """``electorate``: the admitted stores by the candidate's log. ``peers``: how many are
-        configured; all of them must grant a founding."""
-        self.epoch = epoch
-        self.pre = pre
-        self.founding = founding
-        self.transfer = transfer
-        self._electorate = electorate
-        self._needed = peers if founding else majority(electorate)
-        self.grants = {me: store}
+    epoch: int
+    pre: bool
+    founding: bool
+    electorate: StoreIds
+    """The admitted stores, by the candidate's log."""
+    peers: int
+    """How many are configured; all of them must grant a founding."""
+    grants: dict[str, bytes]
+    """Who has granted, and its store; the candidate itself from the start."""
 
     @property
     def won(self) -> bool:
         if self.founding:
-            return len(self.grants) >= self._needed
-        granted = sum(self.grants.get(peer) == store for peer, store in self._electorate.items())
-        return granted >= self._needed
+            return len(self.grants) >= self.peers
+        granted = sum(self.grants.get(peer) == store for peer, store in self.electorate.items())
+        return granted >= majority(self.electorate)
 
     def count(self, vote: Vote) -> None:
-        if (vote.granted and vote.epoch == self.epoch and vote.pre == self.pre) and (
-            vote.founding == self.founding
-        ):
+        asked = vote.epoch, vote.pre, vote.founding
+        if vote.granted and asked == (self.epoch, self.pre, self.founding):
             self.grants[vote.sender] = vote.store
 
 
@@ -81,5 +73,5 @@ def why_not(ask: AskVote, log: LogView, hard: HardState, *, promised: bool) -> s
     if ask.pre and ask.epoch <= hard.epoch:
         return "old epoch"
     if not log.covered_by(ask.last_index, ask.last_epoch):
-        return "log behind"
+        return LOG_BEHIND
     return ""

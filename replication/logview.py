@@ -76,6 +76,18 @@ class LogView:
         """Whether a log that ends like that has all that this one may hold committed."""
         return (last_epoch, last_index) >= (self.last_epoch, self.last_index)
 
+    def persisted(self, index: int) -> None:
+        """The log is on disk up to ``index``."""
+        self.durable = max(self.durable, min(index, self.last_index))
+
+    def verify(self, index: int) -> None:
+        """Up to ``index`` the log is the same as that of the epoch's master."""
+        self.verified = max(self.verified, index)
+
+    def doubt(self) -> None:
+        """There is another master: only what is committed is in its log for sure."""
+        self.verified = self.commit
+
     def append(self, index: int, meta: Meta) -> None:
         self.epochs.append(index, meta.epoch)
         if meta.stores is not None:

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 from ..wheel.errors import InvalidConfiguration
 
+NEVER = float("-inf")
+"""The time of what has not happened yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:

@@ -1,112 +1,167 @@
-"""Asking for votes, and giving them.
+"""A peer's part in elections: when it stands, whom it asks, and whom it votes for.
 
 Theory and rules: ``election.py``. A pre-vote asks whether a candidacy would succeed and changes
 nothing anywhere, so a peer that was cut off does not unseat a master by coming back.
+
+Rules
+- What wins ends here: the caller makes a master of what ``stand``, ``take_over`` and ``count``
+  return.
+- Epochs that others name are the caller's to follow, before it lets a question be answered.
 """
 
 from __future__ import annotations
 
-from .election import Candidacy, why_not
-from .mastery import Master
-from .messages import AskVote, HardState, TakeOver, Vote
-from .peer import Peer
+import random as random_module
+from collections.abc import Sequence
+
+from .election import Candidacy, may_found, why_not
+from .logview import LogView
+from .messages import AskVote, Vote
 from .ready import Mastery
+from .standing import Standing
 from .states import Role, Why
+from .timing import NEVER, Timing
 
 
-class Voting(Peer):
-    def _stand(self) -> None:
+class Voting:
+    """``peers``: all that are configured, this one too."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        log: LogView,
+        peers: Sequence[str],
+        timing: Timing,
+        random: random_module.Random,
+        now: float,
+    ) -> None:
+        self._standing = standing
+        self._log = log
+        self._peers = peers
+        self._timing = timing
+        self._random = random
+        self._candidacy: Candidacy | None = None
+        # A voter may have promised a master something just before it was started anew.
+        self._promised_until = now + timing.promise_s if standing.hard.voter else NEVER
+        self._heard_epoch = 0
+        self.due: float
+        """When to stand, unless something happens before."""
+        self.wait(now, soon=self._may_found)
+
+    # When
+
+    def wait(self, now: float, *, soon: bool = False) -> None:
+        """Start the timer anew."""
+        least = 2 * self._timing.heartbeat_s if soon else self._timing.promise_s
+        self.due = now + least + self._random.uniform(0, self._timing.election_spread_s)
+
+    def promise(self, now: float) -> None:
+        """A master was heard: it may rely on this peer from now on."""
+        self._promised_until = now + self._timing.promise_s
+        self.wait(now)
+
+    def promised(self, now: float) -> bool:
+        """Whether a master, maybe this one, may rely on this peer not to vote."""
+        return self._standing.role is Role.MASTER or now < self._promised_until
+
+    @property
+    def _may_found(self) -> bool:
+        return may_found(self._log, self._standing.hard)
+
+    @property
+    def knows_no_group(self) -> bool:
+        return self._may_found and not self._standing.hard.voter
+
+    def note(self, epoch: int) -> None:
+        """A store that knows of no group has heard of an epoch: it counts from there when it
+        stands, but remembers one on disk only with a vote or with a master."""
+        self._heard_epoch = max(self._heard_epoch, epoch)
+
+    # Asking
+
+    def stand(self, now: float) -> Mastery | None:
         """Ask whether a candidacy would be worth while."""
-        founding = self._may_found
-        if not founding and not (self._hard.voter and self.log.configurations):
-            self._await_election()
-            return
-        self._become(Why.FOUNDING_TIMER if founding else Why.TIMER)
-        self.master = None
-        self._campaign(max(self.epoch, self._heard_epoch) + 1, pre=True, founding=founding)
+        standing, founding = self._standing, self._may_found
+        if not founding and not (standing.hard.voter and self._log.configurations):
+            self.wait(now)
+            return None
+        standing.become(Why.FOUNDING_TIMER if founding else Why.TIMER)
+        epoch = max(standing.epoch, self._heard_epoch) + 1
+        return self._campaign(epoch, now, pre=True, founding=founding)
+
+    def take_over(self, now: float) -> Mastery | None:
+        """Ask for votes at once: the master hands over."""
+        if self._standing.role is not Role.STANDBY or not self._log.configurations:
+            return None
+        self._standing.become(Why.TAKE_OVER)
+        return self._campaign(self._standing.epoch + 1, now, transfer=True)
+
+    def count(self, vote: Vote, now: float) -> Mastery | None:
+        if self._candidacy is None:
+            return None
+        self._candidacy.count(vote)
+        return self._result(self._candidacy, now)
+
+    def give_up(self, why: Why) -> None:
+        """End a candidacy, if there is one."""
+        if self._candidacy is not None:
+            self._candidacy = None
+            self._standing.become(why)
 
     def _campaign(
-        self, epoch: int, *, pre: bool = False, founding: bool = False, transfer: bool = False
-    ) -> None:
+        self,
+        epoch: int,
+        now: float,
+        *,
+        pre: bool = False,
+        founding: bool = False,
+        transfer: bool = False,
+    ) -> Mastery | None:
+        standing, log = self._standing, self._log
         if not pre:
-            self._enter(epoch)
-            self._hard = HardState(epoch, self.me, self._hard.voter or founding)
-        self._await_election(soon=True)
-        log = self.log
-        self._candidacy = Candidacy(
-            epoch=epoch,
-            pre=pre,
-            founding=founding,
-            transfer=transfer,
-            electorate=log.latest,
-            peers=len(self.peers),
-            me=self.me,
-            store=self.store,
-        )
-        for peer in self._others:
-            head = self.me, peer, self.store, epoch
-            self._send(AskVote(*head, log.last_index, log.last_epoch, pre, founding, transfer))
-        self._event("asks", pre=pre, founding=founding, asked_epoch=epoch)
-        self._see_if_won()
+            standing.enter(epoch)
+            standing.vote(standing.me, founding=founding)
+        self.wait(now, soon=True)
+        grants = {standing.me: standing.store}
+        candidacy = Candidacy(epoch, pre, founding, log.latest, len(self._peers), grants)
+        self._candidacy = candidacy
+        end = log.last_index, log.last_epoch
+        for peer in self._peers:
+            if peer != standing.me:
+                head = standing.head(peer, epoch)
+                standing.send(AskVote(*head, *end, pre, founding, transfer))
+        standing.event("asks", pre=pre, founding=founding, asked_epoch=epoch)
+        return self._result(candidacy, now)
 
-    def _see_if_won(self) -> None:
-        candidacy = self._candidacy
-        if candidacy is None or not candidacy.won:
-            return
+    def _result(self, candidacy: Candidacy, now: float) -> Mastery | None:
+        if not candidacy.won:
+            return None
         if candidacy.pre:
-            self._become(Why.WOULD_WIN)
-            self._campaign(candidacy.epoch, founding=candidacy.founding)
-            return
+            self._standing.become(Why.WOULD_WIN)
+            return self._campaign(candidacy.epoch, now, founding=candidacy.founding)
         self._candidacy = None
-        self._become(Why.WON)
-        stores = candidacy.grants if candidacy.founding else self.log.latest
-        self.master = self.me
-        self._leading = Master(
-            me=self.me,
-            store=self.store,
-            peers=self._others,
-            epoch=self.epoch,
-            stores=stores,
-            log=self.log,
-            timing=self.timing,
-            out=lambda: self._out,
-            now=self._now,
-        )
-        self._out.became_master = Mastery(self.epoch, stores)
-        self._event("master", entries=self.log.last_index)
-        self._leading.tick(self._now)
+        self._standing.become(Why.WON)
+        stores = candidacy.grants if candidacy.founding else self._log.latest
+        return Mastery(candidacy.epoch, stores)
 
-    def _on_ask(self, ask: AskVote) -> None:
-        reason = why_not(ask, self.log, self._hard, promised=self._promised)
-        if ask.pre:
-            self._answer_ask(ask, ask.epoch if not reason else self.epoch, reason)
-            return
-        if reason in {"", "log behind"} and ask.epoch > self.epoch:
-            # Otherwise a peer that is cut off, or not admitted, could unseat a master.
-            self._observe(ask.epoch, hears_group=not reason)
-        if not reason and ask.epoch < self.epoch:
-            reason = "old epoch"
-        elif not reason and (self._hard.vote not in {"", ask.sender} or self.master is not None):
-            reason = "vote is spent"
-        if not reason:
-            self._hard = HardState(ask.epoch, ask.sender, self._hard.voter or ask.founding)
-            self._await_election()
-            self._settle()
-        self._answer_ask(ask, self.epoch, reason)
+    # Answering
 
-    def _answer_ask(self, ask: AskVote, epoch: int, reason: str) -> None:
-        head = self.me, ask.sender, self.store, epoch
-        self._send(Vote(*head, not reason, ask.pre, ask.founding, reason))
+    def why_not(self, ask: AskVote, now: float) -> str:
+        """See ``election.why_not``."""
+        return why_not(ask, self._log, self._standing.hard, promised=self.promised(now))
 
-    def _on_vote(self, vote: Vote) -> None:
-        if vote.epoch > self.epoch and not (vote.pre and vote.granted):
-            self._observe(vote.epoch, hears_group=False)
-        elif self._candidacy is not None:
-            self._candidacy.count(vote)
-            self._see_if_won()
-
-    def _on_take_over(self, message: TakeOver) -> None:
-        mine = message.epoch == self.epoch and message.sender == self.master
-        if mine and self.role is Role.STANDBY and self.log.configurations:
-            self._become(Why.TAKE_OVER)
-            self._campaign(self.epoch + 1, transfer=True)
+    def answer(self, ask: AskVote, reason: str, now: float) -> None:
+        """Vote, unless there is a ``reason`` not to. Its epoch was followed, where it should be."""
+        standing = self._standing
+        if not ask.pre and not reason:
+            if ask.epoch < standing.epoch:
+                reason = "old epoch"
+            elif standing.hard.vote not in {"", ask.sender} or standing.master is not None:
+                reason = "vote is spent"
+            else:
+                standing.vote(ask.sender, founding=ask.founding)
+                self.wait(now)
+                standing.settle(self._log)
+        epoch = ask.epoch if ask.pre and not reason else standing.epoch
+        head = standing.head(ask.sender, epoch)
+        standing.send(Vote(*head, not reason, ask.pre, ask.founding, reason))

@@ -12,14 +12,19 @@ from dataclasses import replace
 
 import pytest
 
-from slotwheel.replication import election, progress, voting
+from slotwheel.replication import election, voting
 from slotwheel.replication.core import Core
-from slotwheel.replication.election import Candidacy
+from slotwheel.replication.election import Candidacy, majority
+from slotwheel.replication.following import Following
 from slotwheel.replication.logview import LogView
 from slotwheel.replication.mastery import Master
-from slotwheel.replication.messages import Ack, Append, AskVote, HardState
+from slotwheel.replication.messages import Ack, Append, AskVote, HardState, Message
 from slotwheel.replication.progress import Progress
 from slotwheel.replication.ready import Ready
+from slotwheel.replication.standing import Standing
+from slotwheel.replication.states import Role
+from slotwheel.replication.timing import NEVER
+from slotwheel.replication.voting import Voting
 from support.simulation import Scene, play
 
 Patch = pytest.MonkeyPatch
@@ -42,26 +47,27 @@ OLD_ENTRIES = Scene(seconds=8.0, newborn=0.8, slow_disk=0.5, propose=3.0)
 
 
 def vote_not_on_disk(patch: Patch) -> None:
-    ready = Core.ready
+    take = Standing.take
 
-    def forget(self: Core) -> Ready | None:
-        out = ready(self)
+    def forget(self: Standing) -> Ready | None:
+        out = take(self)
         if out is not None and out.hard is not None:
             out.hard = replace(out.hard, vote="")
         return out
 
-    patch.setattr(Core, "ready", forget)
+    patch.setattr(Standing, "take", forget)
 
 
 def votes_twice_in_an_epoch(patch: Patch) -> None:
-    on_ask = Core._on_ask
+    answer = Voting.answer
 
-    def forget(self: Core, ask: AskVote) -> None:
-        if not ask.pre and self.master is None and self.hard.vote != self.me:
-            self._hard = HardState(self.epoch, "", self.hard.voter)
-        on_ask(self, ask)
+    def forget(self: Voting, ask: AskVote, reason: str, now: float) -> None:
+        standing = self._standing
+        if not ask.pre and standing.master is None and standing.hard.vote != standing.me:
+            standing.hard = replace(standing.hard, vote="")
+        answer(self, ask, reason, now)
 
-    patch.setattr(Core, "_on_ask", forget)
+    patch.setattr(Voting, "answer", forget)
 
 
 def votes_for_any_log(patch: Patch) -> None:
@@ -69,17 +75,20 @@ def votes_for_any_log(patch: Patch) -> None:
 
 
 def votes_though_it_has_a_master(patch: Patch) -> None:
-    patch.setattr(Core, "_promised", property(lambda self: bool(self.progress)))
+    def forget(self: Voting, now: float) -> bool:
+        return self._standing.role is Role.MASTER
+
+    patch.setattr(Voting, "promised", forget)
 
 
 def votes_at_once_after_a_start(patch: Patch) -> None:
-    start = Core.__init__
+    start = Voting.__init__
 
-    def without_wait(self: Core, *args: object, **named: object) -> None:
-        start(self, *args, **named)  # type: ignore[arg-type]
-        self._promised_until = progress.NEVER
+    def without_wait(self: Voting, *args: object) -> None:
+        start(self, *args)  # type: ignore[arg-type]
+        self._promised_until = NEVER
 
-    patch.setattr(Core, "__init__", without_wait)
+    patch.setattr(Voting, "__init__", without_wait)
 
 
 def lease_from_the_answer_not_from_the_sending(patch: Patch) -> None:
@@ -93,30 +102,30 @@ def lease_from_the_answer_not_from_the_sending(patch: Patch) -> None:
 
 def lease_without_a_majority(patch: Patch) -> None:
     def own(self: Master) -> None:
-        if self.first_index and self._log.commit >= self.first_index:
+        if self._first_index and self._log.commit >= self._first_index:
             newest = max(peer.heard for peer in self.progress.values())
-            self.lease_until = newest + 2 * self._timing.promise_s
+            self._lease_until = newest + 2 * self._timing.promise_s
 
-    patch.setattr(Master, "measure_lease", own)
+    patch.setattr(Master, "_measure_lease", own)
 
 
 def master_for_good_after_take_over_was_sent(patch: Patch) -> None:
-    hand_over = Master._hand_over
+    handed_over = Master._handed_over
 
     def keep(self: Master, now: float) -> bool:
-        if hand_over(self, now):
-            self.handing_to = ""
+        if handed_over(self, now):
+            self._handing_to = ""
         return False
 
-    patch.setattr(Master, "_hand_over", keep)
+    patch.setattr(Master, "_handed_over", keep)
 
 
 def counts_entries_of_older_epochs(patch: Patch) -> None:
     def count(self: Master) -> None:
         limit = self._majority(self._log.durable, lambda peer: peer.counted)
         if limit > self._log.commit and self._log.advance(int(limit)):
-            self._out().commit = self._log.commit
-            self.measure_lease()
+            self._standing.out.commit = self._log.commit
+            self._measure_lease()
 
     answered = Master.answered
 
@@ -137,31 +146,36 @@ def acknowledges_what_is_only_written(patch: Patch) -> None:
 
 
 def takes_entries_behind_any_entry(patch: Patch) -> None:
-    on_append = Core._on_append
+    on_append = Following._append
 
-    def believe(self: Core, append: Append) -> None:
-        epoch = self.log.epochs.epoch_at(append.prev_index)
+    def believe(self: Following, append: Append) -> None:
+        epoch = self._log.epochs.epoch_at(append.prev_index)
         if epoch is not None and epoch <= append.prev_epoch:
             append = replace(append, prev_epoch=epoch)
         on_append(self, append)
 
-    patch.setattr(Core, "_on_append", believe)
+    patch.setattr(Following, "_append", believe)
 
 
 def cuts_the_log_where_a_message_ends(patch: Patch) -> None:
-    take = Core._take
+    take = Following._take
 
-    def cut(self: Core, append: Append) -> bool:
-        if self.log.commit <= append.last_index < self.log.last_index and append.entries:
-            self.log.cut(append.last_index)
-            self._out.truncate_after = append.last_index
+    def cut(self: Following, append: Append) -> bool:
+        log = self._log
+        if log.commit <= append.last_index < log.last_index and append.entries:
+            log.cut(append.last_index)
+            self._standing.out.truncate_after = append.last_index
         return take(self, append)
 
-    patch.setattr(Core, "_take", cut)
+    patch.setattr(Following, "_take", cut)
 
 
 def counts_votes_of_any_store(patch: Patch) -> None:
-    patch.setattr(Candidacy, "won", property(lambda self: len(self.grants) >= self._needed))
+    def won(self: Candidacy) -> bool:
+        needed = self.peers if self.founding else majority(self.electorate)
+        return len(self.grants) >= needed
+
+    patch.setattr(Candidacy, "won", property(won))
     why_not = election.why_not
 
     def lax(ask: AskVote, log: LogView, hard: HardState, *, promised: bool) -> str:
@@ -176,32 +190,40 @@ def counts_acknowledgements_of_any_store(patch: Patch) -> None:
         return values[len(values) // 2]
 
     patch.setattr(Master, "_majority", majority)
-    accepted = Progress.accepted
-    patch.setattr(Progress, "accepted", lambda self, ack: accepted(self, replace(ack, voter=True)))
+    answered = Progress.answered
+
+    def believe(self: Progress, ack: Ack, now: float) -> None:
+        answered(self, replace(ack, voter=True), now)
+
+    patch.setattr(Progress, "answered", believe)
 
 
 def another_store_goes_on_where_the_old_one_was(patch: Patch) -> None:
-    def keep(self: Progress, store: bytes, following: int) -> None:
-        if self.peer and hasattr(self, "match"):
-            self.store = store
-        else:
-            reset(self, store, following)
+    answered = Master.answered
 
-    reset = Progress.reset
-    patch.setattr(Progress, "reset", keep)
+    def keep(self: Master, ack: Ack, now: float) -> None:
+        if ack.sent_at > self.progress[ack.sender].echo:
+            self.progress[ack.sender].store = ack.store
+        answered(self, ack, now)
+
+    patch.setattr(Master, "answered", keep)
 
 
 def counts_a_store_before_its_admission_is_committed(patch: Patch) -> None:
-    accepted = Progress.accepted
-    patch.setattr(Progress, "accepted", lambda self, ack: accepted(self, replace(ack, voter=True)))
+    answered = Progress.answered
+
+    def believe(self: Progress, ack: Ack, now: float) -> None:
+        answered(self, replace(ack, voter=True), now)
+
+    patch.setattr(Progress, "answered", believe)
 
 
 def founds_with_a_majority(patch: Patch) -> None:
     def won(self: Candidacy) -> bool:
         if self.founding:
-            return len(self.grants) > self._needed // 2
-        granted = sum(self.grants.get(one) == store for one, store in self._electorate.items())
-        return granted >= self._needed
+            return len(self.grants) > self.peers // 2
+        granted = sum(self.grants.get(one) == store for one, store in self.electorate.items())
+        return granted >= majority(self.electorate)
 
     patch.setattr(Candidacy, "won", property(won))
 
@@ -222,12 +244,14 @@ def ignores_a_failed_write(patch: Patch) -> None:
 
 
 def counts_acknowledgements_of_an_older_epoch(patch: Patch) -> None:
-    on_ack = Core._on_ack
+    step = Core.step
 
-    def lax(self: Core, ack: Ack) -> None:
-        on_ack(self, replace(ack, epoch=self.epoch) if ack.epoch < self.epoch else ack)
+    def lax(self: Core, message: Message, now: float) -> None:
+        if isinstance(message, Ack) and message.epoch < self.epoch:
+            message = replace(message, epoch=self.epoch)
+        step(self, message, now)
 
-    patch.setattr(Core, "_on_ack", lax)
+    patch.setattr(Core, "step", lax)
 
 
 BREAKAGES: list[tuple[Callable[[Patch], None], Scene, str]] = [

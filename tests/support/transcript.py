@@ -129,7 +129,7 @@ class Group:
     def time_out(self, name: str) -> list[str]:
         """The peer's election timer runs out, now."""
         core = self.cores[name]
-        self.now = max(self.now, core._election_due)
+        self.now = max(self.now, core._voting.due)
         return self.tick(name)
 
     def deliver(self, *, only: str = "", lose: Iterable[str] = ()) -> list[str]:

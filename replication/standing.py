@@ -1,0 +1,108 @@
+"""What a peer is in its group, what it has promised, and what it wants done.
+
+Theory: an epoch, a vote and the right to vote outlive the process (``HardState``); the role, and
+the master that is known, begin anew with it. All parts of the core share one ``Standing``: they
+change it by its methods, and leave in ``out`` what they want done.
+
+Rules
+- The role changes only by the table in ``states.py``.
+- A vote, an epoch and the right to vote change here in memory only. They stand before every message
+  in the ``Ready`` that is taken next, so none leaves before they are on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .logview import LogView
+from .messages import HardState, Message
+from .ready import Ready, Value
+from .states import TRANSITIONS, Role, Why
+
+
+class Standing:
+    """``store``: this data directory's id. ``hard``: as it is on disk."""
+
+    def __init__(self, me: str, store: bytes, hard: HardState) -> None:
+        self.me = me
+        self.store = store
+        self.hard = hard
+        self.role = Role.STANDBY if hard.voter else Role.LEARNER
+        self.master: str | None = None
+        """Of this epoch, if known; maybe this peer."""
+        self.out = Ready()
+        """What is to be done, so far."""
+        self._on_disk = hard
+
+    @property
+    def epoch(self) -> int:
+        return self.hard.epoch
+
+    def enter(self, epoch: int) -> None:
+        """Go into a newer epoch, in which nothing is known yet: no vote given, no master heard."""
+        assert epoch > self.epoch
+        self.hard = HardState(epoch, "", self.hard.voter)
+        self.master = None
+
+    def vote(self, candidate: str, *, founding: bool) -> None:
+        """Give this epoch's vote; a founding vote makes the store a voter."""
+        assert self.hard.vote in {"", candidate}
+        self.hard = HardState(self.epoch, candidate, self.hard.voter or founding)
+
+    def become(self, why: Why) -> None:
+        """Change the role. Who stands for election, or is deposed, knows no master."""
+        was, self.role = self.role, TRANSITIONS[self.role, why]
+        if self.role is Role.STANDBY and not self.hard.voter:
+            self.role = Role.LEARNER
+        if self.role is Role.MASTER:
+            self.master = self.me
+        elif was is Role.MASTER or self.role in {Role.PRE_CANDIDATE, Role.CANDIDATE}:
+            self.master = None
+
+    def follow(self, master: str) -> None:
+        """The epoch's master was heard."""
+        if self.master is None:
+            self.master = master
+            self.event("follows", master=master)
+
+    def settle(self, log: LogView) -> None:
+        """The log has changed, or what is committed of it: may this store vote?"""
+        voter = self.hard.voter
+        if log.configurations:
+            if log.latest.get(self.me) != self.store:
+                voter = False
+            elif log.admits(self.me, self.store):
+                voter = True
+        if voter != self.hard.voter:
+            self.hard = replace(self.hard, voter=voter)
+            self.event("may-vote" if voter else "may-not-vote")
+        if voter and self.role is Role.LEARNER:
+            self.become(Why.MAY_VOTE)
+        elif not voter and self.role is Role.STANDBY:
+            self.become(Why.MAY_NOT_VOTE)
+
+    # What it wants done
+
+    def head(self, to: str, epoch: int | None = None) -> tuple[str, str, bytes, int]:
+        """How each message begins."""
+        return self.me, to, self.store, self.epoch if epoch is None else epoch
+
+    def send(self, message: Message) -> None:
+        self.out.send.append(message)
+
+    def event(self, name: str, **fields: Value) -> None:
+        self.out.events.append((name, {"epoch": self.epoch, **fields}))
+
+    def fault(self, message: Message, what: str) -> None:
+        """No peer may say that."""
+        self.event("fault", peer=message.sender, kind=type(message).__name__, what=what)
+
+    def take(self) -> Ready | None:
+        """All that is to be done; ``None`` for nothing. It is this peer's no longer."""
+        out = self.out
+        if self.hard is not self._on_disk and self.hard != self._on_disk:
+            out.hard = self._on_disk = self.hard
+        if not out:
+            return None
+        self.out = Ready()
+        return out
