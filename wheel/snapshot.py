@@ -12,7 +12,7 @@ one commit makes it true (``switch.py``).
     sink.header(blob)  <---------------------  .header()
     sink.chunk(second, position, data)  <----  .chunks()
     update = sink.finish()
-    install(files, state, update)
+    wheel.install(update)
 
 A link may break, and the next attempt is for a later moment. So the receiver asks with what it has
 already, and of each file it gets what comes behind that. It is the beginning of this very file if

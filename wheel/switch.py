@@ -42,24 +42,13 @@ def incoming_path(second: int) -> str:
     return f"{INCOMING}/{path_of(second)}"
 
 
-def install(files: Files, state: StateStore, update: Update) -> Stored:
-    """Switch to a received snapshot (``SnapshotSink.finish``); the new state.
-
-    Nobody may use slot files or journal meanwhile, and whatever was made from the old ones is to be
-    made anew. Errors: ``OSError`` from the commit: nothing has changed. Any other, or a later one:
-    the process has to end, and the next one goes on (``complete_switch``).
-    """
-    assert update.incoming
-    assert update.replace
-    state.commit(update)
-    return complete_switch(files, state)
-
-
 def complete_switch(files: Files, state: StateStore) -> Stored:
     """Bring the files in line with a state whose ``incoming`` is set; the state without it.
 
-    The first thing at open, before anything looks at the files. May be stopped anywhere and called
-    again. Errors: ``Damaged``, ``SyncFailed``, ``OSError``.
+    What follows the commit of a received snapshot (``SnapshotSink.finish``), and the first thing at
+    open. Nobody may use slot files or journal meanwhile, and whatever was made from the old ones is
+    to be made anew. May be stopped anywhere and called again; after an error the process has to
+    end, and the next one goes on. Errors: ``Damaged``, ``SyncFailed``, ``OSError``.
     """
     stored = state.load()
     if not stored.incoming:

@@ -20,7 +20,8 @@ from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
 from slotwheel.wheel.snapshot import SnapshotSource
 from slotwheel.wheel.snapshot_request import SnapshotRequest
 from slotwheel.wheel.snapshot_sink import SnapshotSink
-from slotwheel.wheel.state import Checkpoint, Sent, SlotInfo, Update
+from slotwheel.wheel.state import Checkpoint, Sent, SlotInfo, StateStore, Stored, Update
+from slotwheel.wheel.switch import complete_switch
 from slotwheel.wheel.verify import verify_slots, verify_state
 from slotwheel.wheel.verify_journal import verify_journal
 from support.crashfs import CrashFiles, Mode
@@ -230,6 +231,12 @@ def begin_transfer(
     for chunk in islice(source.chunks(chunk_bytes), chunks):
         sink.chunk(*chunk)
     return sink
+
+
+def install(files: Files, state: StateStore, update: Update) -> Stored:
+    """``PeerWheel.install`` of a directory that nobody has open."""
+    state.commit(update)
+    return complete_switch(files, state)
 
 
 def transfer(peer: Replica, source_for: SourceFor, *, chunk_bytes: int = 500) -> Update:

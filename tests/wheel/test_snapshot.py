@@ -23,13 +23,14 @@ from slotwheel.wheel.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.snapshot_header import SnapshotHeader
 from slotwheel.wheel.snapshot_sink import SnapshotSink
 from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, Sent, SlotInfo, Update
-from slotwheel.wheel.switch import complete_switch, install, set_aside
+from slotwheel.wheel.switch import complete_switch, set_aside
 from support.crashfs import CrashFiles
 from support.journals import flipped, store
 from support.peerdirs import (
     GROUP,
     SECOND,
     Replica,
+    install,
     new_peer,
     old_peer,
     source_for,

@@ -21,13 +21,13 @@ from slotwheel.wheel.snapshot_header import SnapshotHeader
 from slotwheel.wheel.snapshot_request import Held, SnapshotRequest
 from slotwheel.wheel.snapshot_sink import SnapshotSink
 from slotwheel.wheel.state import Update
-from slotwheel.wheel.switch import install
 from support.journals import flipped
 from support.peerdirs import (
     GROUP,
     SECOND,
     Replica,
     begin_transfer,
+    install,
     new_peer,
     old_peer,
     source_for,

@@ -17,11 +17,12 @@ from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.segment import SegmentHeader
 from slotwheel.wheel.snapshot_sink import SnapshotSink
 from slotwheel.wheel.state import Update
-from slotwheel.wheel.switch import complete_switch, install
+from slotwheel.wheel.switch import complete_switch
 from support.crashfs import MODES, Mode, PowerCut
 from support.peerdirs import (
     Replica,
     begin_transfer,
+    install,
     new_peer,
     old_peer,
     rows_entry,
