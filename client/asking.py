@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..wheel.errors import NodeUnreachable, NotMaster, NotRunning, SlotwheelError
-from ..wheel.protocol import HELLO
+from ..wheel.protocol import HELLO, close_all
 from .addresses import Addresses
 from .link import call, connect, read_place
 
@@ -89,8 +89,7 @@ class Asker:
         with self._lock:
             connections = list(self._connections.values())
             self._connections.clear()
-        for connection in connections:
-            connection.close()
+        close_all(*connections)
 
     def _connection(self, address: str) -> Any:
         with self._lock:

@@ -3,8 +3,7 @@
 A link goes only to a node that takes appends: with peers, to the master.
 
 Theory: a link lives until its first error and is never mended; the sender makes a new one and
-sends again what was not answered. So nothing here retries. Flight's errors become ours in one
-place, ``translated``.
+sends again what was not answered. So nothing here retries.
 
 When a stream ends, Flight finishes it in the reading thread, and says there that writing is done.
 To say the same in another thread at that moment aborts the whole process. So a link whose batches
@@ -17,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +29,13 @@ from ..wheel.protocol import (
     AppendCommand,
     Refused,
     Stored,
+    close_all,
     decode_answer,
-    decode_error,
     decode_json,
     encode_json,
     encode_sequence,
+    translate,
+    translated,
 )
 from ..wheel.schema import INPUT
 from .columns import Limits
@@ -68,30 +69,6 @@ def call(client: Any, action: str, fields: dict[str, Any], timeout_s: float) -> 
     with translated():
         results = list(client.do_action(body, options))
         return decode_json(results[0].body.to_pybytes() if results else b"")
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Turn Flight's errors into ours."""
-    try:
-        yield
-    except SlotwheelError:
-        raise
-    except (pa.ArrowException, OSError, StopIteration) as error:
-        raise translate(error) from None
-
-
-def translate(error: BaseException) -> SlotwheelError:
-    """What a node said, when it said something; else that it cannot be reached."""
-    info = getattr(error, "extra_info", b"")
-    if info:
-        return decode_error(bytes(info))
-    text = str(error).split(". gRPC client debug context")[0][:300]
-    if isinstance(error, pa.ArrowNotImplementedError):
-        return SlotwheelError(f"no slotwheel node answers there: {text}", remedy="Check the port")
-    return NodeUnreachable(
-        f"node not reachable: {text}", remedy="Check the address, and that the node runs"
-    )
 
 
 class Link:
@@ -137,7 +114,7 @@ class Link:
         except BaseException:
             if self._writer is not None:
                 self._reader.cancel()
-            self._close_ends()
+            close_all(self._writer, self._client)
             raise
         read_in_thread(self._read)
 
@@ -170,14 +147,7 @@ class Link:
         if not we_read and not self._read_to_the_end.wait(timeout_s):
             self.cut()
             self._read_to_the_end.wait(timeout_s)
-        self._close_ends()
-
-    def _close_ends(self) -> None:
-        # Closing fetches the stream's last status, which else lands on stderr from a destructor.
-        for end in (self._writer, self._client):
-            with contextlib.suppress(pa.ArrowException, OSError):
-                if end is not None:
-                    end.close()
+        close_all(self._writer, self._client)
 
     def _say_done(self) -> None:
         with contextlib.suppress(pa.ArrowException, OSError), self._writing, self._ending:
@@ -245,8 +215,7 @@ def epoch_of_master(address: str, timeout_s: float) -> int:
     except SlotwheelError:
         return 0
     finally:
-        if client is not None:
-            client.close()
+        close_all(client)
     return place.epoch if place.serving or place.address else 0
 
 

@@ -28,9 +28,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
-from ..wheel.protocol import PEER_ACTION, decode_error
+from ..wheel.protocol import PEER_ACTION, close_all, encode_json, translate, translated
 from .handshake import Greeting
-from .sockets import Sending, connecting
+from .sockets import Connection, Sending, connecting
 from .wire import ENTRIES
 
 PING = b"SWPG"
@@ -80,23 +80,23 @@ def greet(client: Any, greeting: Greeting, timeout_s: float = GREETING_TIMEOUT_S
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Turn Flight's errors into ours."""
+def calling(address: str, greeting: Greeting) -> Iterator[tuple[Any, Connection]]:
+    """A Flight client that the peer has let in, and the connection under it, which are nobody
+    else's and are closed at the end. Errors: ``SlotwheelError``."""
+    client, connection = connect(address), Connection()
     try:
-        yield
-    except (pa.ArrowException, OSError, StopIteration) as error:
-        raise translate(error) from None
+        with connecting(address) as connection:
+            greet(client, greeting)
+        yield client, connection
+    finally:
+        close_all(client)
+        connection.close()
 
 
-def translate(error: BaseException) -> SlotwheelError:
-    """What the peer said, when it said something; else that it cannot be reached."""
-    info = getattr(error, "extra_info", b"")
-    if info:
-        return decode_error(bytes(info))
-    text = str(error).split(". gRPC client debug context")[0][:300]
-    if isinstance(error, pa.ArrowNotImplementedError):
-        return SlotwheelError(f"no slotwheel node answers there: {text}", remedy="Check the port")
-    return NodeUnreachable(f"the peer is not reachable: {text}")
+def refusal(error: Exception) -> flight.FlightServerError:
+    """An error on its way to a peer: text for people and, if it is one of ours, the whole of it."""
+    info = encode_json(error.to_wire()) if isinstance(error, SlotwheelError) else b""
+    return flight.FlightServerError(str(error), extra_info=info)
 
 
 class Exchange:
@@ -143,7 +143,7 @@ class Exchange:
                 self._writer, self._reader = self._client.do_exchange(descriptor)
                 self._writer.begin(ENTRIES)
         except BaseException:
-            self._client.close()
+            close_all(self._client)
             raise
 
     def write(self, header: bytes, batch: pa.RecordBatch | None = None, nbytes: int = 0) -> None:
@@ -188,10 +188,7 @@ class Exchange:
         over, and free everything."""
         self._reader.cancel()
         self._thread.join(_GOODBYE_S)
-        # Closing fetches the stream's last status, which else lands on stderr from a destructor.
-        for one in (self._writer, self._client):
-            with contextlib.suppress(pa.ArrowException, OSError):
-                one.close()
+        close_all(self._writer, self._client)
         self._connection.close()
 
     def _read(self) -> None:

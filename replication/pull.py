@@ -27,11 +27,11 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ..wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError, SyncFailed
-from ..wheel.protocol import encode_json
+from ..wheel.protocol import translate, translated
 from ..wheel.snapshot_request import SnapshotRequest
-from .exchange import connect, greet, translate, translated
+from .exchange import calling, refusal
 from .handshake import Greeting
-from .sockets import Connection, connecting
+from .sockets import Connection
 
 HEADER = -1
 CHUNK_BYTES = 1 << 20
@@ -136,8 +136,7 @@ class Snapshots:
                     yield chunk_row(second, position, data)
         except (SlotwheelError, OSError) as error:
             self._alarm("snapshot-failed", peer=peer, error=str(error))
-            info = encode_json(error.to_wire()) if isinstance(error, SlotwheelError) else b""
-            raise flight.FlightServerError(str(error), extra_info=info) from None
+            raise refusal(error) from None
         finally:
             self._tell("snapshot-sent", peer=peer, bytes=mine.sent_bytes)
             with self._lock:
@@ -228,26 +227,19 @@ class Fetch:
 
     def _fetch(self) -> Any:
         request = self._sink.begin(self._check_wanted)
-        client = connect(self._address)
-        try:
-            with connecting(self._address) as self._connection:
-                greet(client, self._greeting)
+        with calling(self._address, self._greeting) as (client, self._connection):
             self._check_wanted()  # ``abandon`` had no socket to shut until here
             self._waits_since = self._clock()
             with translated():
                 ticket = self._greeting.encode() + b"\n" + request.encode()
                 self._reader = client.do_get(flight.Ticket(ticket))
-            self._receive()
-            with self._use() as sink:
-                return sink.finish()
-        except BaseException:
-            if self._reader is not None:
+            try:
+                self._receive()
+                with self._use() as sink:
+                    return sink.finish()
+            except BaseException:
                 self._reader.cancel()  # or the sender would go on
-            raise
-        finally:
-            with contextlib.suppress(pa.ArrowException, OSError):
-                client.close()
-            self._connection.close()
+                raise
 
     def _receive(self) -> None:
         has_header = False

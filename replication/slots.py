@@ -7,7 +7,6 @@ one block as it stands in a slot file, with its own checksum (``wheel/blocks.py`
 
 from __future__ import annotations
 
-import contextlib
 import json
 import struct
 from collections.abc import Callable, Iterator
@@ -19,13 +18,12 @@ from pyarrow import flight
 from ..wheel.blocks import encode_blocks, seal, sound_end
 from ..wheel.errors import InvalidBatch, NotRunning, SlotwheelError
 from ..wheel.heal import SlotRows
-from ..wheel.protocol import encode_json
+from ..wheel.protocol import translated
 from ..wheel.schema import ROW
 from ..wheel.state import decode_losses
-from .exchange import connect, greet, translated
+from .exchange import calling, refusal
 from .handshake import Greeting
 from .pull import CHUNKS, HEADER, chunk_row, chunk_rows
-from .sockets import Connection, connecting
 
 _TIMEOUT_S = 40.0
 """Of a call. Peers are asked one after the other by a thread that counts as hanging after minutes
@@ -64,27 +62,18 @@ def _blocks(rows: Rows, second: int, upto: int) -> Iterator[pa.RecordBatch]:
             [data] = encode_blocks(block, [0])
             yield chunk_row(second, number, b"".join(seal(data, 0)))
     except (SlotwheelError, LookupError, OSError) as error:
-        told = error
-        if not isinstance(told, SlotwheelError):
-            told = NotRunning(str(error), remedy="It is asked again in a moment")
-        raise flight.FlightServerError(str(told), extra_info=encode_json(told.to_wire())) from None
+        if not isinstance(error, SlotwheelError):
+            error = NotRunning(str(error), remedy="It is asked again in a moment")
+        raise refusal(error) from None
 
 
 def fetch_slot(address: str, greeting: Greeting, second: int, upto: int) -> SlotRows:
     """Errors: ``SlotwheelError``: not reachable, what the peer says, or not what was asked for."""
     ticket = flight.Ticket(greeting.encode() + b"\n" + _REQUEST.pack(second, upto))
-    client, connection = connect(address), Connection()
-    try:
-        with connecting(address) as connection:
-            greet(client, greeting)
-        with translated():
-            options = flight.FlightCallOptions(timeout=_TIMEOUT_S)
-            table = client.do_get(ticket, options).read_all()
-        parts = [part for batch in table.to_batches() for part in chunk_rows(batch)]
-    finally:
-        with contextlib.suppress(pa.ArrowException, OSError):
-            client.close()
-        connection.close()
+    with calling(address, greeting) as (client, _), translated():
+        options = flight.FlightCallOptions(timeout=_TIMEOUT_S)
+        table = client.do_get(ticket, options).read_all()
+    parts = [part for batch in table.to_batches() for part in chunk_rows(batch)]
     expected = [(second, position) for position in range(HEADER, len(parts) - 1)]
     if not parts or [part[:2] for part in parts] != expected:
         raise InvalidBatch("not the rows of a slot", got=[part[:2] for part in parts][:5])

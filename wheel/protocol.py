@@ -12,15 +12,24 @@ when they differ. Nothing here opens a socket, so both ends test against the sam
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from .errors import InvalidBatch, SlotwheelError, UnsupportedVersion, from_wire
+from .errors import (
+    InvalidBatch,
+    NodeUnreachable,
+    SlotwheelError,
+    UnsupportedVersion,
+    from_wire,
+)
 
 UInt32s = npt.NDArray[np.uint32]
 
@@ -214,6 +223,37 @@ def decode_error(body: bytes) -> SlotwheelError:
         return from_wire(json.loads(body))
     except (ValueError, AttributeError):
         return SlotwheelError("the node sent an unreadable error", got=repr(body[:200]))
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn the errors of a call of Flight into ours."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise translate(error) from None
+
+
+def translate(error: BaseException) -> SlotwheelError:
+    """What a node said, when it said something; else that it cannot be reached."""
+    info = getattr(error, "extra_info", b"")
+    if info:
+        return decode_error(bytes(info))
+    text = str(error).split(". gRPC client debug context")[0][:300]
+    if isinstance(error, pa.ArrowNotImplementedError):
+        return SlotwheelError(f"no slotwheel node answers there: {text}", remedy="Check the port")
+    return NodeUnreachable(
+        f"node not reachable: {text}", remedy="Check the address, and that the node runs"
+    )
+
+
+def close_all(*ends: Any) -> None:
+    """Close streams and clients of Flight, as far as there are any, whatever they say to it. That
+    fetches a stream's last status, which else lands on stderr from a destructor."""
+    for end in ends:
+        with contextlib.suppress(pa.ArrowException, OSError):
+            if end is not None:
+                end.close()
 
 
 def encode_json(fields: dict[str, Any]) -> bytes:

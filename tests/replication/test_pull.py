@@ -277,14 +277,14 @@ def test_what_is_given_up_touches_nothing_more(rig: Callable[[Source], Rig]) -> 
 def test_what_is_given_up_while_it_greets_asks_for_nothing(
     rig: Callable[[Source], Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    greeted, abandoned = threading.Event(), threading.Event()
+    greeted, abandoned, really = threading.Event(), threading.Event(), exchange.greet
 
     def greet(client: Any, greeting: Greeting) -> None:
-        exchange.greet(client, greeting)
+        really(client, greeting)
         greeted.set()
         abandoned.wait(30)
 
-    monkeypatch.setattr(pull, "greet", greet)
+    monkeypatch.setattr(exchange, "greet", greet)
     source = Source(1)
     made = rig(source)
     fetch = made.fetch(Sink())

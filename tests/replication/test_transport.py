@@ -639,12 +639,13 @@ def test_a_slot_is_fetched_over_a_connection_that_only_it_may_shut(
 ) -> None:
     b = make("b")
     alone: list[bool] = []
+    really = exchange.greet
 
     def greet(client: Any, mine: Greeting) -> None:
-        exchange.greet(client, mine)
+        really(client, mine)
         alone.append(sockets._connecting[peers["b"]].locked())
 
-    monkeypatch.setattr(slots, "greet", greet)
+    monkeypatch.setattr(exchange, "greet", greet)
     b.transport.incoming._slot = lambda request: slots.slot_stream(
         lambda second, _: SlotRows(second, [], []), request
     )

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 from slotwheel.wheel import protocol
-from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError, UnsupportedVersion
+from slotwheel.wheel.errors import (
+    InvalidBatch,
+    InvalidMessage,
+    NodeUnreachable,
+    SlotwheelError,
+    UnsupportedVersion,
+)
 from slotwheel.wheel.protocol import (
     AppendCommand,
     Refused,
@@ -20,6 +28,7 @@ from slotwheel.wheel.protocol import (
     encode_refused,
     encode_sequence,
     encode_stored,
+    translated,
 )
 
 
@@ -111,6 +120,34 @@ def test_cut_and_longer_answers_are_refused() -> None:
     for wrong in [data[:n] for n in range(len(data))] + [data + b"x", b"\x02" + data[1:]]:
         with pytest.raises(InvalidBatch):
             decode_answer(wrong)
+
+
+def test_an_error_of_flight_becomes_what_the_node_said() -> None:
+    error = InvalidMessage("no topic", row=3)
+    with pytest.raises(InvalidMessage) as told, translated():
+        raise flight.FlightServerError("text", extra_info=encode_json(error.to_wire()))
+    assert told.value.to_wire() == error.to_wire()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (flight.FlightUnavailableError("no route. gRPC client debug context: much"), "no route."),
+        (OSError("broken"), "broken."),
+        (StopIteration(), "."),
+    ],
+)
+def test_a_node_that_says_nothing_is_not_reachable(error: Exception, expected: str) -> None:
+    with pytest.raises(NodeUnreachable) as told, translated():
+        raise error
+    assert str(told.value).startswith("node not reachable: ")
+    assert "debug context" not in str(told.value)
+    assert f"{expected} Check the address" in str(told.value)
+
+
+def test_another_server_of_flight_is_no_node() -> None:
+    with pytest.raises(SlotwheelError, match="no slotwheel node answers there"), translated():
+        raise pa.ArrowNotImplementedError("what?")
 
 
 def test_unreadable_error_is_shown() -> None:
