@@ -31,6 +31,9 @@ HINTS_MAX = 8
 """Hints followed in one round, at most."""
 ATTEMPT_S = (1.0, 5.0)
 """How long one of several may take to answer at all, from the first round to later ones."""
+PAUSE_MAX_S = (0.25, 1.0)
+"""The longest pause between two rounds of several, which elect a master within a second and are to
+be found then; and of one."""
 _REASON_CHARS = 160
 
 
@@ -100,6 +103,10 @@ class Addresses:
         """How long to wait for a first sign of life, in seconds."""
         low, high = ATTEMPT_S
         return min(high, low * 2.0 ** min(self._rounds, 10)) if self._several else high
+
+    @property
+    def pause_max_s(self) -> float:
+        return PAUSE_MAX_S[0 if self._several else 1]
 
     def served(self) -> None:
         """The current one did what was asked: it is the master."""

@@ -13,13 +13,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..wheel.backoff import Backoff
 from ..wheel.errors import NodeUnreachable, NotMaster, NotRunning, SlotwheelError
 from ..wheel.protocol import HELLO, close_all
 from .addresses import Addresses
 from .link import call, connect, read_place
 
-_PAUSE_S = (0.05, 1.0)
-_PAUSE_OF_SEVERAL_S = 0.25
+_PAUSE_S = 0.05
 _ANSWER_S = 15.0
 """How long one of several may take for its answer when another one may be asked instead."""
 
@@ -50,7 +50,7 @@ class Asker:
         addresses = self._addresses
         timeout_s = self._timeout_s if wait_s is None else wait_s
         end = time.monotonic() + timeout_s
-        pause_s, longest_s = _PAUSE_S
+        backoff = Backoff(_PAUSE_S)
         while True:
             address = addresses.current
             heard = not addresses.several
@@ -77,13 +77,10 @@ class Asker:
             else:
                 addresses.served()
                 return answer
-            if addresses.several:
-                longest_s = _PAUSE_OF_SEVERAL_S
-            if time.monotonic() + (0.0 if at_once else pause_s) > end:
+            pause_s = 0.0 if at_once else min(addresses.pause_max_s, backoff.failed())
+            if time.monotonic() + pause_s > end:
                 raise reason
-            if not at_once:
-                time.sleep(pause_s)
-                pause_s = min(longest_s, pause_s * 2)
+            time.sleep(pause_s)
 
     def close(self) -> None:
         with self._lock:

@@ -35,6 +35,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from ..wheel.backoff import Backoff
 from ..wheel.errors import (
     InvalidBatch,
     InvalidMessage,
@@ -57,9 +58,7 @@ _log = logging.getLogger("slotwheel.client")
 
 ROW_OVERHEAD = 64
 """What a row costs in memory beyond its content, roughly."""
-_BACKOFF_S = (0.02, 1.0)
-_BACKOFF_OF_SEVERAL_S = 0.25
-"""They elect a master within a second, and are to be found then."""
+_BACKOFF_S = 0.02
 _WATCH_S = 0.1
 _JOIN_WITHIN = 0.1
 """Shipments leave together if their time runs out within this part of the client's timeout."""
@@ -139,7 +138,7 @@ class Sender:
         self._open: set[Shipment] = set()
         self._buffered = 0
         self._not_before = 0.0
-        self._failures = 0
+        self._backoff = Backoff(_BACKOFF_S)
         self._last_error: SlotwheelError | None = None
         self._closed = False
         # Started here and not with each link: a script's last messages are sent while the
@@ -308,12 +307,8 @@ class Sender:
         return self._next_sequence - oldest < IN_FLIGHT_MAX
 
     def _back_off(self) -> None:
-        low, high = _BACKOFF_S
-        if self._addresses.several:
-            high = _BACKOFF_OF_SEVERAL_S
-        pause = min(high, low * 2 ** min(self._failures, 10))
-        self._failures += 1
-        self._not_before = time.monotonic() + pause * random.uniform(0.5, 1.0)
+        pause_s = min(self._addresses.pause_max_s, self._backoff.failed())
+        self._not_before = time.monotonic() + pause_s * random.uniform(0.5, 1.0)
         self._changed.notify_all()
 
     # The sender's thread
@@ -467,7 +462,7 @@ class Sender:
                 self._refused(batch, batch.rows, answer.error)
 
     def _stored(self, batch: Batch, rows: pa.RecordBatch, answer: Stored) -> None:
-        self._failures = 0
+        self._backoff.worked()
         self._addresses.served()
         if answer.count == rows.num_rows:
             self._keep_receipts(batch, rows, answer)

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from cachetools import TTLCache
 
+from ..wheel.backoff import Backoff
 from ..wheel.due import Chunk
 from ..wheel.schema import times
 from .dueport import DuePort
-from .events import Backoff, DeliveryEvents
+from .events import DeliveryEvents
 from .handover import Outcome
 from .sink import Sink
 

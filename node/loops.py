@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..delivery.events import Backoff
+from ..wheel.backoff import Backoff
 from ..wheel.errors import SyncFailed
 
 ERROR_WAIT_S = (0.05, 5.0)

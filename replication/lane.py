@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from ..wheel.backoff import Backoff
 from ..wheel.errors import NodeUnreachable, SlotwheelError
 from .exchange import PING, Exchange
 from .handshake import is_refusal
@@ -132,7 +133,7 @@ class Lane:
     # -- the lane's thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause = PAUSE_MIN_S
+        backoff = Backoff(2 * PAUSE_MIN_S, PAUSE_MAX_S)
         while not self._stopping:
             if not self._may_open():
                 self._rest(PAUSE_MAX_S, or_woken=True)
@@ -142,11 +143,11 @@ class Lane:
             except Exception as error:
                 self.error = ours = _as_ours(error)
                 self._events.failed(self, ours)
-                self._rest(self._refused_pause_s if is_refusal(ours) else pause)
                 # Peers that lost each other at one moment need not come back at one moment.
-                pause = min(PAUSE_MAX_S, pause * random.uniform(1.5, 2.0))
+                pause_s = backoff.failed() * random.uniform(0.5, 1.0)
+                self._rest(self._refused_pause_s if is_refusal(ours) else pause_s)
                 continue
-            pause = PAUSE_MIN_S
+            backoff.worked()
             self._serve(exchange)
             if not self._stopping:
                 self._rest(PAUSE_MIN_S)

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 # module of that kind is added here when it comes.
 ONLY_MODULES = {
     ("client", "wheel"): frozenset(
-        {"config", "digest", "errors", "ids", "protocol", "rows", "schema"}
+        {"backoff", "config", "digest", "errors", "ids", "protocol", "rows", "schema"}
     ),
     ("replay", "delivery"): frozenset({"murmur2", "names", "topicfile"}),
 }
