@@ -7,8 +7,6 @@ same of itself in its answer, so that both know and both can tell a person.
 
 ``Instances`` finds two running nodes with one id. A process has a random instance id; while one is
 heard from, no other instance of that node is let in. One that ended gives way at once.
-
-Source: DESIGN section 7, "a duplicate node id is refused".
 """
 
 from __future__ import annotations

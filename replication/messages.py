@@ -4,7 +4,7 @@ Theory: every message goes one way and may be lost, late, repeated or overtaken;
 more message. Each names its sender, the sender's store and the sender's epoch. Entries are opaque
 here: the core sees of each only what Raft's rules need (``Meta``), the driver carries the bytes.
 
-Source: DESIGN section 7; Raft (Ongaro) sections 5, 6 and 9.6, with the thesis' leader lease.
+Source: Raft (Ongaro and Ousterhout, sections 5 and 6; Ongaro's thesis, sections 6.4.1 and 9.6).
 """
 
 from __future__ import annotations

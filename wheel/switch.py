@@ -16,8 +16,6 @@ Rules
   while the flag is there. Without it, what lies there is what one attempt has left for the next.
 - The store keeps its id, its epoch and its vote: it is the same peer, with other content.
 - What is set aside is only ever moved, never deleted: somebody may want to look at it.
-
-Source: DESIGN section 7 (one LMDB commit switches to them and keeps the vote).
 """
 
 from __future__ import annotations
