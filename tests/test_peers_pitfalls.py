@@ -1,6 +1,6 @@
 """Known defects of other systems that concern peers, with real processes on loopback.
 
-docs/durability.md lists defect -> test; `tests/test_pitfalls.py` has those of one wheel.
+docs/durability.md lists them; `tests/test_pitfalls.py` has those of one wheel.
 """
 
 from __future__ import annotations

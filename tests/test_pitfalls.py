@@ -1,14 +1,11 @@
 """Known defects of other systems, on one wheel. docs/durability.md lists defect -> test.
 
-What concerns sinks, intake, clients and processes is tested in their folders; the last test here
-holds that list against the tests that exist.
+What concerns sinks, intake, clients and processes is tested in their folders.
 """
 
 from __future__ import annotations
 
-import ast
 import errno
-import re
 import threading
 import time
 from collections import Counter
@@ -31,7 +28,6 @@ from slotwheel.wheel.state import LmdbState
 from slotwheel.wheel.wheel import Wheel
 from support.wheels import Node, batch
 
-ROOT = Path(__file__).parent.parent
 NOW = 1_900_000_000_000
 CONFIG = WheelConfig(
     chunk_rows_max=7, window_bytes_max=900, open_handles_max=1, segment_bytes=4000, slots=60
@@ -539,38 +535,3 @@ def test_a_damaged_slot_file_is_never_delivered_from(node: Node) -> None:
     send(node, [(NOW + 6, "t", b"intake goes on")], NOW)
     path.write_bytes(good)
     assert values(deliver(node, NOW + 6)) == [b"0", b"1", b"2", b"3", b"4", b"intake goes on"]
-
-
-# -- the list in docs/durability.md --------------------------------------------------------------
-
-_NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-
-
-def _rows(text: str) -> list[str]:
-    section = text.split("## Known defects elsewhere", 1)[1].split("\n## ", 1)[0]
-    return [line for line in section.splitlines() if line.startswith("| ")][2:]
-
-
-def _functions(path: Path) -> set[str]:
-    tree: Any = ast.parse(path.read_text())
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-
-
-def test_every_test_that_the_documentation_names_exists() -> None:
-    text = (ROOT / "docs" / "durability.md").read_text()
-    named = _NAMED.findall(text)
-    assert len(named) > 30
-    for path, function in named:
-        assert (ROOT / path).is_file(), path
-        if function:
-            assert function in _functions(ROOT / path), f"{path}::{function}"
-
-
-def test_every_known_defect_has_a_test_or_says_why_not() -> None:
-    rows = _rows((ROOT / "docs" / "durability.md").read_text())
-    assert len(rows) == 25
-    for row in rows:
-        defect, seen, shown = (cell.strip() for cell in row.strip("|").split("|"))
-        assert defect
-        assert seen
-        assert _NAMED.search(shown) or "issue" in shown or "`benchmarks." in shown, row

@@ -10,8 +10,6 @@ Rules
 - Nothing is changed. Second by second: in memory are one second's rows of both, and the rows that
   are in no slot file yet.
 - Meant for peers at rest. Beside a running node what changes meanwhile may show up as a problem.
-
-Source: DESIGN section 7 (peers agree).
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ Rules
 - The oldest goes first: a slot file is as old as its second, a segment as its last write.
 - ``<day>`` (UTC) is the day of archiving; it says in which folder to look, and nothing else.
 - One thread keeps and evicts. Eviction is not made durable: it would be done again.
-
-Source: DESIGN section 5 (a kept file in ``archive/`` carries length and checksum in its name).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Rules
 - A row that has left is *already delivered* only if it is known that no cancel came first.
 - Slot files are read outside the lock, each once a request, and only if an answer depends on it.
 
-Source: DESIGN section 4 (Cancel and reschedule).
+What each answer means: docs/durability.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ and never handed out again.
 The wheel is asked what is due at a time and never sleeps. Marks, cancels and chunks in flight are
 judged under the owner's lock; rows are read and sorted outside it.
 
-Source: DESIGN section 4.
+See docs/design.md, "The mark".
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Rules
 - One lock for writing: while it is held, the journal's end stands still for whoever cuts it.
 - What is cut was never committed. Places, offsets and producers' sequences go back with it.
 
-Source: DESIGN section 2 (Append, Replicate) and I1, I2.
+It keeps I1 and I2 (docs/design.md, "What always holds").
 """
 
 from __future__ import annotations

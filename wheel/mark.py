@@ -121,11 +121,7 @@ class Marks:
         return mine.L >= theirs.L and (mine.c, mine.r) >= (theirs.c, theirs.r)
 
     def all_cover(self, end_due: int, highest_offset: int) -> bool:
-        """Whether every mark covers every row due before ``end_due`` with offset <= highest.
-
-        Source: DESIGN section 6, "a slot is covered when the mark's c is past its end and its
-        highest offset <= L, for every mark".
-        """
+        """Whether every mark covers every row due before ``end_due`` with offset <= highest."""
         return all(
             mark.c >= end_due and highest_offset <= mark.L
             for mark in (self.main, *(copy.mark for copy in self.copies.values()))

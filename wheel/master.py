@@ -9,7 +9,7 @@ A mark also says how far rows may be handed out before the next one is durable: 
 extended ahead of time, with each mark, and where there was none for a while, before the next row is
 due. So delivery does not wait for it, and the next master need not guess what may have left.
 
-Source: DESIGN section 4, and section 7 for who is master.
+See docs/design.md, "The mark".
 """
 
 from __future__ import annotations

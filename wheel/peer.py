@@ -13,7 +13,7 @@ Rules
 - ``receive``, ``cut_after``, ``commit``, ``lead``, ``stand_by``, ``install`` belong to one thread.
 - The journal is not cut down to the checkpoint: its newest part stays for peers that fall behind.
 
-Source: DESIGN section 7.
+See docs/design.md, "Peers".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ rest from the tail. If ``S`` has moved when it looks again, the new bytes of the
 well. A row is read only up to a given offset (``upto``), because the mark may only pass rows whose
 offset is at most its ``L``.
 
-Source: DESIGN section 4 (the two axes of the mark) and section 6 (Read).
+See docs/design.md, "The mark", for its two axes.
 """
 
 from __future__ import annotations

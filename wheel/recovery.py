@@ -5,7 +5,7 @@ checkpoint and verified -> what lies behind the checkpoint, entry by entry. Boun
 whatever is pending. On a node without peers all of it is committed, as it was written; with peers
 it waits until a master says so. What was never committed never happened.
 
-Source: DESIGN section 6 (Recover).
+See docs/durability.md, "What happens at a crash".
 """
 
 from __future__ import annotations

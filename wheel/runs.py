@@ -9,8 +9,6 @@ tree, and runs are merged when there are too many.
 
 A window can end inside a single millisecond (at an offset), so a million rows due at one
 millisecond need no more memory than any other million.
-
-Source: DESIGN section 6 (Read) and I9.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Rules
 - One CRC-32C over everything behind it; what is wrong in spite of it was written wrongly.
 - Seconds and producers ascend, so a state has exactly one encoding.
 
-Source: DESIGN section 7 (a snapshot fills new directories).
+Field by field: docs/formats.md, "Snapshot".
 """
 
 from __future__ import annotations

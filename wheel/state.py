@@ -10,7 +10,7 @@ and a wrong length taken as valid would cut a sound slot file.
 ``StateStore`` is the seam; ``LmdbState`` the real store; tests have a double whose commit is one
 atomic step of a crash sweep.
 
-Source: DESIGN section 3 (I6) and section 5 (State).
+This is I6 (docs/design.md); the records are in docs/formats.md, "State".
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Verifies a data directory's slot files and state: every byte, and all that must agree.
 
-Theory: the catalog is the truth about slot files (I6), so each file is compared with its row there,
-and its rows with what a slot file must be: of its second, sorted within a block, blocks in
-ascending ranges of offsets. Bytes beyond the committed length and files the catalog does not know
-were never written: they are notes, not faults.
+Theory: the catalog is the truth about slot files (I6 of docs/design.md), so each file is compared
+with its row there, and its rows with what a slot file must be: of its second, sorted within a
+block, blocks in ascending ranges of offsets. Bytes beyond the committed length and files the
+catalog does not know were never written: they are notes, not faults.
 
 Rules
 - Nothing is changed, nothing printed. After a fault it goes on with the next file.

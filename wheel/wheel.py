@@ -11,7 +11,7 @@ checksums, writing and syncing happen outside it.
 ``Wheel`` is a node without peers: what is durable here is committed, and it is always the master.
 ``peer.PeerWheel`` is one of several.
 
-Source: DESIGN sections 2 to 6.
+See docs/design.md.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Wheel:
         epoch = found.last_epoch + 1
         self._state.commit(Update(epoch=epoch, vote=self._node_id))
         self._log.epoch = epoch
-        # Guard for configurations that give up I1: an offset the mark has passed is never reused.
+        # Should a disk have lost what it had synced: an offset the mark has passed is not reused.
         marks = self._committed_marks
         passed = max(
             mark.L for mark in (marks.main, *(copy.mark for copy in marks.copies.values()))

@@ -10,8 +10,6 @@ Rules
 - A row that is delivered twice comes out of order the second time. Who sees what was repeated
   leaves that out (``order.py``); here all of them are marked.
 - An embedded topic has one log, whatever partition a row asked for.
-
-Source: DESIGN section 7.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ which peers, what lies in slot files, what arrived. Bringing rows together is wh
 at, so what travels is small: the message's content is a digest by then. And it does not travel row
 by row: facts of a range of offsets are packed into one binary value (``bucket_of``), which Spark
 moves whole, and NumPy takes apart again.
-
-Source: DESIGN section 2, step 8.
 """
 
 from __future__ import annotations

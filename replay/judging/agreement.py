@@ -8,8 +8,6 @@ begins later.
 Rules
 - Rows of an entry that was never committed may differ: one of the two peers will cut it.
 - Where damage may have taken a row, nobody is blamed for it again.
-
-Source: DESIGN section 7 (peers agree).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A book outlives every crash of the wheel it watches: it is the callers with their receipts, the
 target topics with what arrived in them, and the people who were told "cancelled". Each method that
-takes news in also checks it, so a broken promise is found at the moment it shows.
+takes news in also checks it, so a broken promise is found at the moment it shows. I1 to I8 are
+those of docs/design.md.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The crash sweep: a whole life of a wheel, stopped at every step, in every way a disk can survive.
 
 Each point of the sweep is a step of the scenario (``support.crashscript``) at which the power is
-cut or the process killed, times what survives of unsynced bytes. The wheel is opened again, all
-invariants are checked at once (I1, I2, I4, I5, I6, I8), the rest of the scenario is played, and in
-the end everything acknowledged has been delivered, once but for what no mark had covered, none
-early, and every file is gone. Half of the random points are cut a second time, during the recovery
-or what follows.
+cut or the process killed, times what survives of unsynced bytes. The wheel is opened again,
+invariants of docs/design.md are checked at once (I1, I2, I4, I5, I6, I8), the rest of the scenario
+is played, and in the end everything acknowledged has been delivered, once but for what no mark had
+covered, none early, and every file is gone. Half of the random points are cut a second time, during
+the recovery or what follows.
 """
 
 from __future__ import annotations

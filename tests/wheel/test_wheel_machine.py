@@ -553,7 +553,7 @@ class WheelMachine(RuleBasedStateMachine):
         return not left
 
     def _certain(self, row: Row) -> bool:
-        """Whether the engine has to know about a row (DESIGN section 4, Cancel)."""
+        """Whether the engine must know about a row; else the answer may be *unknown*."""
         wheel = self.node.wheel
         canceller = wheel._canceller
         old = row.offset < canceller._epoch_offset and row.due <= canceller._reach_ms
