@@ -1,4 +1,4 @@
-"""Slot files of running peers are damaged: they are made anew from what the others have."""
+"""Files of running peers are damaged: they are made anew from what the others have."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from slotwheel.client import Client
 from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.segment import SEGMENT_BYTES
 from slotwheel.wheel.state import LmdbState, SlotInfo
 from support.arrivals import EmbeddedArrivals
 from support.datadirs import flip_a_bit
@@ -161,6 +162,23 @@ def test_damage_of_a_peer_that_was_away_while_more_came_for_the_slot(peers: Peer
     peers[away].start()
     wait_until_mended(peers, away, messages.second)
     messages.wait_until_spilled()
+    peers.stop()
+    assert peers.disagreements() == []
+
+
+def test_a_damaged_journal_is_set_aside_and_copied_from_the_others(peers: Peers) -> None:
+    messages = Sender(peers, int(time.time()) + 3600)
+    messages.send(20_000)
+    # The end of a journal that nothing else names as durable may be torn by right.
+    messages.wait_until_spilled()
+    bad = peers.standbys(peers.master())[0]
+    peers[bad].signal()
+    flip_a_bit(min((peers[bad].data / "journal").glob("*.journal")), SEGMENT_BYTES + 50)
+    peers[bad].start()
+    peers.wait_until_whole()
+    messages.send(1000)
+    messages.wait_until_spilled()
+    assert len(list(peers[bad].data.glob("damaged-*"))) == 1
     peers.stop()
     assert peers.disagreements() == []
 

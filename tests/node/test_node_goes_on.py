@@ -56,6 +56,27 @@ def test_a_full_disk_while_spilling_does_not_keep_the_cleaner_from_work(
     wait_until(lambda: node.wheel.status().slot_rows == 10)
 
 
+def test_a_failed_sync_is_not_hidden_by_the_error_of_the_cleaner() -> None:
+    class Broken:
+        cleaned = 0
+
+        def spill_needed(self, _now_ms: int) -> bool:
+            return True
+
+        def spill(self, *_arguments: Any, **_named: Any) -> None:
+            raise SyncFailed("fdatasync failed")
+
+        def clean(self, _now_ms: int) -> int:
+            self.cleaned += 1
+            raise OSError(errno.EIO, "input/output error")
+
+    wheel: Any = Broken()
+    metrics: Any = None
+    with pytest.raises(SyncFailed):
+        SlotFileWork(wheel, lambda: 0, metrics).turn()
+    assert wheel.cleaned == 0
+
+
 def test_what_the_archive_cannot_keep_is_told_and_not_too_often(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """The power fails on every peer at the same instant: what was not synced is lost everywhere.
 
-NATS #7564: a receipt was given before the sync, on every server, and one power cut lost what all of
-them had acknowledged. The referee of the simulation holds every committed entry against the disks.
+Had they acknowledged anything before its sync, one power cut would lose it on all of them. The
+referee of the simulation holds every committed entry against the disks.
 """
 
 from __future__ import annotations

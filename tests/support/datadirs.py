@@ -53,12 +53,7 @@ class SinkNode(Node):
         """Store the rows; their ids."""
         future = self.wheel.append(rows, self.now)
         self.sync()
-        receipt = future.result(0)
-        offsets = range(receipt.base_offset, receipt.base_offset + receipt.count)
-        return [
-            str(self.wheel.mint.one(due, offset))
-            for due, offset in zip(receipt.due.tolist(), offsets, strict=True)
-        ]
+        return [str(one) for one in self.ids_of(future.result(0))]
 
     def spill(self) -> None:
         self.wheel.spill(self.now, everything=True)

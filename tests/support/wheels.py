@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -16,7 +17,9 @@ from slotwheel.wheel.blocks import encode_blocks
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.due import Chunk
 from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.master import Master
+from slotwheel.wheel.receipt import Receipt
 from slotwheel.wheel.rows import from_columns, no_headers
 from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
@@ -26,6 +29,8 @@ from slotwheel.wheel.tail import Piece, offsets_of, piece_of, with_offsets
 from slotwheel.wheel.wheel import Wheel
 
 T = TypeVar("T")
+Row = tuple[str, bytes]
+"""Topic and value of a row that a sink is asked to take."""
 
 
 def batch(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
@@ -72,8 +77,49 @@ class Node:
         while self.wheel.write_pending(0):
             pass
 
+    def send(self, rows: Sequence[tuple[int, str, bytes]], now_ms: int, **options: Any) -> Receipt:
+        """Appended, and on disk."""
+        future = self.wheel.append(batch(rows), now_ms, **options)
+        self.sync()
+        return future.result(0)
+
+    def ids_of(self, receipt: Receipt) -> list[MessageId]:
+        return [
+            self.wheel.mint.one(due, offset)
+            for offset, due in enumerate(receipt.due.tolist(), receipt.base_offset)
+        ]
+
     def next_chunk(self, now_ms: int) -> Chunk | None:
         return next_chunk(self.wheel, now_ms, self.sync)
+
+    def delivered(
+        self, now_ms: int, accepts: Callable[[Row], bool] = lambda _: True, *, down: bool = False
+    ) -> list[bytes]:
+        """Values of what a sink accepts until nothing is due, or nothing else; none is early.
+
+        What it does not accept gets *not now*: its topic is held back; ``down``: all are.
+        """
+        taken: list[bytes] = []
+
+        def hand(chunk: Chunk) -> bool:
+            assert int(times(chunk.rows, "due").max(initial=0)) <= now_ms, "early"
+            columns = (chunk.rows.column(name).to_pylist() for name in ("topic", "value"))
+            rows = list(zip(*columns, strict=True))
+            answers = np.array([accepts(row) for row in rows], np.bool_)
+            taken.extend(row[1] for row, ok in zip(rows, answers.tolist(), strict=True) if ok)
+            self.wheel.answer(chunk, answers, sink_down=down and not answers.all())
+            return bool(answers.all())
+
+        while (chunk := self.next_chunk(now_ms)) is not None and (hand(chunk) or not down):
+            pass
+        for topic in self.wheel.held_topics():
+            while (chunk := self.wheel.next_topic_chunk(topic, now_ms)) is not None:
+                before = len(taken)
+                hand(chunk)
+                if len(taken) == before and chunk.rows.num_rows:
+                    break
+        self.sync()
+        return taken
 
     def blocking(self, call: Callable[[], T]) -> T:
         """Run a call that waits for a commit, with a syncer beside it."""
@@ -101,6 +147,12 @@ class Node:
     def close(self) -> None:
         self.wheel.close()
         self.files.close()
+
+    def reopen(self, now_ms: int) -> None:
+        """After a crash."""
+        self.crash()
+        self.open(now_ms)
+        self.sync()
 
     def crash(self) -> None:
         """The process is gone: descriptors are closed by the kernel, nothing else happens."""

@@ -101,7 +101,7 @@ def test_evicting_what_has_left_raises_the_floor() -> None:
 
 
 def test_what_is_pending_unspilled_or_near_is_never_evicted() -> None:
-    """The cleaner forgets only what can be read again or need not be known (Pulsar #26251)."""
+    """The cleaner forgets only what can be read again, or need not be known."""
     cancels = Cancels(0)
     cancels.add(one(1_000, 1, 50), Future())  # pending, in a second that has left
     cancels.committed(one(10_000, 2, 51))  # near: its slot may be open
@@ -126,7 +126,7 @@ def test_below_the_bound_nothing_is_evicted() -> None:
 
 
 def test_a_late_rows_cancel_is_kept_until_the_row_was_passed() -> None:
-    """Found by the state machine: its second had left, the late row in it had not."""
+    """Its second has left, the late row in it has not."""
     cancels = Cancels(0)
     cancels.committed(one(1_000, 30, 31))
     cancels.evict(covered_before_second=50, covered_offset=30, now_second=50, spilled=10)

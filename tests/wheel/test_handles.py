@@ -29,7 +29,6 @@ def put(slots: SlotFiles, second: int, info: SlotInfo | None, *offsets: int) -> 
 
 
 def test_a_handle_in_use_survives_its_eviction(files: OsFiles) -> None:
-    """QMQ, NATS #7593: a handle was closed under its user."""
     cache = HandleCache(files, 1)
     with cache.use("a", create=True) as a:
         a.pwrite([b"first"], 0)
@@ -83,7 +82,7 @@ def test_a_missing_file_leaves_no_entry(files: OsFiles) -> None:
 
 
 def test_append_to_the_slot_being_read_with_one_handle(files: OsFiles) -> None:
-    """QMQ, NATS #7593: an append while the slot drains and its handle is evicted."""
+    """The append needs the handle, which was evicted meanwhile."""
     slots = SlotFiles(files, 1)
     first = put(slots, 5, None, 1, 2)
     (block,) = slots.read(5, first)
@@ -112,7 +111,6 @@ def test_what_a_crash_left_behind_the_committed_length_is_cut(files: OsFiles) ->
 
 
 def test_every_flipped_byte_is_found(files: OsFiles, tmp_path: Path) -> None:
-    """NATS #7549, #7556: a damaged record taken as valid."""
     slots = SlotFiles(files, 1)
     info = put(slots, 5, None, 1, 2)
     path = tmp_path / path_of(5)
@@ -164,7 +162,7 @@ def test_other_names_are_no_slot_files(name: str) -> None:
 
 @pytest.mark.parametrize("second", [0, 7, -3, 1_900_000_000])
 def test_names_are_absolute_seconds(second: int) -> None:
-    """RocketMQ, down for seven days: one revolution taken for another."""
+    """So no second is taken for the same place of another revolution."""
     assert second_of(path_of(second).split("/")[1]) == second
 
 

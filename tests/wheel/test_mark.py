@@ -62,7 +62,7 @@ def test_every_copy_has_a_say(main: Mark, copies: list[Mark], rows: list[tuple[i
 def test_a_slot_said_to_be_covered_has_no_uncovered_row(
     main: Mark, copies: list[Mark], rows: list[tuple[int, int]], end: int
 ) -> None:
-    """What is deleted because of ``all_cover`` may be nobody's only copy (Pulsar #26239)."""
+    """What is deleted because of ``all_cover`` may be nobody's only copy (I5 of docs/design.md)."""
     marks = Marks(main, copies={str(n): TopicMark(copy) for n, copy in enumerate(copies)})
     slot = [row for row in rows if row[0] < end]
     highest = max((offset for _, offset in slot), default=-1)

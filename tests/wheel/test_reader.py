@@ -100,7 +100,7 @@ steps = st.lists(
 def test_a_slot_that_grows_and_spills_while_it_drains(
     shape: list[tuple[str, object]], window_bytes: int, chunk_bytes: int
 ) -> None:
-    """QMQ, NATS #7593: rows appended to the slot being read, or moved to its file, are not lost."""
+    """Rows appended to the slot that is read, or moved to its file meanwhile, are not lost."""
     storage = FakeStorage()
     cursor = SlotCursor(storage, SECOND, window_bytes)
     after: Key = (START - 1, OFFSET_END)

@@ -1,6 +1,7 @@
 """What bad input gets: an error that names value, limit, row and remedy, and nothing breaks.
 
-Broken buffers are built by hand, as no Arrow library would: each crashed or misled a kernel once.
+Broken buffers are built by hand, as no Arrow library would: unchecked, each crashes or misleads one
+of its kernels.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def test_a_good_batch_passes_as_it_is() -> None:
 
 
 def test_boundaries_of_the_due_time() -> None:
-    """Due in the past is accepted and leaves at once (etf1 #28); the horizon's end is inside."""
+    """Due in the past is accepted and leaves at once; the horizon's end is inside."""
     for ms in (0, NOW - 1, NOW, NOW + 1, NOW + CONFIG.horizon_ms):
         assert check_input(due(ms), CONFIG, NOW).num_rows == 1
     error = refused(
@@ -137,7 +138,6 @@ def test_a_batch_over_the_limit() -> None:
 
 
 def test_a_message_over_the_limit_is_named() -> None:
-    """Chronos, QMQ #177: one bad message; the client learns which."""
     values = pa.array([b"", b"x" * 997, b"x" * 998], pa.binary())  # headers take 3, the key 3
     rows = replaced("value", values).slice(0, 1)
     assert check_input(rows, CONFIG, NOW).num_rows == 1

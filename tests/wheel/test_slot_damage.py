@@ -25,7 +25,7 @@ from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, Mode
 from support.crashlife import START_MS, PowerCut, Steps, World
 from support.journals import flipped
-from support.wheels import Node, batch
+from support.wheels import Node, batch, opened
 
 SECOND = START_MS // 1000 + 5
 PATH = path_of(SECOND)
@@ -50,7 +50,7 @@ def reopen(world: World) -> None:
     world.open()
 
 
-# -- a torn or damaged record taken as valid -----------------------------------------------------
+# -- damage is seen ------------------------------------------------------------------------------
 
 
 def test_every_flipped_bit_of_a_slot_file_is_seen_by_its_reader() -> None:
@@ -81,6 +81,20 @@ def test_a_damaged_slot_is_not_delivered_and_its_repair_brings_every_row() -> No
     reopen(world)
     world.finish()
     assert len(world.book.answered) == 5
+
+
+def test_intake_goes_on_while_a_damaged_slot_waits(tmp_path: Path) -> None:
+    with opened(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW) as node:
+        node.send([(NOW + 5, "t", b"spilled")], NOW)
+        node.wheel.spill(NOW, everything=True)
+        path = node.path / path_of((NOW + 5) // 1000)
+        sound = path.read_bytes()
+        path.write_bytes(flipped(sound, len(sound) * 8 - 160))
+        with pytest.raises(Damaged, match=path.name):
+            node.next_chunk(NOW + 5)
+        node.send([(NOW + 6, "t", b"later")], NOW)
+        path.write_bytes(sound)
+        assert node.delivered(NOW + 6) == [b"spilled", b"later"]
 
 
 def test_a_slot_file_cut_at_any_byte_is_refused_at_open_and_stays_as_it_is() -> None:
@@ -166,7 +180,7 @@ def test_a_record_under_another_key_is_refused() -> None:
         unseal(b"slot 2", seal(b"slot 1", b"length"), "state")
 
 
-# -- receipt before sync -------------------------------------------------------------------------
+# -- what has a receipt --------------------------------------------------------------------------
 
 
 def test_a_receipt_survives_the_loss_of_every_unsynced_page() -> None:
@@ -186,7 +200,7 @@ def test_a_receipt_survives_the_loss_of_every_unsynced_page() -> None:
         assert set(after.stored()) >= world.book.receipts
 
 
-# -- the cleaner deletes the only copy -----------------------------------------------------------
+# -- what is deleted was delivered ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -219,7 +233,7 @@ def test_a_crash_between_delivery_mark_and_deletion_loses_no_row(mode: Mode) -> 
             assert world.book.answered == world.book.receipts
 
 
-# -- index and files disagree --------------------------------------------------------------------
+# -- catalog and files ---------------------------------------------------------------------------
 
 
 def test_a_slot_file_that_is_missing_is_refused_by_name() -> None:
@@ -338,7 +352,7 @@ def test_one_handle_serves_appends_to_a_slot_that_is_being_read() -> None:
     assert world.files.list("slots") == []
 
 
-# -- a cancel that says yes without knowing ------------------------------------------------------
+# -- cancels -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,19 +1,24 @@
-"""What is committed while a spill runs, and what is spilled while a reader looks.
-
-Found by killing nodes under load: rows that came twice in one chunk.
-"""
+"""What is committed while a spill runs, or spilled while a reader looks: every row once."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.reader import SlotCursor
 from slotwheel.wheel.runs import OFFSET_END
 from slotwheel.wheel.schema import times
 from slotwheel.wheel.storage import Storage
 from slotwheel.wheel.tail import _FAN
 from support.crashlife import START_MS, Steps, World
+from support.wheels import Node, batch
 
 SECOND = START_MS // 1000 + 5
 ALL = SECOND * 1000 + 999, OFFSET_END
@@ -90,3 +95,66 @@ def test_rows_spilled_between_the_look_at_the_mark_and_at_the_file_are_not_overl
     cursor.refresh((SECOND * 1000 - 1, OFFSET_END), 5)
     assert keys(cursor) == [0, 1, 2, 3, 4, 5]
     world.finish()
+
+
+def test_append_and_spill_while_the_slot_drains(tmp_path: Path) -> None:
+    """In threads, across slots' edges, with a single handle that is evicted again and again."""
+    config = WheelConfig(
+        chunk_rows_max=7, window_bytes_max=900, open_handles_max=1, segment_bytes=4000, slots=60
+    )
+    node = Node(tmp_path, config, START_MS)
+    wheel = node.wheel
+    stop, clock = threading.Event(), [START_MS]
+    taken: Counter[bytes] = Counter()
+    failed: list[BaseException] = []
+
+    def loop(work: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            try:
+                while not stop.is_set():
+                    work()
+                    time.sleep(0)
+            except BaseException as error:
+                failed.append(error)
+                stop.set()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def take() -> None:
+        now = clock[0]
+        while (chunk := wheel.next_chunk(now)) is not None:
+            assert int(times(chunk.rows, "due").max(initial=0)) <= now
+            taken.update(chunk.rows.column("value").to_pylist())
+            wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+
+    threads = [
+        loop(lambda: wheel.write_pending(0.001)),
+        loop(take),
+        loop(lambda: wheel.spill(clock[0], everything=True)),
+        loop(lambda: wheel.clean(clock[0])),
+        loop(lambda: wheel.prepare(clock[0])),
+    ]
+    sent = 0
+    until = time.monotonic() + 2.0
+    while time.monotonic() < until and not failed:
+        now = clock[0]
+        rows = [
+            (now + ms, "t", b"%d" % (sent + at)) for at, ms in enumerate((-2, 0, 1, 3, 997, 999))
+        ]
+        sent += len(rows)
+        wheel.append(batch(rows), now).result(10)
+        clock[0] += 7
+    clock[0] += 2000
+    until = time.monotonic() + 10
+    while len(taken) < sent and time.monotonic() < until and not failed:
+        time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    assert not failed, failed
+    assert sent > 100
+    assert taken == Counter(b"%d" % n for n in range(sent))
+    node.stored()
+    node.close()

@@ -1,4 +1,7 @@
-"""The labs that peers run in: a link is cut in one direction, alone, in silence, and heals."""
+"""The faults that tests inject: a link is cut in one direction, alone, in silence; a disk fills up.
+
+Each heals, and leaves nothing behind on the machine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given to a proof: too little, a part of it, or the same twice."""
+"""A proof of too few directories, of a folder inside one, of the same records twice."""
 
 from __future__ import annotations
 

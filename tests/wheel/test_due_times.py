@@ -1,0 +1,123 @@
+"""A message leaves at its due time: never before it, whatever clock, restarts and the wheel's turns
+do. Nothing is taken for another revolution's, and no due time begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.errors import ClockBehind
+from slotwheel.wheel.slotfile import path_of
+from support.wheels import Node, opened
+
+NOW = 1_900_000_000_000
+CONFIG = WheelConfig(
+    chunk_rows_max=7, window_bytes_max=900, open_handles_max=1, segment_bytes=4000, slots=60
+)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with opened(tmp_path, CONFIG, NOW) as node:
+        yield node
+        node.sync()
+        node.stored()  # catalog and files agree, whatever happened
+
+
+def many(first: int, count: int, due: int) -> list[tuple[int, str, bytes]]:
+    return [(due, "t", b"%d" % n) for n in range(first, first + count)]
+
+
+def test_down_longer_than_the_horizon(node: Node) -> None:
+    """What was due meanwhile leaves at once; seconds of the first revolution are used again."""
+    node.send(many(0, 60, NOW + 1), NOW)
+    for second in range(60):
+        node.send(many(100 + second, 1, NOW + second * 1000), NOW)
+    node.wheel.spill(NOW, everything=True)
+    later = NOW + 5 * 60_000 + 17
+    node.reopen(later)
+    node.send(many(1000, 3, later + 59_000), later)
+    node.wheel.spill(later, everything=True)
+    left = node.delivered(later)
+    assert sorted(map(int, left)) == [*range(60), *range(100, 160)]
+    assert left[0] == b"100"
+    assert left[-1] == b"159"
+    assert node.delivered(later + 58_999) == []
+    assert node.delivered(later + 59_000) == [b"1000", b"1001", b"1002"]
+
+
+def test_an_earlier_revolutions_file_is_not_reused(node: Node) -> None:
+    second = NOW // 1000 + 5
+    for revolution in range(3):
+        now = NOW + revolution * 60_000
+        node.send(many(revolution * 10, 10, now + 5_500), now)
+        node.wheel.spill(now, everything=True)
+        assert (node.path / path_of(second + revolution * 60)).exists()
+        expected = [b"%d" % n for n in range(revolution * 10, revolution * 10 + 10)]
+        assert node.delivered(now + 6_001) == expected
+        node.wheel.tell_mark(now + 6_001, at_once=True)
+        node.sync()
+        assert node.wheel.clean(now + 6_001) == 1
+        assert not list((node.path / "slots").iterdir())
+
+
+def test_never_early_at_exact_boundaries_and_clock_steps(node: Node) -> None:
+    edge = NOW // 1000 * 1000 + 1000  # a slot's edge
+    node.send([(edge + ms, "t", b"%d" % ms) for ms in (-1, 0, 1, 999, 1000)], NOW)
+    assert node.delivered(edge - 2) == []
+    assert node.delivered(edge - 1) == [b"-1"]
+    assert node.delivered(edge) == [b"0"]
+    assert node.delivered(edge) == []
+    with pytest.raises(ClockBehind):
+        node.next_chunk(edge - 2000)
+    node.send([(edge - 1500, "t", b"late")], edge - 2000)  # not due yet by that clock
+    with pytest.raises(ClockBehind):
+        node.next_chunk(edge - 2000)
+    assert node.delivered(edge + 999) == [b"late", b"1", b"999"]
+    assert node.delivered(edge + 3000) == [b"1000"]
+
+
+def test_a_held_topic_waits_for_a_clock_behind_the_main_mark(node: Node) -> None:
+    node.send([(NOW + 10, "t", b"")], NOW)
+    chunk = node.next_chunk(NOW + 10)
+    assert chunk is not None
+    node.wheel.answer(chunk, np.zeros(1, np.bool_))
+    assert node.next_chunk(NOW + 5_000) is None
+    chunk = node.wheel.next_topic_chunk("t", NOW + 20)
+    assert chunk is not None
+    node.wheel.answer(chunk, np.ones(1, np.bool_))
+    assert node.wheel.next_topic_chunk("t", NOW + 20) is None  # no empty chunks, one after another
+    assert node.wheel.held_topics() == ["t"]
+    assert node.wheel.next_topic_chunk("t", NOW + 5_000) is None
+    assert node.wheel.held_topics() == []
+
+
+def test_a_restart_restarts_no_due_time(node: Node) -> None:
+    """Nor does it change an id."""
+    dues = [NOW + ms for ms in (1, 700, 1500, 20_000, 59_999)]
+    receipt = node.send([(due, "t", b"%d" % due) for due in dues], NOW)
+    ids = node.ids_of(receipt)
+    now = NOW
+    for spill in (False, True, True):
+        now += 300
+        if spill:
+            node.wheel.spill(now, everything=True)
+        node.reopen(now)
+        assert node.ids_of(receipt) == ids
+    assert node.delivered(now) == [b"%d" % dues[0], b"%d" % dues[1]]
+    for due in dues[2:]:
+        assert node.delivered(due - 1) == []
+        assert node.delivered(due) == [b"%d" % due]
+    assert node.wheel.status().pending == 0
+
+
+@pytest.mark.parametrize("delay", [-60_000, -1, 0, 1])
+def test_what_is_due_already_leaves_at_once(node: Node, delay: int) -> None:
+    node.delivered(NOW)
+    node.send([(NOW + delay, "t", b"x")], NOW)
+    assert node.delivered(NOW) == ([b"x"] if delay <= 0 else [])
+    assert node.delivered(NOW + 1) == ([] if delay <= 0 else [b"x"])
