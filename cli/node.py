@@ -91,7 +91,7 @@ def _limits(function: F) -> F:
     default=DEFAULT_ADDRESS,
     show_default=True,
     help="Where clients connect; port 0 takes a free one. With peers the default is this node's own"
-    " address among them. Knows no users: keep it on a trusted network.",
+    " address among them. It has no authentication: keep it on a trusted network.",
 )
 @click.option(
     "--metrics",
