@@ -1,4 +1,4 @@
-"""What a page, a docstring or a comment refers to is in the repository: documents, sections, tests.
+"""What a page, a docstring or a comment refers to is in the repository: page, section, code, test.
 
 The commands and options that docs/operations.md describes: tests/cli/test_documented.py.
 """
@@ -65,9 +65,9 @@ def missing_links(text: str, folder: Path) -> Iterator[str]:
                 yield link
 
 
-def missing_tests(text: str, _folder: Path) -> Iterator[str]:
-    """``tests/a/test_b.py``, ``tests/a/test_b.py::test_c``."""
-    for path, name in re.findall(r"\b(tests/[\w/]+\.py)(?:::(\w+))?", text):
+def missing_code(text: str, _folder: Path) -> Iterator[str]:
+    """``wheel/mark.py``, ``tests/a/test_b.py::test_c``."""
+    for path, name in re.findall(r"\b(\w+/[\w/]+\.py)(?:::(\w+))?", text):
         if not (ROOT / path).is_file():
             yield path
         elif name and name not in functions(path):
@@ -94,7 +94,7 @@ def refer(path: Path, *checks: Check) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_refers_to_what_is_there(page: Path) -> None:
-    assert refer(page, *EVERYWHERE, missing_links, missing_tests) == []
+    assert refer(page, *EVERYWHERE, missing_links, missing_code) == []
 
 
 def test_code_and_scripts_refer_to_pages_that_are_there() -> None:
@@ -117,8 +117,8 @@ def test_code_and_scripts_refer_to_pages_that_are_there() -> None:
         (missing_links, "[there](theory.md)"),
         (missing_links, "[there](design.md#the-kitchen)"),
         (missing_links, "# Here\n[below](#there)"),
-        (missing_tests, "`tests/test_kitchen.py`"),
-        (missing_tests, "`tests/test_documents.py::test_the_kitchen`"),
+        (missing_code, "`wheel/kitchen.py`"),
+        (missing_code, "`tests/test_documents.py::test_the_kitchen`"),
     ],
 )
 def test_what_is_missing_is_found(check: Check, text: str) -> None:
@@ -131,7 +131,7 @@ def test_what_is_missing_is_found(check: Check, text: str) -> None:
         (missing_documents, "docs/design.md, README.md, design.md, benchmarks/RESULTS.md"),
         (missing_sections, 'docs/design.md, "The rooms"'),
         (missing_links, "# Here it is\n[a](#here-it-is) [b](design.md#the-mark) [c](../wheel)"),
-        (missing_tests, "`tests/test_documents.py::test_what_is_there_is_not_missing`"),
+        (missing_code, "`tests/test_documents.py::test_what_is_there_is_not_missing`"),
     ],
 )
 def test_what_is_there_is_not_missing(check: Check, text: str) -> None:
