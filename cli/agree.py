@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn, TextColumn
 
 from ..wheel.agree import Agreement, Peer, compare
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.texts import counted
 from .directory import load_state, reading, running_process
+from .progress import bars
 
 _NOTES_SHOWN = 20
 
@@ -23,7 +21,13 @@ def compare_directories(left: Path, right: Path, quiet: bool) -> Agreement:
 
     Errors: ``InvalidConfiguration`` for what is no data directory, ``OSError``.
     """
-    with reading(left) as left_files, reading(right) as right_files, _progress(quiet) as looked_at:
+    columns = (MofNCompleteColumn(), TextColumn("seconds"))
+    with (
+        reading(left) as left_files,
+        reading(right) as right_files,
+        bars(*columns, quiet=quiet) as shown,
+    ):
+        task = shown.add_task("comparing", total=None)
         try:
             peers = (
                 Peer(str(left), left_files, load_state(left)),
@@ -33,7 +37,9 @@ def compare_directories(left: Path, right: Path, quiet: bool) -> Agreement:
             found = Agreement()
             found.problem(f"a state store cannot be read: {error}")
         else:
-            found = compare(*peers, looked_at)
+            found = compare(
+                *peers, lambda done, total: shown.update(task, completed=done, total=total)
+            )
     for one in (left, right):
         process = running_process(one)
         if process is not None:
@@ -55,15 +61,3 @@ def print_agreement(found: Agreement) -> None:
         click.echo(f"the peers agree: {entries}, {counted(found.rows, 'pending message')}")
     else:
         click.echo(f"the peers do not agree: {found.problems[0]}")
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda _done, _total: None
-        return
-    columns = (TextColumn("comparing"), BarColumn(), MofNCompleteColumn(), TextColumn("seconds"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("comparing", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -22,7 +22,7 @@ import click
 
 from ..wheel.errors import InvalidConfiguration
 from .printing import quiet_pipe
-from .shared import EXIT_INTERRUPTED, F, span
+from .shared import Exit, F, span
 
 if TYPE_CHECKING:
     from ..replay.following.audit import Settings
@@ -125,8 +125,8 @@ def run_audit(
             interrupted = True
         _sum(audit.summary())
     if interrupted:
-        return EXIT_INTERRUPTED
-    return 1 if audit.failed else 0
+        return Exit.INTERRUPTED
+    return Exit.FAILED if audit.failed else Exit.DONE
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import click
 from ..client import Client
 from ..wheel.errors import UnknownId
 from ..wheel.ids import MessageId
-from .shared import json_option, lines_of_stdin, node_options, print_json
+from .shared import Exit, json_option, lines_of_stdin, node_options, print_json
 
 AT_ONCE = 1000
 UNKNOWN = "unknown"
@@ -23,10 +23,7 @@ UNKNOWN = "unknown"
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @node_options
 @json_option
-@click.pass_context
-def command(
-    ctx: click.Context, ids: tuple[str, ...], address: str, timeout: timedelta, as_json: bool
-) -> None:
+def command(ids: tuple[str, ...], address: str, timeout: timedelta, as_json: bool) -> int:
     """Cancel messages by their ids, given as arguments or on stdin, one a line.
 
     Prints each id with its answer: cancelled, already delivered, or unknown. The exit code is 1 if
@@ -43,7 +40,7 @@ def command(
                 print_json({"id": one, "answer": answer})
             else:
                 click.echo(f"{one}\t{answer}")
-    ctx.exit(1 if counts[UNKNOWN] else 0)
+    return Exit.FAILED if counts[UNKNOWN] else Exit.DONE
 
 
 def answers(client: Client, ids: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,5 @@
-"""The command line: one group, one file a command, one error handler.
-
-    exit code  0    done
-               1    what was asked for could not be done; the message says why and what to do
-               2    the command line itself is wrong
-               3    a defect of slotwheel, with a traceback; or the node could not sync its disk
-               4    ``replay``: proven in part
-             130    interrupted
+"""The command line: one group, one file a command, one error handler, which makes exit codes
+(``shared.Exit``) of errors.
 
 A command is the object ``command`` in the module that the table names. It is imported when it is
 used, so that ``slotwheel send`` does not load what only ``slotwheel node`` needs.
@@ -22,11 +16,10 @@ from collections.abc import Sequence
 import click
 
 from ..wheel.errors import SlotwheelError
-from .shared import EXIT_INTERRUPTED, Session, note_json
+from .shared import Exit, Session, note_json
 
 PREFIX = "SLOTWHEEL"
 REPORT = "Please report it with these lines; CONTRIBUTING.md says where"
-EXIT_FAILED, EXIT_USAGE, EXIT_DEFECT = 1, 2, 3
 
 COMMANDS = {
     "node": "node",
@@ -104,22 +97,22 @@ def run(arguments: Sequence[str]) -> int:
             _tell({"code": "usage", "message": error.format_message()})
         else:
             error.show()
-        return EXIT_USAGE
+        return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
+        return Exit.INTERRUPTED
     except click.ClickException as error:
         _fail(session, {"code": "error", "message": error.format_message()})
         return error.exit_code
     except SlotwheelError as error:
         _fail(session, error.to_wire(), str(error))
-        return EXIT_FAILED
+        return Exit.FAILED
     except OSError as error:
         # The world's errors, not ours: permissions, a full disk, an address that is not here.
         _fail(session, {"code": "os-error", "message": str(error)})
-        return EXIT_FAILED
+        return Exit.FAILED
     except Exception as error:
         return _defect(session, error)
-    return code if isinstance(code, int) else 0
+    return code or Exit.DONE
 
 
 def _fail(session: Session, fields: dict[str, object], text: str = "") -> None:
@@ -141,7 +134,7 @@ def _defect(session: Session, error: Exception) -> int:
         frames = traceback.format_exception(error)[-4:]
         click.echo("".join(frames).rstrip(), err=True)
         click.echo(f"error: a defect of slotwheel: {message}. {REPORT}", err=True)
-    return EXIT_DEFECT
+    return Exit.DEFECT
 
 
 if __name__ == "__main__":

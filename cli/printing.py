@@ -13,12 +13,14 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
 
 from ..wheel.schema import times
 from ..wheel.texts import time_text
@@ -26,6 +28,7 @@ from ..wheel.texts import time_text
 Fields = dict[str, Any]
 
 _TEXT_MAX = 60
+_WIDE = 1000
 
 
 def content(name: str, value: bytes | None) -> Fields:
@@ -123,6 +126,22 @@ class Printer:
 
     def left_out(self, what: str) -> None:
         click.echo(f"stopped after {self._limit} {what}; --limit 0 prints all", err=True)
+
+
+def print_table(
+    rows: Iterable[Sequence[str]], columns: str, headings: Sequence[str] | None = None
+) -> None:
+    """``columns``: "l" or "r" for each, left or right. Only a terminal is too narrow for a row;
+    there a cell is cut in a table with headings, and goes on in the next line in one without."""
+    table = Table(box=None, show_header=headings is not None, pad_edge=False)
+    for side, heading in zip(columns, headings or columns, strict=True):
+        table.add_column(
+            heading, justify="right" if side == "r" else "left", no_wrap=bool(headings)
+        )
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else _WIDE
+    Console(width=width, highlight=False, markup=False).print(table)
 
 
 @contextmanager

@@ -12,16 +12,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 
 
+def bars(*columns: ProgressColumn, console: Console | None = None, quiet: bool = False) -> Progress:
+    """Bars on stderr (or ``console``), gone at the end; none unless somebody watches."""
+    console = console or Console(stderr=True)
+    every = (TextColumn("{task.description}"), BarColumn(), *columns)
+    hidden = quiet or not console.is_terminal
+    return Progress(*every, console=console, transient=True, disable=hidden)
+
+
 @contextmanager
 def progress_bar(
-    what: str, total: int, *columns: ProgressColumn, quiet: bool = False
+    what: str, total: int | None, *columns: ProgressColumn, quiet: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, if somebody watches. Gives what to call with how much was done."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda _done: None
-        return
-    every = (TextColumn("{task.description}"), BarColumn(), *columns)
-    with Progress(*every, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
+    """One such bar. Gives what to call with how much was done."""
+    with bars(*columns, quiet=quiet) as shown:
+        task = shown.add_task(what, total=total)
+        yield lambda done: shown.advance(task, done)

@@ -26,7 +26,7 @@ from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.schema import check_topic
 from ..wheel.texts import counted, time_text
 from .progress import progress_bar
-from .shared import F, epoch_ms, node_options, print_json
+from .shared import Exit, F, epoch_ms, node_options, print_json
 
 if TYPE_CHECKING:
     from ..replay.redeliver import Redelivery, Selection, Tally
@@ -141,10 +141,10 @@ def redeliver(asked: Asked) -> int:
     if asked.skip >= tally.messages:
         click.echo("There are no more: nothing is sent.", err=True)
         _finish(asked, tally, _Sending(asked.skip))
-        return 0
+        return Exit.DONE
     if not asked.yes and not _confirmed():
         click.echo("Nothing was sent.", err=True)
-        return 1
+        return Exit.FAILED
     sending = _Sending(asked.skip)
     # To be told to end is to be interrupted: it has to be said how far it came.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -154,7 +154,7 @@ def redeliver(asked: Asked) -> int:
         sending.settle_rest()
         _finish(asked, tally, sending)
         signal.signal(signal.SIGTERM, before)
-    return 1 if sending.refused else 0
+    return Exit.FAILED if sending.refused else Exit.DONE
 
 
 def _show(asked: Asked, tally: Tally) -> None:

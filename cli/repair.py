@@ -16,7 +16,7 @@ from ..wheel.slotfile import path_of
 from ..wheel.state import LmdbState
 from ..wheel.texts import counted
 from .directory import load_state, reading, running_process
-from .shared import json_option, print_json
+from .shared import Exit, json_option, print_json
 
 _NEXT = {
     False: "look whether a backup or a peer has them before you give them up with --yes",
@@ -34,7 +34,7 @@ _NEXT = {
 )
 @click.option("--yes", is_flag=True, help="Do it. Without, only say what would be done.")
 @json_option
-def command(directory: Path, yes: bool, as_json: bool) -> None:
+def command(directory: Path, yes: bool, as_json: bool) -> int:
     """Replace each damaged slot file of the data directory DIR by what can be had of it.
 
     The node must be stopped. Without --yes nothing is changed: it says what is sound of each
@@ -78,11 +78,11 @@ def command(directory: Path, yes: bool, as_json: bool) -> None:
         print_json({"directory": str(directory), "repaired": yes, "slots": _fields(found, kept)})
     else:
         _print(found, kept, yes=yes)
-    if any(one.lost for one in found):
-        if not as_json:  # where it stands in each slot's "lost"
-            tense = "are" if yes else "would be"
-            click.echo(f"error: rows {tense} lost (exit code 1); {_NEXT[yes]}", err=True)
-        click.get_current_context().exit(1)
+    lost = any(one.lost for one in found)
+    if lost and not as_json:  # where it stands in each slot's "lost"
+        tense = "are" if yes else "would be"
+        click.echo(f"error: rows {tense} lost (exit code 1); {_NEXT[yes]}", err=True)
+    return Exit.FAILED if lost else Exit.DONE
 
 
 def _repair(directory: Path) -> list[tuple[Salvage, str]]:

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted
 from .audit import Asked, follow_options, run_audit
 from .redeliver import redeliver_options
-from .shared import epoch_ms, json_option, moment, span
+from .shared import Exit, epoch_ms, json_option, moment, span
 from .sparkprogress import SparkProgress
 from .verdict import print_verdict
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from ..replay.report.verdict import Verdict
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
-_EXITS = {"proven": 0, "not proven": 1, "proven in part": 4}
+_EXITS = {"proven": Exit.DONE, "not proven": Exit.FAILED, "proven in part": Exit.PARTLY}
 """By the outcome of a verdict."""
 
 
@@ -279,7 +278,7 @@ def _prove(
 
     nbytes = sum(file.nbytes for file in layout.files)
     click.echo(f"replaying {counted(len(layout.files), 'file')}, {nbytes:,} bytes", err=True)
-    with SparkProgress(Console(stderr=True)) as progress:
+    with SparkProgress() as progress:
         return interruptible(work)
 
 

@@ -8,7 +8,7 @@ import click
 
 from ..client import Client
 from .cancel import UNKNOWN, is_id
-from .shared import check_due, due_options, json_option, node_options, print_json
+from .shared import Exit, check_due, due_options, json_option, node_options, print_json
 
 CANCELLED = "cancelled"
 ALREADY_CANCELLED = "already cancelled"
@@ -19,16 +19,14 @@ ALREADY_CANCELLED = "already cancelled"
 @due_options
 @node_options
 @json_option
-@click.pass_context
 def command(
-    ctx: click.Context,
     message_id: str,
     delay: timedelta | None,
     at: datetime | None,
     address: str,
     timeout: timedelta,
     as_json: bool,
-) -> None:
+) -> int:
     """Cancel a message and send it again with another due time, in one step.
 
     If the message moved, prints the id, "cancelled", and the new id. If not, the id and why:
@@ -45,4 +43,4 @@ def command(
         print_json({"id": message_id, "answer": answer, "new_id": moved})
     else:
         click.echo("\t".join(filter(None, (message_id, answer, moved))))
-    ctx.exit(0 if moved else 1)
+    return Exit.DONE if moved else Exit.FAILED

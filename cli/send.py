@@ -7,31 +7,26 @@ and the client's buffer are bounded, so that a file of any size needs the same m
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import DownloadColumn, TimeElapsedColumn, TransferSpeedColumn
 
 from ..client import Client, Message
 from ..wheel.errors import InvalidMessage
 from ..wheel.schema import check_topic, is_reserved, reserved_header
+from .progress import progress_bar
 from .receipts import Printer
 from .shared import (
+    Exit,
     check_due,
     due_options,
     json_option,
@@ -73,9 +68,7 @@ LINE_BYTES_MAX = 64 << 20
 )
 @node_options
 @json_option
-@click.pass_context
 def command(
-    ctx: click.Context,
     topic: str,
     values: tuple[str, ...],
     delay: timedelta | None,
@@ -88,7 +81,7 @@ def command(
     address: str,
     timeout: timedelta,
     as_json: bool,
-) -> None:
+) -> int:
     """Send messages to TOPIC, due after --delay or --at a time.
 
     VALUES are one message each. Without them, values are read from --file or stdin, one a line.
@@ -108,14 +101,14 @@ def command(
     printer = Printer(as_json)
     with (
         Client(address, timeout_s=timeout.total_seconds(), receipts=receipts) as client,
-        progress(stream) as step,
+        _progress(stream) as step,
     ):
         for part in parts:
             messages = [Message(topic, value, key, headers, partition, at, delay) for value in part]
             printer.put(client.send_many(messages))
             step(sum(map(len, part)) + len(part))
         printer.finish()
-    ctx.exit(1 if printer.bad else 0)
+    return Exit.FAILED if printer.bad else Exit.DONE
 
 
 def read_parts(stream: BinaryIO) -> Iterator[list[bytes]]:
@@ -145,19 +138,10 @@ def read_parts(stream: BinaryIO) -> Iterator[list[bytes]]:
         yield [bytes(rest)]
 
 
-Step = Callable[[int], None]
-
-
-@contextlib.contextmanager
-def progress(stream: BinaryIO | None) -> Iterator[Step]:
-    """A bar on stderr for long input, if somebody watches and the ids go elsewhere. Gives what to
-    call with the bytes read."""
-    if stream is None or not sys.stderr.isatty() or sys.stdout.isatty():
-        yield lambda _bytes: None
-        return
-    found = os.fstat(stream.fileno())
-    total = found.st_size if stat.S_ISREG(found.st_mode) else None
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sending", total=total)
-        yield lambda nbytes: bar.advance(task, nbytes)
+def _progress(stream: BinaryIO | None) -> AbstractContextManager[Callable[[int], None]]:
+    """A bar for the bytes read of long input, unless ids are printed where it would stand."""
+    found = None if stream is None else os.fstat(stream.fileno())
+    total = found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
+    columns = (DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
+    quiet = stream is None or sys.stdout.isatty()
+    return progress_bar("sending", total, *columns, quiet=quiet)

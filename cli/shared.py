@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import IntEnum
 from typing import Any, TypeVar
 
 import click
@@ -21,8 +22,6 @@ from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 
 F = TypeVar("F", bound=Callable[..., Any])
-EXIT_INTERRUPTED = 130
-
 GIB = 1024 * MIB
 SIZE_MAX = 1 << 62
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -30,6 +29,21 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+class Exit(IntEnum):
+    """How a command line ends. A command returns one of these; what returns nothing is done."""
+
+    DONE = 0
+    FAILED = 1
+    """What was asked for could not be done, or is not so; what is printed says why."""
+    USAGE = 2
+    """The command line itself is wrong."""
+    DEFECT = 3
+    """A defect of slotwheel, with a traceback; or the node could not sync its disk."""
+    PARTLY = 4
+    """``replay``: proven in part."""
+    INTERRUPTED = 130
 
 
 @dataclass(slots=True)

@@ -8,11 +8,12 @@ since the last change of what is done; those of later stages are not known yet.
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+from .progress import bars
 
 _EVERY_S = 0.3
 
@@ -20,17 +21,9 @@ _EVERY_S = 0.3
 class SparkProgress:
     """Shown while the ``with`` block runs, and gone behind it."""
 
-    def __init__(self, console: Console) -> None:
-        self._shown = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("tasks"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+    def __init__(self, console: Console | None = None) -> None:
+        columns = (MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn())
+        self._shown = bars(*columns, console=console)
         self._line = self._shown.add_task("starting Spark", total=None)
         self._lock = threading.Lock()
         self._stages: dict[int, tuple[int, int]] = {}
@@ -55,12 +48,7 @@ class SparkProgress:
         self._shown.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._shown.stop()
 

@@ -6,12 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from ..client import Client
 from ..wheel.errors import SlotwheelError
 from ..wheel.texts import time_text
+from .printing import print_table
 from .shared import json_option, node_options, print_json
 
 REPLICATION = "replication"
@@ -41,9 +40,7 @@ def command(address: str, timeout: timedelta, as_json: bool) -> None:
     and how far it is behind. Of several addresses, the master answers if there is one.
     """
     with Client(address, timeout_s=timeout.total_seconds()) as client:
-        found = client.status()
-        if len(client.addresses) > 1:
-            found = _by_the_master(found)
+        found = status_of(client)
     if as_json:
         print_json(found)
         return
@@ -55,15 +52,19 @@ def command(address: str, timeout: timedelta, as_json: bool) -> None:
         _print_group(group)
 
 
-def _by_the_master(found: dict[str, Any]) -> dict[str, Any]:
-    """What the master says, if a standby answered and knows it: only a master knows all lags."""
+def status_of(client: Client) -> dict[str, Any]:
+    """Of several addresses, what the master says, if one that answers knows it: only a master
+    knows all lags."""
+    found = client.status()
+    if len(client.addresses) == 1:
+        return found
     group = found.get(REPLICATION) or {}
     address = group.get("master_address")
     if group.get("role") == MASTER or not address:
         return found
     try:
-        with Client(address, timeout_s=_MASTER_TIMEOUT_S) as client:
-            return client.status()
+        with Client(address, timeout_s=_MASTER_TIMEOUT_S) as other:
+            return other.status()
     except SlotwheelError:  # it may be the one that just died
         return found
 
@@ -87,13 +88,10 @@ def _print_group(group: dict[str, Any]) -> None:
     columns = [one for one in _COLUMNS if any(peer.get(one[1]) is not None for peer in peers)]
     if not columns:
         return
-    table = Table(box=None, pad_edge=False)
-    for heading, name in columns:
-        table.add_column(heading, justify="right" if name in _NUMBERS else "left", no_wrap=True)
-    for peer in peers:
-        table.add_row(*(_cell(name, peer.get(name)) for _, name in columns))
+    sides = "".join("r" if name in _NUMBERS else "l" for _, name in columns)
+    rows = ([_cell(name, peer.get(name)) for _, name in columns] for peer in peers)
     click.echo()
-    Console().print(table)
+    print_table(rows, sides, [heading for heading, _ in columns])
     for peer in peers:
         if peer.get("error") and not peer.get("connected"):
             click.echo(f"{peer['id']}: {peer['error']}")

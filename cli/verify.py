@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
-from rich.table import Table
 
 from ..delivery.verify import verify_topics
 from ..wheel.errors import Damaged, UnsupportedVersion
@@ -26,8 +24,9 @@ from ..wheel.verify_archive import verify_archive
 from ..wheel.verify_journal import verify_journal
 from .agree import compare_directories, print_agreement
 from .directory import ReadOnlyFiles, load_state, reading, running_process
+from .printing import print_table
 from .progress import progress_bar
-from .shared import json_option, print_json
+from .shared import Exit, json_option, print_json
 
 KINDS = {
     "state": "state store",
@@ -134,7 +133,7 @@ def file_count(files: ReadOnlyFiles) -> int:
     help="Verify this directory of a peer, too, and that both hold the same.",
 )
 @json_option
-def command(directory: Path, against: Path | None, as_json: bool) -> None:
+def command(directory: Path, against: Path | None, as_json: bool) -> int:
     """Verify the data directory DIR: checksums, order, catalog against files, rows in their slots.
 
     Changes nothing, and may run beside a node. Ends with "N ok, M invalid", counted in files; exit
@@ -157,8 +156,7 @@ def command(directory: Path, against: Path | None, as_json: bool) -> None:
             print_agreement(agreement)
     if as_json:
         print_json(told)
-    if not valid:
-        click.get_current_context().exit(1)
+    return Exit.DONE if valid else Exit.FAILED
 
 
 @dataclass(slots=True)
@@ -203,22 +201,20 @@ def _print(summary: Summary, running: str | None) -> None:
             f"A node (process {running}) is running on this directory: only what was committed is"
             " verified, and what it is writing just now may show up as a note."
         )
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "ok", "invalid", "rows", "bytes"):
-        table.add_column(name, justify="left" if not name else "right")
-    for name, kind in summary.kinds.items():
-        if name == "archive" and not kind.ok + kind.invalid:
-            continue
-        rows = "" if name == "state" else f"{kind.rows:,}"
-        nbytes = "" if name == "state" else f"{kind.nbytes:,}"
-        table.add_row(KINDS[name], f"{kind.ok:,}", f"{kind.invalid:,}", rows, nbytes)
-    Console().print(table)
-    _print_findings("note", summary.notes, _NOTES_SHOWN)
-    _print_findings("invalid", summary.faults, _FAULTS_SHOWN)
+    print_table(_lines(summary), "lrrrr", ("", "ok", "invalid", "rows", "bytes"))
+    print_findings("note", summary.notes, _NOTES_SHOWN)
+    print_findings("invalid", summary.faults)
     click.echo(summary.verdict)
 
 
-def _print_findings(word: str, findings: list[Finding], shown: int) -> None:
+def _lines(summary: Summary) -> Iterator[list[str]]:
+    for name, kind in summary.kinds.items():
+        content = ["", ""] if name == "state" else [f"{kind.rows:,}", f"{kind.nbytes:,}"]
+        if name != "archive" or kind.ok + kind.invalid:
+            yield [KINDS[name], f"{kind.ok:,}", f"{kind.invalid:,}", *content]
+
+
+def print_findings(word: str, findings: list[Finding], shown: int = _FAULTS_SHOWN) -> None:
     for finding in findings[:shown]:
         click.echo(f"{word}: {finding}")
     if len(findings) > shown:

@@ -103,8 +103,8 @@ def test_a_sound_directory_is_ok_and_stays_as_it_is(root: Path) -> None:
     assert report["kinds"]["slot"]["rows"] == 80 + 2
     assert report["kinds"]["topic"]["rows"] == 6
     assert tree(root) == before
-    result = CliRunner().invoke(command, [str(root)])
-    assert result.exit_code == 0
+    result = CliRunner().invoke(command, [str(root)], standalone_mode=False)
+    assert result.return_value == 0
     assert result.output.splitlines()[-1] == f"{report['ok']} ok, 0 invalid"
 
 
@@ -341,8 +341,8 @@ def test_every_fault_is_listed_not_only_the_first(root: Path) -> None:
     change(root, SLOT, lambda data: flipped(data, 900 * 8))
     (root / f"slots/{SECOND + 1}.arrows").unlink()
     change(root, TOPIC + ".arrows", lambda data: data[:-1])
-    result = CliRunner().invoke(command, [str(root)])
-    assert result.exit_code == 1
+    result = CliRunner().invoke(command, [str(root)], standalone_mode=False)
+    assert result.return_value == 1
     lines = result.output.splitlines()
     assert lines[-1].endswith(" ok, 3 invalid")
     for name in (SLOT, f"slots/{SECOND + 1}.arrows", TOPIC + ".arrows"):
@@ -353,9 +353,9 @@ def test_a_running_node_is_named(root: Path) -> None:
     lock = DirectoryLock(root)
     try:
         assert verify(root)["running"].isdigit()
-        result = CliRunner().invoke(command, [str(root)])
+        result = CliRunner().invoke(command, [str(root)], standalone_mode=False)
         assert "is running on this directory" in result.output
-        assert result.exit_code == 0
+        assert result.return_value == 0
     finally:
         lock.release()
     assert verify(root)["running"] is None
@@ -392,7 +392,7 @@ def test_a_live_directory_is_verified_while_it_changes(tmp_path: Path) -> None:
 
 def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
-        result = CliRunner().invoke(command, [str(path)])
+        result = CliRunner().invoke(command, [str(path)], standalone_mode=False)
         assert isinstance(result.exception, InvalidConfiguration)
         assert str(path) in str(result.exception)
     assert list(tmp_path.iterdir()) == []

@@ -35,19 +35,21 @@ def pair(pristine: Path, tmp_path: Path) -> tuple[Path, Path]:
 def against(pair: tuple[Path, Path]) -> dict[str, Any]:
     """The JSON report; the exit code must agree with it."""
     left, right = map(str, pair)
-    result = CliRunner().invoke(command, [left, "--against", right, "--json"])
+    result = CliRunner().invoke(
+        command, [left, "--against", right, "--json"], standalone_mode=False
+    )
     report: dict[str, Any] = json.loads(result.output)
     good = not (
         report["invalid"] or report["against"]["invalid"] or report["agreement"]["problems"]
     )
-    assert result.exit_code == (0 if good else 1)
+    assert result.return_value == (0 if good else 1)
     return report
 
 
 def text_of(pair: tuple[Path, Path], code: int) -> str:
     left, right = map(str, pair)
-    result = CliRunner().invoke(command, [left, "--against", right])
-    assert result.exit_code == code, result.output
+    result = CliRunner().invoke(command, [left, "--against", right], standalone_mode=False)
+    assert result.return_value == code, result.output
     return result.output
 
 

@@ -90,9 +90,9 @@ def assert_sound(root: Path) -> None:
 
 def verify(root: Path) -> dict[str, Any]:
     """The JSON report of ``slotwheel verify``; the exit code must agree with it."""
-    result = CliRunner().invoke(command, [str(root), "--json"])
+    result = CliRunner().invoke(command, [str(root), "--json"], standalone_mode=False)
     report: dict[str, Any] = json.loads(result.output)
-    assert result.exit_code == (1 if report["invalid"] else 0), result.output
+    assert result.return_value == (1 if report["invalid"] else 0), result.output
     assert bool(report["faults"]) == bool(report["invalid"])
     return report
 
