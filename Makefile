@@ -12,7 +12,7 @@ BASE := $(VENV)/.installed-base
 DEV := $(VENV)/.installed-dev
 # The interpreter that makes .venv; `make PYTHON=/path/to/python3.12 test` names another.
 PYTHON ?=
-# Further arguments for pytest or the benchmarks: make test ARGS="-k journal"
+# Further arguments for what is run: make test ARGS="-k journal", make demo ARGS="--peers 3"
 ARGS ?=
 
 .PHONY: help
@@ -20,12 +20,8 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(BASE) ## Run a node, schedule messages, kill the node, verify what arrived
+demo: $(BASE) ## Run a node (ARGS="--peers 3": three), kill it twice, verify what arrived
 	@$(BIN)/slotwheel demo $(ARGS)
-
-.PHONY: demo-peers
-demo-peers: $(BASE) ## Run three peers, kill the master twice, verify what arrived
-	@$(BIN)/slotwheel demo-peers $(ARGS)
 
 .PHONY: test
 test: setup kafka lint ## Run lint, types, and all tests but the long ones

@@ -33,8 +33,7 @@ COMMANDS = {
     "verify": "verify",
     "repair": "repair",
     "replay": "replay",
-    "demo": "demo",
-    "demo-peers": "demo_peers",
+    "demo": "demo.command",
 }
 """Command to module in this package, in the order of the help page."""
 

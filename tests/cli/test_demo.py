@@ -1,4 +1,4 @@
-"""``slotwheel demo`` in a small variant, with real processes: a node killed and started again."""
+"""``slotwheel demo`` in a small variant, with real processes: alone, and three peers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,9 @@ from slotwheel.cli.main import run
 from slotwheel.delivery.topicreader import TopicReader, topics
 from slotwheel.wheel.files import OsFiles
 
-SMALL = ("--messages", "6000", "--kept", "400", "--seconds", "5")
+SMALL = ("--messages", "6000", "--kept", "400")
+ALONE = (*SMALL, "--seconds", "6")
+THREE = ("--peers", "3", *SMALL, "--seconds", "12")
 
 
 def start(where: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -39,77 +42,105 @@ def numbers_in_topics(data: Path) -> list[int]:
     return found
 
 
-def test_the_demo_proves_itself_in_text_and_in_json(tmp_path: Path) -> None:
-    folders = [tmp_path / "text", tmp_path / "json"]
-    for folder in folders:
-        folder.mkdir()
-    text = start(folders[0], *SMALL)
-    machine = start(folders[1], *SMALL, "--json", "--data", "wheel")
+def folders(data: Path, names: str) -> list[Path]:
+    return [data / name for name in names] or [data]
+
+
+@pytest.mark.parametrize(("options", "names"), [(ALONE, ""), (THREE, "abc")])
+def test_the_demo_proves_itself_in_text_and_in_json(
+    tmp_path: Path, options: tuple[str, ...], names: str
+) -> None:
+    (tmp_path / "text").mkdir()
+    text = start(tmp_path / "text", *options)
+    machine = start(tmp_path, *options, "--json", "--data", "json")
     try:
         output, error = text.communicate(timeout=120)
-        assert (text.returncode, error) == (0, "")
+        assert (text.returncode, error) == (0, ""), output + error
         report, error = machine.communicate(timeout=120)
-        assert (machine.returncode, error) == (0, "")
+        assert (machine.returncode, error) == (0, ""), report + error
     finally:
         text.kill()
         machine.kill()
-    _check_text(output, folders[0])
-    _check_json(json.loads(report), folders[1] / "wheel")
+    (data,) = (tmp_path / "text").iterdir()
+    assert data.name.startswith("slotwheel-demo-")
+    _check_text(output, folders(data, names))
+    _check_json(json.loads(report), folders(tmp_path / "json", names), names)
 
 
-def _check_text(output: str, folder: Path) -> None:
+def _check_text(output: str, data: list[Path]) -> None:
     assert "\x1b" not in output
     assert "\r" not in output
     assert "The proof holds." in output
-    assert re.search(r"SIGKILL to the node \(process \d+\)", output)
-    assert re.search(r"slotwheel verify: \d+ ok, 0 invalid", output)
+    killed = r"SIGKILL to (?:the node|the master, \w) \(process \d+\)"
+    assert len(re.findall(killed, output)) == 2
     values = dict(re.findall(r"^(sent|early|lost) +([\d,]+) ", output, re.MULTILINE))
     assert values == {"sent": "6,400", "early": "0", "lost": "0"}
+    assert len(re.findall(r"^outage +[\d,]+ ms ", output, re.MULTILINE)) == 2
+    verified = re.findall(r"^slotwheel verify (.+): \d+ ok, 0 invalid$", output, re.MULTILINE)
+    assert verified == [str(path) for path in data]
+    assert ("the peers agree" in output) == (len(data) > 1)
+    # More than one of several has delivered, and together everything that was to come.
+    delivered = [numbers_in_topics(path) for path in data]
+    assert sum(bool(numbers) for numbers in delivered) >= min(2, len(data))
+    (said,) = re.findall(r"^delivered +([\d,]+) ", output, re.MULTILINE)
+    assert len({n for numbers in delivered for n in numbers}) == int(said.replace(",", ""))
     # The line that opens a slot file does.
     (line,) = re.findall(r"^  \S+ -c \"(.*)\"$", output, re.MULTILINE)
     done = subprocess.run(
         [sys.executable, "-c", line], capture_output=True, text=True, timeout=60, check=True
     )
     assert b"message 0000".hex().upper() in done.stdout
-    (data,) = folder.iterdir()
-    assert data.name.startswith("slotwheel-demo-")
 
 
-def _check_json(report: dict[str, object], data: Path) -> None:
+def _check_json(report: dict[str, Any], data: list[Path], names: str) -> None:
     assert report["ok"] is True
-    assert report["kept_in_slot_files"] == 400
-    assert report["cancelled"] > 0  # type: ignore[operator]
+    assert report["differ"] == {}
+    assert (report["lost"], report["early"], report["refused"]) == (0, 0, 0)
+    assert report["kept_in_slot_files"] == dict.fromkeys(names or ["node"], 400)
+    assert report["cancelled"] > 0
+    assert len(report["outages"]) == 2
+    assert {one["killed"] for one in report["outages"]} <= set(report["verify"])
     # Counted once more, by other means.
-    numbers = numbers_in_topics(data)
-    assert len(numbers) == report["delivered"] + report["repeated"]  # type: ignore[operator]
+    numbers = [number for path in data for number in numbers_in_topics(path)]
+    assert len(numbers) == report["delivered"] + report["repeated"]
     assert len(set(numbers)) == report["delivered"]
     assert min(numbers) == 400  # the kept ones come first, and none of them has arrived
-    kept: list[int] = []
-    for path in (data / "slots").iterdir():
-        with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            kept += [int(value[8:]) for value in stream.read_all()["value"].to_pylist()]
-    assert set(range(400)) <= set(kept)
+    for one in data:
+        kept: list[int] = []
+        for path in (one / "slots").iterdir():
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                kept += [int(value[8:]) for value in stream.read_all()["value"].to_pylist()]
+        assert set(range(400)) <= set(kept)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_node_too(tmp_path: Path, number: signal.Signals) -> None:
-    demo = start(tmp_path, "--data", "wheel")
-    log = tmp_path / "wheel/node.log"
+@pytest.mark.parametrize(
+    ("number", "options", "names"),
+    [(signal.SIGINT, (), ""), (signal.SIGTERM, (), ""), (signal.SIGINT, ("--peers", "3"), "abc")],
+)
+def test_an_interrupt_ends_the_nodes_too(
+    tmp_path: Path, number: signal.Signals, options: tuple[str, ...], names: str
+) -> None:
+    demo = start(tmp_path, "--data", "data", *options)
+    data = folders(tmp_path / "data", names)
     try:
         end = time.monotonic() + 30
-        while not log.exists() or "listening on" not in log.read_text():
+        while not all(_listens(path / "node.log") for path in data):
             assert time.monotonic() < end
             time.sleep(0.05)
         time.sleep(0.5)
         demo.send_signal(number)
-        demo.communicate(timeout=20)
+        demo.communicate(timeout=40)
         assert demo.returncode == 130
     finally:
         demo.kill()
-    # The node let go of its directory, so it is gone.
-    assert run(["verify", str(tmp_path / "wheel"), "--json"]) == 0
-    holder = int((tmp_path / "wheel/LOCK").read_text())
-    assert not Path(f"/proc/{holder}").exists()
+    for path in data:  # each let go of its directory, so it is gone
+        assert run(["verify", str(path), "--json"]) == 0
+        holder = int((path / "LOCK").read_text())
+        assert not Path(f"/proc/{holder}").exists()
+
+
+def _listens(log: Path) -> bool:
+    return log.exists() and "listening on" in log.read_text()
 
 
 def test_a_directory_that_is_not_empty_is_refused(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slotwheel.cli.demo_proof import Arrived, Lateness, Outage, Sent, prove
+from slotwheel.cli.demo.proof import Arrivals, Outage, Promises, Spread, prove
 
 ROWS = 100
 DUE = 1_800_000_000_000 + np.arange(ROWS, dtype=np.int64) * 10
@@ -15,7 +15,7 @@ KILLED, READY = int(DUE[40]) + 5, int(DUE[60]) + 5
 OUTAGE = [Outage(KILLED, READY)]
 
 
-def sound() -> tuple[Sent, Arrived]:
+def sound() -> tuple[Promises, Arrivals]:
     """Messages 0 to 9 are kept, 10 to 19 cancelled; the others arrive 2 ms late; those due while
     the node is dead arrive 4 ms after it is ready."""
     none = np.zeros(ROWS, np.bool_)
@@ -27,20 +27,20 @@ def sound() -> tuple[Sent, Arrived]:
     dead = (DUE[20:] + 2 > KILLED) & (DUE[20:] <= READY)
     delivered[dead] = READY + 4
     offset = np.arange(ROWS, dtype=np.int64) + 1000
-    sent = Sent(DUE, offset, cancelled, none, kept)
-    return sent, Arrived(number, offset[20:], DUE[20:], DUE[20:] - 5000, delivered)
+    sent = Promises(DUE, offset, cancelled, none, kept)
+    return sent, Arrivals(number, offset[20:], DUE[20:], DUE[20:] - 5000, delivered)
 
 
-def change(arrived: Arrived, row: int, **values: int) -> Arrived:
+def change(arrived: Arrivals, row: int, **values: int) -> Arrivals:
     columns = {name: getattr(arrived, name).copy() for name in values}
     for name, value in values.items():
         columns[name][row] = value
     return replace(arrived, **columns)
 
 
-def pick(arrived: Arrived, rows: list[int]) -> Arrived:
+def pick(arrived: Arrivals, rows: list[int]) -> Arrivals:
     names = ("number", "offset", "due", "created", "delivered")
-    return Arrived(*(getattr(arrived, name)[rows] for name in names))
+    return Arrivals(*(getattr(arrived, name)[rows] for name in names))
 
 
 def test_a_sound_result_holds() -> None:
@@ -49,9 +49,9 @@ def test_a_sound_result_holds() -> None:
     assert proof.holds
     assert (proof.sent, proof.kept, proof.cancelled, proof.delivered) == (100, 10, 10, 80)
     assert (proof.repeated, proof.refused, proof.foreign) == (0, 0, 0)
-    assert proof.lateness == Lateness(60, 2, 2, 2)
+    assert proof.lateness == Spread(60, 2, 2, 2)
     # Due from 41 (5 ms before the kill is 40, delivered) to 60: dead; 41 waited longest.
-    assert (proof.outage.count, proof.outage.max) == (20, READY + 4 - int(DUE[41]))
+    assert (proof.waited.count, proof.waited.max) == (20, READY + 4 - int(DUE[41]))
 
 
 def test_a_backlog_counts_until_it_is_gone() -> None:
@@ -61,7 +61,7 @@ def test_a_backlog_counts_until_it_is_gone() -> None:
     for number in (61, 62, 63):
         behind = change(behind, number - 20, delivered=READY + 41)
     proof = prove(sent, behind, OUTAGE)
-    assert (proof.outage.count, proof.lateness.count) == (20 + 4, 56)
+    assert (proof.waited.count, proof.lateness.count) == (20 + 4, 56)
     assert proof.lateness.max == 2
 
 
@@ -71,9 +71,9 @@ def test_two_outages() -> None:
     late = change(arrived, 90 - 20, delivered=int(DUE[95]))
     again = Outage(int(DUE[90]) + 1, int(DUE[95]) - 1)
     proof = prove(sent, late, OUTAGE)
-    assert (proof.outage.count, proof.lateness.max) == (20, 50)
+    assert (proof.waited.count, proof.lateness.max) == (20, 50)
     proof = prove(sent, late, [*OUTAGE, again])
-    assert (proof.outage.count, proof.lateness.max) == (20 + 6, 2)
+    assert (proof.waited.count, proof.lateness.max) == (20 + 6, 2)
 
 
 def test_rows_of_several_peers_come_in_any_order() -> None:
@@ -134,4 +134,4 @@ def test_what_was_not_promised_may_be_missing() -> None:
 def test_nothing_arrived_at_all() -> None:
     sent, arrived = sound()
     proof = prove(sent, pick(arrived, []), OUTAGE)
-    assert (proof.lost, proof.delivered, proof.lateness) == (80, 0, Lateness())
+    assert (proof.lost, proof.delivered, proof.lateness) == (80, 0, Spread())

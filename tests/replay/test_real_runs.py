@@ -31,9 +31,9 @@ def proof_of(spark: Any, receipts: Path | None, *directories: Path) -> Verdict:
     return prove(spark, layout, Options())
 
 
-def run_demo(name: str, data: Path, *options: str) -> dict[str, Any]:
+def run_demo(data: Path, *options: str) -> dict[str, Any]:
     done = subprocess.run(
-        command_line(name, "--data", data, "--json", *options),
+        command_line("demo", "--data", data, "--json", *options),
         capture_output=True,
         timeout=180,
         check=False,
@@ -58,7 +58,7 @@ def same_account(verdict: Verdict, account: dict[str, Any], kept: int) -> None:
 def test_the_demo(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "demo"
     options = ("--messages", "6000", "--kept", "400", "--seconds", "5")
-    account = run_demo("demo", data, *options)
+    account = run_demo(data, *options)
     verdict = proof_of(spark, data / "receipts.arrows", data)
     same_account(verdict, account, 400)
     assert "receipts" in {one.kind for one in verdict.inputs}
@@ -67,7 +67,7 @@ def test_the_demo(spark: Any, tmp_path: Path) -> None:
 def test_the_demo_with_peers(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "demo"
     options = ("--messages", "6000", "--kept", "400", "--seconds", "9")
-    account = run_demo("demo-peers", data, *options)
+    account = run_demo(data, "--peers", "3", *options)
     verdict = proof_of(spark, data / "receipts.arrows", *(data / name for name in "abc"))
     same_account(verdict, account, 400)
     assert [pair.different for pair in verdict.agreement] == [0, 0, 0]

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..wheel.schema import Int64s
+from ...wheel.schema import Int64s
 
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """By number, shape (messages,). ``offset`` -1: no receipt, so nothing was promised."""
+class Promises:
+    """What the client was told of each message, by its number, shape (messages,). ``offset`` -1: no
+    receipt, so nothing was promised."""
 
     due: Int64s
     offset: Int64s
@@ -35,7 +36,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrivals:
     """One entry a row of the topics, times in ms."""
 
     number: Int64s
@@ -47,10 +48,11 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Nobody delivered between these two, in ms since the epoch."""
+    """Nobody delivered between these two, in ms since the epoch, as ``killed`` was dead."""
 
     killed_ms: int
     ready_ms: int
+    killed: str = ""
 
     @property
     def seconds(self) -> float:
@@ -58,7 +60,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
+class Spread:
     """In ms, over ``count`` messages; -1 when there is none."""
 
     count: int = 0
@@ -67,7 +69,7 @@ class Lateness:
     max: float = -1
 
     @classmethod
-    def of(cls, lateness: Int64s) -> Lateness:
+    def of(cls, lateness: Int64s) -> Spread:
         if not len(lateness):
             return cls()
         p50, p99 = (float(value) for value in np.percentile(lateness, [50, 99]))
@@ -89,15 +91,16 @@ class Proof:
     cancelled_but_delivered: int
     foreign: int
     """Arrivals that were never sent, or with another id or due time than the receipt says."""
-    lateness: Lateness = field(default_factory=Lateness)
-    outage: Lateness = field(default_factory=Lateness)
+    lateness: Spread = field(default_factory=Spread)
+    waited: Spread = field(default_factory=Spread)
+    """Lateness of those that had to wait because nobody delivered."""
 
     @property
     def holds(self) -> bool:
         return not (self.early or self.lost or self.cancelled_but_delivered or self.foreign)
 
 
-def prove(sent: Sent, arrived: Arrived, outages: Sequence[Outage]) -> Proof:
+def prove(sent: Promises, arrived: Arrivals, outages: Sequence[Outage]) -> Proof:
     """Hold what arrived against what was sent."""
     total = len(sent.due)
     known = (arrived.number >= 0) & (arrived.number < total)
@@ -128,12 +131,12 @@ def prove(sent: Sent, arrived: Arrived, outages: Sequence[Outage]) -> Proof:
         backlog = delivered[waited & (ready <= one.ready_ms)]
         gone_ms = int(backlog.max()) if len(backlog) else one.ready_ms
         outage |= waited & (ready <= gone_ms)
-    proof.lateness = Lateness.of((delivered - ready)[~outage])
-    proof.outage = Lateness.of((delivered - ready)[outage])
+    proof.lateness = Spread.of((delivered - ready)[~outage])
+    proof.waited = Spread.of((delivered - ready)[outage])
     return proof
 
 
-def _first_arrivals(arrived: Arrived) -> Int64s:
+def _first_arrivals(arrived: Arrivals) -> Int64s:
     """Row numbers of each message's first arrival."""
     order = np.lexsort((arrived.delivered, arrived.number))
     first = np.unique(arrived.number[order], return_index=True)[1]

@@ -1,0 +1,193 @@
+"""``slotwheel demo``: nodes are started, killed and started again, and the result is proven.
+
+What it claims follows from what the client was promised (its receipts and the answers to its
+cancels) and from what stands in the files of all nodes at the end; the nodes are not asked.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ...wheel.errors import InvalidConfiguration
+from ...wheel.slotfile import path_of
+from ..agree import compare_directories
+from ..printing import print_table
+from ..shared import Exit, json_option, print_json
+from ..verify import Summary, print_findings, verify
+from .proof import Outage, Proof, Spread, prove
+from .screen import Screen
+from .story import RECEIPTS, Aftermath, Story
+from .traffic import TOPICS, Workload
+
+
+@click.command("demo", short_help="Show nodes at work, killed in the middle.")
+@click.option(
+    "--peers",
+    type=click.Choice(["1", "3", "5"]),
+    default="1",
+    show_default=True,
+    help="How many peers; 1 is a node alone.",
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A new data directory, with peers a folder for theirs."
+    " [default: slotwheel-demo-… in the current folder]",
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(min=1_000),
+    default=60_000,
+    show_default=True,
+    metavar="N",
+    help="Messages that become due while it runs.",
+)
+@click.option(
+    "--kept",
+    type=click.IntRange(min=20),
+    default=3_000,
+    show_default=True,
+    metavar="N",
+    help="Further messages due in an hour, which stay in their slot files.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=5, max=600),
+    default=15.0,
+    show_default=True,
+    metavar="S",
+    help="How long messages keep becoming due.",
+)
+@json_option
+def command(
+    peers: str, data: Path | None, messages: int, kept: int, seconds: float, as_json: bool
+) -> int:
+    """Show a node at work, or several peers, kill the one that delivers with SIGKILL twice, and
+    prove that nothing was lost.
+
+    Needs no Kafka: messages go to embedded topics. Ends by itself; exit code 1 if a message was
+    lost, came early, or was delivered although its cancel was confirmed, or if the peers differ.
+    """
+    # Like Ctrl-C: the nodes are ended, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    directory = _new_directory(data)
+    load = Workload(messages, kept, seconds)
+    with Screen(load.total, messages, quiet=as_json) as screen:
+        after = Story(directory, int(peers), load, screen).run()
+    proof = prove(after.promises, after.arrivals, after.outages)
+    in_files = after.kept_in_files()
+    verified = {name: verify(path, quiet=True).summary for name, path in after.directories.items()}
+    differ = _differences(after.directories)
+    holds = (
+        proof.holds
+        and proof.refused == 0
+        and not differ
+        and all(summary.invalid == 0 for summary in verified.values())
+        and all(rows == kept for rows in in_files.values())
+    )
+    if as_json:
+        print_json(
+            {
+                "ok": holds,
+                "directory": str(directory),
+                **asdict(proof),
+                "kept_in_slot_files": in_files,
+                "cancel_answers": after.cancel_answers,
+                "outages": [asdict(outage) for outage in after.outages],
+                "differ": differ,
+                "verify": {name: summary.to_json() for name, summary in verified.items()},
+            }
+        )
+    else:
+        click.echo()
+        print_table(_lines(proof, after.outages, in_files), "lrl")
+        click.echo()
+        _print_checks(after.directories, verified, differ)
+        click.echo()
+        _print_what_next(directory, after)
+        click.echo("The proof holds." if holds else "THE PROOF FAILS: see above.")
+    return Exit.DONE if holds else Exit.FAILED
+
+
+def _new_directory(data: Path | None) -> Path:
+    """``data``, made; or a new one in the current folder. Errors: ``InvalidConfiguration``."""
+    if data is None:
+        return Path(tempfile.mkdtemp(prefix="slotwheel-demo-", dir=".")).resolve()
+    if data.exists() and any(data.iterdir()):
+        raise InvalidConfiguration(
+            "the demo needs a new data directory",
+            got=f"{data}, which is not empty",
+            remedy="Name another --data, or leave it out",
+        )
+    data.mkdir(parents=True, exist_ok=True)
+    return data.resolve()
+
+
+def _differences(directories: dict[str, Path]) -> dict[str, list[str]]:
+    """What the first peer and another one disagree about, by their names."""
+    (first, path), *others = directories.items()
+    found = {name: compare_directories(path, other, quiet=True) for name, other in others}
+    return {f"{first} and {name}": one.problems for name, one in found.items() if not one.agrees}
+
+
+def _lines(
+    proof: Proof, outages: list[Outage], in_files: dict[str, int]
+) -> Iterator[tuple[str, str, str]]:
+    each = " / ".join(f"{rows:,}" for rows in in_files.values())
+    wrong = proof.cancelled_but_delivered
+    yield "sent", f"{proof.sent:,}", f"{proof.kept:,} of them due in an hour: {each} in files"
+    yield "delivered", f"{proof.delivered:,}", "different messages"
+    yield "repeated", f"{proof.repeated:,}", "sent again after a kill: not marked in time"
+    yield "cancelled", f"{proof.cancelled:,}", f"{wrong:,} of them delivered"
+    yield "early", f"{proof.early:,}", ""
+    yield "lost", f"{proof.lost:,}", ""
+    on_time, waited = proof.lateness, proof.waited
+    yield "lateness p50 / p99 / max", _in_ms(on_time), f"of {on_time.count:,} messages"
+    yield "  of those that waited", _in_ms(waited), f"{waited.count:,}, as nobody delivered"
+    for outage in outages:
+        gap = f"{outage.seconds * 1000:,.0f} ms"
+        yield "outage", gap, f"from SIGKILL to {outage.killed} to the next delivery"
+    if proof.foreign or proof.refused:
+        yield "foreign, refused", f"{proof.foreign:,}, {proof.refused:,}", ""
+
+
+def _in_ms(spread: Spread) -> str:
+    return f"{spread.p50:.0f} / {spread.p99:.0f} / {spread.max:.0f} ms" if spread.count else "-"
+
+
+def _print_checks(
+    directories: dict[str, Path], verified: dict[str, Summary], differ: dict[str, list[str]]
+) -> None:
+    for name, summary in verified.items():
+        print_findings("invalid", summary.faults)
+        click.echo(f"slotwheel verify {directories[name]}: {summary.verdict}")
+    for pair, problems in differ.items():
+        click.echo(f"peers {pair} differ: {problems[0]}")
+    if len(directories) > 1 and not differ:
+        click.echo("slotwheel verify --against: the peers agree")
+
+
+def _print_what_next(directory: Path, after: Aftermath) -> None:
+    # A line that can be copied calls the program as it was called.
+    program = sys.argv[0] if Path(sys.argv[0]).name == "slotwheel" else "slotwheel"
+    paths = list(after.directories.values())
+    delivered = after.directories[after.outages[0].killed]
+    slot = paths[0] / path_of(after.kept_seconds[0])
+    code = f"import pyarrow as pa; print(pa.ipc.open_stream(pa.OSFile('{slot}')).read_all())"
+    click.echo(f"Slot files of messages due in an hour are in {slot.parent}. Open one:")
+    click.echo(f'  {sys.executable} -c "{code}"')
+    click.echo("Let Spark prove it from the files and the client's receipts (README.md, Prove it);")
+    click.echo(f"needs Java 17, and once: {sys.executable} -m pip install 'slotwheel[replay]'")
+    where = " ".join(map(str, paths))
+    click.echo(f"  {program} replay {where} --receipts {directory / RECEIPTS}")
+    click.echo("Look around, and remove it when you are done:")
+    click.echo(f"  {program} inspect slots {paths[0]}")
+    click.echo(f"  {program} consume {TOPICS[0]} --data {delivered} --limit 5")
+    click.echo(f"  rm -r {directory}")

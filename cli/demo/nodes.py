@@ -1,0 +1,99 @@
+"""The demo's nodes: child processes, each ended by its own process id and by no other means."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from ...wheel.errors import NodeUnreachable
+
+_PORTS = (12_000, 32_000)
+_STOP_MAX_S = 10.0
+_RETAIN = ("--retain", "1GiB")
+"""What is delivered is kept: `slotwheel replay` can prove the run once more."""
+
+
+def make_nodes(directory: Path, count: int) -> dict[str, NodeProcess]:
+    """One node on ``directory`` itself, or peers with a folder each in it; by their names."""
+    addresses = free_addresses(count)
+    if count == 1:
+        return {"node": NodeProcess(directory, addresses[0])}
+    named = dict(zip("abcdefg", addresses, strict=False))
+    peers = [word for name in named for word in ("--peer", f"{name}={named[name]}")]
+    return {
+        name: NodeProcess(directory / name, address, "--node-id", name, *peers)
+        for name, address in named.items()
+    }
+
+
+class NodeProcess:
+    """A node on ``data``, with embedded topics; its log is ``node.log`` there."""
+
+    def __init__(self, data: Path, address: str, *options: str) -> None:
+        self.data = data
+        self.address = address
+        self._options = (*options, *_RETAIN, "--metrics", "off")
+        self._log = data / "node.log"
+        self._child: subprocess.Popen[bytes] | None = None
+        self._seen = 0
+
+    def start(self) -> None:
+        """Start it, again on the same port if it ran before. Does not wait."""
+        command = [sys.executable, "-m", "slotwheel.cli.main", "node", "--data", str(self.data)]
+        command += ["--listen", self.address, *self._options]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWHEEL_")}
+        self.data.mkdir(exist_ok=True)
+        with self._log.open("ab") as log:
+            self._seen = log.tell()
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean
+            )
+
+    def ready(self) -> bool:
+        """Whether it takes messages. Errors: ``NodeUnreachable`` when it has ended."""
+        assert self._child is not None
+        text = self._log.read_bytes()[self._seen :].decode("utf-8", "replace")
+        if "listening on " in text:
+            return True
+        if self._child.poll() is not None:
+            raise NodeUnreachable(
+                f"the node ended with code {self._child.returncode}",
+                remedy=f"Its log is {self._log}; the last line: {text.strip()[-300:]}",
+            )
+        return False
+
+    def kill(self) -> int:
+        """SIGKILL; its process id."""
+        assert self._child is not None
+        self._child.kill()
+        self._child.wait()
+        return self._child.pid
+
+    def stop(self) -> int:
+        """SIGTERM, and SIGKILL if that does not help; the exit code."""
+        if self._child is None:
+            return 0
+        self._child.terminate()
+        try:
+            self._child.wait(_STOP_MAX_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        return self._child.returncode
+
+
+def free_addresses(count: int) -> list[str]:
+    """Below the range that outgoing connections take their ports from: who dials a dead node's port
+    in that range again and again can be given this very port, and is then connected to itself."""
+    found: list[str] = []
+    while len(found) < count:
+        address = ("127.0.0.1", random.randrange(*_PORTS))
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(address)
+            if (text := "{}:{}".format(*address)) not in found:
+                found.append(text)
+    return found

@@ -1,0 +1,197 @@
+"""The demo's story: a node, or several peers, and the one that delivers is killed twice.
+
+      0 %    sending begins; a message is due from 1 s after it is sent up to the end
+     15 %    some are cancelled
+     30 %    SIGKILL to the node that delivers, in the middle of it all
+     60 %    SIGKILL to the node that delivers by now
+     80 %    all is sent; some more are cancelled
+    100 %    the last one is due; all nodes are stopped cleanly
+
+A node that was killed is started again half a second later; before that, one of its peers has to
+deliver, if it has any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from ...client import Client
+from ...wheel.errors import NodeUnreachable, SlotwheelError
+from ...wheel.slotfile import path_of
+from ..status import MASTER, REPLICATION, status_of
+from .nodes import make_nodes
+from .proof import Arrivals, Outage, Promises
+from .screen import Screen
+from .traffic import STEP_S, Inbox, Traffic, Workload, now_ms
+
+RECEIPTS = "receipts.arrows"
+_WAIT_S = 60.0
+_REST_S = 12.0
+_LOOK_AT_FILES_EVERY_S = 0.5
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """What there is when the story is over, in the client's hands and in the files."""
+
+    promises: Promises
+    arrivals: Arrivals
+    outages: list[Outage]
+    """From each kill to the next delivery."""
+    cancel_answers: dict[str, int]
+    directories: dict[str, Path]
+    """The nodes' data directories, by their names."""
+    kept_seconds: list[int]
+    """Slots of the messages that are due in an hour."""
+
+    def kept_in_files(self) -> dict[str, int]:
+        """How many of these each node has in its slot files."""
+        return {
+            name: rows_in_slots(path, self.kept_seconds) for name, path in self.directories.items()
+        }
+
+
+class Story:
+    """``peers``: 1 for a node alone. Errors: ``SlotwheelError`` when a node or the client fails as
+    it should not."""
+
+    def __init__(self, directory: Path, peers: int, load: Workload, screen: Screen) -> None:
+        self._directory = directory
+        self._nodes = make_nodes(directory, peers)
+        self._directories = {name: node.data for name, node in self._nodes.items()}
+        self._load = load
+        self._screen = screen
+        self._outages: list[Outage] = []
+
+    def run(self) -> Aftermath:
+        with ExitStack() as stack:
+            for node in self._nodes.values():
+                stack.callback(node.stop)
+                node.start()
+            self._wait("the start", lambda: all(node.ready() for node in self._nodes.values()))
+            inbox = stack.enter_context(closing(Inbox(self._directories.values())))
+            addresses = [node.address for node in self._nodes.values()]
+            receipts = self._directory / RECEIPTS
+            with Client(addresses, timeout_s=60.0, receipts=receipts) as client:
+                self._wait("peers that follow a master", lambda: self._master(client))
+                who = f"{len(addresses)} peers" if len(addresses) > 1 else "the node"
+                where = f"on {', '.join(addresses)}, data in {self._directory}"
+                self._screen.event(f"{who} started {where}")
+                traffic = Traffic(client, self._load, inbox, self._screen)
+                self._act(client, traffic, inbox)
+            for name, node in self._nodes.items():
+                if (code := node.stop()) != 0:
+                    raise SlotwheelError(f"{name} ended with code {code} when told to stop")
+            self._screen.event(f"{who} stopped")
+        # Read anew: the proof is about what stands in the files now.
+        with closing(Inbox(self._directories.values())) as inbox:
+            inbox.look()
+        return Aftermath(
+            traffic.promises(),
+            inbox.arrivals(),
+            self._outages,
+            dict(traffic.answers),
+            self._directories,
+            traffic.kept_seconds,
+        )
+
+    def _act(self, client: Client, traffic: Traffic, inbox: Inbox) -> None:
+        traffic.until(0.15)
+        traffic.cancel_some()
+        for share in (0.3, 0.6):
+            traffic.until(share)
+            self._kill(client, traffic, inbox)
+        traffic.until(0.8)
+        traffic.send_the_rest()
+        traffic.cancel_some()
+        traffic.until(1.0)
+        self._wait_for_the_rest(traffic)
+
+    def _kill(self, client: Client, traffic: Traffic, inbox: Inbox) -> None:
+        """Kill the node that delivers, and start it again."""
+
+        def wait(what: str, done: Callable[[], T | None]) -> T:
+            return self._wait(what, done, traffic.step)
+
+        def delivered() -> int:
+            """When the first message came after the kill; now, if there is none to come."""
+            return inbox.first_after(dead_ms) or (now_ms() if traffic.complete else 0)
+
+        alone = len(self._nodes) == 1
+        name = wait("peers that follow a master", lambda: self._master(client))
+        node = self._nodes[name]
+        killed_ms = now_ms()
+        pid = node.kill()
+        dead_ms = now_ms()
+        whom = "the node" if alone else f"the master, {name}"
+        self._screen.event(f"SIGKILL to {whom} (process {pid}), in the middle of it all")
+        if not alone:
+            wait("a delivery by another peer", delivered)
+        start_ms = now_ms() + 500
+        wait("half a second to pass", lambda: now_ms() >= start_ms)
+        node.start()
+        wait(f"the start of {name}", node.ready)
+        outage = Outage(killed_ms, wait("a delivery", delivered), name)
+        self._outages.append(outage)
+        after = f"{outage.seconds:.2f} s after the kill"
+        self._screen.event(f"messages came again {after}; {name} is started again")
+
+    def _master(self, client: Client) -> str | None:
+        """The node that delivers, once all its peers keep up with it."""
+        if len(self._nodes) == 1:
+            return next(iter(self._nodes))
+        group = status_of(client).get(REPLICATION, {})
+        if group.get("role") != MASTER:
+            return None
+        others = [one for one in group["peers"] if one["id"] != group["me"]]
+        keep_up = [one["admitted"] and one["state"] == "replicate" for one in others]
+        return group["me"] if all(keep_up) else None
+
+    def _wait(
+        self, what: str, done: Callable[[], T | None], meanwhile: Callable[[], None] | None = None
+    ) -> T:
+        """What ``done`` gives, once that is something."""
+        limit = time.monotonic() + _WAIT_S
+        while not (found := done()):
+            if time.monotonic() > limit:
+                raise NodeUnreachable(
+                    f"waited in vain for {what}",
+                    limit=f"{_WAIT_S:.0f} s",
+                    remedy=f"Each node's log is node.log in its folder, in {self._directory}",
+                )
+            if meanwhile is not None:
+                meanwhile()
+            time.sleep(STEP_S)
+        return found
+
+    def _wait_for_the_rest(self, traffic: Traffic) -> None:
+        """Until all that is expected has come, and the kept ones are in all slot files."""
+        limit = time.monotonic() + _REST_S
+        while time.monotonic() < limit:
+            traffic.step()
+            paths = self._directories.values()
+            if traffic.complete and all(
+                rows_in_slots(path, traffic.kept_seconds) >= self._load.kept for path in paths
+            ):
+                return
+            time.sleep(_LOOK_AT_FILES_EVERY_S)
+        self._screen.event("not everything came in time; the proof will say what is missing")
+
+
+def rows_in_slots(directory: Path, seconds: list[int]) -> int:
+    """The rows of these slots, counted as anyone could: with pyarrow alone."""
+    rows = 0
+    for second in seconds:
+        path = directory / path_of(second)
+        if path.exists():
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                rows += sum(batch.num_rows for batch in stream)
+    return rows
