@@ -17,17 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pyarrow as pa
-from click.core import ParameterSource
 from rich.progress import MofNCompleteColumn
 
-from ..delivery.topicreader import TopicReader, check_exists, ids
-from ..wheel.schema import check_topic, times
+from ..delivery.topicreader import TopicReader, check_exists
+from ..wheel.schema import check_topic
 from .directory import reading
-from .printing import Fields, message_fields, quiet_pipe, text_line
+from .fields import Fields, topic_fields
+from .printing import Listing, quiet_pipe
 from .progress import progress_bar
-from .shared import json_option, pair
+from .shared import is_typed, json_option, pair
 
 LOOK_AGAIN_S = 0.02
 
@@ -84,13 +83,13 @@ def command(
     lateness_ms. Bytes that are not UTF-8 stand under key_base64 or value_base64.
     """
     data, bootstrap = _one_source(data, bootstrap)
-    if bootstrap is None and _is_typed("kafka_settings"):
+    if bootstrap is None and is_typed("kafka_settings"):
         raise click.UsageError("--kafka needs --bootstrap.")
     check_topic(topic)
     with quiet_pipe(), ExitStack() as stack:
         if data is not None:
             batches = _embedded(stack, data, topic, position, follow, as_json)
-            schema, fields = None, message_records
+            schema, fields = None, topic_fields
         else:
             from .kafkatopic import DUMP, KafkaTopic, record_fields
 
@@ -115,18 +114,13 @@ def _one_source(data: Path | None, bootstrap: str | None) -> tuple[Path | None, 
     Errors: ``click.UsageError``.
     """
     if data is not None and bootstrap is not None:
-        if _is_typed("data") and not _is_typed("bootstrap"):
+        if is_typed("data") and not is_typed("bootstrap"):
             return data, None
-        if _is_typed("bootstrap") and not _is_typed("data"):
+        if is_typed("bootstrap") and not is_typed("data"):
             return None, bootstrap
     if (data is None) == (bootstrap is None):
         raise click.UsageError("Give either --data or --bootstrap.")
     return data, bootstrap
-
-
-def _is_typed(name: str) -> bool:
-    source = click.get_current_context().get_parameter_source(name)
-    return source is ParameterSource.COMMANDLINE
 
 
 def _embedded(
@@ -157,32 +151,14 @@ def cut(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.Rec
             return
 
 
-def message_records(batch: pa.RecordBatch) -> Iterator[Fields]:
-    """What is printed of each row of a topic."""
-    due, created, delivered = (times(batch, name) for name in ("due", "created", "delivered"))
-    lateness = delivered - np.maximum(due, created)
-    columns = (times(batch, "position"), due, created, delivered, lateness)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for id_, row, message in zip(ids(batch), rows, message_fields(batch), strict=True):
-        position, due_ms, created_ms, delivered_ms, lateness_ms = row
-        yield {
-            "position": position,
-            "id": id_,
-            "due_ms": due_ms,
-            "created_ms": created_ms,
-            "delivered_ms": delivered_ms,
-            "lateness_ms": lateness_ms,
-            **message,
-        }
-
-
 def _printing(
     fields_of: Callable[[pa.RecordBatch], Iterator[Fields]], as_json: bool
 ) -> Callable[[pa.RecordBatch], None]:
-    form = json.dumps if as_json else text_line
+    listed = Listing(as_json)
 
     def write(batch: pa.RecordBatch) -> None:
-        sys.stdout.write("".join(f"{form(fields)}\n" for fields in fields_of(batch)))
+        for fields in fields_of(batch):
+            listed.line(fields)
         sys.stdout.flush()
 
     return write

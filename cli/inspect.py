@@ -6,7 +6,8 @@ what stands before a fault is often what explains it. It reads only, also beside
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -15,19 +16,29 @@ from crc32c import crc32c
 from ..delivery.topicfile import TOPICS_DIRECTORY
 from ..delivery.topicreader import TopicReader, check_exists, topics
 from ..delivery.topicreader import walk as walk_topic
-from ..wheel.entry import Entry, Kind
+from ..wheel.entry import Kind
 from ..wheel.errors import Damaged, InvalidConfiguration
 from ..wheel.payloads import decode_rows
 from ..wheel.scan import walk as walk_journal
-from ..wheel.schema import check_topic, times
+from ..wheel.schema import check_topic
 from ..wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.segment import is_segment_name
 from ..wheel.slotfile import SLOT_DIRECTORY, path_of, second_of
+from ..wheel.state import SlotInfo
 from ..wheel.verify import read_slot, slot_blocks
 from .directory import ReadOnlyFiles, load_state, reading
-from .printing import Fields, Printer, message_fields, quiet_pipe, row_fields
-from .records import entry_fields, marks_fields, public, slot_fields
-from .shared import json_option
+from .fields import (
+    Fields,
+    block_fields,
+    entry_fields,
+    marks_fields,
+    public,
+    row_fields,
+    slot_fields,
+    topic_fields,
+)
+from .printing import Listing, listing
+from .shared import data_argument, json_option
 
 
 @click.group("inspect", short_help="Print what stands in a data directory's files.")
@@ -44,10 +55,7 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
         metavar="N",
         help="Print at most N records; 0 for all.",
     )
-    directory = click.argument(
-        "directory", type=click.Path(path_type=Path), envvar="SLOTWHEEL_DATA", metavar="DIR"
-    )
-    return directory(limit(json_option(function)))
+    return data_argument(limit(json_option(function)))
 
 
 @command.command("slots", short_help="List the slot files, or print the rows of one.")
@@ -55,40 +63,39 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
 @click.argument("path", required=False)
 def slots(directory: Path, path: str | None, limit: int, as_json: bool) -> None:
     """List the slot files of DIR, or print the rows of one: PATH, or its second."""
-    printer = Printer(as_json, limit)
-    with reading(directory) as files, quiet_pipe():
+    what = "rows" if path else "slot files"
+    with reading(directory) as files, listing(as_json, limit, what) as listed:
+        infos = load_state(directory).slots
         if path is not None:
-            _slot(files, directory, path, printer)
+            _list_rows(files, infos, path, listed)
             return
-        for second, info in sorted(load_state(directory).slots.items()):
-            if not printer.record(slot_fields(second, info)):
-                printer.left_out("slot files")
-                return
+        for second, info in sorted(infos.items()):
+            listed.record(slot_fields(second, info))
 
 
-def _slot(files: ReadOnlyFiles, directory: Path, path: str, printer: Printer) -> None:
+def _list_rows(
+    files: ReadOnlyFiles, infos: Mapping[int, SlotInfo], path: str, listed: Listing
+) -> None:
     name = path.rsplit("/", 1)[-1]
     second = second_of(name if name.endswith(".arrows") else f"{name}.arrows")
     if second is None:
         raise InvalidConfiguration(
             "not a slot file", got=path, remedy=f"Name a file of {SLOT_DIRECTORY}/, or its second"
         )
-    info = load_state(directory).slots.get(second)
+    info = infos.get(second)
     if info is None:
         raise InvalidConfiguration(
             "no such slot in the catalog",
             got=second,
             remedy="'slotwheel inspect slots DIR' lists those there are",
         )
-    printer.line(slot_fields(second, info))
-    data = read_slot(files, second, info)
-    for position, batch in slot_blocks(data, path_of(second)):
-        printer.line({"block": position, "rows": batch.num_rows})
-        for fields in row_fields(batch):
-            if not printer.record(fields, "  "):
-                printer.left_out("rows")
-                return
     path = path_of(second)
+    listed.line(slot_fields(second, info))
+    data = read_slot(files, second, info)
+    for position, batch in slot_blocks(data, path):
+        listed.line({"block": position, "rows": batch.num_rows})
+        for fields in row_fields(batch):
+            listed.record(fields, "  ")
     if data.size < info.length:
         raise Damaged(path, data.size, expected=f"{info.length} bytes", found=f"{data.size} bytes")
     crc = crc32c(memoryview(data))
@@ -106,15 +113,14 @@ def journal(directory: Path, path: str | None, limit: int, as_json: bool, with_r
     In a directory that a node runs on, or that was left by a crash, the last entry may be half
     written: it is reported as damaged here, while 'verify' tells a torn end from damage.
     """
-    printer = Printer(as_json, limit)
-    with reading(directory) as files, quiet_pipe():
+    with reading(directory) as files, listing(as_json, limit, "entries") as listed:
         for segment in _segments(files, path):
             for located in walk_journal(files, segment):
-                if not printer.record(entry_fields(segment, located)):
-                    printer.left_out("entries")
-                    return
-                if with_rows and located.entry.kind is Kind.ROWS:
-                    _print_rows(located.entry, segment, printer)
+                entry = located.entry
+                listed.record(entry_fields(segment, located))
+                if with_rows and entry.kind is Kind.ROWS:
+                    for fields in row_fields(decode_rows(entry, segment), entry.base_offset):
+                        listed.line(fields, "  ")
 
 
 def _segments(files: ReadOnlyFiles, path: str | None) -> list[str]:
@@ -128,23 +134,15 @@ def _segments(files: ReadOnlyFiles, path: str | None) -> list[str]:
     return [f"{JOURNAL_DIRECTORY}/{name}" for name in names]
 
 
-def _print_rows(entry: Entry, path: str, printer: Printer) -> None:
-    for fields in row_fields(decode_rows(entry, path), entry.base_offset):
-        printer.line(fields, "  ")
-
-
 @command.command("state", short_help="Print the state: epoch, checkpoint, totals.")
 @_common
 def state(directory: Path, limit: int, as_json: bool) -> None:
     """Print the state of DIR: epoch, vote, checkpoint, and the producers it remembers."""
-    printer = Printer(as_json, limit)
-    with reading(directory), quiet_pipe():
+    with reading(directory), listing(as_json, limit, "producers") as listed:
         stored = load_state(directory)
         checkpoint = stored.checkpoint
-        printer.line(
-            {"store_id": stored.store_id.hex(), "epoch": stored.epoch, "vote": stored.vote}
-        )
-        printer.line(
+        listed.line({"store_id": stored.store_id.hex(), "epoch": stored.epoch, "vote": stored.vote})
+        listed.line(
             {
                 "checkpoint": checkpoint.index,
                 "epoch": checkpoint.epoch,
@@ -153,10 +151,10 @@ def state(directory: Path, limit: int, as_json: bool) -> None:
                 "cancels": checkpoint.cancels,
             }
         )
-        printer.line({"mark": "of the checkpoint", **marks_fields(checkpoint.marks)})
-        printer.line({"config": public(dict(checkpoint.config))})
+        listed.line({"mark": "of the checkpoint", **marks_fields(checkpoint.marks)})
+        listed.line({"config": public(dict(checkpoint.config))})
         infos = stored.slots.values()
-        printer.line(
+        listed.line(
             {
                 "slot_files": len(infos),
                 "rows": sum(info.rows for info in infos),
@@ -165,9 +163,7 @@ def state(directory: Path, limit: int, as_json: bool) -> None:
         )
         for producer, sent in stored.producers.items():
             sequences = [one.sequence for one in sent]
-            if not printer.record({"producer": producer, "sequences": sequences}):
-                printer.left_out("producers")
-                return
+            listed.record({"producer": producer, "sequences": sequences})
 
 
 @command.command("topic", short_help="List the embedded topics, or print one.")
@@ -176,23 +172,22 @@ def state(directory: Path, limit: int, as_json: bool) -> None:
 @click.option("--rows", "with_rows", is_flag=True, help="Print the rows of each block, too.")
 def topic(directory: Path, topic: str | None, limit: int, as_json: bool, with_rows: bool) -> None:
     """List the embedded topics of DIR, or print the blocks of one, TOPIC."""
-    printer = Printer(as_json, limit)
-    with reading(directory) as files, quiet_pipe():
+    what = "blocks" if topic else "topics"
+    with reading(directory) as files, listing(as_json, limit, what) as listed:
         if topic is None:
             for name in topics(files):
-                if not printer.record({"topic": name, **_topic_totals(files, name)}):
-                    printer.left_out("topics")
-                    return
+                listed.record({"topic": name, **_topic_totals(files, name)})
             return
         topic = topic.removeprefix(f"{TOPICS_DIRECTORY}/").partition("/")[0]
         check_topic(topic)
         check_exists(files, topic)
-        for fields in _blocks(files, topic, with_rows):
-            if "block" not in fields:
-                printer.line(fields, "  ")
-            elif not printer.record(fields):
-                printer.left_out("blocks")
-                return
+        with closing(TopicReader(files, topic)) as reader:
+            for path, block in walk_topic(files, topic):
+                listed.record(block_fields(path, block))
+                batch = reader.read() if with_rows else None
+                if batch is not None:
+                    for fields in topic_fields(batch):
+                        listed.line(fields, "  ")
 
 
 def _topic_totals(files: ReadOnlyFiles, topic: str) -> Fields:
@@ -205,25 +200,3 @@ def _topic_totals(files: ReadOnlyFiles, topic: str) -> Fields:
     except Damaged as error:
         return {"rows": rows, "blocks": blocks, "error": str(error)}
     return {"rows": rows, "blocks": blocks}
-
-
-def _blocks(files: ReadOnlyFiles, topic: str, with_rows: bool) -> Iterator[Fields]:
-    reader = TopicReader(files, topic)
-    try:
-        for path, block in walk_topic(files, topic):
-            yield {
-                "path": path,
-                "block": block.position,
-                "rows": block.rows,
-                "end": block.end,
-                "crc": f"{block.crc:08x}",
-                "delivered_ms": block.delivered_ms,
-            }
-            batch = reader.read() if with_rows else None
-            if batch is not None:
-                offsets, due = times(batch, "offset").tolist(), times(batch, "due").tolist()
-                rows = zip(offsets, due, message_fields(batch), strict=True)
-                for position, (offset, due_ms, message) in enumerate(rows, block.position):
-                    yield {"position": position, "offset": offset, "due_ms": due_ms, **message}
-    finally:
-        reader.close()

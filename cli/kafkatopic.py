@@ -30,7 +30,7 @@ from ..intake import kafka_reader as _lenient  # noqa: F401
 from ..wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError
 from ..wheel.rows import header_column
 from ..wheel.schema import HEADERS, TIME
-from .printing import Fields, message_fields
+from .fields import Fields, delivered_fields, message_fields
 
 DUMP_VERSION = 1
 DUMP = pa.schema(
@@ -212,16 +212,7 @@ def record_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
     )
     for position, delivered_ms, message in columns:
         id_, due_ms, created_ms = _take_ours(message["headers"])
-        known = None not in (due_ms, created_ms, delivered_ms)
-        yield {
-            "position": position,
-            "id": id_,
-            "due_ms": due_ms,
-            "created_ms": created_ms,
-            "delivered_ms": delivered_ms,
-            "lateness_ms": delivered_ms - max(due_ms, created_ms) if known else None,
-            **message,
-        }
+        yield delivered_fields(position, id_, due_ms, created_ms, delivered_ms, message)
 
 
 def _take_ours(headers: list[Fields]) -> tuple[str | None, Any, Any]:

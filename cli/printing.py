@@ -1,78 +1,25 @@
-"""How rows and records are printed: the same fields as text for people and as JSON for programs.
+"""How fields (``fields.py``) and tables are printed: as text for people, as JSON for programs.
 
-Rules
-- Bytes that are UTF-8 are printed as text; others as base64, under a name that says so
-  (``value_base64``). Null stays null, so that it differs from empty.
-- Times are milliseconds since the epoch in JSON (``due_ms``), ISO 8601 in text.
-- Whoever stops reading (``| head``) ends the command quietly.
+Times are ISO 8601 in text. Whoever stops reading (``| head``) ends the command quietly.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import click
-import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from ..wheel.schema import times
 from ..wheel.texts import time_text
-
-Fields = dict[str, Any]
+from .fields import Fields
 
 _TEXT_MAX = 60
 _WIDE = 1000
-
-
-def content(name: str, value: bytes | None) -> Fields:
-    """A binary value as fields: ``{name: text}`` or ``{name_base64: text}``."""
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
-def message_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
-    """Partition, key, value and headers of each row of a slot file, a journal or a topic."""
-    names = ("partition", "key", "value", "headers")
-    columns = [batch.column(name).to_pylist() for name in names]
-    for partition, key, value, headers in zip(*columns, strict=True):
-        yield {
-            **({} if partition is None else {"partition": partition}),
-            **content("key", key),
-            **content("value", value),
-            "headers": [{"key": one["key"], **content("value", one["value"])} for one in headers],
-        }
-
-
-def row_fields(batch: pa.RecordBatch, base_offset: int | None = None) -> Iterator[Fields]:
-    """Each row of a slot file; of a journal entry (no offset column) with its ``base_offset``."""
-    if base_offset is None:
-        offsets: Sequence[int] = times(batch, "offset").tolist()
-    else:
-        offsets = range(base_offset, base_offset + batch.num_rows)
-    columns = (
-        times(batch, "due").tolist(),
-        times(batch, "created").tolist(),
-        batch.column("cancels").to_pylist(),
-        batch.column("topic").to_pylist(),
-    )
-    rows = zip(offsets, *columns, message_fields(batch), strict=True)
-    for offset, due, created, cancels, topic, message in rows:
-        fields = {"offset": offset, "due_ms": due, "created_ms": created}
-        if cancels is not None:
-            yield {**fields, "cancels": cancels}
-        else:
-            yield {**fields, "topic": topic, **message}
 
 
 def text_line(fields: Fields) -> str:
@@ -98,34 +45,39 @@ def _short(text: str) -> str:
     return repr(cut)
 
 
-class Printer:
+class _Full(Exception):
+    """The limit is reached."""
+
+
+class Listing:
     """Prints records up to a limit. ``limit`` 0: no limit."""
 
     def __init__(self, as_json: bool, limit: int = 0) -> None:
         self._as_json = as_json
         self._limit = limit
-        self.count = 0
+        self._count = 0
 
-    @property
-    def full(self) -> bool:
-        return bool(self._limit) and self.count >= self._limit
-
-    def record(self, fields: Fields, indent: str = "") -> bool:
-        """Print one; False when the limit is reached and it was left out."""
-        if self.full:
-            return False
-        self.count += 1
+    def record(self, fields: Fields, indent: str = "") -> None:
+        """Print one. At the first one beyond the limit, ``listing`` ends its block."""
+        if self._limit and self._count == self._limit:
+            raise _Full
+        self._count += 1
         self.line(fields, indent)
-        return True
 
     def line(self, fields: Fields, indent: str = "") -> None:
         """Print something that does not count."""
-        sys.stdout.write(
-            (json.dumps(fields) if self._as_json else indent + text_line(fields)) + "\n"
-        )
+        text = json.dumps(fields) if self._as_json else indent + text_line(fields)
+        sys.stdout.write(text + "\n")
 
-    def left_out(self, what: str) -> None:
-        click.echo(f"stopped after {self._limit} {what}; --limit 0 prints all", err=True)
+
+@contextmanager
+def listing(as_json: bool, limit: int, what: str) -> Iterator[Listing]:
+    """Give what prints records, and say when it were more than ``limit``. ``what``: their name."""
+    with quiet_pipe():
+        try:
+            yield Listing(as_json, limit)
+        except _Full:
+            click.echo(f"stopped after {limit} {what}; --limit 0 prints all", err=True)
 
 
 def print_table(

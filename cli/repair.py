@@ -16,7 +16,7 @@ from ..wheel.slotfile import path_of
 from ..wheel.state import LmdbState
 from ..wheel.texts import counted
 from .directory import load_state, reading, running_process
-from .shared import Exit, json_option, print_json
+from .shared import Exit, data_argument, json_option, print_json
 
 _NEXT = {
     False: "look whether a backup or a peer has them before you give them up with --yes",
@@ -26,12 +26,7 @@ _NEXT = {
 
 
 @click.command("repair", short_help="Deliver what can be had of damaged slot files.")
-@click.argument(
-    "directory",
-    type=click.Path(path_type=Path),
-    envvar="SLOTWHEEL_DATA",
-    metavar="DIR",
-)
+@data_argument
 @click.option("--yes", is_flag=True, help="Do it. Without, only say what would be done.")
 @json_option
 def command(directory: Path, yes: bool, as_json: bool) -> int:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ..client.addresses import check_addresses, split
 from ..wheel.config import KIB, MIB
@@ -94,6 +97,16 @@ def epoch_ms(value: datetime) -> int:
     return int(value.timestamp() * 1000)
 
 
+def now_ms() -> int:
+    """The wall clock, milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def span_ms(value: timedelta) -> int:
+    """Whole milliseconds."""
+    return value // timedelta(milliseconds=1)
+
+
 def size(value: str | int) -> int:
     """Option type: bytes, ``1000000``, ``64K``, ``128M``, ``1G`` (powers of 1024)."""
     if isinstance(value, int):
@@ -124,7 +137,7 @@ def retention(value: str | Retention) -> Retention:
     for part in value.split(","):
         found = _SIZE.fullmatch(part.strip())
         if _SPAN.fullmatch(part.strip()) is not None:
-            name, limit = "retain_ms", span(part) // timedelta(milliseconds=1)
+            name, limit = "retain_ms", span_ms(span(part))
         elif found is not None and found[2] and found[2].upper() in _BYTES:  # else 24 what?
             name, limit = "retain_bytes", size(part)
         else:
@@ -177,6 +190,13 @@ def json_option(function: F) -> F:
     )(function)
 
 
+def data_argument(function: F) -> F:
+    """A data directory that is there, for a command that looks into it."""
+    return click.argument(
+        "directory", type=click.Path(path_type=Path), envvar="SLOTWHEEL_DATA", metavar="DIR"
+    )(function)
+
+
 def node_options(function: F) -> F:
     """Where the node is, or the peers of its group are, and how long to wait for them."""
     timeout = click.option(
@@ -222,7 +242,24 @@ def check_due(delay: timedelta | None, at: datetime | None) -> None:
         raise click.UsageError("Give either --delay or --at.")
 
 
-def print_json(fields: dict[str, Any]) -> None:
+def long_name(option: click.Option) -> str:
+    """Without the dashes in front."""
+    return max(option.opts, key=len).lstrip("-")
+
+
+def is_typed(name: str) -> bool:
+    """Whether a parameter stands in the command line, and not in the environment or a file."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def check_range(start: datetime | None, end: datetime | None) -> None:
+    """Errors: ``click.UsageError`` unless ``--from`` is before ``--to``, where both are given."""
+    if start is not None and end is not None and start >= end:
+        raise click.UsageError("--from is not before --to")
+
+
+def print_json(fields: Mapping[str, Any]) -> None:
     click.echo(json.dumps(fields))
 
 

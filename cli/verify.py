@@ -26,7 +26,7 @@ from .agree import compare_directories, print_agreement
 from .directory import ReadOnlyFiles, load_state, reading, running_process
 from .printing import print_table
 from .progress import progress_bar
-from .shared import Exit, json_option, print_json
+from .shared import Exit, data_argument, json_option, print_json
 
 KINDS = {
     "state": "state store",
@@ -40,7 +40,7 @@ _FAULTS_SHOWN = 200
 
 
 @dataclass(slots=True)
-class Kind:
+class FileTotals:
     """Totals of one kind of file."""
 
     ok: int = 0
@@ -53,7 +53,9 @@ class Kind:
 class Summary:
     """What a whole verification found."""
 
-    kinds: dict[str, Kind] = field(default_factory=lambda: {kind: Kind() for kind in KINDS})
+    kinds: dict[str, FileTotals] = field(
+        default_factory=lambda: {kind: FileTotals() for kind in KINDS}
+    )
     faults: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
 
@@ -120,12 +122,7 @@ def file_count(files: ReadOnlyFiles) -> int:
 
 
 @click.command("verify", short_help="Check a data directory; change nothing.")
-@click.argument(
-    "directory",
-    type=click.Path(path_type=Path),
-    envvar="SLOTWHEEL_DATA",
-    metavar="DIR",
-)
+@data_argument
 @click.option(
     "--against",
     type=click.Path(path_type=Path),

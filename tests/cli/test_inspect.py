@@ -154,11 +154,16 @@ def test_state_hides_the_key(root: Path, inspect: Any, capsys: pytest.CaptureFix
     assert f"next_offset {stored.checkpoint.next_offset}" in output
 
 
-def test_topics_and_their_blocks(root: Path, inspect: Any) -> None:
+def test_topics_and_their_blocks(
+    root: Path, inspect: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert inspect("topic", root)[1] == [{"topic": "orders", "rows": 6, "blocks": 2}]
     code, records, _ = inspect("topic", root, "orders", "--rows")
     assert code == 0
-    assert [one["position"] for one in records if "position" in one] == list(range(6))
+    rows = [one for one in records if "position" in one]
+    assert [one["position"] for one in rows] == list(range(6))
+    assert run(["consume", "orders", "--data", str(root), "--json"]) == 0
+    assert rows == [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     stream = root / "topics/orders" / ("0" * 20 + ".arrows")
     stream.write_bytes(flipped(stream.read_bytes(), (stream.stat().st_size - 3) * 8))
     code, records, error = inspect("topic", root, "orders")
