@@ -7,13 +7,12 @@ and the sum at the end, to standard error.
 from __future__ import annotations
 
 import fcntl
-import json
+import math
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,21 +21,13 @@ import click
 
 from ..wheel.errors import InvalidConfiguration
 from .printing import quiet_pipe
-from .shared import Exit, F, span
+from .shared import Exit, F, print_json, span
 
 if TYPE_CHECKING:
     from ..replay.following.audit import Settings
 
 EVERY_S = 1.0
 """Between two looks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """``run_for``: None: until Ctrl-C. ``state``: None: a folder that is removed in the end."""
-
-    run_for: timedelta | None
-    state: Path | None
 
 
 def follow_options(function: F) -> F:
@@ -84,14 +75,16 @@ def follow_options(function: F) -> F:
 
 def run_audit(
     settings: Settings,
-    asked: Asked,
+    run_for: timedelta | None,
+    state: Path | None,
     master: str,
     driver_memory: str,
     more: Mapping[str, str],
     *,
     as_json: bool,
 ) -> int:
-    """Follow until it is enough; the exit code. ``more``: settings of Spark."""
+    """Follow until it is enough; the exit code. ``run_for``: None: until Ctrl-C. ``state``: None: a
+    folder that is removed in the end. ``more``: settings of Spark."""
     from ..replay.following.audit import Audit
     from ..replay.following.follow import follow
     from ..replay.session import session
@@ -99,28 +92,22 @@ def run_audit(
 
     group = find_group(settings.directories)
     with ExitStack() as stack:
-        folder = asked.state
+        folder = state
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="slotwheel-audit-"))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(_alone(folder))
         stack.enter_context(quiet_pipe())
-        tell = _tell_json if as_json else _tell
+        tell = print_json if as_json else _tell
         audit = Audit(folder.resolve(), settings, group, tell=tell, note=_note)
         interrupted = False
         try:
             spark = stack.enter_context(session(master, driver_memory=driver_memory, more=more))
             click.echo(f"following {', '.join(settings.directories)}", err=True)
-            end = (
-                None if asked.run_for is None else time.monotonic() + asked.run_for.total_seconds()
-            )
-            follow(
-                spark,
-                audit,
-                every_s=EVERY_S,
-                goes_on=lambda: end is None or time.monotonic() < end,
-            )
+            for_s = math.inf if run_for is None else run_for.total_seconds()
+            end = time.monotonic() + for_s
+            follow(spark, audit, every_s=EVERY_S, goes_on=lambda: time.monotonic() < end)
         except KeyboardInterrupt:
             interrupted = True
         _sum(audit.summary())
@@ -140,10 +127,6 @@ def _alone(folder: Path) -> Iterator[None]:
                 "another audit uses this --state", got=folder, remedy="Stop it, or give another"
             ) from None
         yield
-
-
-def _tell_json(finding: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(finding))
 
 
 def _tell(finding: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 import click
 
 from ..wheel.errors import InvalidConfiguration
+from .shared import long_name
 
 CONFIG = "config"
 TABLES = {"peers": "peer", "kafka": "kafka"}
@@ -64,13 +65,9 @@ def load(path: Path, command: click.Command) -> dict[str, Any]:
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """Every option by its long name without dashes in front."""
-    found = {}
-    for one in command.params:
-        if isinstance(one, click.Option):
-            name = max(one.opts, key=len).lstrip("-")
-            if name != CONFIG:
-                found[name] = one
+    """Every option but ``--config`` itself, by its long name."""
+    found = {long_name(one): one for one in command.params if isinstance(one, click.Option)}
+    del found[CONFIG]
     return found
 
 

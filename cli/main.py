@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import click
 
 from ..wheel.errors import SlotwheelError
-from .shared import Exit, Session, note_json
+from .shared import Exit, Session, long_name, note_json
 
 PREFIX = "SLOTWHEEL"
 REPORT = "Please report it with these lines; CONTRIBUTING.md says where"
@@ -59,9 +59,9 @@ def prepare(command: click.Command) -> None:
     command.context_settings.setdefault("max_content_width", 100)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
-            longest = max(parameter.opts, key=len).lstrip("-")
             if parameter.envvar is None:
-                parameter.envvar = f"{PREFIX}_{longest.replace('-', '_').upper()}"
+                name = long_name(parameter).replace("-", "_").upper()
+                parameter.envvar = f"{PREFIX}_{name}"
             parameter.show_envvar = True
             if "--json" in parameter.opts:
                 parameter.callback = note_json

@@ -21,12 +21,11 @@ from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from .configfile import read_settings
-from .shared import F, Retention, pair, retention, size, span
+from .shared import F, Retention, pair, retention, size, span, span_ms
 
 log = logging.getLogger("slotwheel.node")
 
 OFF = "off"
-_MS = timedelta(milliseconds=1)
 _LIMITS = WheelConfig()
 _OWN = {"group", "slots", "retain_ms", "retain_bytes"}  # not in the table below
 
@@ -215,7 +214,7 @@ def command(
         data=data,
         node_id=me,
         peers={} if among is None else dict(among.peers),
-        election_ms=election // _MS,
+        election_ms=span_ms(election),
         listen=listen,
         metrics=None if metrics == OFF else metrics,
         wheel=replace(wheel_config(group, slots, limits), **asdict(retain or Retention())),
@@ -233,7 +232,7 @@ def wheel_config(group: str, slots: int, limits: dict[str, int | timedelta]) -> 
     """The engine's limits, checked against each other. Errors: ``InvalidConfiguration``."""
     assert set(limits) | _OWN == {field.name for field in fields(WheelConfig)}
     plain = {
-        name: value // _MS if isinstance(value, timedelta) else value
+        name: span_ms(value) if isinstance(value, timedelta) else value
         for name, value in limits.items()
     }
     if plain["tail_bytes_refuse"] < plain["tail_bytes_max"]:

@@ -20,7 +20,7 @@ BAD_MESSAGES_MAX = 100
 
 
 @dataclass(slots=True)
-class Printer:
+class ReceiptPrinter:
     """Prints ids as they come, in a thread of its own. ``bad``: messages that were not stored."""
 
     as_json: bool
@@ -82,10 +82,7 @@ class Printer:
         if not isinstance(error, InvalidMessage):
             raise error
         self.bad += 1
-        if self.as_json:
-            click.echo(json.dumps({"message": number, "error": error.to_wire()}), err=True)
-        else:
-            click.echo(f"error: message {number}: {error}", err=True)
+        print_refused(number, error, self.as_json)
         if self.bad >= BAD_MESSAGES_MAX:
             raise SlotwheelError(
                 "too many messages that cannot be sent",
@@ -93,3 +90,11 @@ class Printer:
                 limit=BAD_MESSAGES_MAX,
                 remedy="Mend what the messages above name, and send the rest again",
             )
+
+
+def print_refused(number: int, error: SlotwheelError, as_json: bool) -> None:
+    """``number``: of the message, from 1."""
+    if as_json:
+        click.echo(json.dumps({"message": number, "error": error.to_wire()}), err=True)
+    else:
+        click.echo(f"error: message {number}: {error}", err=True)

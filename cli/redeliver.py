@@ -13,12 +13,12 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client, Receipts
@@ -26,32 +26,47 @@ from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.schema import check_topic
 from ..wheel.texts import counted, time_text
 from .progress import progress_bar
-from .shared import Exit, F, epoch_ms, node_options, print_json
+from .receipts import print_refused
+from .shared import Exit, F, check_range, epoch_ms, is_typed, node_options, now_ms, print_json
 
 if TYPE_CHECKING:
     from ..replay.redeliver import Redelivery, Selection, Tally
 
-_OURS = ("redeliver", "to_topic", "yes", "skip", "address", "timeout")
-_SHARED = ("directories", "topics", "start", "end", "as_json")
+_OURS = {"redeliver", "to_topic", "yes", "skip", "address", "timeout"}
+_SHARED = {"directories", "topics", "start", "end", "as_json"}
 _WAITING_MAX = 16
 """Batches whose receipts are open."""
 _REFUSED_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line says. ``timeout_s``: how long a message is tried."""
+class RedeliverOptions:
+    """What the command line says, by click's names."""
 
     directories: tuple[str, ...]
-    topic: str
+    topics: tuple[str, ...]
     start: datetime
     end: datetime
+    as_json: bool
     to_topic: str
     address: str
-    timeout_s: float
+    timeout: timedelta
     yes: bool
     skip: int
-    as_json: bool
+
+    @property
+    def topic(self) -> str:
+        return self.topics[0]
+
+    def check(self) -> None:
+        """Errors: ``click.UsageError``, ``InvalidMessage``."""
+        if len(self.topics) != 1 or None in (self.to_topic, self.start, self.end):
+            raise click.UsageError("--redeliver needs one --topic, --from, --to and --to-topic.")
+        check_range(self.start, self.end)
+        if self.end.timestamp() > time.time():
+            raise click.UsageError("--to is in the future: what is not due yet comes by itself.")
+        for topic in (self.topic, self.to_topic):
+            check_topic(topic)
 
 
 def redeliver_options(function: F) -> F:
@@ -60,12 +75,14 @@ def redeliver_options(function: F) -> F:
     @functools.wraps(function)
     def command(**values: Any) -> int:
         ours = {name: values.pop(name) for name in _OURS}
-        if not ours["redeliver"]:
-            _refuse(set(_OURS), "belongs to --redeliver")
+        if not ours.pop("redeliver"):
+            _refuse(_OURS, "belongs to --redeliver")
             code: int = function(**values)
             return code
-        _refuse(set(values) - set(_SHARED), "does not go with --redeliver")
-        return redeliver(_asked(values | ours))
+        _refuse(values.keys() - _SHARED, "does not go with --redeliver")
+        asked = RedeliverOptions(**{name: values[name] for name in _SHARED}, **ours)
+        asked.check()
+        return redeliver(asked)
 
     options = (
         click.option(
@@ -89,43 +106,14 @@ def redeliver_options(function: F) -> F:
     return made  # type: ignore[no-any-return]
 
 
-def _refuse(names: set[str], why: str) -> None:
+def _refuse(names: Set[str], why: str) -> None:
     """Errors: ``click.UsageError`` for an option of these that was given."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "")
-        if parameter.name in names and given is ParameterSource.COMMANDLINE:
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in names and is_typed(parameter.name):
             raise click.UsageError(f"{parameter.opts[0]} {why}.")
 
 
-def _asked(values: dict[str, Any]) -> Asked:
-    """Errors: ``click.UsageError``, ``InvalidMessage``."""
-    topics, to_topic = values["topics"], values["to_topic"]
-    start, end = values["start"], values["end"]
-    if len(topics) != 1 or to_topic is None or start is None or end is None:
-        raise click.UsageError("--redeliver needs one --topic, --from, --to and --to-topic.")
-    if start >= end:
-        raise click.UsageError("--from is not before --to")
-    if end.timestamp() > time.time():
-        raise click.UsageError("--to is in the future: what is not due yet comes by itself.")
-    for topic in (topics[0], to_topic):
-        check_topic(topic)
-    timeout: timedelta = values["timeout"]
-    return Asked(
-        values["directories"],
-        topics[0],
-        start,
-        end,
-        to_topic,
-        values["address"],
-        timeout.total_seconds(),
-        values["yes"],
-        values["skip"],
-        values["as_json"],
-    )
-
-
-def redeliver(asked: Asked) -> int:
+def redeliver(asked: RedeliverOptions) -> int:
     """Count, ask, send; the exit code. Errors: what the node or the disk says."""
     from ..replay.reading.layout import Wanted, find
     from ..replay.redeliver import Redelivery, Selection
@@ -140,12 +128,12 @@ def redeliver(asked: Asked) -> int:
         raise _nothing(selection, tally)
     if asked.skip >= tally.messages:
         click.echo("There are no more: nothing is sent.", err=True)
-        _finish(asked, tally, _Sending(asked.skip))
+        _finish(asked, tally, _Resending(asked.skip, asked.as_json))
         return Exit.DONE
     if not asked.yes and not _confirmed():
         click.echo("Nothing was sent.", err=True)
         return Exit.FAILED
-    sending = _Sending(asked.skip)
+    sending = _Resending(asked.skip, asked.as_json)
     # To be told to end is to be interrupted: it has to be said how far it came.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -157,7 +145,7 @@ def redeliver(asked: Asked) -> int:
     return Exit.FAILED if sending.refused else Exit.DONE
 
 
-def _show(asked: Asked, tally: Tally) -> None:
+def _show(asked: RedeliverOptions, tally: Tally) -> None:
     def say(text: str) -> None:
         click.echo(text, err=True)
 
@@ -199,10 +187,11 @@ def _confirmed() -> bool:
 
 
 @dataclass(slots=True)
-class _Sending:
+class _Resending:
     """``done``: how many messages from the first on are stored or refused, skipped ones too."""
 
     done: int
+    as_json: bool
     sent: int = 0
     refused: int = 0
     under_way: int = 0
@@ -247,17 +236,16 @@ class _Sending:
     def _refuse(self, row: int, error: SlotwheelError) -> None:
         self.refused += 1
         if self.refused <= _REFUSED_SHOWN:
-            click.echo(f"error: message {self.done + row + 1}: {error}", err=True)
+            print_refused(self.done + row + 1, error, self.as_json)
 
 
-def _send(asked: Asked, tally: Tally, redelivery: Redelivery, sending: _Sending) -> None:
-    def now_ms() -> int:
-        return time.time_ns() // 1_000_000
-
+def _send(
+    asked: RedeliverOptions, tally: Tally, redelivery: Redelivery, sending: _Resending
+) -> None:
     total = tally.messages - asked.skip
     with (
         progress_bar("sending", total, MofNCompleteColumn(), TimeElapsedColumn()) as step,
-        Client(asked.address, timeout_s=asked.timeout_s) as client,
+        Client(asked.address, timeout_s=asked.timeout.total_seconds()) as client,
     ):
         for batch in redelivery.batches(asked.to_topic, now_ms, asked.skip):
             step(sending.put(client.send_table(batch)))
@@ -265,7 +253,7 @@ def _send(asked: Asked, tally: Tally, redelivery: Redelivery, sending: _Sending)
             sending.settle()
 
 
-def _finish(asked: Asked, tally: Tally, sending: _Sending) -> None:
+def _finish(asked: RedeliverOptions, tally: Tally, sending: _Resending) -> None:
     """Say what was done, and how to do the rest."""
     complete = sending.done >= tally.messages
     if asked.as_json:

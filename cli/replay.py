@@ -20,9 +20,9 @@ import click
 from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted
-from .audit import Asked, follow_options, run_audit
+from .audit import follow_options, run_audit
 from .redeliver import redeliver_options
-from .shared import Exit, epoch_ms, json_option, moment, span
+from .shared import Exit, check_range, epoch_ms, json_option, moment, span, span_ms
 from .sparkprogress import SparkProgress
 from .verdict import print_verdict
 
@@ -183,9 +183,8 @@ def command(
 
     Exit code 0: proven; 1: not proven, and why; 4: proven in part, and what could not be decided.
     """
-    if start is not None and end is not None and start >= end:
-        raise click.UsageError("--from is not before --to")
-    interval_ms = int(interval.total_seconds() * 1000)
+    check_range(start, end)
+    interval_ms = span_ms(interval)
     if interval_ms < 1:
         raise click.UsageError("--interval is shorter than a millisecond")
     if topics and kafka is None:
@@ -215,8 +214,8 @@ def command(
 
         settings = Settings(
             tuple(str(Path(path).resolve()) for path in directories),
-            max(1, int(window.total_seconds() * 1000)),
-            int(grace.total_seconds() * 1000),
+            max(1, span_ms(window)),
+            span_ms(grace),
             late_ms,
             exactly_once,
             start_ms,
@@ -226,8 +225,7 @@ def command(
             kafka or "",
             topics,
         )
-        asked = Asked(run_for, state)
-        return run_audit(settings, asked, master, driver_memory, more, as_json=as_json)
+        return run_audit(settings, run_for, state, master, driver_memory, more, as_json=as_json)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
     layout = find(
         directories,

@@ -24,7 +24,7 @@ from ..client import Client, Message
 from ..wheel.errors import InvalidMessage
 from ..wheel.schema import check_topic, is_reserved, reserved_header
 from .progress import progress_bar
-from .receipts import Printer
+from .receipts import ReceiptPrinter
 from .shared import (
     Exit,
     check_due,
@@ -98,7 +98,7 @@ def command(
         raise click.UsageError("Give values as arguments, by --file, or on stdin, one a line.")
     stream = None if values else source or sys.stdin.buffer
     parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
-    printer = Printer(as_json)
+    printer = ReceiptPrinter(as_json)
     with (
         Client(address, timeout_s=timeout.total_seconds(), receipts=receipts) as client,
         _progress(stream) as step,

@@ -25,11 +25,12 @@ import pyarrow as pa
 from ...client import Client
 from ...wheel.errors import NodeUnreachable, SlotwheelError
 from ...wheel.slotfile import path_of
+from ..shared import now_ms
 from ..status import MASTER, REPLICATION, status_of
 from .nodes import make_nodes
 from .proof import Arrivals, Outage, Promises
 from .screen import Screen
-from .traffic import STEP_S, Inbox, Traffic, Workload, now_ms
+from .traffic import STEP_S, Inbox, Traffic, Workload
 
 RECEIPTS = "receipts.arrows"
 _WAIT_S = 60.0

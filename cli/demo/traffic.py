@@ -22,6 +22,7 @@ from ...client import Client, Receipts
 from ...delivery.topicreader import TopicReader
 from ...wheel.schema import Int64s, times
 from ..directory import ReadOnlyFiles
+from ..shared import now_ms
 from .proof import Arrivals, Promises
 from .screen import Screen
 
@@ -190,10 +191,6 @@ class Traffic:
     def _id(self, number: int) -> str:
         batch = bisect.bisect_right(self._starts, number) - 1
         return self._receipts[batch][number - self._starts[batch]].id
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _number(value: bytes | None) -> int:

@@ -157,6 +157,9 @@ def test_a_message_that_became_too_large(node: NodeProcess) -> None:
     assert done.stdout == "sent 1 message to large-again, 1 refused\n"
     assert "error: message 1: " in done.stderr
     assert [row["value"] for row in node.wait_for("large-again", 1)] == [b"small"]
+    done = run_cli(*arguments(node, "large-again", "--topic", "large", "--yes", "--json"))
+    refused = json.loads(done.stderr.splitlines()[-1])
+    assert (refused["message"], refused["error"]["code"]) == (1, "invalid-message")
 
 
 def test_usage(node: NodeProcess, tmp_path: Path) -> None:
