@@ -17,6 +17,7 @@ import pytest
 
 from slotwheel.cli import main, send, shared
 from slotwheel.cli.node import wheel_config
+from slotwheel.cli.printing import print_table
 from slotwheel.cli.shared import Retention
 from slotwheel.wheel.errors import InvalidConfiguration, Overloaded
 from support.nodeprocess import command_line, environment
@@ -249,3 +250,12 @@ def test_a_pipe_is_sent_line_by_line_as_it_is_written() -> None:
 def _help(command: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main.run([command, "--help"]) == 0
     return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("headings", [None, ("peer", "what is wrong")])
+def test_a_table_in_a_pipe_is_neither_cut_nor_wrapped(
+    headings: tuple[str, str] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "no answer [since then] " * 20
+    print_table([("a", text)], "rl", headings)
+    assert text.strip() in capsys.readouterr().out
