@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.client import Client
-from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import Int64s, times
 
@@ -185,7 +185,7 @@ def _bare(sink: str, bootstrap: str, topic: str, count: int) -> float:
     if sink == CONFLUENT:
         from confluent_kafka import Producer
 
-        from slotwheel.delivery.confluent import BATCH_BYTES
+        from slotwheel.delivery.kafka.confluent import BATCH_BYTES
 
         durable = {"enable.idempotence": True, "acks": "all", "linger.ms": 1}
         sizes = {"batch.size": BATCH_BYTES, "queue.buffering.max.messages": 200_000}
@@ -202,7 +202,7 @@ def _bare(sink: str, bootstrap: str, topic: str, count: int) -> float:
         return count / (time.perf_counter() - start)
     from kafka import KafkaProducer
 
-    from slotwheel.delivery.kafka_lane import BATCH_BYTES as PYTHON_BATCH_BYTES
+    from slotwheel.delivery.kafka.lane import BATCH_BYTES as PYTHON_BATCH_BYTES
 
     # Idempotence and acks=all are its defaults.
     bare = KafkaProducer(

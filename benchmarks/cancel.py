@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 
 from slotwheel.client import Client
 from slotwheel.node.node import SWITCH_INTERVAL_S
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.receipt import CancelAnswer
 from slotwheel.wheel.schema import TIME
 from slotwheel.wheel.state import LmdbState
 from slotwheel.wheel.wheel import Wheel

@@ -27,10 +27,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from slotwheel.wheel.entry import HEADER_BYTES
+from slotwheel.wheel.journal.entry import HEADER_BYTES
+from slotwheel.wheel.journal.segment import FRAME_BYTES
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import PAYLOAD
-from slotwheel.wheel.segment import FRAME_BYTES
 
 from ._load import TOPIC, Clients, Load
 from ._node import BenchNode

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.client import Client
-from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import Int64s, times
 

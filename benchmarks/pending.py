@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from slotwheel.client import Client
-from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import times
 

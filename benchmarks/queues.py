@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.client import Client
-from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 
 from ._load import TOPIC

@@ -31,21 +31,28 @@ import psutil
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.delivery.topicfile import Block, IndexHeader, index_path, schema_of, segment_path
+from slotwheel.delivery.embedded.topicfile import (
+    Block,
+    IndexHeader,
+    index_path,
+    schema_of,
+    segment_path,
+)
+from slotwheel.reading import layout
+from slotwheel.reading.files import JOURNAL, File, Layout, Peer
+from slotwheel.replay import plan
 from slotwheel.replay.facts.making import Terms
-from slotwheel.replay.reading import layout, plan
-from slotwheel.replay.reading.files import JOURNAL, File, Layout, Peer
-from slotwheel.wheel.blocks import encode_blocks
-from slotwheel.wheel.entry import HEADER_BYTES, Entry, Kind
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import IdMint
+from slotwheel.wheel.journal.entry import HEADER_BYTES, Entry, Kind
+from slotwheel.wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
+from slotwheel.wheel.journal.segment import SEGMENT_BYTES, SegmentHeader
+from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_numpy, no_headers
-from slotwheel.wheel.scan import ENTRY_BYTES_MAX, SegmentReader
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
-from slotwheel.wheel.segment import SEGMENT_BYTES, SegmentHeader
-from slotwheel.wheel.segment_writer import SegmentWriter
-from slotwheel.wheel.slotfile import SCHEMA_MESSAGE
+from slotwheel.wheel.slots.blocks import encode_blocks
+from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE
 from slotwheel.wheel.state import Checkpoint, LmdbState, Update
 
 from .harness import Report, data_directory, options, warm_memory

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 from rich.progress import MofNCompleteColumn, TextColumn
 
-from ..wheel.agree import Agreement, Peer, compare
+from ..reading.agreement.compare import Agreement, Peer, compare
+from ..reading.directory import load_state, reading, running_process
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.texts import counted
-from .directory import load_state, reading, running_process
 from .progress import bars
 
 _NOTES_SHOWN = 20

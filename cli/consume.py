@@ -20,9 +20,9 @@ import click
 import pyarrow as pa
 from rich.progress import MofNCompleteColumn
 
-from ..delivery.topicreader import TopicReader, check_exists
+from ..reading.directory import reading
+from ..reading.topicreader import TopicReader, check_exists
 from ..wheel.schema import check_topic
-from .directory import reading
 from .fields import Fields, topic_fields
 from .printing import Listing, quiet_pipe
 from .progress import progress_bar

@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..delivery.topicfile import Block
-from ..delivery.topicreader import ids
-from ..wheel.entry import Kind
+from ..delivery.embedded.topicfile import Block
+from ..reading.topicreader import ids
+from ..wheel.journal.entry import Kind
+from ..wheel.journal.payloads import decode_config, decode_rows
+from ..wheel.journal.scan import Located
 from ..wheel.mark import Marks
-from ..wheel.payloads import decode_config, decode_rows
-from ..wheel.scan import Located
 from ..wheel.schema import times
-from ..wheel.slotfile import path_of
+from ..wheel.slots.slotfile import path_of
 from ..wheel.state import SlotInfo
 
 Fields = dict[str, Any]

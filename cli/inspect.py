@@ -13,20 +13,20 @@ from pathlib import Path
 import click
 from crc32c import crc32c
 
-from ..delivery.topicfile import TOPICS_DIRECTORY
-from ..delivery.topicreader import TopicReader, check_exists, topics
-from ..delivery.topicreader import walk as walk_topic
-from ..wheel.entry import Kind
+from ..delivery.embedded.topicfile import TOPICS_DIRECTORY
+from ..reading.directory import ReadOnlyFiles, load_state, reading
+from ..reading.topicreader import TopicReader, check_exists, topics
+from ..reading.topicreader import walk as walk_topic
+from ..reading.verify.slots import read_slot, slot_blocks
 from ..wheel.errors import Damaged, InvalidConfiguration
-from ..wheel.payloads import decode_rows
-from ..wheel.scan import walk as walk_journal
+from ..wheel.journal.entry import Kind
+from ..wheel.journal.payloads import decode_rows
+from ..wheel.journal.scan import walk as walk_journal
+from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ..wheel.journal.segment import is_segment_name
 from ..wheel.schema import check_topic
-from ..wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
-from ..wheel.segment import is_segment_name
-from ..wheel.slotfile import SLOT_DIRECTORY, path_of, second_of
+from ..wheel.slots.slotfile import SLOT_DIRECTORY, path_of, second_of
 from ..wheel.state import SlotInfo
-from ..wheel.verify import read_slot, slot_blocks
-from .directory import ReadOnlyFiles, load_state, reading
 from .fields import (
     Fields,
     block_fields,

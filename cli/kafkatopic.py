@@ -22,7 +22,7 @@ import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from ..delivery.kafka_python import typed
+from ..delivery.kafka.kafka_python import typed
 from ..delivery.names import CREATED_HEADER, DUE_HEADER, ID_HEADER
 
 # Imported for what it does to kafka-python: header keys that are not UTF-8 are read, not raised.

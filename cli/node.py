@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from ..node.config import DEFAULT_METRICS_ADDRESS, SINKS, NodeConfig
 from ..node.logs import FORMATS, LEVELS, event, set_up
 from ..node.process import run
-from ..replication.group import Group
+from ..replication.rules.group import Group
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS

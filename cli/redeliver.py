@@ -115,7 +115,7 @@ def _refuse(names: Set[str], why: str) -> None:
 
 def redeliver(asked: RedeliverOptions) -> int:
     """Count, ask, send; the exit code. Errors: what the node or the disk says."""
-    from ..replay.reading.layout import Wanted, find
+    from ..reading.layout import Wanted, find
     from ..replay.redeliver import Redelivery, Selection
 
     layout = find(asked.directories, wanted=Wanted(slots=False, topics=False))

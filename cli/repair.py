@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
+from ..reading.directory import load_state, reading, running_process
+from ..reading.verify.salvage import Salvage, repair, salvage
 from ..wheel.errors import DirectoryInUse, InvalidConfiguration
 from ..wheel.files import DirectoryLock, OsFiles
-from ..wheel.mend import MENDED_DIRECTORY
-from ..wheel.salvage import Salvage, repair, salvage
-from ..wheel.slotfile import path_of
+from ..wheel.slots.mend import MENDED_DIRECTORY
+from ..wheel.slots.slotfile import path_of
 from ..wheel.state import LmdbState
 from ..wheel.texts import counted
-from .directory import load_state, reading, running_process
 from .shared import Exit, data_argument, json_option, print_json
 
 _NEXT = {

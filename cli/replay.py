@@ -27,9 +27,9 @@ from .sparkprogress import SparkProgress
 from .verdict import print_verdict
 
 if TYPE_CHECKING:
+    from ..reading.files import Layout
     from ..replay.facts.kafka_topics import KafkaTopics
     from ..replay.judging.context import Options
-    from ..replay.reading.files import Layout
     from ..replay.report.verdict import Verdict
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
@@ -196,10 +196,10 @@ def command(
     if follow and kafka is not None and not topics:
         raise click.UsageError("--follow with --kafka needs each --topic")
     _check_spark(started=not master)
+    from ..reading.layout import Wanted, find
     from ..replay.facts.connector import connector_settings
     from ..replay.facts.kafka_topics import KafkaTopics
     from ..replay.judging.context import Options
-    from ..replay.reading.layout import Wanted, find
     from ..replay.report.write import write_report
 
     delivered = None if kafka is None else KafkaTopics(kafka, topics, dead_letter_topic)

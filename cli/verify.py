@@ -15,15 +15,15 @@ from typing import Any
 import click
 from rich.progress import MofNCompleteColumn, TextColumn
 
-from ..delivery.verify import verify_topics
+from ..reading.directory import ReadOnlyFiles, load_state, reading, running_process
+from ..reading.verify.archive import verify_archive
+from ..reading.verify.journal import verify_journal
+from ..reading.verify.slots import verify_slots, verify_state
+from ..reading.verify.topics import verify_topics
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.findings import Checked, Finding
 from ..wheel.state import STATE_DIRECTORY, Stored
-from ..wheel.verify import verify_slots, verify_state
-from ..wheel.verify_archive import verify_archive
-from ..wheel.verify_journal import verify_journal
 from .agree import compare_directories, print_agreement
-from .directory import ReadOnlyFiles, load_state, reading, running_process
 from .printing import print_table
 from .progress import progress_bar
 from .shared import Exit, data_argument, json_option, print_json

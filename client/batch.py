@@ -9,16 +9,135 @@ shipment in it.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ..wheel.digest import UInt64s, digests
 from ..wheel.errors import SlotwheelError
+from ..wheel.ids import MessageId
+from ..wheel.protocol import Stored
 from ..wheel.rows import from_columns
-from .columns import Errors
-from .receipts import Columns, Shipment
+from ..wheel.schema import Int64s
+from .columns import Errors, without
+
+Columns = tuple[list[Any], ...]
+"""Of many messages, in the order of ``rows.from_columns``."""
+
+
+class Shipment:
+    """Rows that go to the node as one batch. Written by the sender, read by receipts once done.
+
+    ``rows``, or ``columns`` of single messages, is what is to be sent (neither: nothing, or sent
+    already); ``kept`` gives the numbers of these rows among those the caller handed over (None: all
+    of them).
+    """
+
+    __slots__ = (
+        "_done",
+        "_group",
+        "_nudge",
+        "_places",
+        "alone",
+        "batch",
+        "columns",
+        "deadline",
+        "due",
+        "errors",
+        "failure",
+        "kept",
+        "nbytes",
+        "rows",
+        "stored",
+    )
+
+    def __init__(self, deadline: float, nudge: Callable[[], None]) -> None:
+        self.rows: pa.RecordBatch | None = None
+        self.columns: Columns | None = None
+        self.due: Int64s | list[int] = []
+        self.kept: Int64s | None = None
+        self.errors: Errors = {}
+        self.nbytes = 0
+        self.deadline = deadline
+        self.batch: Batch | None = None
+        """What it travels in, from the first sending on."""
+        self.alone = False
+        """It was in a batch that was refused as a whole: it goes by itself."""
+        self.failure: SlotwheelError | None = None
+        self.stored: Stored | None = None
+        self._group = ""
+        self._places: Int64s | None = None
+        self._nudge = nudge
+        self._done = threading.Event()
+
+    @property
+    def count(self) -> int:
+        """How many rows there are to send."""
+        if self.rows is not None:
+            return int(self.rows.num_rows)
+        return 0 if self.columns is None else len(self.columns[0])
+
+    @property
+    def content(self) -> Columns | pa.RecordBatch:
+        """What there is to send, at least one row."""
+        return self.rows if self.columns is None else self.columns
+
+    def drop(self, bad: Errors) -> None:
+        """Take rows out (by their number in ``rows``) and keep their errors for their receipts."""
+        assert self.rows is not None
+        kept, rest = without(self.rows, list(bad))
+        numbers = np.arange(self.rows.num_rows) if self.kept is None else self.kept
+        for row, error in bad.items():
+            self.errors[int(numbers[row])] = error
+        self.kept, self.rows = numbers[kept], rest
+
+    def finish(self, stored: Stored | None, group: str) -> None:
+        self.stored, self._group = stored, group
+        self.rows = self.columns = None
+        if self.kept is not None and stored is not None:
+            self._places = np.full(len(self.due), -1, np.int64)
+            self._places[self.kept] = np.arange(len(self.kept))
+        self._done.set()
+
+    def fail(self, error: SlotwheelError) -> None:
+        self.failure = error
+        self.rows = self.columns = None
+        self._done.set()
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Errors: ``TimeoutError``. Somebody waits, so the sender is told to linger no longer."""
+        if self._done.is_set():
+            return
+        self._nudge()
+        if not self._done.wait(timeout_s):
+            raise TimeoutError(f"no receipt within {timeout_s} s; the message is still being sent")
+
+    def error(self, row: int) -> SlotwheelError | None:
+        return self.errors.get(row) or self.failure
+
+    def id(self, row: int) -> str:
+        """Errors: the row's own, or ``SlotwheelError`` when receipts were not asked for."""
+        error = self.error(row)
+        if error is not None:
+            raise error
+        if self.stored is None:
+            raise SlotwheelError(
+                "there is no id", got='acks="0"', remedy='Use acks="all" to get receipts'
+            )
+        place = row if self._places is None else int(self._places[row])
+        check = int(self.stored.checks[place])
+        return str(MessageId(self._group, self.due_ms(row), self.stored.base_offset + place, check))
+
+    def due_ms(self, row: int) -> int:
+        return int(self.due[row])
 
 
 class Batch:

@@ -42,11 +42,12 @@ from ..wheel.protocol import (
 from ..wheel.rows import Content, due_beyond_horizon, too_large
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
+from .batch import Shipment
 from .columns import Sorted, conform, pieces, sort_messages, sort_rows
 from .link import Link, epoch_of_master
 from .message import Delay, Due, Headers, Message, due_ms_of, flatten
 from .receiptfile import ReceiptFile
-from .receipts import Receipt, Receipts, Shipment
+from .receipts import Receipt, Receipts
 from .sender import Sender
 
 _log = logging.getLogger("slotwheel.client")

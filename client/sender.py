@@ -48,11 +48,10 @@ from ..wheel.protocol import IN_FLIGHT_MAX, PRODUCER_LIMIT, AppendCommand, Refus
 from ..wheel.rows import bad_rows
 from ..wheel.schema import times
 from .addresses import Addresses
-from .batch import Batch, gathered
+from .batch import Batch, Shipment, gathered
 from .columns import Errors, Limits
 from .message import Flat
 from .receiptfile import Promised, ReceiptFile
-from .receipts import Shipment
 
 _log = logging.getLogger("slotwheel.client")
 

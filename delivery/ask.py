@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..wheel.errors import SyncFailed
-from .embedded import split_by_topic
-from .sink import Answer, Answers, Sink
+from .sink import Answer, Answers, Sink, split_by_topic
 
 log = logging.getLogger(__name__)
 

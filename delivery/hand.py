@@ -27,14 +27,13 @@ from collections.abc import Callable
 import numpy as np
 
 from ..wheel.backoff import Backoff
-from ..wheel.due import Chunk
+from ..wheel.due.due import Chunk
 from ..wheel.errors import ClockBehind, Damaged, SyncFailed
 from ..wheel.schema import times
 from .deadletters import DeadLetters
-from .dueport import DuePort
-from .events import DeliveryEvents, NoEvents
 from .handover import Outcome, hand_over, lateness
 from .held import HeldTopics
+from .ports import DeliveryEvents, DuePort, NoEvents
 from .sink import Sink
 
 log = logging.getLogger(__name__)

@@ -20,11 +20,10 @@ import numpy as np
 from cachetools import TTLCache
 
 from ..wheel.backoff import Backoff
-from ..wheel.due import Chunk
+from ..wheel.due.due import Chunk
 from ..wheel.schema import times
-from .dueport import DuePort
-from .events import DeliveryEvents
 from .handover import Outcome
+from .ports import DeliveryEvents, DuePort
 from .sink import Sink
 
 WORKERS = 4

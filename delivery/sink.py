@@ -26,8 +26,10 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..wheel.ids import IdMint
+from ..wheel.schema import Int64s
 
 Int8s = npt.NDArray[np.int8]
 Mask = npt.NDArray[np.bool_]
@@ -105,3 +107,17 @@ class Sink(ABC):
 
         A ``deliver`` that is waiting for a broker returns soon, its rows NOT_NOW or UNKNOWN.
         """
+
+
+def split_by_topic(rows: pa.RecordBatch) -> tuple[list[str], list[Int64s]]:
+    """The topics of a batch (at least one row), and for each its rows in their order."""
+    column = rows.column("topic")
+    first = column[0]
+    if pc.all(pc.equal(column, first)).as_py():
+        return [first.as_py()], [np.arange(rows.num_rows, dtype=np.int64)]
+    encoded = column.dictionary_encode()
+    codes = np.asarray(encoded.indices)
+    order = np.argsort(codes, kind="stable")
+    topics = encoded.dictionary.to_pylist()
+    ends = np.searchsorted(codes[order], np.arange(1, len(topics)))
+    return topics, np.split(order, ends)

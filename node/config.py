@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..delivery.names import DEAD_LETTER_TOPIC
-from ..replication.group import Group
-from ..replication.timing import Timing
+from ..replication.rules.group import Group
+from ..replication.rules.timing import Timing
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS

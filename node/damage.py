@@ -1,7 +1,7 @@
 """Damage in the data directory: found ahead of time, told in the same words wherever one looks.
 
 Theory: whoever reads a slot file may find that it is not what was written; the storage remembers
-it. Here the files are read ahead (``wheel/scrub.py``) at a low rate, and what is known to be
+it. Here the files are read ahead (``wheel/slots/scrub.py``) at a low rate, and what is known to be
 damaged goes to readiness, status, metrics, and once for each file to the log.
 
 A damaged slot file holds up delivery when it is due, so a node that has one is not ready. A damaged
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Set
 
 from ..wheel.config import TICK_MS
-from ..wheel.slotfile import path_of
+from ..wheel.slots.slotfile import path_of
 from ..wheel.wheel import Wheel
 from .events import NodeEvents
 from .metrics import Metrics

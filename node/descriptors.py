@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import resource
 
-from ..delivery.embedded import OPEN_FILES_MAX
+from ..delivery.embedded.sink import OPEN_FILES_MAX
 from ..intake.connections import CONNECTIONS_MAX
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration

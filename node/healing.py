@@ -8,9 +8,9 @@ from collections.abc import Iterable, Set
 
 from ..replication.driver import Driver
 from ..wheel.errors import Damaged, DamagedThere, SlotwheelError
-from ..wheel.heal import SlotRows
-from ..wheel.peer import PeerWheel
-from ..wheel.slotfile import path_of
+from ..wheel.peers.heal import SlotRows
+from ..wheel.peers.peer import PeerWheel
+from ..wheel.slots.slotfile import path_of
 from ..wheel.state import SlotInfo
 from .logs import event
 

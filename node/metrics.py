@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ..wheel.status import Status
+from ..wheel.answers import Status
 from .histogram import ArrayHistogram
 
 LATENESS_S = (

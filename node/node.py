@@ -29,7 +29,7 @@ from functools import partial
 from ..intake.flight import FlightIntake, check_free
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.master import Master
-from ..wheel.peer import PeerWheel
+from ..wheel.peers.peer import PeerWheel
 from . import descriptors, work
 from .config import EMBEDDED, NodeConfig, check_address
 from .damage import Damage, remedy_of

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..wheel.errors import Damaged
 from ..wheel.files import Files
-from ..wheel.peer import PeerWheel
+from ..wheel.peers.peer import PeerWheel
 from ..wheel.state import LmdbState
 from ..wheel.switch import set_aside
 from ..wheel.wheel import Wheel

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..replication.driver import Driver
-from ..replication.group import Group
+from ..replication.rules.group import Group
 from ..wheel.master import Master
-from ..wheel.peer import PeerWheel
+from ..wheel.peers.peer import PeerWheel
 from .config import NodeConfig
 from .events import NodeEvents
 from .logs import event

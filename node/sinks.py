@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..delivery.confluent import ConfluentSink
 from ..delivery.deadletters import DeadLetters
-from ..delivery.embedded import EmbeddedSink
-from ..delivery.kafka_python import KafkaPythonSink, typed
-from ..delivery.kafka_sink import KafkaSettings
+from ..delivery.embedded.sink import EmbeddedSink
+from ..delivery.kafka.confluent import ConfluentSink
+from ..delivery.kafka.kafka_python import KafkaPythonSink, typed
+from ..delivery.kafka.sink import KafkaSettings
 from ..delivery.sink import Sink
 from ..intake.confluent_reader import ConfluentReader
 from ..intake.delay_topic import DelayTopicIntake, SourceReader

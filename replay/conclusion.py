@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ..wheel.segment import segment_name
+from ..reading.files import SLOT, TOPIC, Layout
+from ..reading.problems import OpenPoint, Problem
+from ..wheel.journal.segment import segment_name
 from .facts.chunks import IN_TIME_MS
 from .facts.summary import FileSummary
 from .judging.conservation import OTHER_PARTITION, PARTITION_UNJUDGED, UNREAD_KNOWN
 from .judging.context import Context
 from .judging.order import ORDER_UNJUDGED
-from .problems import OpenPoint, Problem
-from .reading.files import SLOT, TOPIC, Layout
 from .report.verdict import CLASSES, Input, PairAgreement
 
 FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}

@@ -16,6 +16,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from ..reading.events import Rows
+from ..reading.files import DUMP, JOURNAL, TOPIC, File
+from ..reading.problems import Problem
+from ..reading.read import read
 from ..wheel.schema import Int64s, times
 from .facts.headers import Headers, take_dead, take_identity
 from .facts.making import Terms
@@ -23,11 +27,7 @@ from .facts.records import parse_ids
 from .facts.scan import RECORD_COLUMNS, files_of, tasks_frame
 from .facts.summary import FileSummary
 from .judging.conservation import CONTENT
-from .problems import Problem
-from .reading.events import Rows
-from .reading.files import DUMP, JOURNAL, TOPIC, File
-from .reading.plan import tasks
-from .reading.read import read
+from .plan import tasks
 
 MESSAGES_MAX = 100
 """That are looked at again."""

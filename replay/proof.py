@@ -27,6 +27,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from ..reading.files import TOPIC, Layout
+from ..reading.layout import with_topics
+from ..reading.problems import Problem
 from .conclusion import Conclusion
 from .contents import (
     files_with,
@@ -44,10 +47,7 @@ from .judging import validators
 from .judging.context import Context, Options, make_context
 from .judging.judge import judge
 from .judging.tally import TALLIED
-from .problems import Problem
-from .reading.files import TOPIC, Layout
-from .reading.layout import with_topics
-from .reading.plan import tasks
+from .plan import tasks
 from .report.tables import Tables
 from .report.verdict import GroupCounts, Lateness, Verdict
 

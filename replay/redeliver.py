@@ -32,6 +32,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..reading.events import Ended, MarkSeen, Rows
+from ..reading.files import JOURNAL, File, Layout
+from ..reading.problems import Problem
+from ..reading.read import read
 from ..wheel.rows import from_numpy, take_rows
 from ..wheel.schema import (
     HEADERS,
@@ -46,10 +50,6 @@ from ..wheel.schema import (
 )
 from .bits import Bits
 from .facts.making import Mask, Terms
-from .problems import Problem
-from .reading.events import Ended, MarkSeen, Rows
-from .reading.files import JOURNAL, File, Layout
-from .reading.read import read
 
 ID_HEADER = f"{REDELIVERED_PREFIX}id"
 """The id that the message had when it was sent first."""

@@ -29,6 +29,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from ..reading.files import File
+from ..reading.problems import Problem, problem_batch
 from ..wheel.errors import InvalidConfiguration
 from .datasource.columns import COLUMNS, PROBLEMS, SCAN, SCHEMAS
 from .datasource.errors import in_one_line
@@ -37,9 +39,7 @@ from .datasource.paths import look, resolve
 from .datasource.views import view_batches
 from .facts.filescan import SCANNED
 from .facts.making import Terms
-from .problems import Problem, problem_batch
-from .reading.files import File
-from .reading.plan import tasks
+from .plan import tasks
 
 __all__ = ["COLUMNS", "NAME", "SlotwheelSource", "register"]
 

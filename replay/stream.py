@@ -27,6 +27,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
+from ..reading.files import JOURNAL, TOPIC, File, Layout
+from ..reading.growing.journal import UNLIMITED, look_at_journal
+from ..reading.growing.parts import JournalPart, Part, TopicPart, read_part
+from ..reading.growing.positions import JournalAt, Positions, TopicAt
+from ..reading.growing.topics import look_at_topic, topics
+from ..reading.layout import Wanted, existing, find, is_data_directory, short_names
+from ..reading.problems import Problem, problem_batch
 from ..wheel.errors import InvalidConfiguration
 from .datasource.columns import PROBLEMS, SCAN
 from .datasource.errors import in_one_line
@@ -37,13 +44,6 @@ from .facts.buckets import Buckets
 from .facts.filescan import Output
 from .facts.making import Terms
 from .facts.onefile import OneFile
-from .problems import Problem, problem_batch
-from .reading.files import JOURNAL, TOPIC, File, Layout
-from .reading.layout import Wanted, existing, find, is_data_directory, short_names
-from .reading.looking import UNLIMITED, look_at_journal
-from .reading.looking_topics import look_at_topic, topics
-from .reading.parts import JournalPart, Part, TopicPart, read_part
-from .reading.positions import JournalAt, Positions, TopicAt
 
 
 @dataclass

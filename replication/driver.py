@@ -1,8 +1,8 @@
 """The thread that owns the core: what happens goes in, what the core wants done is done.
 
-Theory: the core decides (``core.py``), the wheel stores (``wheel/peer.py``), the transport carries.
-Here is one thread between them with one inbox; so nothing the core is told is older than what it
-decided, and nothing it decides is overtaken.
+Theory: the core decides (``rules/core.py``), the wheel stores (``wheel/peers/peer.py``), the
+transport carries. Here is one thread between them with one inbox; so nothing the core is told is
+older than what it decided, and nothing it decides is overtaken.
 
     transport -- messages, unsent --> inbox --> core -- Ready --> promise -> stand_by -> cut_after
     wheel ---- its log changed -----> inbox -->               -> receive -> send -> commit -> lead
@@ -28,25 +28,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..wheel.entry import Entry
 from ..wheel.errors import NotRunning, SlotwheelError
-from ..wheel.heal import SlotRows
-from ..wheel.peer import PeerWheel
+from ..wheel.journal.entry import Entry
+from ..wheel.peers.heal import SlotRows
+from ..wheel.peers.peer import PeerWheel
 from .backlog import BACKLOG_BYTES_MAX, Backlog
-from .clock import boottime
-from .core import Core
-from .fetching import Fetching
-from .group import Group
-from .handshake import SLOT, fingerprint
-from .incoming import Incoming
-from .messages import HardState, Message, Meta
-from .pull import Fetch, Snapshots
-from .ready import Mastery, Ready
-from .slots import fetch_slot, slot_stream
-from .states import Role
+from .rules.core import Core
+from .rules.group import Group
+from .rules.messages import HardState, Message, Meta
+from .rules.ready import Mastery, Ready
+from .rules.states import Role
+from .rules.timing import NEVER
+from .snapshots.fetching import Fetching
+from .snapshots.pull import Fetch, Snapshots
+from .snapshots.slots import fetch_slot, slot_stream
 from .status import master_address, status_of
-from .timing import NEVER
-from .transport import Events, Silent, Transport
+from .transport.handshake import SLOT, fingerprint
+from .transport.incoming import Incoming
+from .transport.transport import Events, Silent, Transport
 
 TICK_S = 0.02
 """Or a quarter of a heartbeat, if that is less."""
@@ -66,10 +65,17 @@ Call = Callable[[float], None]
 """Something for the driver's thread to do; it is told the time."""
 
 
+# A lease measured by a clock that stands still while the machine sleeps would be believed by its
+# holder long after the others have elected another master.
+def boottime() -> float:
+    """Seconds since the machine started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Driver:
     """One peer, alive from ``start`` to ``stop``.
 
-    ``clock``: the wall clock in ms, for the wheel. ``monotonic``: see ``clock.py``. ``changed`` is
+    ``clock``: the wall clock in ms, for the wheel. ``monotonic``: see ``boottime``. ``changed`` is
     called, from any thread and under any lock, when role, master or ``wheel.serving`` may have
     changed: it must only wake somebody. ``on_fatal`` is called once, in the driver's thread, which
     then ends. ``address_of`` is for tests: where to connect to.

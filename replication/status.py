@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .core import Core
-from .group import Group
-from .states import Role
+from .rules.core import Core
+from .rules.group import Group
+from .rules.states import Role
 
 
 def status_of(

@@ -25,9 +25,9 @@ from kafka.admin import (
 from kafka.errors import KafkaError
 
 from slotwheel import Client, Message
-from slotwheel.delivery.confluent import ConfluentSink
-from slotwheel.delivery.kafka_python import KafkaPythonSink
-from slotwheel.delivery.kafka_sink import KafkaSettings, KafkaSink
+from slotwheel.delivery.kafka.confluent import ConfluentSink
+from slotwheel.delivery.kafka.kafka_python import KafkaPythonSink
+from slotwheel.delivery.kafka.sink import KafkaSettings, KafkaSink
 from slotwheel.delivery.sink import Answer
 from support import kafkaload
 from support.broker import Broker, Cluster, TopicFactory

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.schema import times

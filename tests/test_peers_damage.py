@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from slotwheel.client import Client
+from slotwheel.wheel.journal.segment import SEGMENT_BYTES
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.segment import SEGMENT_BYTES
 from slotwheel.wheel.state import LmdbState, SlotInfo
 from support.arrivals import EmbeddedArrivals
 from support.datadirs import flip_a_bit

@@ -1,5 +1,6 @@
-"""The engine: schema, ids, errors, journal, slot files, state, mark, and the wheel itself.
+"""The engine. The wheel as a whole is ``wheel.py``, with ``master.py`` for what only a master does.
 
-Files and time are handed in: nothing in this room starts a thread, opens a socket, reads a clock
-or knows Kafka, so that a test can stop it at any write and move its time as it likes.
+Lives here: what every room below shares (errors, schema, ids, mark, the two seams to the disk).
+Comes in: record batches, the time, a directory. Goes out: receipts, and chunks of due rows.
+No thread, no socket, no clock, no Kafka: a test stops it at any write and moves its time.
 """

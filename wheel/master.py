@@ -21,14 +21,14 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from .canceller import Canceller
-from .cancels import Cancels
 from .config import WheelConfig
-from .due import Chunk, Due
+from .due.canceller import Canceller
+from .due.cancels import Cancels
+from .due.due import Chunk, Due
 from .ids import IdMint
-from .log import Log
+from .journal.log import Log
 from .mark import Marks
-from .storage import Storage
+from .slots.storage import Storage
 
 _NEVER = 1 << 62
 

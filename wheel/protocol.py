@@ -63,7 +63,7 @@ ACTIONS = {
 
 PEER_COMMAND = b"SWPEER1"
 """The first bytes of a command, a ticket or the action ``PEER_ACTION`` with which a peer comes, not
-a client. What follows is replication's own (``replication/handshake.py``)."""
+a client. What follows is replication's own (``replication/transport/handshake.py``)."""
 PEER_ACTION = "peer"
 
 STEP_DOWN_MAX_S = 60.0

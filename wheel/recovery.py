@@ -15,16 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .arrived import arrived
 from .config import WheelConfig
-from .entry import HEADER_BYTES, Entry
 from .errors import Damaged, InvalidConfiguration
 from .files import Files
 from .ids import KEY_BYTES
-from .journal import Journal, RecoveryReport
-from .log import Queued
-from .producers import Producers
-from .segment import DIRECTORY, is_segment_name
+from .journal.arrived import arrived
+from .journal.entry import HEADER_BYTES, Entry
+from .journal.journal import Journal, RecoveryReport
+from .journal.log import Queued
+from .journal.producers import Producers
+from .journal.segment import DIRECTORY, is_segment_name
 from .state import StateStore, Stored, Update
 from .switch import complete_switch
 

@@ -26,6 +26,7 @@ from .schema import (
     INPUT,
     TIME,
     Int64s,
+    Mask,
     absent,
     bounds,
     check_topic,
@@ -225,3 +226,12 @@ def too_large(nbytes: int, limit: int) -> InvalidMessage:
         limit=f"{limit} bytes",
         remedy="Store the payload elsewhere and send a reference",
     )
+
+
+def members(sorted_values: Int64s, values: Int64s) -> Mask:
+    """Which of ``values`` are in ``sorted_values``; shape of ``values``."""
+    if not len(sorted_values):
+        return np.zeros(len(values), np.bool_)
+    at = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
+    found: Mask = sorted_values[at] == values
+    return found

@@ -65,6 +65,9 @@ DUE_MIN_MS = 0
 """Due times before 1970 are a caller's mistake in the unit or the sign, not a delay."""
 
 
+Mask = npt.NDArray[np.bool_]
+
+
 def check_topic(topic: str) -> None:
     """Raise ``InvalidMessage`` unless ``topic`` is a legal Kafka topic name."""
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):

@@ -23,12 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from .archive import ARCHIVE_DIRECTORY
 from .errors import Damaged
 from .files import Files
-from .segment import DIRECTORY, SegmentHeader, is_segment_name, is_spare_name
-from .segment_writer import SegmentWriter
-from .slotfile import SLOT_DIRECTORY, path_of, second_of
+from .journal.segment import DIRECTORY, SegmentHeader, is_segment_name, is_spare_name
+from .journal.writer import SegmentWriter
+from .slots.archive import ARCHIVE_DIRECTORY
+from .slots.slotfile import SLOT_DIRECTORY, path_of, second_of
 from .state import STATE_DIRECTORY, SlotInfo, StateStore, Stored, Update
 
 INCOMING = "incoming"

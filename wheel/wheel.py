@@ -26,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .canceller import Canceller, QueueRows
-from .cancels import CancelRows, Cancels
+from .answers import CancelAnswer, Receipt, Status
 from .config import TICK_MS, WheelConfig
-from .due import Chunk, Due
-from .entry import Kind
+from .due.canceller import Canceller, QueueRows
+from .due.cancels import Cancels
+from .due.due import Chunk, Due
 from .errors import (
     InvalidBatch,
     InvalidMessage,
@@ -41,21 +41,21 @@ from .errors import (
 )
 from .files import Bytes, Files
 from .ids import IdMint, MessageId
-from .log import Carried, Log, Queued
+from .journal.entry import Kind
+from .journal.log import Carried, Log, Queued
+from .journal.payloads import CancelRows
+from .journal.producers import SOURCE_PRODUCER
 from .mark import Marks
 from .master import Master
-from .producers import SOURCE_PRODUCER
-from .receipt import CancelAnswer, Receipt
 from .recovery import Recovered, configuration, recover
 from .rows import from_numpy
 from .schema import PAYLOAD, TIME, Int64s, check_input, times
-from .scrub import Scrubber
-from .smallbatch import by_arrow, encode
-from .spill import Ahead, in_turn
+from .slots.scrub import Scrubber
+from .slots.spill import Ahead, in_turn
+from .slots.storage import SpillPlan, SpillReport, Storage
 from .state import Checkpoint, Sent, StateStore, Update
-from .status import Status
-from .storage import SpillPlan, SpillReport, Storage
-from .tail import Piece, Tail, piece_of, together, unread_piece
+from .tail.smallbatch import by_arrow, encode
+from .tail.tail import Piece, Tail, piece_of, together, unread_piece
 
 _DISK_CHECK_MS = 250
 

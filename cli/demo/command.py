@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from ...wheel.errors import InvalidConfiguration
-from ...wheel.slotfile import path_of
+from ...wheel.slots.slotfile import path_of
 from ..agree import compare_directories
 from ..printing import print_table
 from ..shared import Exit, json_option, print_json

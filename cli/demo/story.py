@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from ...client import Client
 from ...wheel.errors import NodeUnreachable, SlotwheelError
-from ...wheel.slotfile import path_of
+from ...wheel.slots.slotfile import path_of
 from ..shared import now_ms
 from ..status import MASTER, REPLICATION, status_of
 from .nodes import make_nodes

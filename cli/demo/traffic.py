@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from ...client import Client, Receipts
-from ...delivery.topicreader import TopicReader
+from ...reading.directory import ReadOnlyFiles
+from ...reading.topicreader import TopicReader
 from ...wheel.schema import Int64s, times
-from ..directory import ReadOnlyFiles
 from ..shared import now_ms
 from .proof import Arrivals, Promises
 from .screen import Screen

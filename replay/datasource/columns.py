@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from ...reading.problems import PROBLEM_ARROW
 from ...wheel.schema import HEADERS, ROW, TIME
-from ..problems import PROBLEM_ARROW
 
 ROWS, PROBLEMS, DELIVERED, RECEIPTS, FACTS = "rows", "problems", "delivered", "receipts", "facts"
 SCAN = "scan"

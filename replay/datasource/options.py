@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from ...delivery.names import DEAD_LETTER_TOPIC
+from ...reading.files import TOPIC, File
+from ...reading.layout import Wanted
 from ...wheel.errors import InvalidConfiguration
-from ..reading.files import TOPIC, File
-from ..reading.layout import Wanted
 from .columns import DELIVERED, FACTS, RECEIPTS, ROWS, SCAN, SCHEMAS, STREAM_VIEWS
 from .paths import PATH, PATHS, listed
 

@@ -17,11 +17,11 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from ...reading.files import DUMP, Layout
+from ...reading.files import RECEIPTS as RECEIPTS_FILE
+from ...reading.layout import Wanted, find, short_names
+from ...reading.problems import Problem
 from ...wheel.errors import InvalidConfiguration
-from ..problems import Problem
-from ..reading.files import DUMP, Layout
-from ..reading.files import RECEIPTS as RECEIPTS_FILE
-from ..reading.layout import Wanted, find, short_names
 from .columns import DELIVERED, FACTS, PROBLEMS, RECEIPTS
 
 PATH, PATHS = "path", "paths"

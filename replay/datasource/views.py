@@ -10,6 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from ...reading.events import ROWS_MAX, Event, Rows
+from ...reading.files import TOPIC, File
+from ...reading.problems import Problem, problem_batch
+from ...reading.read import read
 from ...wheel.ids import id_texts
 from ...wheel.rows import from_numpy
 from ...wheel.schema import TIME, times
@@ -18,10 +22,6 @@ from ..facts.headers import Headers, take_identity, texts
 from ..facts.making import Terms
 from ..facts.onefile import OneFile
 from ..facts.records import parse_ids
-from ..problems import Problem, problem_batch
-from ..reading.events import ROWS_MAX, Event, Rows
-from ..reading.files import TOPIC, File
-from ..reading.read import read
 from .columns import DELIVERED, FACTS, PROBLEMS, RECEIPTS, SCHEMAS
 from .options import SourceOptions, schema_of
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from ..reading.files import File
-from ..reading.read import read
+from ...reading.files import File
+from ...reading.read import read
 from .buckets import Buckets, Piece
 from .chunks import OrderChunk
 from .making import Made, Terms

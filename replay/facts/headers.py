@@ -4,8 +4,8 @@ Theory: a list column is a flat column and a border for each row. Each row's hea
 the flat one, so "the last header of each row, if its name is X" is an index and a comparison for
 all rows together. Names are compared as numbers: there are few of them.
 
-What slotwheel adds stands behind the message's own headers, in this order (``delivery/records.py``,
-``delivery/deadletters.py``):
+What slotwheel adds stands behind the message's own headers, in this order
+(``delivery/kafka/records.py``, ``delivery/deadletters.py``):
 
     own ... | reason topic [partition] | id due created
               a dead letter's            a Kafka record's

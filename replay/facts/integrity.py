@@ -11,7 +11,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ..problems import INTEGRITY, PLACEMENT, PROBLEM_SCHEMA
+from ...reading.problems import INTEGRITY, PLACEMENT, PROBLEM_SCHEMA
 
 
 def integrity(scanned: DataFrame) -> DataFrame:

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from ...delivery.names import DEAD_LETTER_TOPIC
+from ...reading.files import File
 from ...wheel.digest import UInt32s, content_digests, topic_crcs
 from ...wheel.ids import IdMint, MessageId
 from ...wheel.schema import Int64s, times
-from ..reading.files import File
 from .fact import CANCEL_ROW, FACT, FORGED, NO_DIGEST, Facts, Seen
 from .headers import Dead, Headers, take_dead
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from ...reading.files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
+from ...reading.problems import CONSERVATION, INTEGRITY, PLACEMENT, Problem
+from ...reading.read import ConfigSeen, Ended, MarkSeen, Rows
 from ...wheel.config import TICK_MS
 from ...wheel.schema import Int64s, times
-from ..problems import CONSERVATION, INTEGRITY, PLACEMENT, Problem
-from ..reading.files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
-from ..reading.read import ConfigSeen, Ended, MarkSeen, Rows
 from .chunks import OrderTracker
 from .fact import FORGED
 from .making import Made, Terms, journal_facts, receipt_facts, slot_facts, topic_facts

@@ -19,10 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...delivery import murmur2
+from ...delivery.kafka import murmur2
+from ...reading.files import File
 from ...wheel.digest import UInt32s, content_digests, topic_crcs
 from ...wheel.schema import Int64s
-from ..reading.files import File
 from .fact import ELSEWHERE, FORGED, Seen
 from .headers import Headers, decimals, take_dead, take_identity, texts
 from .making import Made, Mask, Terms, bury, empty, names_of, partitions_of

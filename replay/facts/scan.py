@@ -17,7 +17,7 @@ from dataclasses import asdict
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from ..reading.files import DUMP, File
+from ...reading.files import DUMP, File
 from .chunks import OrderChunk
 from .filescan import SCANNED, TaskScan
 from .making import Terms

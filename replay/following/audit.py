@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...reading.files import Layout
+from ...reading.problems import Problem
 from ..facts.summary import FileSummary
 from ..judging.context import Context
-from ..problems import Problem
-from ..reading.files import Layout
 from . import ledger
 from .audit_state import Settings, State, Window
 from .findings import Findings, Tell

@@ -18,13 +18,13 @@ import numpy as np
 from crc32c import crc32c
 
 from ...delivery.names import DEAD_LETTER_TOPIC
+from ...reading.files import Layout
 from ...wheel.errors import InvalidConfiguration, UnsupportedVersion
 from ...wheel.mark import Marks
 from ...wheel.schema import Int64s
 from ..facts.making import Terms
 from ..facts.summary import FileSummary
 from ..judging.context import Context, Options, PeerView, progress
-from ..reading.files import Layout
 
 VERSION = 1
 STATE_NAME = "audit.json"

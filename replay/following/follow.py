@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from ...reading.problems import Problem
 from ...wheel.errors import InvalidConfiguration
 from ..datasource.columns import SCAN
 from ..facts.fact import travelled
@@ -31,7 +32,6 @@ from ..facts.making import Terms
 from ..facts.scan import scan_records
 from ..facts.summary import FileSummary
 from ..judging.context import Options
-from ..problems import Problem
 from ..source import NAME, register
 from ..stream import find_group
 from .audit import Audit, run_job

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...reading.problems import AGREEMENT
 from ..facts.fact import Seen
-from ..problems import AGREEMENT
 from .board import Board
 from .context import Mask
 from .found import Found

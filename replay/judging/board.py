@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...reading.files import NO_PEER
 from ...wheel.schema import Int64s
 from ..facts.fact import FORGED, Facts, Seen
-from ..reading.files import NO_PEER
 from .context import Context, Mask, covered
 
 CONTENT = ("digest", "due", "created", "partition", "topic")

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from crc32c import crc32c
 
+from ...reading.problems import CONSERVATION
 from ...wheel.schema import Int64s
 from ..facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Seen
-from ..problems import CONSERVATION
 from .board import Board
 from .context import Mask, within
 from .found import Found

@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from ...reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, File, Layout
+from ...reading.problems import Problem
 from ...wheel.mark import Marks
 from ...wheel.schema import Int64s
 from ..facts.behind import Behind, behind
 from ..facts.chunks import OrderChunk
 from ..facts.making import Terms
 from ..facts.summary import FileSummary
-from ..problems import Problem
-from ..reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, File, Layout
 from .journals import JournalSeen, as_ranges, journal_seen, newest_marks, unread
 from .reach import Reach, reach
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...reading.problems import Problem
 from ...wheel.schema import Int64s
-from ..problems import Problem
 from .board import Board
 from .tally import EMPTY, Tally
 

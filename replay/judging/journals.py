@@ -15,13 +15,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from ...reading.events import GONE, damage
+from ...reading.files import File, Peer
+from ...reading.problems import INTEGRITY, Problem
+from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ...wheel.mark import Marks
 from ...wheel.schema import Int64s
-from ...wheel.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..facts.summary import FileSummary
-from ..problems import INTEGRITY, Problem
-from ..reading.events import GONE, damage
-from ..reading.files import File, Peer
 
 Pairs = list[list[int]]
 """Bases and ends of offsets, ascending and apart."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...reading.problems import ORDER
 from ...wheel.schema import Int64s
 from ..facts.behind import Behind
 from ..facts.chunks import in_time, well_before
 from ..facts.fact import OUT_OF_ORDER, Seen
-from ..problems import ORDER
 from .board import Board
 from .context import Mask
 from .found import Found

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...reading.problems import PUNCTUALITY
 from ...wheel.schema import Int64s
 from ..facts.fact import FORGED, Seen
-from ..problems import PUNCTUALITY
 from .board import Board
 from .conservation import wanted
 from .found import Found

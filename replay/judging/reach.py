@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from ...reading.files import DUMP, TOPIC, Layout
 from ..facts.summary import FileSummary
-from ..reading.files import DUMP, TOPIC, Layout
 
 Mask = npt.NDArray[np.bool_]
 

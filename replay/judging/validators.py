@@ -11,7 +11,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from ..problems import AGREEMENT, CONSERVATION, ORDER, PROBLEM_SCHEMA, PUNCTUALITY
+from ...reading.problems import AGREEMENT, CONSERVATION, ORDER, PROBLEM_SCHEMA, PUNCTUALITY
 from .tally import TALLIED
 
 SUMS_SCHEMA = "what string, name string, count bigint, first bigint, last bigint"

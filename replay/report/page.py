@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..problems import Problem
+from ...reading.problems import Problem
 from .figures import BAD, by_due_time, by_topic
 from .html import STYLE, folded, moment, table
 from .plot import bars, lines

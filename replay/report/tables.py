@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ..problems import PROBLEM_SCHEMA
+from ...reading.problems import PROBLEM_SCHEMA
 from .verdict import Verdict
 
 VERDICT_SCHEMA = (

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..problems import OpenPoint, Problem
+from ...reading.problems import OpenPoint, Problem
 
 CLASSES = ("delivered", "pending", "cancelled", "dead", "lost", "undecided")
 """Each committed message is in exactly one of them."""

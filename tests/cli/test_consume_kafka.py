@@ -18,9 +18,9 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from slotwheel.cli.kafkatopic import DUMP
 from slotwheel.cli.main import run
-from slotwheel.replay.reading.files import DUMP as KIND
-from slotwheel.replay.reading.files import File
-from slotwheel.replay.reading.read import Ended, Rows, read
+from slotwheel.reading.files import DUMP as KIND
+from slotwheel.reading.files import File
+from slotwheel.reading.read import Ended, Rows, read
 from support.broker import Cluster, TopicFactory
 from support.nodeprocess import command_line, environment
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.cli.main import run
-from slotwheel.delivery.topicreader import TopicReader, topics
+from slotwheel.reading.topicreader import TopicReader, topics
 from slotwheel.wheel.files import OsFiles
 
 SMALL = ("--messages", "6000", "--kept", "400")

@@ -11,8 +11,8 @@ import pytest
 
 from slotwheel.cli.main import run
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.scan import walk
-from slotwheel.wheel.segment import FRAME_BYTES
+from slotwheel.wheel.journal.scan import walk
+from slotwheel.wheel.journal.segment import FRAME_BYTES
 from slotwheel.wheel.state import LmdbState
 from support.datadirs import START_MS, SinkNode, filled, messages
 from support.journals import flipped

@@ -203,8 +203,8 @@ def values(wheel: FakeWheel) -> list[tuple[bytes, bytes]]:
 def test_it_ends_with_how_to_go_on(
     directories: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotwheel.replay.reading.events.ROWS_MAX", 500)
-    monkeypatch.setattr("slotwheel.replay.reading.journal.ROWS_MAX", 500)
+    monkeypatch.setattr("slotwheel.reading.events.ROWS_MAX", 500)
+    monkeypatch.setattr("slotwheel.reading.journal.ROWS_MAX", 500)
     wheel = FakeWheel()
     batches: list[int] = []
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwheel.wheel.blocks import sound_blocks
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.receipt import CancelAnswer
-from slotwheel.wheel.slotfile import path_of
+from slotwheel.wheel.slots.blocks import sound_blocks
+from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import LmdbState, Stored, Update
 from support.datadirs import START_MS, SinkNode, messages, verify
 from support.nodeprocess import command_line, environment, run_cli

@@ -17,13 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from slotwheel.cli.verify import command
-from slotwheel.delivery.topicfile import HEADER_BYTES, RECORD_BYTES
+from slotwheel.delivery.embedded.topicfile import HEADER_BYTES, RECORD_BYTES
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.files import DirectoryLock, OsFiles
-from slotwheel.wheel.journal import Journal
+from slotwheel.wheel.journal.journal import Journal
+from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.schema import ROW
-from slotwheel.wheel.segment import segment_path
-from slotwheel.wheel.slotfile import SlotFiles
+from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.state import LmdbState, SlotInfo, Update
 from support.datadirs import START_MS, SinkNode, filled, messages, verify
 from support.journals import flipped
@@ -418,7 +418,7 @@ class LmdbStateOnce:
 
 def test_large_slot_files_are_mapped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same answers where a file is too large to be read into memory."""
-    monkeypatch.setattr("slotwheel.wheel.verify._MAP_FROM_BYTES", 100)
+    monkeypatch.setattr("slotwheel.reading.verify.slots._MAP_FROM_BYTES", 100)
     assert verify(root)["invalid"] == 0
     whole = (root / SLOT).read_bytes()
     (root / SLOT).write_bytes(flipped(whole, 1000 * 8))

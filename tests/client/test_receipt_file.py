@@ -18,9 +18,9 @@ from crc32c import crc32c
 
 from slotwheel import Client, InvalidConfiguration, InvalidMessage, Message, Overloaded
 from slotwheel.client.receiptfile import RECEIPTS, ReceiptFile
-from slotwheel.replay.reading.files import RECEIPTS as KIND
-from slotwheel.replay.reading.files import File
-from slotwheel.replay.reading.read import Ended, Rows, read
+from slotwheel.reading.files import RECEIPTS as KIND
+from slotwheel.reading.files import File
+from slotwheel.reading.read import Ended, Rows, read
 from slotwheel.wheel.digest import digests
 from slotwheel.wheel.ids import MessageId
 from support.fakewheel import FakeWheel, eventually, now_ms

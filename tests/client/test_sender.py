@@ -12,9 +12,8 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from slotwheel.client.addresses import Addresses
-from slotwheel.client.batch import gathered
+from slotwheel.client.batch import Shipment, gathered
 from slotwheel.client.columns import Limits
-from slotwheel.client.receipts import Shipment
 from slotwheel.client.sender import Sender
 from slotwheel.wheel.errors import InvalidMessage, NodeUnreachable, SequenceTooOld, SlotwheelError
 from slotwheel.wheel.protocol import Refused

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slotwheel.delivery import confluent
-from slotwheel.delivery.confluent import ConfluentSink, MissingExtra
-from slotwheel.delivery.kafka_sink import KafkaSettings
+from slotwheel.delivery.kafka import confluent
+from slotwheel.delivery.kafka.confluent import ConfluentSink, MissingExtra
+from slotwheel.delivery.kafka.sink import KafkaSettings
 from slotwheel.delivery.sink import Sink
 from support.deliveries import MINT
 from support.sinkcontract import KafkaContract

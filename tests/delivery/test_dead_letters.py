@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.delivery.deadletters import DeadLetters
-from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.handover import hand_over, lateness
 from slotwheel.delivery.names import DEAD_LETTER_TOPIC
 from slotwheel.delivery.sink import Answer, Answers
-from slotwheel.delivery.topicreader import TopicReader, ids
+from slotwheel.reading.topicreader import TopicReader, ids
 from slotwheel.wheel.errors import InvalidMessage
 from slotwheel.wheel.files import OsFiles
 from support.deliveries import MINT, NOW_MS, Sent, id_of, odd, rows_of

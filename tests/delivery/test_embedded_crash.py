@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answer
-from slotwheel.delivery.topicreader import TopicReader, walk
+from slotwheel.reading.topicreader import TopicReader, walk
 from support.crashfs import MODES, CrashFiles, Mode, PowerCut
 from support.deliveries import MINT, NOW_MS, Sent, rows_of
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answer, Sink
-from slotwheel.delivery.topicreader import TopicReader, ids, walk
+from slotwheel.reading.topicreader import TopicReader, ids, walk
 from slotwheel.wheel.files import OsFiles
 from support.crashfs import CrashFiles
 from support.deliveries import MINT, NOW_MS, Sent, rows_of

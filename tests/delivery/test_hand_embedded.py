@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.delivery.deadletters import DeadLetters
-from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.hand import Hand
 from slotwheel.delivery.sink import Answers
-from slotwheel.delivery.topicreader import TopicReader, ids
+from slotwheel.reading.topicreader import TopicReader, ids
 from slotwheel.wheel.ids import MessageId
 from support.handrig import Rig
 

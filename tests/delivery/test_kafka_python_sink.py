@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slotwheel.delivery.kafka_python import KafkaPythonSink
-from slotwheel.delivery.kafka_sink import KafkaSettings
+from slotwheel.delivery.kafka.kafka_python import KafkaPythonSink
+from slotwheel.delivery.kafka.sink import KafkaSettings
 from slotwheel.delivery.sink import Sink
 from support.deliveries import MINT
 from support.sinkcontract import KafkaContract

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 
-from slotwheel.delivery.embedded import split_by_topic
-from slotwheel.delivery.murmur2 import murmur2, partitions_of
-from slotwheel.delivery.records import to_records
-from slotwheel.delivery.topicbook import NotYet, TopicBook, TopicInfo
+from slotwheel.delivery.kafka.murmur2 import murmur2, partitions_of
+from slotwheel.delivery.kafka.records import to_records
+from slotwheel.delivery.kafka.topicbook import NotYet, TopicBook, TopicInfo
+from slotwheel.delivery.sink import split_by_topic
 from slotwheel.wheel.schema import FEW_ROWS
 from support.deliveries import MINT, ODD_ROWS, Sent, id_of, odd, rows_of
 

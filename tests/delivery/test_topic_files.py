@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from slotwheel.delivery import topicfile
-from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.embedded import topicfile
+from slotwheel.delivery.embedded.sink import EmbeddedSink
+from slotwheel.delivery.embedded.topicfile import HEADER_BYTES, RECORD_BYTES, Block, IndexHeader
 from slotwheel.delivery.sink import Answer
-from slotwheel.delivery.topicfile import HEADER_BYTES, RECORD_BYTES, Block, IndexHeader
-from slotwheel.delivery.topicreader import TopicReader, check_exists, ids, topics, walk
+from slotwheel.reading.topicreader import TopicReader, check_exists, ids, topics, walk
 from slotwheel.wheel.errors import Damaged, InvalidMessage, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
 from support.deliveries import MINT, NOW_MS, Sent, id_of, odd, rows_of

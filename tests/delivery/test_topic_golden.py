@@ -8,8 +8,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from slotwheel.delivery.embedded import EmbeddedSink
-from slotwheel.delivery.topicreader import TopicReader, ids, walk
+from slotwheel.delivery.embedded.sink import EmbeddedSink
+from slotwheel.reading.topicreader import TopicReader, ids, walk
 from slotwheel.wheel.files import OsFiles
 from support.deliveries import MINT, NOW_MS, Sent, id_of, odd, rows_of
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
+from slotwheel.reading.files import Layout, Peer
+from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.replay.facts.fact import NO_DIGEST, Facts, Seen
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.following.audit import KEEP_MS, Audit, Settings, run_job
 from slotwheel.replay.following.ledger import Appender
-from slotwheel.replay.problems import INTEGRITY, Problem
-from slotwheel.replay.reading.files import Layout, Peer
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from support.factrows import made_fact

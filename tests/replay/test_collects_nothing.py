@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql.classic.dataframe import DataFrame
 
 import slotwheel.replay
+from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.reading.layout import find
 from support import replayrun
 
 BRING = ("collect", "toPandas", "toArrow", "toLocalIterator", "head", "first", "tail", "foreach")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from slotwheel.reading.files import JOURNAL, SLOT, File, Layout, Peer
 from slotwheel.replay.conclusion import Conclusion
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.judging.context import Context, Options
 from slotwheel.replay.judging.journals import as_ranges
-from slotwheel.replay.reading.files import JOURNAL, SLOT, File, Layout, Peer
 
 NOW_MS = 1_790_000_000_000
 HOUR_MS = 3_600_000

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from slotwheel.reading.events import Rows
+from slotwheel.reading.files import DUMP, JOURNAL, File
+from slotwheel.reading.layout import find
 from slotwheel.replay.contents import _digests, _sighted
 from slotwheel.replay.proof import prove
-from slotwheel.replay.reading.events import Rows
-from slotwheel.replay.reading.files import DUMP, JOURNAL, File
-from slotwheel.replay.reading.layout import find
 from slotwheel.wheel.rows import header_column
 from support import factrows, replayrun
 

@@ -10,9 +10,9 @@ import pytest
 
 from slotwheel import Client, Message
 from slotwheel.delivery.names import DEAD_LETTER_TOPIC
+from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.reading.layout import find
 from slotwheel.replay.report.verdict import Verdict
 from support.broker import Cluster, TopicFactory
 from support.fakewheel import eventually

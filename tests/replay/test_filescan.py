@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from slotwheel.reading import layout
+from slotwheel.reading.files import JOURNAL, SLOT, TOPIC, File, Layout
 from slotwheel.replay.facts import onefile
 from slotwheel.replay.facts.fact import OUT_OF_ORDER, Seen
 from slotwheel.replay.facts.filescan import TaskScan
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.facts.summary import FileSummary
-from slotwheel.replay.reading import layout
-from slotwheel.replay.reading.files import JOURNAL, SLOT, TOPIC, File, Layout
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.schema import ROW
 from support.datadirs import START_MS, filled

@@ -9,17 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from slotwheel.delivery.topicfile import SEGMENT_SUFFIX
+from slotwheel.delivery.embedded.topicfile import SEGMENT_SUFFIX
+from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.reading.layout import find
 from slotwheel.replay.report.verdict import Outcome
-from slotwheel.wheel.entry import Entry, Kind
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.segment import SegmentHeader, segment_path
+from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.segment import SegmentHeader, segment_path
-from slotwheel.wheel.segment_writer import SegmentWriter
 from support import replayrun
 from support.replayrun import flip
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from slotwheel.reading.files import JOURNAL, File, Peer
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.judging.context import within
 from slotwheel.replay.judging.journals import JournalSeen, as_ranges, journal_seen, unread
-from slotwheel.replay.reading.files import JOURNAL, File, Peer
 
 END = np.iinfo(np.int64).max
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
+from slotwheel.reading.files import NO_PEER
 from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Facts, Seen
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.judging.context import Context, Options, PeerView
 from slotwheel.replay.judging.found import Found
 from slotwheel.replay.judging.judge import judge_range
 from slotwheel.replay.judging.lateness import Bars, Histogram, histogram, rounded, total
-from slotwheel.replay.reading.files import NO_PEER
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.schema import Int64s
 from support.factrows import made_fact

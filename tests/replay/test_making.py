@@ -9,6 +9,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
+from slotwheel.reading.files import File
 from slotwheel.replay.facts.fact import CANCEL_ROW, FORGED, NO_DIGEST, Seen
 from slotwheel.replay.facts.making import (
     Made,
@@ -18,7 +19,6 @@ from slotwheel.replay.facts.making import (
     slot_facts,
     topic_facts,
 )
-from slotwheel.replay.reading.files import File
 from slotwheel.wheel.digest import digests
 from slotwheel.wheel.rows import from_numpy
 from slotwheel.wheel.schema import TIME

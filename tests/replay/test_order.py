@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
+from slotwheel.reading.files import NO_PEER
+from slotwheel.reading.problems import Problem
 from slotwheel.replay.facts.behind import behind
 from slotwheel.replay.facts.chunks import OrderChunk
 from slotwheel.replay.facts.fact import FACT, OUT_OF_ORDER, Facts, Seen
@@ -16,8 +18,6 @@ from slotwheel.replay.judging.board import Board
 from slotwheel.replay.judging.context import Context, Options
 from slotwheel.replay.judging.found import Found
 from slotwheel.replay.judging.order import judge_order
-from slotwheel.replay.problems import Problem
-from slotwheel.replay.reading.files import NO_PEER
 from support.factrows import MINT, TERMS
 
 ORDERS = crc32c(b"orders")

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import slotwheel
+from slotwheel.reading import layout
+from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.reading import layout
-from slotwheel.replay.reading.layout import find
 from slotwheel.replay.report.verdict import CLASSES, Verdict
 from slotwheel.wheel.mark import Mark
 from slotwheel.wheel.state import STATE_DIRECTORY, LmdbState, Stored

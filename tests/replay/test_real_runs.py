@@ -14,11 +14,11 @@ from typing import Any
 
 from test_kill import EmbeddedTopics
 
+from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.reading.layout import find
 from slotwheel.replay.report.verdict import Outcome, Verdict
-from slotwheel.wheel.segment import index_of
+from slotwheel.wheel.journal.segment import index_of
 from support.killing import Killing
 from support.nodeprocess import command_line, environment
 

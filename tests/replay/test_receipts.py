@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from slotwheel import Client, Message
 from slotwheel.client.receiptfile import Promised, ReceiptFile
+from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.reading.layout import find
 from slotwheel.replay.report.verdict import Verdict
 from slotwheel.wheel.digest import digests
 from slotwheel.wheel.schema import times

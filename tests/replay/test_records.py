@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.delivery.deadletters import DeadLetters
-from slotwheel.delivery.murmur2 import partitions_of
+from slotwheel.delivery.kafka.murmur2 import partitions_of
+from slotwheel.reading.files import NO_PEER, File
 from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, Seen
 from slotwheel.replay.facts.making import Terms, journal_facts
 from slotwheel.replay.facts.records import facts_of_records, parse_ids
-from slotwheel.replay.reading.files import NO_PEER, File
 from slotwheel.wheel.errors import UnknownId
 from slotwheel.wheel.ids import IdMint, MessageId
 from support.factrows import EPOCH_MS, MINT, TERMS, Keeps, as_spark, dump, kafka_rows, rows

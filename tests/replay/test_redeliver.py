@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel import Client, Message
+from slotwheel.reading.layout import Wanted, find
 from slotwheel.replay.bits import Bits
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.reading.layout import Wanted, find
 from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, as_before, with_header
 from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.rows import header_column
-from slotwheel.wheel.scan import walk
 from slotwheel.wheel.schema import INPUT, Int64s, times
 from support import replayrun
 from support.datadirs import SinkNode, messages

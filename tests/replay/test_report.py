@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slotwheel.cli.verdict import print_verdict
-from slotwheel.replay.problems import CONSERVATION, OpenPoint, Problem
+from slotwheel.reading.problems import CONSERVATION, OpenPoint, Problem
 from slotwheel.replay.report.page import page
 from slotwheel.replay.report.plot import bars
 from slotwheel.replay.report.verdict import (

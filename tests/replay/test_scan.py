@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from slotwheel.delivery.murmur2 import partitions_of
+from slotwheel.delivery.kafka.murmur2 import partitions_of
+from slotwheel.reading import layout
+from slotwheel.reading.files import SLOT, File, Layout
+from slotwheel.reading.problems import PROBLEM_ARROW
 from slotwheel.replay.facts.fact import ELSEWHERE, Seen, travelled
 from slotwheel.replay.facts.integrity import integrity, placement
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.facts.scan import SCANNED, scan, scan_records, summaries, tasks_frame
-from slotwheel.replay.problems import PROBLEM_ARROW
-from slotwheel.replay.reading import layout
-from slotwheel.replay.reading.files import SLOT, File, Layout
 from support.datadirs import filled
 from support.factrows import TERMS, as_spark, kafka_rows, rows
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.judging.tally import EMPTY, TALLIED, tally, total
 from slotwheel.replay.proof import prove
-from slotwheel.replay.reading.layout import find
 from support import replayrun
 
 INTERVAL_MS = 5_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slotwheel.replication.messages import Ack, AskVote, HardState, Heartbeat
-from slotwheel.replication.states import Role
-from slotwheel.replication.timing import Timing
+from slotwheel.replication.rules.messages import Ack, AskVote, HardState, Heartbeat
+from slotwheel.replication.rules.states import Role
+from slotwheel.replication.rules.timing import Timing
 from slotwheel.wheel.errors import InvalidConfiguration
 from support.transcript import STORES, Group
 

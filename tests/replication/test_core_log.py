@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from slotwheel.replication.core import Core
-from slotwheel.replication.messages import Ack, Append, Heartbeat, Meta
-from slotwheel.replication.progress import MESSAGE_ENTRIES, WINDOW_MESSAGES, Shipping
-from slotwheel.replication.states import Role
-from slotwheel.replication.timing import Timing
+from slotwheel.replication.rules.core import Core
+from slotwheel.replication.rules.messages import Ack, Append, Heartbeat, Meta
+from slotwheel.replication.rules.progress import MESSAGE_ENTRIES, WINDOW_MESSAGES, Shipping
+from slotwheel.replication.rules.states import Role
+from slotwheel.replication.rules.timing import Timing
 from support.transcript import STORES, Group
 
 T = Timing()

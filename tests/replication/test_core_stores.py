@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slotwheel.replication.core import Core
-from slotwheel.replication.messages import Ack, Append, AskVote, HardState, Heartbeat, Meta
-from slotwheel.replication.states import TRANSITIONS, Role, Why, diagram
+from slotwheel.replication.rules.core import Core
+from slotwheel.replication.rules.messages import Ack, Append, AskVote, HardState, Heartbeat, Meta
+from slotwheel.replication.rules.states import TRANSITIONS, Role, Why, diagram
 from support.transcript import STORES, Group
 
 NEW = b"C" * 16

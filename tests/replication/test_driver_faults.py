@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwheel.replication.fetching import REMOVED_AT_ONCE
-from slotwheel.replication.messages import Append, Meta, Vote
+from slotwheel.replication.rules.messages import Append, Meta, Vote
+from slotwheel.replication.snapshots.fetching import REMOVED_AT_ONCE
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import Bytes, OsFiles, OsHandle
 from support.datadirs import assert_sound

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slotwheel.replication.group import PEERS_MAX, Group
+from slotwheel.replication.rules.group import PEERS_MAX, Group
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.protocol import split_address
 

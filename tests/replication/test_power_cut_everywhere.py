@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from slotwheel.replication.core import Core
-from slotwheel.replication.messages import Meta
+from slotwheel.replication.rules.core import Core
+from slotwheel.replication.rules.messages import Meta
 from support.simpeer import SimPeer
 from support.simreferee import Violation
 from support.simulation import Scene, World

@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from slotwheel.replication import exchange, pull
-from slotwheel.replication.handshake import SNAPSHOT, Greeting
-from slotwheel.replication.pull import CHUNKS, HEADER, Fetch, Snapshots
+from slotwheel.replication.snapshots import pull
+from slotwheel.replication.snapshots.pull import CHUNKS, HEADER, Fetch, Snapshots
+from slotwheel.replication.transport import exchange
+from slotwheel.replication.transport.handshake import SNAPSHOT, Greeting
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, SyncFailed
-from slotwheel.wheel.snapshot_request import Held, SnapshotRequest
+from slotwheel.wheel.peers.snapshot_request import Held, SnapshotRequest
 from support.fakewheel import eventually
 from support.mailboxes import Events, Mailbox, free_addresses
 from support.proxy import Proxy

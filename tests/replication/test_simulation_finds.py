@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import pytest
 
-from slotwheel.replication import election, voting
-from slotwheel.replication.core import Core
-from slotwheel.replication.election import Candidacy, majority
-from slotwheel.replication.following import Following
-from slotwheel.replication.logview import LogView
-from slotwheel.replication.mastery import Master
-from slotwheel.replication.messages import Ack, Append, AskVote, HardState, Message
-from slotwheel.replication.progress import Progress
-from slotwheel.replication.ready import Ready
-from slotwheel.replication.standing import Standing
-from slotwheel.replication.states import Role
-from slotwheel.replication.timing import NEVER
-from slotwheel.replication.voting import Voting
+from slotwheel.replication.rules import election, voting
+from slotwheel.replication.rules.core import Core
+from slotwheel.replication.rules.election import Candidacy, majority
+from slotwheel.replication.rules.following import Following
+from slotwheel.replication.rules.logview import LogView
+from slotwheel.replication.rules.mastery import Master
+from slotwheel.replication.rules.messages import Ack, Append, AskVote, HardState, Message
+from slotwheel.replication.rules.progress import Progress
+from slotwheel.replication.rules.ready import Ready
+from slotwheel.replication.rules.standing import Standing
+from slotwheel.replication.rules.states import Role
+from slotwheel.replication.rules.timing import NEVER
+from slotwheel.replication.rules.voting import Voting
 from support.simulation import Scene, play
 
 Patch = pytest.MonkeyPatch

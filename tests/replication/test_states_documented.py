@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from slotwheel.replication.states import diagram
+from slotwheel.replication.rules.states import diagram
 
 PAGE = Path(__file__).parents[2] / "docs" / "replication.md"
 MARKERS = re.compile(r"(<!-- states: .*? -->\n)(.*?)(<!-- end of states -->)", re.DOTALL)

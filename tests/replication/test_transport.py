@@ -15,18 +15,19 @@ import pytest
 from pyarrow import flight
 
 from slotwheel.node import threads
-from slotwheel.replication import exchange, slots, sockets, wire
-from slotwheel.replication.exchange import PING, Exchange
-from slotwheel.replication.group import PEERS_MAX
-from slotwheel.replication.handshake import BULK, CONTROL, SLOT, SNAPSHOT, Greeting
-from slotwheel.replication.lane import LINK_SILENT_S, WINDOW_BYTES, Lane
-from slotwheel.replication.messages import Ack, Append, Heartbeat, Meta, TakeOver, Vote
-from slotwheel.replication.outbox import SHIPMENT_BYTES, Outbox
-from slotwheel.replication.sockets import Sending
-from slotwheel.replication.timing import Timing
-from slotwheel.wheel.entry import Entry
+from slotwheel.replication.rules.group import PEERS_MAX
+from slotwheel.replication.rules.messages import Ack, Append, Heartbeat, Meta, TakeOver, Vote
+from slotwheel.replication.rules.timing import Timing
+from slotwheel.replication.snapshots import slots
+from slotwheel.replication.transport import exchange, sockets, wire
+from slotwheel.replication.transport.exchange import PING, Exchange
+from slotwheel.replication.transport.handshake import BULK, CONTROL, SLOT, SNAPSHOT, Greeting
+from slotwheel.replication.transport.lane import LINK_SILENT_S, WINDOW_BYTES, Lane
+from slotwheel.replication.transport.outbox import SHIPMENT_BYTES, Outbox
+from slotwheel.replication.transport.sockets import Sending
 from slotwheel.wheel.errors import InvalidConfiguration
-from slotwheel.wheel.heal import SlotRows
+from slotwheel.wheel.journal.entry import Entry
+from slotwheel.wheel.peers.heal import SlotRows
 from slotwheel.wheel.protocol import PEER_ACTION, PEER_COMMAND
 from support.fakewheel import eventually
 from support.mailboxes import Mailbox, entries_from, free_addresses, store_of

@@ -13,8 +13,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.replication import messages, wire
-from slotwheel.replication.messages import (
+from slotwheel.replication.rules import messages
+from slotwheel.replication.rules.messages import (
     Ack,
     Append,
     AskVote,
@@ -25,8 +25,9 @@ from slotwheel.replication.messages import (
     TakeOver,
     Vote,
 )
-from slotwheel.wheel.entry import Entry, Kind
+from slotwheel.replication.transport import wire
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, UnsupportedVersion
+from slotwheel.wheel.journal.entry import Entry, Kind
 
 STORE = bytes(range(16))
 OTHER_STORE = bytes(range(16, 32))

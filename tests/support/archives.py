@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.wheel.archive import ARCHIVE_DIRECTORY, parse_archived_slot
-from slotwheel.wheel.entry import Kind
 from slotwheel.wheel.files import Files
-from slotwheel.wheel.scan import walk
+from slotwheel.wheel.journal.entry import Kind
+from slotwheel.wheel.journal.scan import walk
+from slotwheel.wheel.journal.segment import is_segment_name
 from slotwheel.wheel.schema import times
-from slotwheel.wheel.segment import is_segment_name
-from slotwheel.wheel.slotfile import decode_blocks
+from slotwheel.wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
+from slotwheel.wheel.slots.slotfile import decode_blocks
 
 
 def kept(files: Files, part: str) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, TopicPartition
 
-from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.schema import times

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from slotwheel.wheel.answers import CancelAnswer, Receipt
 from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.receipt import CancelAnswer, Receipt
 
 Key = tuple[int, int]
 """``(due, offset)`` of a row."""

@@ -18,19 +18,19 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
-from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.handover import hand_over
 from slotwheel.delivery.names import DEAD_LETTER_TOPIC, TOPIC_HEADER
 from slotwheel.delivery.sink import Answer, Answers, Sink
-from slotwheel.delivery.topicreader import TopicReader, topics, walk
+from slotwheel.reading.topicreader import TopicReader, topics, walk
+from slotwheel.wheel.answers import CancelAnswer, Receipt
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due import Chunk
+from slotwheel.wheel.due.due import Chunk
 from slotwheel.wheel.errors import ClockBehind, SequenceTooOld
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.receipt import CancelAnswer, Receipt
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import ROW, times
-from slotwheel.wheel.slotfile import decode_blocks, path_of
+from slotwheel.wheel.slots.slotfile import decode_blocks, path_of
 from slotwheel.wheel.wheel import Wheel
 from support.crashbook import Book, Key, Order, Stored, covers
 from support.crashfs import CrashFiles, Mode

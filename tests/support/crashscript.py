@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from slotwheel.wheel import smallbatch, tail
+from slotwheel.wheel.tail import smallbatch, tail
 from support.crashfs import Mode
 from support.crashlife import POISON, PowerCut, Steps, World
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 from click.testing import CliRunner
 
-from slotwheel.cli.directory import reading
 from slotwheel.cli.verify import check_all, command
-from slotwheel.delivery.embedded import EmbeddedSink
+from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.sink import Answer
+from slotwheel.reading.directory import reading
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import from_columns
 

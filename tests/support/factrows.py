@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.delivery.records import to_records
+from slotwheel.delivery.embedded.topicfile import schema_of
+from slotwheel.delivery.kafka.records import to_records
 from slotwheel.delivery.sink import Answer, Answers, Sink
-from slotwheel.delivery.topicfile import schema_of
 from slotwheel.replay.facts.fact import FACT, Facts, Seen
 from slotwheel.replay.facts.making import Terms
 from slotwheel.wheel.ids import IdMint

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.ids import IdMint
-from slotwheel.wheel.slotfile import path_of
+from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import LmdbState, Loss, Update
 from support import replayrun
 from support.factrows import KEY, kafka_rows

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotwheel.wheel.entry import Entry, Kind
 from slotwheel.wheel.files import Files
-from slotwheel.wheel.journal import Journal, RecoveryReport
+from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.journal import Journal, RecoveryReport
 
 STORE = bytes(range(16))
 SEGMENT_BYTES_MAX = 600

@@ -19,12 +19,12 @@ import numpy as np
 
 from slotwheel.client import Client
 from slotwheel.client.receipts import Receipts
-from slotwheel.wheel.entry import Kind
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.journal.entry import Kind
+from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.scan import walk
 from slotwheel.wheel.state import LmdbState
 from support.nodeprocess import NodeProcess
 

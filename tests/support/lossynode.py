@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slotwheel.cli.main import main
-from slotwheel.delivery.embedded import EmbeddedSink
-from slotwheel.delivery.kafka_sink import KafkaSink
+from slotwheel.delivery.embedded.sink import EmbeddedSink
+from slotwheel.delivery.kafka.sink import KafkaSink
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from support.nodeprocess import NodeProcess
 

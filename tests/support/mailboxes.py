@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from slotwheel.intake.flight import FlightIntake
-from slotwheel.replication.group import Group
-from slotwheel.replication.handshake import Greeting
-from slotwheel.replication.messages import Message
-from slotwheel.replication.timing import Timing
-from slotwheel.replication.transport import Transport
-from slotwheel.wheel.entry import Entry, Kind
+from slotwheel.replication.rules.group import Group
+from slotwheel.replication.rules.messages import Message
+from slotwheel.replication.rules.timing import Timing
+from slotwheel.replication.transport.handshake import Greeting
+from slotwheel.replication.transport.transport import Transport
+from slotwheel.wheel.journal.entry import Entry, Kind
 from support.fakewheel import FakeWheel
 
 

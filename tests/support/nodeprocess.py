@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from slotwheel.delivery.topicreader import TopicReader
+from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 from support.stopwatch import Stopwatch
 

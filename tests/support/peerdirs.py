@@ -8,22 +8,22 @@ from itertools import islice
 from random import Random
 from typing import Any
 
+from slotwheel.reading.verify.journal import verify_journal
+from slotwheel.reading.verify.slots import verify_slots, verify_state
 from slotwheel.wheel.config import TICK_MS
-from slotwheel.wheel.entry import Entry, Kind
 from slotwheel.wheel.files import Files
 from slotwheel.wheel.findings import Checked
-from slotwheel.wheel.journal import Journal
+from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.journal import Journal
+from slotwheel.wheel.journal.segment import DIRECTORY, SegmentHeader
+from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.segment import DIRECTORY, SegmentHeader
-from slotwheel.wheel.segment_writer import SegmentWriter
-from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
-from slotwheel.wheel.snapshot import SnapshotSource
-from slotwheel.wheel.snapshot_request import SnapshotRequest
-from slotwheel.wheel.snapshot_sink import SnapshotSink
+from slotwheel.wheel.peers.snapshot import SnapshotSource
+from slotwheel.wheel.peers.snapshot_request import SnapshotRequest
+from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
+from slotwheel.wheel.slots.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
 from slotwheel.wheel.state import Checkpoint, Sent, SlotInfo, StateStore, Stored, Update
 from slotwheel.wheel.switch import complete_switch
-from slotwheel.wheel.verify import verify_slots, verify_state
-from slotwheel.wheel.verify_journal import verify_journal
 from support.crashfs import CrashFiles, Mode
 from support.journals import load, open_journal
 from support.memstate import MemoryState

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from slotwheel.reading.files import Layout
 from slotwheel.replay.conclusion import Conclusion
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.judging.context import Options, make_context
 from slotwheel.replay.judging.judge import judge_range
-from slotwheel.replay.reading.files import Layout
 from slotwheel.replay.report.verdict import Verdict
 from support.told import scan
 

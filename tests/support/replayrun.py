@@ -24,17 +24,23 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
+from slotwheel.delivery.embedded.topicfile import (
+    Block,
+    IndexHeader,
+    index_path,
+    schema_of,
+    segment_path,
+)
 from slotwheel.delivery.names import DEAD_LETTER_TOPIC
-from slotwheel.delivery.topicfile import Block, IndexHeader, index_path, schema_of, segment_path
 from slotwheel.replay.facts.making import Terms
-from slotwheel.wheel.entry import Entry, Kind
+from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.segment import DIRECTORY, index_of
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_numpy, header_column
-from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
-from slotwheel.wheel.segment import DIRECTORY, index_of
-from slotwheel.wheel.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
+from slotwheel.wheel.slots.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, Update
 from support.factrows import KEY, Keeps, topic_rows
 from support.journals import open_journal

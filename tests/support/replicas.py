@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.replication.driver import Driver
-from slotwheel.replication.group import Group
-from slotwheel.replication.timing import Timing
+from slotwheel.replication.rules.group import Group
+from slotwheel.replication.rules.timing import Timing
+from slotwheel.wheel.answers import Receipt
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.entry import Entry
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.peer import PeerWheel
-from slotwheel.wheel.receipt import Receipt
+from slotwheel.wheel.journal.entry import Entry
+from slotwheel.wheel.peers.peer import PeerWheel
 from slotwheel.wheel.state import LmdbState
 from support.fakewheel import eventually, now_ms
 from support.mailboxes import Events, free_addresses

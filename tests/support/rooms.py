@@ -7,40 +7,120 @@ imported, so a rule also holds for imports inside functions and under TYPE_CHECK
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 
-ROOMS = frozenset({"cli", "client", "delivery", "intake", "node", "replay", "replication", "wheel"})
 # The public names of the package itself count as a room.
 ROOT_ROOM = "slotwheel"
+# Loose modules of a room with rooms inside, on which those build; its other loose modules are the
+# whole, and build on them.
+VALUES = {
+    "wheel": frozenset(
+        {
+            *(
+                "answers",
+                "backoff",
+                "config",
+                "digest",
+                "errors",
+                "files",
+                "findings",
+                "ids",
+                "mark",
+            ),
+            *("protocol", "rows", "schema", "state", "texts"),
+        }
+    )
+}
+ENGINE_VALUES = "wheel: values"
 
+# A room is a folder, for itself: who may import "wheel" may not, for that, import "wheel/due".
 MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client"}),
-    "client": frozenset({"wheel"}),
-    "intake": frozenset({"wheel"}),
-    "wheel": frozenset(),
-    "replication": frozenset({"wheel"}),
-    "delivery": frozenset({"wheel"}),
-    "replay": frozenset({"wheel", "delivery"}),
-    "node": ROOMS - {"cli"} | {ROOT_ROOM},
-    "cli": ROOMS | {ROOT_ROOM},
+    "client": frozenset({ENGINE_VALUES}),
+    "intake": frozenset({ENGINE_VALUES}),
+    ENGINE_VALUES: frozenset(),
+    "wheel/tail": frozenset({ENGINE_VALUES}),
+    "wheel/journal": frozenset({ENGINE_VALUES, "wheel/tail"}),
+    "wheel/slots": frozenset({ENGINE_VALUES, "wheel/tail", "wheel/journal"}),
+    "wheel/due": frozenset({ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots"}),
+    "wheel": frozenset({ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "wheel/due"}),
+    "wheel/peers": frozenset({ENGINE_VALUES, "wheel/journal", "wheel/slots", "wheel/due", "wheel"}),
+    "delivery": frozenset({ENGINE_VALUES, "wheel/due"}),
+    "delivery/embedded": frozenset({ENGINE_VALUES, "wheel/slots", "delivery"}),
+    "delivery/kafka": frozenset({ENGINE_VALUES, "delivery"}),
+    "replication/rules": frozenset({ENGINE_VALUES, "wheel/journal"}),
+    "replication/transport": frozenset({ENGINE_VALUES, "wheel/journal", "replication/rules"}),
+    "replication/snapshots": frozenset(
+        {
+            *(ENGINE_VALUES, "wheel/slots", "wheel/peers"),
+            *("replication/rules", "replication/transport"),
+        }
+    ),
+    "replication": frozenset(
+        {
+            *(ENGINE_VALUES, "wheel/journal", "wheel/peers"),
+            *("replication/rules", "replication/transport", "replication/snapshots"),
+        }
+    ),
+    "node": frozenset(
+        {
+            *(ROOT_ROOM, ENGINE_VALUES, "wheel/slots", "wheel", "wheel/peers", "intake"),
+            *("delivery", "delivery/embedded", "delivery/kafka"),
+            *("replication/rules", "replication"),
+        }
+    ),
+    "reading": frozenset({ENGINE_VALUES, "wheel/journal", "wheel/slots", "delivery/embedded"}),
+    "reading/verify": frozenset(
+        {
+            *(ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "wheel/due", "wheel"),
+            *("wheel/peers", "delivery/embedded"),
+        }
+    ),
+    "reading/agreement": frozenset(
+        {ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "reading/verify"}
+    ),
+    "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
+    "replay/facts": frozenset({ENGINE_VALUES, "delivery", "delivery/kafka", "reading"}),
+    "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
+    "replay/report": frozenset({"reading"}),
+    "replay/datasource": frozenset({ENGINE_VALUES, "delivery", "reading", "replay/facts"}),
+    "replay": frozenset(
+        {
+            *(ENGINE_VALUES, "wheel/journal", "reading", "reading/growing", "replay/facts"),
+            *("replay/judging", "replay/report", "replay/datasource"),
+        }
+    ),
+    "replay/following": frozenset(
+        {
+            *(ENGINE_VALUES, "delivery", "reading", "replay/facts", "replay/judging"),
+            *("replay/datasource", "replay"),
+        }
+    ),
 }
+MAY_IMPORT["cli"] = frozenset(MAY_IMPORT)
+ROOMS = frozenset(name.partition("/")[0] for name in MAY_IMPORT) - {ROOT_ROOM, ENGINE_VALUES}
 
-# Of some rooms another may use only what holds formats, ids, errors and limits, and no state: the
-# client of the engine, replay of delivery (a topic's files, and the headers of what was sent). A
+# Of some rooms another may use only what holds formats, ids, errors and limits, and no state. A
 # module of that kind is added here when it comes.
+_TOPIC_FILES = frozenset({"topicfile", "topicdamage", "topiclog"})
 ONLY_MODULES = {
-    ("client", "wheel"): frozenset(
+    ("client", ENGINE_VALUES): frozenset(
         {"backoff", "config", "digest", "errors", "ids", "protocol", "rows", "schema"}
     ),
-    ("replay", "delivery"): frozenset({"murmur2", "names", "topicfile"}),
+    ("reading", "delivery/embedded"): _TOPIC_FILES,
+    ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
+    ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
+    ("replay/facts", "delivery"): frozenset({"names"}),
+    ("replay/facts", "delivery/kafka"): frozenset({"murmur2"}),
+    ("replay/datasource", "delivery"): frozenset({"names"}),
+    ("replay/following", "delivery"): frozenset({"names"}),
 }
-# Inside replay data goes one way: each of these uses those before it, what a problem is, and no
-# other part of replay. What stands beside them (`following`, the proof, Spark's sources) may use
-# them all.
-REPLAY_WAY = ("reading", "facts", "judging", "report")
-REPLAY_SHARED = "problems"
+# What one running node loads begins here; these rooms are for those who look at it from outside.
+NODE = "cli/node.py"
+OUTSIDE = ("reading", "replay")
 # Run by its path, like a test: in no room, and it names the package in full.
 SCRIPTS = frozenset({"replay/job.py"})
 # What only one room imports, and of the command line's modules only the one that is named.
@@ -153,7 +233,7 @@ def violations(path: str, source: str) -> list[str]:
     tree = ast.parse(source, path)
     found = list(_import_violations(PurePosixPath(path), tree))
     room = _room(PurePosixPath(path))
-    if room == "wheel":
+    if path.startswith("wheel/"):
         found += _engine_violations(path, tree)
     if room not in ("", "cli") and path != ENVIRONMENT_SET:
         for line, name in used_names(tree):
@@ -162,13 +242,23 @@ def violations(path: str, source: str) -> list[str]:
     return sorted(set(found))
 
 
+def room_of(parts: Sequence[str]) -> str:
+    """The room of what `parts` lead to below slotwheel: folders, a module, perhaps a name in it."""
+    top, *rest = parts
+    if top not in ROOMS:
+        return ROOT_ROOM
+    if not rest:
+        return top
+    if f"{top}/{rest[0]}" in MAY_IMPORT:
+        return f"{top}/{rest[0]}"
+    return f"{top}: values" if rest[0] in VALUES.get(top, ()) else top
+
+
 def _room(path: PurePosixPath) -> str:
     """The room a file is in; empty for tests, benchmarks, scripts and the like."""
-    if str(path) in SCRIPTS:
+    if str(path) in SCRIPTS or (len(path.parts) > 1 and path.parts[0] not in ROOMS):
         return ""
-    if len(path.parts) == 1:
-        return ROOT_ROOM
-    return path.parts[0] if path.parts[0] in ROOMS else ""
+    return room_of(path.with_suffix("").parts)
 
 
 def _import_violations(path: PurePosixPath, tree: ast.Module) -> Iterator[str]:
@@ -197,33 +287,21 @@ def _import_violations(path: PurePosixPath, tree: ast.Module) -> Iterator[str]:
             if above < (0 if room else 1):
                 yield f"{where} a relative import that leaves {path.parts[0]}/"
             elif room:
-                target = ".".join((*folder[:above], found.name))
-                yield from _judge(where, room, target)
-                yield from _against_the_way(where, path, target)
+                yield from _judge(where, room, ".".join((*folder[:above], found.name)))
 
 
 def _judge(where: str, room: str, target: str) -> Iterator[str]:
-    """`target` is a dotted path below slotwheel; its first part is a room or a public name."""
-    first, _, rest = target.partition(".")
-    to = first if first in ROOMS else ROOT_ROOM
+    """`target` is a dotted path below slotwheel: rooms, a module, perhaps a name in it."""
+    parts = target.split(".")
+    to = room_of(parts)
     if to == room:
         return
     if to not in MAY_IMPORT[room]:
         yield f"{where} {room} may not import {to}"
     elif (room, to) in ONLY_MODULES:
-        module = rest.partition(".")[0]
+        module = ".".join(parts[2 if "/" in to else 1 :][:1])
         if module not in ONLY_MODULES[room, to]:
-            yield f"{where} {room} uses only the formats of {to}, not {to}.{module}"
-
-
-def _against_the_way(where: str, path: PurePosixPath, target: str) -> Iterator[str]:
-    """Whether a module of replay's rooms uses what comes behind it."""
-    own, (first, *rest) = path.parts[1], target.split(".")
-    if path.parts[0] != "replay" or first != "replay" or own not in REPLAY_WAY:
-        return
-    before = (*REPLAY_WAY[: REPLAY_WAY.index(own) + 1], REPLAY_SHARED)
-    if not rest or rest[0] not in before:
-        yield f"{where} replay/{own}/ uses of replay only {', '.join(before)}, not {target}"
+            yield f"{where} {room} uses only the formats of {to}, not {module or to}"
 
 
 def _engine_violations(path: str, tree: ast.Module) -> Iterator[str]:
@@ -251,3 +329,54 @@ def modules(root: Path) -> list[Path]:
     folders = [root / name for name in sorted(ROOMS | {"tests", "benchmarks"})]
     files = [*root.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
     return sorted(file.relative_to(root) for file in files)
+
+
+def graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """Which module of the package imports which, wherever in its text: dotted, below slotwheel.
+
+    `sources`: text by path relative to the root; tests, benchmarks and scripts are left out.
+    """
+    names = {path: _dotted(path) for path in sources if _room(PurePosixPath(path))}
+    known = set(names.values())
+    found: dict[str, set[str]] = {}
+    for path, own in names.items():
+        folder = path.split("/")[:-1]
+        found[own] = set()
+        for one in imports(ast.parse(sources[path], path)):
+            if one.level:
+                target = ".".join((*folder[: len(folder) - one.level + 1], one.name))
+            elif one.name.startswith(f"{ROOT_ROOM}."):
+                target = one.name.removeprefix(f"{ROOT_ROOM}.")
+            else:
+                continue
+            while target and target not in known:
+                target = target.rpartition(".")[0]
+            if target and target != own:
+                found[own].add(target)
+    return found
+
+
+def _dotted(path: str) -> str:
+    name = path.removesuffix(".py").replace("/", ".")
+    return name.removesuffix(".__init__")
+
+
+def circle(uses: Mapping[str, Iterable[str]]) -> list[str]:
+    """One circle of those that use each other, from a member back to it; empty if there is none."""
+    try:
+        TopologicalSorter(uses).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def reached(uses: Mapping[str, Iterable[str]], start: str) -> set[str]:
+    """All that `start` uses, and what these use."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for one in uses[waiting.pop()]:
+            if one not in found:
+                found.add(one)
+                waiting.append(one)
+    return found

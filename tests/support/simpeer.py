@@ -5,10 +5,18 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from slotwheel.replication.core import Core
-from slotwheel.replication.messages import Ack, Append, AskVote, HardState, Message, StoreIds, Vote
-from slotwheel.replication.ready import Ready
-from slotwheel.wheel.epochs import Epochs
+from slotwheel.replication.rules.core import Core
+from slotwheel.replication.rules.messages import (
+    Ack,
+    Append,
+    AskVote,
+    HardState,
+    Message,
+    StoreIds,
+    Vote,
+)
+from slotwheel.replication.rules.ready import Ready
+from slotwheel.wheel.journal.epochs import Epochs
 from support.simreferee import Disk, Item, Violation
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slotwheel.replication.messages import Meta, StoreIds
+from slotwheel.replication.rules.messages import Meta, StoreIds
 
 
 class Violation(AssertionError):

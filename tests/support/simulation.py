@@ -17,9 +17,9 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any
 
-from slotwheel.replication.core import Core
-from slotwheel.replication.messages import HardState, Message
-from slotwheel.replication.timing import Timing
+from slotwheel.replication.rules.core import Core
+from slotwheel.replication.rules.messages import HardState, Message
+from slotwheel.replication.rules.timing import Timing
 from support.simpeer import SimPeer
 from support.simreferee import Disk, Item, Referee, Violation
 

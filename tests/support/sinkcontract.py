@@ -16,8 +16,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource
 
-from slotwheel.delivery.kafka_sink import KafkaSettings
-from slotwheel.delivery.murmur2 import partitions_of
+from slotwheel.delivery.kafka.murmur2 import partitions_of
+from slotwheel.delivery.kafka.sink import KafkaSettings
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from support.broker import Broker, Cluster, TopicFactory
 from support.deliveries import Header, Sent, id_of, odd, rows_of

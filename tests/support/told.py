@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
+from slotwheel.reading.files import File
+from slotwheel.reading.problems import Problem
 from slotwheel.replay.facts.chunks import OrderChunk
 from slotwheel.replay.facts.fact import FACT, Facts, Seen, travelled
 from slotwheel.replay.facts.filescan import SCANNED_ARROW, TaskScan
 from slotwheel.replay.facts.making import Terms
 from slotwheel.replay.facts.summary import FileSummary
-from slotwheel.replay.problems import Problem
-from slotwheel.replay.reading.files import File
 
 
 class Told:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from slotwheel.replication.core import Core
-from slotwheel.replication.messages import (
+from slotwheel.replication.rules.core import Core
+from slotwheel.replication.rules.messages import (
     Ack,
     Append,
     AskVote,
@@ -19,8 +19,8 @@ from slotwheel.replication.messages import (
     TakeOver,
     Vote,
 )
-from slotwheel.replication.timing import Timing
-from slotwheel.wheel.epochs import Epochs
+from slotwheel.replication.rules.timing import Timing
+from slotwheel.wheel.journal.epochs import Epochs
 
 STORES = {name: name.encode() * 16 for name in "abcde"}
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from slotwheel.wheel.due import Chunk
+from slotwheel.wheel.answers import CancelAnswer
+from slotwheel.wheel.due.due import Chunk
 from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.receipt import CancelAnswer
 from slotwheel.wheel.schema import times
 
 Mask = npt.NDArray[np.bool_]

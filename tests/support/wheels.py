@@ -13,19 +13,19 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.wheel.blocks import encode_blocks
+from slotwheel.wheel.answers import Receipt
 from slotwheel.wheel.config import TICK_MS, WheelConfig
-from slotwheel.wheel.due import Chunk
+from slotwheel.wheel.due.due import Chunk
+from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.master import Master
-from slotwheel.wheel.receipt import Receipt
 from slotwheel.wheel.rows import from_columns, no_headers
-from slotwheel.wheel.runs import sort_rows
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
-from slotwheel.wheel.slotfile import SLOT_DIRECTORY, path_of
+from slotwheel.wheel.slots.blocks import encode_blocks
+from slotwheel.wheel.slots.slotfile import SLOT_DIRECTORY, path_of
 from slotwheel.wheel.state import LmdbState
-from slotwheel.wheel.tail import Piece, offsets_of, piece_of, with_offsets
+from slotwheel.wheel.tail.tail import Piece, offsets_of, piece_of, with_offsets
 from slotwheel.wheel.wheel import Wheel
 
 T = TypeVar("T")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from slotwheel.wheel.archive import Archive, archived_slot_name, parse_archived_slot
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import Files, OsFiles
-from slotwheel.wheel.segment import segment_path
-from slotwheel.wheel.slotfile import path_of
+from slotwheel.wheel.journal.segment import segment_path
+from slotwheel.wheel.slots.archive import Archive, archived_slot_name, parse_archived_slot
+from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import SlotInfo
 from support.archives import kept
 from support.crashfs import CrashFiles
@@ -158,7 +158,7 @@ def test_segments_and_slots_go_in_the_order_of_their_times() -> None:
 
 
 def test_a_call_evicts_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotwheel.wheel.archive._EVICTED_MAX", 3)
+    monkeypatch.setattr("slotwheel.wheel.slots.archive._EVICTED_MAX", 3)
     files = CrashFiles()
     archive = Archive(files, replace(CONFIG, retain_bytes=100))
     keep(archive, files, range(10))

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from slotwheel.wheel.archive import Archive
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.storage import Storage
+from slotwheel.wheel.slots.archive import Archive
+from slotwheel.wheel.slots.storage import Storage
 from support.archives import journal_offsets, slot_offsets
 from support.crashfs import MODES, CrashFiles, Mode
 from support.crashlife import CONFIG, Steps, World

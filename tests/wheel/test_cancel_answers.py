@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.receipt import CancelAnswer
 from support.stopwatch import Stopwatch
 from support.wheels import Node, opened
 

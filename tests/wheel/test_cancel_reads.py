@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwheel.wheel import canceller
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due import Due
+from slotwheel.wheel.due import canceller
+from slotwheel.wheel.due.due import Due
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.receipt import CancelAnswer
-from slotwheel.wheel.storage import Storage
+from slotwheel.wheel.slots.storage import Storage
 from support.wheels import Node, batch
 
 NOW = 1_800_000_000_000

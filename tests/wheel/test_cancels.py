@@ -8,8 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.wheel.cancels import CancelRows, Cancels, members
-from slotwheel.wheel.receipt import Receipt
+from slotwheel.wheel.answers import Receipt
+from slotwheel.wheel.due.cancels import Cancels
+from slotwheel.wheel.journal.payloads import CancelRows
+from slotwheel.wheel.rows import members
 
 ids = st.integers(0, 30)
 

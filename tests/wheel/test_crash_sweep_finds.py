@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 
-from slotwheel.wheel import canceller, journal_recovery
-from slotwheel.wheel.canceller import Canceller
-from slotwheel.wheel.due import Due
+from slotwheel.wheel.due import canceller
+from slotwheel.wheel.due.canceller import Canceller
+from slotwheel.wheel.due.due import Due
 from slotwheel.wheel.errors import Damaged
-from slotwheel.wheel.journal import Journal
-from slotwheel.wheel.log import Log
+from slotwheel.wheel.journal import recovery as journal_recovery
+from slotwheel.wheel.journal.journal import Journal
+from slotwheel.wheel.journal.log import Log
+from slotwheel.wheel.journal.producers import Producers
+from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.producers import Producers
-from slotwheel.wheel.segment_writer import SegmentWriter
-from slotwheel.wheel.slotfile import SlotFiles
+from slotwheel.wheel.slots.slotfile import SlotFiles
+from slotwheel.wheel.slots.storage import Storage
 from slotwheel.wheel.state import SlotInfo, Update
-from slotwheel.wheel.storage import Storage
-from slotwheel.wheel.tail import Piece
+from slotwheel.wheel.tail.tail import Piece
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, CrashHandle
 from support.crashlife import Steps, World

@@ -11,7 +11,7 @@ import pytest
 
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import ClockBehind
-from slotwheel.wheel.slotfile import path_of
+from slotwheel.wheel.slots.slotfile import path_of
 from support.wheels import Node, opened
 
 NOW = 1_900_000_000_000

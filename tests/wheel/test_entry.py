@@ -13,9 +13,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.wheel import entry as entry_module
-from slotwheel.wheel.entry import HEADER_BYTES, Entry, Kind, decode_entry
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
+from slotwheel.wheel.journal import entry as entry_module
+from slotwheel.wheel.journal.entry import HEADER_BYTES, Entry, Kind, decode_entry
 from support.journals import flipped
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from slotwheel.wheel.epochs import Epochs
+from slotwheel.wheel.journal.epochs import Epochs
 
 
 def made(base: int, *epochs: int) -> Epochs:

@@ -10,8 +10,8 @@ import pytest
 
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.handles import HandleCache
-from slotwheel.wheel.slotfile import SlotFiles, path_of, second_of
+from slotwheel.wheel.slots.handles import HandleCache
+from slotwheel.wheel.slots.slotfile import SlotFiles, path_of, second_of
 from slotwheel.wheel.state import SlotInfo
 from support.wheels import as_block, keys_of, rows_at
 

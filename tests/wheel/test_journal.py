@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from slotwheel.wheel.entry import Kind
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SyncFailed
 from slotwheel.wheel.files import Files, OsFiles
-from slotwheel.wheel.scan import walk
-from slotwheel.wheel.segment import FRAME_BYTES, SEGMENT_BYTES
+from slotwheel.wheel.journal.entry import Kind
+from slotwheel.wheel.journal.scan import walk
+from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES
 from support.crashfs import CrashFiles
 from support.journals import (
     SEGMENT_BYTES_MAX,

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from slotwheel.replay.problems import Problem
-from slotwheel.replay.reading.events import Rows
-from slotwheel.replay.reading.files import JOURNAL, File
-from slotwheel.replay.reading.journal import read_journal
-from slotwheel.replay.reading.looking import look_at_journal
+from slotwheel.reading.events import Rows
+from slotwheel.reading.files import JOURNAL, File
+from slotwheel.reading.growing.journal import look_at_journal
+from slotwheel.reading.journal import read_journal
+from slotwheel.reading.problems import Problem
+from slotwheel.reading.verify.journal import verify_journal
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import Files, OsFiles
-from slotwheel.wheel.journal import Journal
+from slotwheel.wheel.journal.journal import Journal
+from slotwheel.wheel.journal.scan import Located, SegmentReader, walk
+from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES, SegmentHeader
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.scan import Located, SegmentReader, walk
-from slotwheel.wheel.segment import FRAME_BYTES, SEGMENT_BYTES, SegmentHeader
-from slotwheel.wheel.smallbatch import encode
-from slotwheel.wheel.verify_journal import verify_journal
+from slotwheel.wheel.tail.smallbatch import encode
 from support.crashfs import CrashFiles
 from support.journals import entry, flipped, load, open_journal, payloads, store
 

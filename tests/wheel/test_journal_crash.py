@@ -20,12 +20,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from slotwheel.wheel import journal, journal_recovery, segment_writer
-from slotwheel.wheel.entry import Entry
+from slotwheel.reading.verify.journal import verify_journal
 from slotwheel.wheel.errors import Damaged
-from slotwheel.wheel.journal import Journal
-from slotwheel.wheel.segment_writer import SegmentWriter
-from slotwheel.wheel.verify_journal import verify_journal
+from slotwheel.wheel.journal import journal
+from slotwheel.wheel.journal import recovery as journal_recovery
+from slotwheel.wheel.journal import writer as segment_writer
+from slotwheel.wheel.journal.entry import Entry
+from slotwheel.wheel.journal.journal import Journal
+from slotwheel.wheel.journal.writer import SegmentWriter
 from support.crashfs import MODES, CrashFiles, CrashHandle, Mode, PowerCut
 from support.journals import entry, open_journal
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from slotwheel.wheel.entry import Entry
-from slotwheel.wheel.epochs import Epochs
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.journal import Journal
-from slotwheel.wheel.scan import SegmentReader
-from slotwheel.wheel.segment import SEGMENT_BYTES
+from slotwheel.wheel.journal.entry import Entry
+from slotwheel.wheel.journal.epochs import Epochs
+from slotwheel.wheel.journal.journal import Journal
+from slotwheel.wheel.journal.scan import SegmentReader
+from slotwheel.wheel.journal.segment import SEGMENT_BYTES
 from support.crashfs import CrashFiles
 from support.journals import entry, load, open_journal, write_journal
 

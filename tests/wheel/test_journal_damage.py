@@ -10,7 +10,7 @@ import pytest
 
 from slotwheel.wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from slotwheel.wheel.files import Files, OsFiles
-from slotwheel.wheel.segment import SEGMENT_BYTES, SegmentHeader, encode_frame, padded
+from slotwheel.wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, encode_frame, padded
 from support.crashfs import CrashFiles, CrashHandle
 from support.journals import (
     STORE,

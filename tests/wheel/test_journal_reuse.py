@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from slotwheel.wheel.entry import Entry
+from slotwheel.reading.verify.journal import verify_journal
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.files import Files, OsFiles
 from slotwheel.wheel.findings import Finding
-from slotwheel.wheel.journal import Journal
-from slotwheel.wheel.scan import SegmentReader, walk
-from slotwheel.wheel.segment import FRAME_BYTES, SEGMENT_BYTES, end_mark
-from slotwheel.wheel.verify_journal import verify_journal
+from slotwheel.wheel.journal.entry import Entry
+from slotwheel.wheel.journal.journal import Journal
+from slotwheel.wheel.journal.scan import SegmentReader, walk
+from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES, end_mark
 from support.crashfs import CrashFiles
 from support.journals import entry, flipped, load, open_journal, store
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from slotwheel.wheel import reader
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.due import reader
 from slotwheel.wheel.schema import times
 from support.wheels import Node, opened
 

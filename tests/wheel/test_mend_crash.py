@@ -12,17 +12,17 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from slotwheel.wheel.blocks import encode_blocks, seal, sound_blocks
+from slotwheel.reading.verify.salvage import _bytes, repair, salvage
+from slotwheel.reading.verify.slots import verify_slots, verify_state
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import Files
-from slotwheel.wheel.heal import SlotRows, rows_below
 from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.salvage import _bytes, repair, salvage
+from slotwheel.wheel.peers.heal import SlotRows, rows_below
 from slotwheel.wheel.schema import ROW, times
-from slotwheel.wheel.slotfile import SCHEMA_MESSAGE, path_of
+from slotwheel.wheel.slots.blocks import encode_blocks, seal, sound_blocks
+from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE, path_of
 from slotwheel.wheel.state import Loss, Update
-from slotwheel.wheel.verify import verify_slots, verify_state
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, CrashHandle, Mode, PowerCut
 from support.memstate import MemoryState
@@ -246,7 +246,7 @@ def test_a_sector_that_cannot_be_read_is_damage(
     monkeypatch: pytest.MonkeyPatch, mapped: bool
 ) -> None:
     if mapped:
-        monkeypatch.setattr("slotwheel.wheel.verify._MAP_FROM_BYTES", 1)
+        monkeypatch.setattr("slotwheel.reading.verify.slots._MAP_FROM_BYTES", 1)
     value = bytes(range(256)) * 60
     directory = with_one_value(value)
     wheel, content = directory.opened(), directory.files.content(PATH)

@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slotwheel.wheel.answers import CancelAnswer, Receipt
 from slotwheel.wheel.config import TICK_MS, WheelConfig
-from slotwheel.wheel.due import Chunk
-from slotwheel.wheel.entry import Entry, Kind, decode_entry
+from slotwheel.wheel.due.due import Chunk
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration, NotMaster
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.heal import SlotRows
 from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.journal.entry import Entry, Kind, decode_entry
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.peer import PeerWheel
-from slotwheel.wheel.receipt import CancelAnswer, Receipt
-from slotwheel.wheel.slotfile import path_of
+from slotwheel.wheel.peers.heal import SlotRows
+from slotwheel.wheel.peers.peer import PeerWheel
+from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import LmdbState, Loss, SlotInfo
 from slotwheel.wheel.wheel import Wheel
 from support import wheels

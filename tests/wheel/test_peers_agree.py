@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwheel.wheel.agree import Agreement, compare
-from slotwheel.wheel.agree import Peer as Side
+from slotwheel.reading.agreement.compare import Agreement, compare
+from slotwheel.reading.agreement.compare import Peer as Side
+from slotwheel.wheel.answers import CancelAnswer, Receipt
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.entry import Entry, decode_entry
 from slotwheel.wheel.errors import NotMaster, Overloaded
-from slotwheel.wheel.peer import PeerWheel
-from slotwheel.wheel.receipt import CancelAnswer, Receipt
+from slotwheel.wheel.journal.entry import Entry, decode_entry
+from slotwheel.wheel.peers.peer import PeerWheel
 from support.crashfs import MODES, CrashFiles
 from support.memstate import MemoryState
 from support.peerdirs import Replica

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due import Due
+from slotwheel.wheel.due.due import Due
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.receipt import CancelAnswer
 from support.wheels import Node, as_version_1, batch
 
 NOW = 1_800_000_000_000

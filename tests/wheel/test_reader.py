@@ -12,11 +12,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slotwheel.wheel.due.reader import SlotCursor, late_rows
+from slotwheel.wheel.due.runs import OFFSET_END, Key
 from slotwheel.wheel.mark import Mark
-from slotwheel.wheel.reader import ReadPoint, SlotCursor, late_rows
-from slotwheel.wheel.runs import OFFSET_END, Key
+from slotwheel.wheel.slots.storage import ReadPoint
 from slotwheel.wheel.state import SlotInfo
-from slotwheel.wheel.tail import Piece
+from slotwheel.wheel.tail.tail import Piece
 from support.wheels import keys_of, piece_at, rows_at
 
 SECOND = 2

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slotwheel.wheel.runs import (
+from slotwheel.wheel.due.runs import (
     OFFSET_END,
     Key,
     Run,

@@ -10,8 +10,8 @@ import pytest
 from crc32c import crc32c
 
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
-from slotwheel.wheel.scan import walk
-from slotwheel.wheel.segment import (
+from slotwheel.wheel.journal.scan import walk
+from slotwheel.wheel.journal.segment import (
     FRAME_BYTES,
     PADDING,
     SegmentHeader,

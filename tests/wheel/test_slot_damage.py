@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.receipt import CancelAnswer
-from slotwheel.wheel.runs import sort_rows
-from slotwheel.wheel.slotfile import SlotFiles, path_of
+from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, Sent, SlotInfo, Update, seal, unseal
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, Mode

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from slotwheel.wheel.errors import UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import ROW
-from slotwheel.wheel.slotfile import SlotFiles, path_of
+from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
 from slotwheel.wheel.state import _SLOT, SlotInfo, decode_sent, unseal
 
 GOLDEN = Path(__file__).parent / "golden"

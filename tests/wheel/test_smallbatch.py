@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.wheel import smallbatch
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import from_columns, from_numpy, no_cancels
 from slotwheel.wheel.schema import FEW_ROWS, INPUT, PAYLOAD, TIME, check_input, times
-from slotwheel.wheel.smallbatch import Unread, decode, encode
-from slotwheel.wheel.tail import Piece, Tail, piece_of, together, unread_piece
+from slotwheel.wheel.tail import smallbatch
+from slotwheel.wheel.tail.smallbatch import Unread, decode, encode
+from slotwheel.wheel.tail.tail import Piece, Tail, piece_of, together, unread_piece
 from support.wheels import Node
 
 NOW = 1_700_000_000_000

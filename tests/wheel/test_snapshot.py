@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
-from slotwheel.wheel.slotfile import path_of
-from slotwheel.wheel.snapshot import CHUNK_BYTES_MAX, SnapshotSource
-from slotwheel.wheel.snapshot_header import SnapshotHeader
-from slotwheel.wheel.snapshot_sink import SnapshotSink
+from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
+from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
+from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
+from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, Sent, SlotInfo, Update
 from slotwheel.wheel.switch import complete_switch, set_aside
 from support.crashfs import CrashFiles

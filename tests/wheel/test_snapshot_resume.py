@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
-from slotwheel.wheel.slotfile import SlotFiles, path_of
-from slotwheel.wheel.snapshot import CHUNK_BYTES_MAX, SnapshotSource
-from slotwheel.wheel.snapshot_header import SnapshotHeader
-from slotwheel.wheel.snapshot_request import Held, SnapshotRequest
-from slotwheel.wheel.snapshot_sink import SnapshotSink
+from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
+from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
+from slotwheel.wheel.peers.snapshot_request import Held, SnapshotRequest
+from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
+from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
 from slotwheel.wheel.state import Update
 from support.journals import flipped
 from support.peerdirs import (
@@ -343,7 +343,7 @@ def test_a_damaged_file_of_the_sender_does_not_travel_in_two_parts() -> None:
 def test_a_step_is_a_mebibyte_and_may_end_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
     sender, peer = new_peer(), old_peer()
     begin_transfer(peer, source_for(sender))
-    monkeypatch.setattr("slotwheel.wheel.snapshot_sink.CHUNK_BYTES_MAX", 100)
+    monkeypatch.setattr("slotwheel.wheel.peers.snapshot_sink.CHUNK_BYTES_MAX", 100)
     assert CHUNK_BYTES_MAX == 1 << 20
     steps = 0
 

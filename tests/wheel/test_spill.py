@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slotwheel.wheel import blocks as wheel_blocks
-from slotwheel.wheel import spill
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import PAYLOAD, ROW
-from slotwheel.wheel.slotfile import decode_blocks
-from slotwheel.wheel.spill import Block, blocks
-from slotwheel.wheel.tail import Piece, piece_of
+from slotwheel.wheel.slots import blocks as wheel_blocks
+from slotwheel.wheel.slots import spill
+from slotwheel.wheel.slots.slotfile import decode_blocks
+from slotwheel.wheel.slots.spill import Block, blocks
+from slotwheel.wheel.tail.tail import Piece, piece_of
 from support.wheels import keys_of, piece_at
 
 FAR = 1 << 33  # further apart than 31 bits of milliseconds

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.reader import SlotCursor
-from slotwheel.wheel.runs import OFFSET_END
+from slotwheel.wheel.due.reader import SlotCursor
+from slotwheel.wheel.due.runs import OFFSET_END
 from slotwheel.wheel.schema import times
-from slotwheel.wheel.storage import Storage
-from slotwheel.wheel.tail import _FAN
+from slotwheel.wheel.slots.storage import Storage
+from slotwheel.wheel.tail.tail import _FAN
 from support.crashlife import START_MS, Steps, World
 from support.wheels import Node, batch
 

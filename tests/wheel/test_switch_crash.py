@@ -14,8 +14,8 @@ import pytest
 
 from slotwheel.wheel import switch
 from slotwheel.wheel.errors import Damaged
-from slotwheel.wheel.segment import SegmentHeader
-from slotwheel.wheel.snapshot_sink import SnapshotSink
+from slotwheel.wheel.journal.segment import SegmentHeader
+from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.state import Update
 from slotwheel.wheel.switch import complete_switch
 from support.crashfs import MODES, Mode, PowerCut

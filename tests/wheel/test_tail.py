@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotwheel.wheel import tail as module
 from slotwheel.wheel.schema import ROW
-from slotwheel.wheel.tail import Piece, Tail, offsets_of, with_offsets
+from slotwheel.wheel.tail import tail as module
+from slotwheel.wheel.tail.tail import Piece, Tail, offsets_of, with_offsets
 from support.wheels import keys_of, piece_at
 
 entries = st.lists(

@@ -31,13 +31,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from slotwheel.wheel.answers import CancelAnswer, Receipt
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due import Chunk
+from slotwheel.wheel.due.due import Chunk
 from slotwheel.wheel.errors import ClockBehind, InvalidMessage, Overloaded, SequenceTooOld
 from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.journal.producers import IN_FLIGHT_MAX
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.producers import IN_FLIGHT_MAX
-from slotwheel.wheel.receipt import CancelAnswer, Receipt
 from support.wheelmodel import Mask, Model, NewRow, Row
 from support.wheels import Node, batch, next_chunk
 

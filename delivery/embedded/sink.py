@@ -1,0 +1,183 @@
+"""The sink that needs no broker: embedded topics in the node's own data directory.
+
+A chunk is split by topic with one stable sort, never row by row; each topic's rows become one
+block of its log. "Accepted" means durable. A chunk for several topics is written by one thread and
+synced in parallel by a few, so that the disk sees the syncs together.
+
+Nothing is refused here: the wheel has checked size and topic name. An ``OSError`` (a full disk)
+is NOT_NOW for its topic, UNKNOWN once the record of the block was written; when every topic fails,
+the sink says that it is down as a whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+import pyarrow as pa
+from cachetools import LRUCache
+
+from ...wheel.config import MIB
+from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.files import Files
+from ...wheel.ids import IdMint
+from ...wheel.schema import TIME, Int64s, times
+from ...wheel.slots.handles import HandleCache
+from ..sink import Answer, Answers, Sink, split_by_topic
+from .topicdamage import damaged_segments
+from .topicfile import TOPICS_DIRECTORY
+from .topiclog import Append, TopicEnd, TopicWriter
+
+SEGMENT_BYTES = 64 * MIB
+OPEN_FILES_MAX = 128
+TOPICS_REMEMBERED = 65_536
+"""A topic whose end is remembered is not read again when its files are reopened."""
+FREE_BYTES_MIN = 16 * MIB
+"""With less than this on the disk a full topic is not worth another try."""
+
+
+_TOPIC_ERRORS = (OSError, Damaged, UnsupportedVersion)
+"""What concerns one topic alone. A failed sync is none of them: it ends the process."""
+
+
+class EmbeddedSink(Sink):
+    """Topics under ``<data>/topics``. ``clock``: wall clock in ms, for the ``delivered`` column.
+
+    Opening costs nothing: a topic is recovered when its first row comes. Errors at that moment
+    (``UnsupportedVersion``) are raised by ``recover_all``, which a node calls first; within
+    ``deliver`` they hold back the topic they concern, and no other.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        mint: IdMint,
+        clock: Callable[[], int],
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        open_files_max: int = OPEN_FILES_MAX,
+        threads: int = 4,
+    ) -> None:
+        super().__init__(mint)
+        self._files = files
+        self._clock = clock
+        self._handles = HandleCache(files, open_files_max)
+        self._writer = TopicWriter(files, self._handles, mint.group, segment_bytes)
+        self._ends: LRUCache[str, TopicEnd] = LRUCache(TOPICS_REMEMBERED)
+        self._lock = threading.Lock()  # guards _ends and _busy
+        self._busy: dict[str, threading.Lock] = {}
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="embedded-topic")
+        files.make_directory(TOPICS_DIRECTORY)
+
+    def recover_all(self) -> int:
+        """Recover every topic now; the number of topics. Errors: ``UnsupportedVersion``."""
+        topics = self._files.list(TOPICS_DIRECTORY)
+        for topic in topics:
+            self._end_of(topic)
+        self._writer.damaged.update(damaged_segments(self._files))
+        return len(topics)
+
+    def damaged(self) -> dict[str, str]:
+        """What was found in segments that were set aside, by path."""
+        return dict(self._writer.damaged)
+
+    def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:  # noqa: ARG002
+        if rows.num_rows == 0:
+            return Answers.same(0, Answer.ACCEPTED)
+        topics, parts = split_by_topic(rows)
+        with ExitStack() as alone:
+            for topic in sorted(topics):
+                alone.enter_context(self._alone(topic))
+            failures, unwritten = self._append_all(rows, topics, parts)
+        answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
+        for topic, part in zip(topics, parts, strict=True):
+            if topic in failures:
+                answers.codes[part] = Answer.NOT_NOW if topic in unwritten else Answer.UNKNOWN
+                answers.reasons.update(dict.fromkeys(part.tolist(), str(failures[topic])))
+        answers.down = len(failures) == len(topics) and not self.healthy()
+        return answers
+
+    def probe(self, topic: str) -> bool:  # noqa: ARG002
+        return self.healthy()
+
+    def healthy(self) -> bool:
+        return self._files.free_bytes() >= FREE_BYTES_MIN
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+        self._handles.close()
+
+    def _append_all(
+        self, rows: pa.RecordBatch, topics: list[str], parts: list[Int64s]
+    ) -> tuple[dict[str, Exception], set[str]]:
+        """Take all topics through the steps of an append together; those that failed and why, and
+        for which of them no reader can ever find the rows."""
+        failures: dict[str, Exception] = {}
+        appends: list[Append] = []
+        delivered_ms = self._clock()
+        for topic, part in zip(topics, parts, strict=True):
+            mine = rows if len(topics) == 1 else rows.take(pa.array(part))
+            try:
+                columns = self._columns(mine, delivered_ms)
+                end = self._end_of(topic)
+                appends.append(self._writer.write_block(topic, end, columns, delivered_ms))
+            except _TOPIC_ERRORS as error:
+                failures[topic] = error
+        appends = self._each(self._writer.sync_block, appends, failures, self._pool.map)
+        unwritten = set(failures)
+        appends = self._each(self._writer.write_record, appends, failures, map)
+        appends = self._each(self._writer.sync_record, appends, failures, self._pool.map)
+        with self._lock:
+            for append in appends:
+                self._ends[append.topic] = append.end
+        return failures, unwritten
+
+    def _each(
+        self,
+        step: Callable[[Append], None],
+        appends: list[Append],
+        failures: dict[str, Exception],
+        mapper: Callable[..., Iterable[Exception | None]],
+    ) -> list[Append]:
+        """One step for each topic; those that can go on. ``SyncFailed`` passes through."""
+
+        def one(append: Append) -> Exception | None:
+            try:
+                step(append)
+            except _TOPIC_ERRORS as error:
+                return error
+            return None
+
+        # With one topic, a thread would only cost time.
+        found = list((mapper if len(appends) > 1 else map)(one, appends))
+        failures.update(
+            {a.topic: error for a, error in zip(appends, found, strict=True) if error is not None}
+        )
+        return [a for a, error in zip(appends, found, strict=True) if error is None]
+
+    def _columns(self, rows: pa.RecordBatch, delivered_ms: int) -> list[pa.Array]:
+        due, offset = times(rows, "due"), times(rows, "offset")
+        delivered = pa.array(np.full(rows.num_rows, delivered_ms, np.int64)).view(TIME)
+        check = pa.array(self.mint.checks(due, offset))
+        names = ("offset", "due", "created", "partition", "key", "value", "headers")
+        return [delivered, check, *(rows.column(name) for name in names)]
+
+    def _end_of(self, topic: str) -> TopicEnd | None:
+        with self._lock:
+            end = self._ends.get(topic)
+        if end is None:
+            end = self._writer.recover(topic)
+            if end is not None:
+                with self._lock:
+                    self._ends[topic] = end
+        return end
+
+    def _alone(self, topic: str) -> threading.Lock:
+        """A topic's own lock. The hand never delivers one topic twice at once; this makes sure."""
+        with self._lock:
+            if len(self._busy) > TOPICS_REMEMBERED:
+                self._busy = {name: lock for name, lock in self._busy.items() if lock.locked()}
+            return self._busy.setdefault(topic, threading.Lock())

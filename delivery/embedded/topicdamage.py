@@ -1,0 +1,152 @@
+"""Damaged segments of embedded topics: set aside by a mark of their own, and read as far as sound.
+
+    topics/<topic>/<first position, 20 digits>.damaged    what was found, as text
+
+Theory: the rows of a damaged segment were delivered long ago, so they are no reason for a node to
+stand still. Its files stay where they are and are never written to again; a small file beside them
+says so, and for as long as that is there, whoever looks is told. The topic goes on in a new
+segment, behind every position that the damaged one can have given.
+
+Rules
+- The mark is durable before the new segment is begun. A crash in between begins it again.
+- What is read of such a segment has been compared with its checksum, block by block.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from ...wheel.errors import Damaged, SlotwheelError
+from ...wheel.files import Files
+from .topicfile import (
+    DAMAGED_SUFFIX,
+    HEADER_BYTES,
+    RECORD_BYTES,
+    TOPICS_DIRECTORY,
+    Block,
+    IndexHeader,
+    check_schema,
+    directory_of,
+    index_path,
+    segment_path,
+)
+
+_SECTOR_BYTES = 512
+
+
+def damaged_path(topic: str, first: int) -> str:
+    return f"{directory_of(topic)}/{first:020d}{DAMAGED_SUFFIX}"
+
+
+def set_aside_segments(files: Files, topic: str) -> set[int]:
+    """First positions of a topic's segments that were set aside."""
+    stems = (
+        name.removesuffix(DAMAGED_SUFFIX)
+        for name in files.list(directory_of(topic))
+        if name.endswith(DAMAGED_SUFFIX)
+    )
+    return {int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit()}
+
+
+def damaged_segments(files: Files) -> dict[str, str]:
+    """Of all topics: what was found in each segment that was set aside, by its path."""
+    found = {}
+    for topic in files.list(TOPICS_DIRECTORY):
+        for first in sorted(set_aside_segments(files, topic)):
+            text = _whole(files, damaged_path(topic, first)).decode("utf-8", "replace")
+            found[segment_path(topic, first)] = text.strip()
+    return found
+
+
+def set_aside(files: Files, topic: str, first: int, error: Damaged) -> int:
+    """Mark a segment; the position at which the topic goes on, above all that it can have given."""
+    path = damaged_path(topic, first)
+    handle = files.open(path, create=True)
+    try:
+        handle.truncate(0)
+        handle.pwrite([error.message.encode() + b"\n"], 0)
+        handle.sync()
+    finally:
+        handle.close()
+    files.sync_dir(directory_of(topic))
+    last = _records(files, topic, first)[-1:] or [Block(first, 0, 0, 0, 0)]
+    # What the index does not vouch for takes a byte a row at least.
+    unknown = max(0, len(_whole(files, segment_path(topic, first))) - last[0].end)
+    return max(last[0].next_position + unknown, first + 1)
+
+
+def is_torn(data: bytes, at: int) -> bool:
+    """Whether the bytes of an index from ``at`` on, where no whole record stands, are what a power
+    cut may leave of one: too few, or zeros in the place of a sector that was not written."""
+    record = data[at : at + RECORD_BYTES]
+    if len(record) < RECORD_BYTES:
+        return True
+    border = -at % _SECTOR_BYTES
+    parts = [part for part in (record[:border], record[border:]) if part]
+    return any(not any(part) for part in parts)
+
+
+class SoundBlocks:
+    """What can still be read of a segment that was set aside.
+
+    ``schema``: None when nothing can be. ``blocks``: the whole records; ``blocks[0]`` stands for
+    the schema message.
+    """
+
+    def __init__(self, files: Files, topic: str, first: int) -> None:
+        self._data = _whole(files, segment_path(topic, first))
+        self.blocks = [Block(first, 0, 0, 0, 0)]
+        self.schema: pa.Schema | None = None
+        source = pa.BufferReader(self._data)
+        try:
+            schema = pa.ipc.read_schema(source)
+            check_schema(schema, segment_path(topic, first))
+        except (SlotwheelError, pa.ArrowException, ValueError, EOFError, OSError):
+            return
+        end = source.tell()
+        crc = crc32c(self._data[:end])
+        self.blocks = [Block(first, end, 0, crc, 0), *_records(files, topic, first)]
+        # A checksum runs on from the schema, so that either of the two vouches for it.
+        try:
+            header = IndexHeader.decode(_whole(files, index_path(topic, first)), "", first)
+            known = header.schema_crc == crc
+        except SlotwheelError:
+            known = len(self.blocks) > 1 and self._is_sound(1)
+        if known:
+            self.schema = schema
+
+    def _is_sound(self, number: int) -> bool:
+        before, block = self.blocks[number - 1], self.blocks[number]
+        payload = self._data[before.end : block.end]
+        return block.follows(before) and crc32c(payload, before.crc) == block.crc
+
+    def read(self, number: int) -> pa.RecordBatch | None:
+        """Block ``number`` (from 1); None when it is not what was written."""
+        if self.schema is None or not self._is_sound(number):
+            return None
+        payload = self._data[self.blocks[number - 1].end : self.blocks[number].end]
+        return pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+
+
+def _records(files: Files, topic: str, first: int) -> list[Block]:
+    """The records of an index that are whole, whatever stands between them."""
+    data = memoryview(_whole(files, index_path(topic, first)))
+    found: list[Block] = []
+    for at in range(HEADER_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
+        block = Block.decode(data[at : at + RECORD_BYTES])
+        if block is not None and block.position >= (found[-1].next_position if found else first):
+            found.append(block)
+    return found
+
+
+def _whole(files: Files, path: str) -> bytes:
+    """What is in a file; nothing when there is none."""
+    try:
+        handle = files.open(path)
+    except FileNotFoundError:
+        return b""
+    try:
+        return handle.pread(handle.size(), 0)
+    finally:
+        handle.close()

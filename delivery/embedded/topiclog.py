@@ -1,0 +1,221 @@
+"""Writes embedded topics: finds the committed end, cuts what was never committed, appends blocks.
+
+Steps of one append, in this order, which makes "accepted" mean durable. They are separate calls, so
+that a sink can take several topics through each step together:
+
+    block written -> block synced -> record written -> record synced -> end moves
+
+A crash or an error (a full disk, say) before the last step leaves the old end, and the next append
+writes over whatever was left behind. Each step names its position; nothing is appended blindly.
+
+A new segment has its index header and its directory entries synced before its first record is
+written. So an index without a whole header belongs to a segment that never held a row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from ...wheel.errors import Damaged
+from ...wheel.files import Files
+from ...wheel.slots.handles import HandleCache
+from .topicdamage import is_torn, set_aside
+from .topicfile import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    TOPICS_DIRECTORY,
+    Block,
+    IndexHeader,
+    directory_of,
+    first_position_of,
+    index_path,
+    parse_index,
+    schema_of,
+    segment_path,
+)
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 4 << 20
+"""Recovery reads a segment in pieces of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEnd:
+    """Where a topic ends: ``first`` names its last segment, ``block`` is that segment's last."""
+
+    first: int
+    block: Block
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """An append under way: where the topic will end when all steps are done."""
+
+    topic: str
+    end: TopicEnd
+
+
+@lru_cache(1024)
+def _schema(topic: str, group: str) -> pa.Schema:
+    return schema_of(topic, group)
+
+
+def segments(files: Files, topic: str) -> list[int]:
+    """First positions of a topic's segments, ascending; empty if there is no such topic."""
+    names = files.list(directory_of(topic))
+    return sorted(first for name in names if (first := first_position_of(name)) is not None)
+
+
+def check_blocks(files: Files, path: str, blocks: list[Block]) -> Iterator[Block]:
+    """Read a stream and compare it with its index, block by block; yields each that is right.
+
+    ``blocks[0]`` stands for the schema message. Errors: ``Damaged`` at the first that is not.
+    """
+    handle = files.open(path)
+    try:
+        crc = at = 0
+        for block in blocks:
+            start = at
+            while at < block.end:
+                part = handle.pread(min(_READ_BYTES, block.end - at), at)
+                if not part:
+                    raise Damaged(
+                        path, at, expected=f"{block.end} committed bytes", found="the end"
+                    )
+                crc = crc32c(part, crc)
+                at += len(part)
+            if block.rows and crc != block.crc:
+                raise Damaged(path, start, expected=f"CRC-32C {block.crc:08x}", found=f"{crc:08x}")
+            yield block
+    finally:
+        handle.close()
+
+
+class TopicWriter:
+    """Appends to the topics of one data directory. One thread a topic at a time."""
+
+    def __init__(self, files: Files, handles: HandleCache, group: str, segment_bytes: int) -> None:
+        self._files = files
+        self._handles = handles
+        self._group = group
+        self._segment_bytes = segment_bytes
+        self.damaged: dict[str, str] = {}
+        """What was found in segments that were set aside, by path."""
+
+    def recover(self, topic: str) -> TopicEnd | None:
+        """The committed end of a topic, torn ends cut off; None if it has no segment. A last
+        segment that is damaged is set aside, and a new one begun.
+
+        Errors: ``UnsupportedVersion``.
+        """
+        found = segments(self._files, topic)
+        if not found:
+            return None
+        try:
+            return self._recover(topic, found[-1])
+        except Damaged as error:
+            position = set_aside(self._files, topic, found[-1], error)
+            self.damaged[segment_path(topic, found[-1])] = error.message
+            return self._start(topic, position)
+
+    def _recover(self, topic: str, first: int) -> TopicEnd:
+        path = index_path(topic, first)
+        with self._handles.use(path) as index:
+            data = index.pread(index.size(), 0)
+        if len(data) <= HEADER_BYTES:
+            return self._unused(topic, first, data, path)
+        header = IndexHeader.decode(data, path, first)
+        data_path = segment_path(topic, first)
+        try:
+            with self._handles.use(data_path) as stream:
+                message = stream.pread(header.schema_bytes, 0)
+        except FileNotFoundError:
+            raise Damaged(data_path, 0, expected="a stream", found="no such file") from None
+        header.check_schema(message, data_path)
+        blocks, index_bytes = parse_index(data, path, header)
+        if len(data) > index_bytes and not is_torn(data, index_bytes):
+            raise Damaged(path, index_bytes, expected="a whole record", found="a broken one")
+        for block in check_blocks(self._files, data_path, blocks):
+            last = block
+        self._cut(path, index_bytes)
+        self._cut(data_path, last.end)
+        return TopicEnd(first, last, index_bytes)
+
+    def write_block(
+        self, topic: str, end: TopicEnd | None, columns: list[pa.Array], delivered_ms: int
+    ) -> Append:
+        """First step: one block behind ``end``, not durable yet. ``columns`` are those of the
+        topic's schema behind ``position``. On an error in any step the old end still holds.
+        """
+        if end is None:
+            end = self._start(topic, 0)
+        elif end.block.end >= self._segment_bytes:
+            end = self._start(topic, end.block.next_position)
+        rows = len(columns[0])
+        position = end.block.next_position
+        numbers = pa.array(np.arange(position, position + rows, dtype=np.int64))
+        schema = _schema(topic, self._group)
+        batch = pa.RecordBatch.from_arrays([numbers, *columns], schema=schema)
+        payload = memoryview(batch.serialize())
+        crc = crc32c(payload, end.block.crc)
+        block = Block(position, end.block.end + len(payload), rows, crc, delivered_ms)
+        with self._handles.use(segment_path(topic, end.first)) as data:
+            data.pwrite([payload], end.block.end)
+        return Append(topic, TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES))
+
+    def sync_block(self, append: Append) -> None:
+        """Second step."""
+        with self._handles.use(segment_path(append.topic, append.end.first)) as data:
+            data.sync()
+
+    def write_record(self, append: Append) -> None:
+        """Third step: the record, which vouches for the block."""
+        with self._handles.use(index_path(append.topic, append.end.first)) as index:
+            index.pwrite([append.end.block.encode()], append.end.index_bytes - RECORD_BYTES)
+
+    def sync_record(self, append: Append) -> None:
+        """Last step: now ``append.end`` is the topic's end."""
+        with self._handles.use(index_path(append.topic, append.end.first)) as index:
+            index.sync()
+
+    def _start(self, topic: str, first: int) -> TopicEnd:
+        """A new segment whose first row has position ``first``."""
+        files = self._files
+        directory = directory_of(topic)
+        files.make_directory(directory)
+        schema = bytes(_schema(topic, self._group).serialize())
+        header = IndexHeader(first, len(schema), crc32c(schema))
+        with self._handles.use(segment_path(topic, first), create=True) as data:
+            data.truncate(0)
+            data.pwrite([schema], 0)  # made durable together with the first block
+        with self._handles.use(index_path(topic, first), create=True) as index:
+            index.truncate(0)
+            index.pwrite([header.encode()], 0)
+            index.sync()
+        for parent in (directory, TOPICS_DIRECTORY, ""):
+            files.sync_dir(parent)
+        return TopicEnd(first, Block(first, len(schema), 0, header.schema_crc, 0), HEADER_BYTES)
+
+    def _unused(self, topic: str, first: int, header: bytes, path: str) -> TopicEnd:
+        """The last segment never held a row: perhaps it was never whole, so it is made again."""
+        with suppress(Damaged):
+            IndexHeader.decode(header, path, first)  # a newer version is refused, not replaced
+        return self._start(topic, first)
+
+    def _cut(self, path: str, length: int) -> None:
+        with self._handles.use(path) as handle:
+            size = handle.size()
+            if size > length:
+                log.warning("%s: cut %d bytes that were never committed", path, size - length)
+                handle.truncate(length)
+                handle.sync()

@@ -1,0 +1,290 @@
+"""The fast sink to a real Kafka, with confluent-kafka (librdkafka): the extra ``fast``.
+
+A record costs one call of ``produce`` and, when it succeeds, no Python at all: only failures are
+called back (``delivery.report.only.error``), and ``flush`` says whether everything was reported.
+
+librdkafka fails a refused batch as a whole: one oversized or invalid record takes its neighbours
+with it. So what was refused is sent again, one record a batch, by a *careful* producer, which shows
+who is to blame; and for a while that topic is sent carefully from the start. Batches of the main
+producer are kept far below what topics usually allow, so that an oversized record is a batch of its
+own in the first place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cachetools import TTLCache
+
+from ...wheel.errors import SlotwheelError
+from ...wheel.ids import IdMint
+from ..sink import Answer
+from .sink import Failure, KafkaSettings, KafkaSink, Plan
+from .topicbook import TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
+
+ck: Any = None  # stays so when the extra is not installed: said when a sink is made
+with suppress(ImportError):
+    ck = importlib.import_module("confluent_kafka")
+
+log = logging.getLogger(__name__)
+_client_log = logging.getLogger("slotwheel.librdkafka")
+
+BATCH_BYTES = 256 * 1024
+_LATE_S = 0.5
+"""librdkafka gives a record up by itself; this much later we stop waiting for it to do so."""
+_SILENT_MAX = 5
+"""After so many questions in a row without an answer the client is made anew: it may be what is
+stuck, and the broker long back."""
+_MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
+
+_REFUSED = {
+    "MSG_SIZE_TOO_LARGE",
+    "RECORD_LIST_TOO_LARGE",
+    "TOPIC_EXCEPTION",
+    "INVALID_MSG_SIZE",
+    "INVALID_RECORD",
+    "INVALID_TIMESTAMP",
+}
+CAREFUL_S = 60.0
+"""How long a topic of which a batch was refused is sent record by record."""
+
+
+class MissingExtra(SlotwheelError):
+    """An optional dependency is needed and not installed."""
+
+    code = "missing-extra"
+
+
+class ConfluentSink(KafkaSink):
+    """Sends with confluent-kafka. Errors: ``MissingExtra`` when it is not installed."""
+
+    def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
+        if ck is None:
+            raise MissingExtra(
+                "the confluent sink needs confluent-kafka, which is not installed",
+                remedy="Run: pip install 'slotwheel[fast]', or use --sink kafka-python",
+            )
+        super().__init__(mint, settings)
+        self._lock = threading.Lock()
+        self._producers: dict[str, Any] = {}
+        # Trials run side by side. One that fails throws its producer away, with all that this has
+        # under way, so each has one for itself.
+        self._trials: list[Any] = []
+        self._idle_trials: list[Any] = []
+        self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
+        self._silent = 0  # questions for metadata without an answer, in a row
+        self._closed = False
+        self._careful_alone = threading.Lock()  # one call at a time uses the careful producer
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            trials, self._trials, self._idle_trials = self._trials, [], []
+        for name in (_MAIN, _CAREFUL):
+            self._abandon(name)
+        for producer in trials:
+            _end(producer)
+
+    def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+        topics = plan.records.topics
+        with self._lock:
+            careful = {topic for topic in plan.topics if topic in self._careful}
+        usual = plan.rows
+        if careful:
+            usual = [row for row in plan.rows if topics[row] not in careful]
+        if trial:
+            failures = self._try(plan, usual, timeout_s)
+        else:
+            failures = self._run(plan, usual, timeout_s, _MAIN)
+        again = [row for row, failure in failures.items() if failure.answer is Answer.REFUSED]
+        with self._lock:
+            for row in again:
+                self._careful[topics[row]] = True
+        one_by_one = sorted(again + [row for row in plan.rows if topics[row] in careful])
+        if one_by_one:
+            for row in again:
+                del failures[row]
+            try:
+                with self._careful_alone:
+                    failures |= self._run(plan, one_by_one, timeout_s, _CAREFUL)
+            except Unreachable as error:  # closed meanwhile; the other rows have their answers
+                failures |= dict.fromkeys(one_by_one, Failure(Answer.NOT_NOW, str(error)))
+        return failures
+
+    def _run(self, plan: Plan, rows: list[int], timeout_s: float, name: str) -> dict[int, Failure]:
+        """Send ``rows`` through the producer of that name; it is abandoned after a doubt."""
+        if not rows:
+            return {}
+        failures = self._send_by(self._producer(name), plan, rows, timeout_s)
+        if _any_unknown(failures):
+            self._abandon(name)
+        return failures
+
+    def _try(self, plan: Plan, rows: list[int], timeout_s: float) -> dict[int, Failure]:
+        """Send ``rows`` through a trial producer that nobody else uses meanwhile."""
+        if not rows:
+            return {}
+        with self._lock:
+            if self._idle_trials:
+                producer = self._idle_trials.pop()
+            else:
+                producer = self._make(_TRIAL)
+                self._trials.append(producer)
+        sound = False
+        try:
+            failures = self._send_by(producer, plan, rows, timeout_s)
+            sound = not _any_unknown(failures)
+        finally:
+            self._give_back(producer, sound=sound)
+        return failures
+
+    def _give_back(self, producer: Any, *, sound: bool) -> None:
+        with self._lock:
+            if producer not in self._trials:  # the sink was closed meanwhile
+                return
+            if sound:
+                self._idle_trials.append(producer)
+                return
+            self._trials.remove(producer)
+        _end(producer)
+
+    def _send_by(
+        self, producer: Any, plan: Plan, rows: list[int], timeout_s: float
+    ) -> dict[int, Failure]:
+        """Send ``rows`` through one producer and wait until each is reported."""
+        failures: dict[int, Failure] = {}
+
+        def note(row: int, error: Any, _message: Any) -> None:
+            failures[row] = classify(error)
+
+        deadline = time.monotonic() + timeout_s + _LATE_S
+        produce, records = producer.produce, plan.records
+        topics, keys, values, headers = (
+            records.topics,
+            records.keys,
+            records.values,
+            records.headers,
+        )
+        partitions = plan.partitions.tolist()
+        for row in rows:
+            report = partial(note, row)
+            while True:
+                try:
+                    produce(
+                        topics[row],
+                        values[row],
+                        keys[row],
+                        partitions[row],
+                        report,
+                        headers=headers[row],
+                    )
+                except BufferError:
+                    if time.monotonic() < deadline:
+                        producer.poll(0.05)
+                        continue
+                    failures[row] = Failure(Answer.NOT_NOW, "the client's queue is full")
+                except ck.KafkaException as error:  # the client did not take it
+                    failure = classify(error.args[0])
+                    unsent = failure.answer is Answer.UNKNOWN
+                    failures[row] = replace(failure, answer=Answer.NOT_NOW) if unsent else failure
+                break
+        if producer.flush(max(0.0, deadline - time.monotonic())) > 0:
+            producer.purge()
+            if producer.flush(_LATE_S) > 0:  # not even that: nothing is known of any row
+                late = Failure(Answer.UNKNOWN, "no acknowledgement in time")
+                return dict.fromkeys(rows, late) | failures
+        return dict(failures)  # the client may report on, into its own
+
+    def _fetch(self, topic: str) -> TopicInfo | None:
+        try:
+            known = self._producer(_MAIN).list_topics(topic, self.settings.metadata_timeout_s)
+        except ck.KafkaException as error:
+            self._silent += 1
+            if self._silent % _SILENT_MAX == 0:
+                self._abandon(_MAIN)
+            raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
+        self._silent = 0
+        found = known.topics[topic]
+        if found.error is not None:
+            name = found.error.name()
+            if name in ("UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"):
+                return None
+            raise NotYet(f"topic {topic}: {name}")
+        partitions = found.partitions.values()
+        return TopicInfo(len(partitions), sum(one.leader < 0 for one in partitions))
+
+    def _producer(self, name: str) -> Any:
+        """Made on first use; librdkafka connects in the background, so this never blocks."""
+        with self._lock:
+            producer = self._producers.get(name)
+            if producer is None:
+                producer = self._producers[name] = self._make(name)
+            return producer
+
+    def _make(self, name: str) -> Any:
+        if self._closed:
+            raise Unreachable("the sink is closed")
+        return ck.Producer(self._config(name), logger=_client_log)
+
+    def _config(self, name: str) -> dict[str, Any]:
+        settings = self.settings
+        timeout_s = settings.trial_timeout_s if name == _TRIAL else settings.delivery_timeout_s
+        config: dict[str, Any] = {
+            "bootstrap.servers": settings.bootstrap,
+            "client.id": "slotwheel",
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2_random",
+            "allow.auto.create.topics": False,
+            "delivery.report.only.error": True,
+            "message.timeout.ms": int(timeout_s * 1000),
+            "request.timeout.ms": int(timeout_s * 500),
+            "message.max.bytes": settings.record_bytes_max,
+            "batch.size": BATCH_BYTES,
+            "linger.ms": 1,
+            "queue.buffering.max.messages": settings.rows_in_flight_max * 2,
+            "queue.buffering.max.kbytes": settings.bytes_in_flight_max * 2 // 1024,
+            "reconnect.backoff.max.ms": 1000,
+            "socket.timeout.ms": max(1000, int(timeout_s * 1000)),
+            "log.connection.close": False,
+        }
+        if name == _CAREFUL:
+            config |= {"batch.num.messages": 1, "linger.ms": 0}
+        return config | settings.extra
+
+    def _abandon(self, name: str) -> None:
+        """Throw a producer away with all that it still holds."""
+        with self._lock:
+            producer = self._producers.pop(name, None)
+        if producer is not None:
+            _end(producer)
+
+
+def _end(producer: Any) -> None:
+    """End a producer without sending what it still holds."""
+    producer.purge()
+    producer.flush(0)
+    # Destroying it waits for its threads; nobody has to wait for that.
+    threading.Thread(target=producer.close, name="confluent-close", daemon=True).start()
+
+
+def _any_unknown(failures: dict[int, Failure]) -> bool:
+    return any(failure.answer is Answer.UNKNOWN for failure in failures.values())
+
+
+def classify(error: Any) -> Failure:
+    """What an error of librdkafka means for the record it belongs to. A record that the client gave
+    up may have been sent before, whatever the error: the broker reads what lies in its socket."""
+    reason = f"{error.name()}: {error.str()}"
+    if error.name() == "_INVALID_DIFFERENT_RECORD":
+        return Failure(Answer.UNKNOWN, reason, bystander=True)
+    if error.name() in _REFUSED:
+        return Failure(Answer.REFUSED, reason)
+    return Failure(Answer.UNKNOWN, reason)

@@ -1,0 +1,107 @@
+"""One kafka-python producer, and the way into its accumulator.
+
+kafka-python's ``send`` cannot express every Kafka record - it refuses a record without key and
+value, and a header without a value - and computes a lot a record that we know a chunk. So records
+are handed to the producer's accumulator directly, the call that ``send`` ends in. This module is
+the only place that knows about it, and the sinks' contract tests hold it to it. Idempotence and
+acks=all are kafka-python's defaults and stay on.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import IllegalStateError
+from kafka.structs import TopicPartition
+
+from .records import Header
+from .sink import KafkaSettings, Plan
+
+BATCH_BYTES = 128 * 1024
+_CLOSE_S = 1.0
+
+
+class _HeadersWithNull(list[Header]):
+    """Headers of which one has no value. The encoder takes them; the code around it sums up their
+    lengths, unless it believes that there are none."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class Lane:
+    """A producer with its own connections and its own place in each partition's sequence."""
+
+    def __init__(self, settings: KafkaSettings, timeout_s: float) -> None:
+        """Errors: those of kafka-python when no broker answers."""
+        timeout_ms = int(timeout_s * 1000)
+        config: dict[str, Any] = {
+            "bootstrap_servers": settings.bootstrap,
+            "client_id": "slotwheel",
+            "bootstrap_timeout_ms": int(settings.metadata_timeout_s * 1000),
+            "max_block_ms": int(settings.metadata_timeout_s * 1000),
+            "delivery_timeout_ms": timeout_ms,
+            "request_timeout_ms": timeout_ms // 2,  # so that a lost connection is tried again
+            "max_request_size": settings.record_bytes_max,
+            "batch_size": BATCH_BYTES,
+            "reconnect_backoff_max_ms": 1000,
+            "allow_auto_create_topics": False,
+            "metrics_enabled": False,
+        }
+        self._producer = KafkaProducer(**config | settings.extra)
+        # A refused batch makes kafka-python give up all others as well, also those that the broker
+        # may hold by then, which would be sent twice. Only what was not sent yet is given up; the
+        # rest is answered by the broker.
+        sender = self._producer._sender
+        sender._maybe_abort_batches = self._producer._accumulator.abort_undrained_batches
+
+    def learn(self, topic: str) -> None:
+        """Make sure that the producer knows a topic's leaders. Errors: kafka-python's."""
+        self._producer.partitions_for(topic)
+
+    def send(self, plan: Plan, rows: list[int], partitions: list[int]) -> list[Any]:
+        """Hand ``rows`` over; a future each. Nothing blocks here."""
+        append = self._producer._accumulator.append
+        wake = self._producer._sender.wakeup
+        records = plan.records
+        targets = {
+            (topic, partition): TopicPartition(topic, partition)
+            for topic, info in plan.topics.items()
+            for partition in range(info.count)
+        }
+        nulls = plan.batch.column("headers").flatten().field(1).null_count > 0
+        futures = []
+        for row in rows:
+            headers = records.headers[row]
+            if nulls and any(value is None for _, value in headers):
+                headers = _HeadersWithNull(headers)
+            target = targets[records.topics[row], partitions[row]]
+            result = append(target, None, records.keys[row], records.values[row], headers)
+            futures.append(result[0])
+            if result[1] or result[2]:  # a batch is full, or new
+                wake()
+        wake()
+        return futures
+
+    @staticmethod
+    def aborted(future: Any) -> bool:
+        """Whether the producer gave a record up, unsent, because another one had failed.
+
+        A refused batch is a fatal error for kafka-python's idempotent producer: it ends all others
+        with the very same exception. Those have base offset -1; a batch that failed itself, None.
+        Of a producer that was ended by ``abandon`` nothing is known.
+        """
+        if isinstance(future.exception, IllegalStateError):
+            return False
+        outcome = future._produce_future.value
+        return outcome is not None and outcome[0] == -1
+
+    def abandon(self) -> None:
+        """End it without sending what it still holds."""
+        with suppress(Exception):
+            sender = self._producer._sender
+            sender.force_close()
+            sender.join(_CLOSE_S)
+            self._producer.close(timeout=0)

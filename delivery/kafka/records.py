@@ -1,0 +1,83 @@
+"""From Arrow columns to what a Kafka client's ``send`` takes, column by column.
+
+Clients want Python objects, one set a record; this is the only place where rows become such. Each
+column is converted in one call, and the three headers that slotwheel adds are made for all rows at
+once, so that a record costs a few list entries.
+
+Nothing is changed on the way: null and empty are different in key, value and header value, and a
+header key may come twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...wheel.ids import IdMint
+from ...wheel.rows import from_numpy
+from ...wheel.schema import FEW_ROWS, Int64s, times
+from ..names import CREATED_HEADER, DUE_HEADER, ID_HEADER
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Columns of Python values, each of length rows."""
+
+    topics: list[str]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[list[Header]]
+
+
+def to_records(rows: pa.RecordBatch, mint: IdMint) -> Records:
+    """The records of ``rows`` (schema ``ROW``), with slotwheel's headers behind their own."""
+    return Records(
+        topics=rows.column("topic").to_pylist(),
+        keys=rows.column("key").to_pylist(),
+        values=rows.column("value").to_pylist(),
+        headers=_headers(rows, mint),
+    )
+
+
+def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
+    due = times(rows, "due")
+    ids = mint.texts(due, times(rows, "offset")).cast(pa.binary()).to_pylist()
+    added: list[list[Header]] = [
+        [(ID_HEADER, id_), due_header, created_header]
+        for id_, due_header, created_header in zip(
+            ids,
+            _decimals(DUE_HEADER, due),
+            _decimals(CREATED_HEADER, times(rows, "created")),
+            strict=True,
+        )
+    ]
+    own = rows.column("headers")
+    flat = own.flatten()
+    if not len(flat):
+        return added
+    pairs: list[Header] = list(
+        zip(flat.field(0).to_pylist(), flat.field(1).to_pylist(), strict=True)
+    )
+    ends = np.cumsum(np.asarray(pc.list_value_length(own), dtype=np.int64)).tolist()
+    at = 0
+    for row, end in enumerate(ends):
+        if end > at:
+            added[row] = pairs[at:end] + added[row]
+        at = end
+    return added
+
+
+def _decimals(key: str, values: Int64s) -> Iterable[Header]:
+    """A header a row. Many rows of a chunk have the same time: they share one."""
+    if len(values) <= FEW_ROWS:
+        return [(key, b"%d" % value) for value in values.tolist()]
+    coded = from_numpy(values, pa.int64()).dictionary_encode()
+    texts = coded.dictionary.cast(pa.utf8()).cast(pa.binary()).to_pylist()
+    different = [(key, text) for text in texts]
+    return map(different.__getitem__, coded.indices.to_pylist())

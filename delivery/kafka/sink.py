@@ -1,0 +1,220 @@
+"""What the two Kafka sinks have in common: the plan before sending, and the bounds.
+
+A chunk is cut so that what is in flight stays within rows and bytes. Each part is planned against
+the topic book first - missing topic, missing partition, no leader - so that the client only ever
+gets records it can send, and one bad row costs its neighbours nothing. The client's part is
+``_send``: it sends the planned rows and reports those that failed.
+
+After a failure whose outcome is not known the producer is thrown away: a late retry inside it could
+otherwise put an old row behind a newer one. Held-back topics are tried through a producer of their
+own, so that throwing that one away disturbs nobody.
+
+Topics are never created: a message for a topic that does not exist becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...wheel.config import MIB
+from ...wheel.ids import IdMint
+from ...wheel.schema import sizes
+from ..sink import Answer, Answers, Sink, split_by_topic
+from .records import Records, to_records
+from .topicbook import NotYet, TopicBook, TopicInfo, Unreachable
+
+Int64s = npt.NDArray[np.int64]
+NO_PARTITION = -1
+_RECORD_OVERHEAD = 200
+"""About the bytes a record takes besides key, value and own headers: slotwheel's and framing."""
+_BATCH_OVERHEAD = 61 + 100
+"""At least so many bytes does a batch of one record take besides its key, value and own headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """How a Kafka sink reaches its brokers, and its limits.
+
+    ``extra``: further settings of the client, in its own names (``security.protocol`` for
+    confluent-kafka, ``security_protocol`` for kafka-python). They win over ours.
+    """
+
+    bootstrap: str
+    delivery_timeout_s: float = 10.0
+    """After this a record that was not acknowledged is given up; its outcome is unknown."""
+    trial_timeout_s: float = 3.0
+    """The same for topics that are held back."""
+    metadata_timeout_s: float = 2.0
+    unknown_topic_after_s: float = 1.0
+    """How long the brokers must have said that a topic is missing before its rows are refused."""
+    rows_in_flight_max: int = 32_768
+    bytes_in_flight_max: int = 32 * MIB
+    record_bytes_max: int = 64 * MIB
+    """The clients' own limit. It is high, so that the topic's own limit decides."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a record was not accepted. ``bystander``: another record failed, this one only with it;
+    it can be sent again at once."""
+
+    answer: Answer
+    reason: str
+    bystander: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to send. ``rows``: indices into ``records``, in order. ``partitions``: one a record,
+    ``NO_PARTITION`` where the key decides. ``topics``: all topics of ``rows``."""
+
+    batch: pa.RecordBatch
+    records: Records
+    rows: list[int]
+    partitions: Int64s
+    topics: dict[str, TopicInfo]
+
+
+class KafkaSink(Sink):
+    """Base of the sinks to a real Kafka. Making one never fails because Kafka is not there."""
+
+    def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
+        super().__init__(mint)
+        self.settings = settings
+        self.book = TopicBook(self._fetch, settings.unknown_topic_after_s)
+        self._asked = "slotwheel-dead-letters"
+
+    @abstractmethod
+    def _fetch(self, topic: str) -> TopicInfo | None:
+        """Ask a broker for a topic, within ``metadata_timeout_s``."""
+
+    @abstractmethod
+    def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+        """Send and wait; the rows that failed. Errors: ``Unreachable`` if nothing was sent."""
+
+    def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
+        answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
+        blocked: dict[str, str] = {}
+        for start, stop in self._parts(rows):
+            try:
+                self._deliver_part(rows.slice(start, stop - start), start, answers, blocked, trial)
+            except Unreachable as error:
+                answers.codes[start:] = Answer.NOT_NOW
+                answers.reasons[start] = str(error)
+                answers.down = True
+                return answers
+        if blocked:
+            answers.down = not self.healthy()
+        return answers
+
+    def probe(self, topic: str) -> bool:
+        try:
+            # Missing for sure (None) is worth a try as well: then its rows are refused.
+            self.book.look(topic, fresh=True)
+        except (NotYet, Unreachable):
+            return False
+        return True
+
+    def healthy(self) -> bool:
+        try:
+            self._fetch(self._asked)
+        except NotYet:
+            return True
+        except Unreachable:
+            return False
+        return True
+
+    def _parts(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+        """Cut a chunk so that each part stays within what may be in flight."""
+        if rows.num_rows == 0:
+            return
+        ends = np.cumsum(sizes(rows) + _RECORD_OVERHEAD)
+        start = 0
+        while start < rows.num_rows:
+            before = int(ends[start - 1]) if start else 0
+            limit = before + self.settings.bytes_in_flight_max
+            stop = int(np.searchsorted(ends, limit, side="right"))
+            stop = max(start + 1, min(stop, start + self.settings.rows_in_flight_max))
+            yield start, stop
+            start = stop
+
+    def _deliver_part(
+        self,
+        rows: pa.RecordBatch,
+        start: int,
+        answers: Answers,
+        blocked: dict[str, str],
+        trial: bool,
+    ) -> None:
+        """``start``: the part's first row in ``answers``. ``blocked``: topics with an unanswered
+        row, and why; their later rows are not sent, to keep the order."""
+        partitions = np.asarray(rows.column("partition").fill_null(NO_PARTITION), dtype=np.int64)
+        lengths = sizes(rows)
+        infos: dict[str, TopicInfo] = {}
+        send = np.ones(rows.num_rows, np.bool_)
+
+        def not_sent(which: Int64s, answer: Answer, why: str) -> None:
+            send[which] = False
+            for row in which.tolist():
+                answers.set(start + row, answer, why)
+
+        for topic, part in zip(*split_by_topic(rows), strict=True):
+            try:
+                if topic in blocked:
+                    raise NotYet(blocked[topic])
+                info = self.book.look(topic)
+                if info is not None and int(partitions[part].max()) >= info.count:
+                    info = self.book.look(topic, fresh=True)  # it may have grown
+            except NotYet as error:
+                blocked[topic] = str(error)
+                not_sent(part, Answer.NOT_NOW, str(error))
+                continue
+            if info is None:
+                not_sent(part, Answer.REFUSED, f"topic {topic} does not exist")
+                continue
+            infos[topic] = info
+            wrong = part[partitions[part] >= info.count]
+            not_sent(wrong, Answer.REFUSED, f"topic {topic} has only {info.count} partitions")
+            if info.bytes_max is not None:
+                wrong = part[lengths[part] + _BATCH_OVERHEAD > info.bytes_max]
+                why = f"too large: topic {topic} takes {info.bytes_max} bytes"
+                not_sent(wrong, Answer.REFUSED, why)
+        chosen = np.flatnonzero(send).tolist()
+        if not chosen:
+            return
+        plan = Plan(rows, to_records(rows, self.mint), chosen, partitions, infos)
+        for row, failure in self._send_all(plan, trial).items():
+            answers.set(start + row, failure.answer, failure.reason)
+            if failure.answer is not Answer.REFUSED:
+                topic = plan.records.topics[row]
+                blocked[topic] = failure.reason
+                self.book.forget(topic)
+
+    def _send_all(self, plan: Plan, trial: bool) -> dict[int, Failure]:
+        """Send, and send bystanders of a failure again for as long as the time limit allows."""
+        limit_s = self.settings.trial_timeout_s if trial else self.settings.delivery_timeout_s
+        deadline = time.monotonic() + limit_s
+        failures = self._send(plan, limit_s, trial=trial)
+        while time.monotonic() < deadline:
+            again = sorted(row for row, failure in failures.items() if failure.bystander)
+            if not again:
+                break
+            try:
+                found = self._send(replace(plan, rows=again), limit_s, trial=trial)
+            except Unreachable:  # only now: the others have their answers
+                break
+            for row in again:
+                del failures[row]
+            for row, failure in found.items():
+                unsent = failure.answer is Answer.NOT_NOW  # this time, but not the first time
+                failures[row] = replace(failure, answer=Answer.UNKNOWN) if unsent else failure
+        return failures

@@ -1,0 +1,48 @@
+"""What a comparison of two peers says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...wheel.files import Files
+from ...wheel.state import Stored
+
+PROBLEMS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One data directory. ``name`` is for the report."""
+
+    name: str
+    files: Files
+    stored: Stored
+
+
+@dataclass(slots=True)
+class Agreement:
+    """What was compared, and what is wrong. They agree if there are no ``problems``."""
+
+    problems: list[str] = field(default_factory=list)
+    """What differs, the first differences of each kind first; at most 100."""
+    notes: list[str] = field(default_factory=list)
+    """What differs and may: an end that was not committed, parts that only one has."""
+    entries: int = 0
+    """Entries that both journals hold, byte-equal."""
+    first_index: int = 0
+    """The first and the last entry that were compared; 0 when both journals share none."""
+    last_index: int = 0
+    slots: int = 0
+    """Seconds in which either has rows."""
+    rows: int = 0
+    """Rows that both hold, equal in every column."""
+    next_offset: int = 0
+    """Rows below this offset were compared: both have got that far."""
+
+    @property
+    def agrees(self) -> bool:
+        return not self.problems
+
+    def problem(self, text: str) -> None:
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(text)

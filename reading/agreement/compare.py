@@ -1,0 +1,251 @@
+"""Do two peers agree? Their journals (``journals.py``), their checkpoints, and every row that
+is still to be delivered.
+
+Theory: peers spill at moments of their own, so their slot files need not be equal; what lies in
+tail and slot files *together* must be. A row that one has and the other has not is fine only if
+the other's newest mark covers it: then it was delivered, and the other has dropped it already. Rows
+beyond what both have got are not compared; a peer that is behind is not wrong.
+
+Rules
+- Nothing is changed. Second by second: in memory are one second's rows of both, and the rows that
+  are in no slot file yet.
+- Meant for peers at rest. Beside a running node what changes meanwhile may show up as a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from ...wheel.config import TICK_MS
+from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.ids import IdMint
+from ...wheel.rows import take_rows
+from ...wheel.schema import ROW, Int64s, times
+from ...wheel.slots.slotfile import path_of
+from ..verify.slots import read_slot, slot_blocks
+from .agreement import PROBLEMS_MAX, Agreement, Peer
+from .journals import Log, compare_journals, key_of, progress
+
+__all__ = ["Agreement", "Peer", "compare"]
+
+
+def compare(
+    left: Peer, right: Peer, looked_at: Callable[[int, int], None] | None = None
+) -> Agreement:
+    """Compare two data directories of one group. ``looked_at`` is told how many seconds that have
+    rows were looked at, and of how many. Errors: ``OSError``."""
+    found = Agreement()
+    for peer in (left, right):
+        if peer.stored.incoming:
+            found.problem(
+                f"{peer.name}: a switch to a snapshot is not completed; start the node once"
+            )
+    _same_group(left, right, found)
+    if found.problems:
+        return found
+    one, other = Log(left), Log(right)
+    for log in (one, other):
+        log.ends = {peer.stored.checkpoint.index: -1 for peer in (left, right)}
+    compare_journals(one, other, found)
+    for mine, theirs in ((one, other), (other, one)):
+        _check_checkpoint(mine, theirs, found)
+    _Rows(one, other, found).compare(looked_at)
+    return found
+
+
+def _same_group(left: Peer, right: Peer, found: Agreement) -> None:
+    mine, theirs = left.stored.checkpoint.config, right.stored.checkpoint.config
+    if not mine or not theirs:
+        return  # nothing spilled yet: the configuration is in the journal, and compared there
+    for name in ("group", "key"):
+        if mine.get(name) != theirs.get(name):
+            found.problem(
+                f"not the same wheel group: {left.name} is of {mine.get('group')},"
+                f" {right.name} of {theirs.get('group')}"
+                + (", with different keys" if name == "key" else "")
+            )
+            return
+
+
+def _check_checkpoint(mine: Log, theirs: Log, found: Agreement) -> None:
+    """What one peer's checkpoint says must be what the other's journal says of that entry."""
+    checkpoint = mine.peer.stored.checkpoint
+    name, other = mine.peer.name, theirs.peer.name
+    if not checkpoint.index:
+        return
+    shared = not mine.parted or checkpoint.index < mine.parted
+    epoch = theirs.epochs.epoch_at(checkpoint.index) if shared else None
+    if epoch is not None and epoch != checkpoint.epoch:
+        found.problem(
+            f"the checkpoint of {name} ends with entry {checkpoint.index} of epoch"
+            f" {checkpoint.epoch}, which {other} has of epoch {epoch}"
+        )
+    end = theirs.ends.get(checkpoint.index, -1) if shared else -1
+    if end not in (-1, checkpoint.next_offset):
+        found.problem(
+            f"the checkpoint of {name} ends before offset {checkpoint.next_offset}, entry"
+            f" {checkpoint.index} in the journal of {other} before {end}"
+        )
+    for log in (mine, theirs):
+        if log.first_marks is None or log.last_marks is None:
+            continue
+        # Strictly between two marks of a journal: it must be one of those in between.
+        within = progress(log.first_marks) < progress(checkpoint.marks) < progress(log.last_marks)
+        if within and key_of(checkpoint.marks) not in log.seen_marks:
+            found.problem(
+                f"the checkpoint of {name} has a mark that is not in the journal of"
+                f" {log.peer.name}: {checkpoint.marks.main}"
+            )
+
+
+class _Side:
+    """The rows of one peer, second by second."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.name = log.peer.name
+        self._tail: dict[int, list[tuple[int, Int64s]]] = {}
+        for number, piece in enumerate(log.pieces):
+            seconds = piece.due // TICK_MS
+            order = np.argsort(seconds, kind="stable")
+            values, starts = np.unique(seconds[order], return_index=True)
+            parts = np.split(order, starts[1:]) if len(values) else []
+            for second, part in zip(values.tolist(), parts, strict=True):
+                self._tail.setdefault(second, []).append((number, part.astype(np.int64)))
+
+    @property
+    def seconds(self) -> set[int]:
+        return {*self.log.peer.stored.slots, *self._tail}
+
+    def rows(self, second: int, next_offset: int) -> pa.RecordBatch:
+        """The rows of a second below ``next_offset``, in offset order, with the ROW schema.
+
+        Errors: ``Damaged``, ``UnsupportedVersion``.
+        """
+        parts = []
+        info = self.log.peer.stored.slots.get(second)
+        if info is not None:
+            data = read_slot(self.log.peer.files, second, info)
+            if data.size < info.length:
+                raise Damaged(
+                    path_of(second), data.size, expected=f"{info.length} bytes", found="the end"
+                )
+            parts += [batch for _, batch in slot_blocks(data, path_of(second))]
+        parts += [self.log.pieces[number].take(rows) for number, rows in self._tail.get(second, ())]
+        if not parts:
+            return pa.RecordBatch.from_pylist([], schema=ROW)
+        whole = pa.concat_batches(parts)
+        offsets = times(whole, "offset")
+        order = np.argsort(offsets, kind="stable")
+        return take_rows(whole, order[offsets[order] < next_offset])
+
+
+def _all_but(indices: Int64s, count: int) -> Int64s:
+    """The others of ``count`` indices."""
+    others = np.ones(count, dtype=np.bool_)
+    others[indices] = False
+    return np.flatnonzero(others)
+
+
+class _Rows:
+    """All rows of both peers that both have got."""
+
+    def __init__(self, one: Log, other: Log, found: Agreement) -> None:
+        self._found = found
+        self._sides = _Side(one), _Side(other)
+        found.next_offset = min(one.next_offset, other.next_offset)
+        config = one.peer.stored.checkpoint.config or other.peer.stored.checkpoint.config
+        self._mint = IdMint(config["group"], bytes.fromhex(config["key"])) if config else None
+
+    def compare(self, looked_at: Callable[[int, int], None] | None) -> None:
+        one, other = self._sides
+        seconds = sorted(one.seconds | other.seconds)
+        for done, second in enumerate(seconds, 1):
+            self._second(second)
+            if looked_at is not None:
+                looked_at(done, len(seconds))
+            if len(self._found.problems) >= PROBLEMS_MAX:
+                self._found.notes.append(f"stopped in second {second}, after so many problems")
+                return
+
+    def _second(self, second: int) -> None:
+        read: list[pa.RecordBatch] = []
+        for side in self._sides:
+            try:
+                read.append(self._once(side, side.rows(second, self._found.next_offset)))
+            except (Damaged, UnsupportedVersion) as error:
+                self._found.problem(f"{side.name}: {error}")
+        if len(read) < 2:
+            return
+        self._found.slots += 1
+        mine, theirs = read
+        offsets, others = times(mine, "offset"), times(theirs, "offset")
+        if not np.array_equal(offsets, others):
+            _, at, there = np.intersect1d(offsets, others, assume_unique=True, return_indices=True)
+            one, other = self._sides
+            self._missing(one, other, take_rows(mine, _all_but(at, len(offsets))))
+            self._missing(other, one, take_rows(theirs, _all_but(there, len(others))))
+            mine, theirs = take_rows(mine, at), take_rows(theirs, there)
+        self._equal(mine, theirs)
+
+    def _once(self, side: _Side, rows: pa.RecordBatch) -> pa.RecordBatch:
+        offsets = times(rows, "offset")
+        first = np.ones(len(offsets), dtype=bool)
+        first[1:] = offsets[1:] != offsets[:-1]
+        if first.all():
+            return rows
+        again = int(np.flatnonzero(~first)[0])
+        self._found.problem(f"{side.name} has row {self._id(rows, again)} twice")
+        return take_rows(rows, np.flatnonzero(first))
+
+    def _missing(self, side: _Side, other: _Side, rows: pa.RecordBatch) -> None:
+        """Rows that only ``side`` has."""
+        uncovered = ~other.log.marks.all_covered(times(rows, "due"), times(rows, "offset"))
+        lost = np.flatnonzero(uncovered)
+        if len(lost):
+            more = f", and {len(lost) - 1} more of that second" if len(lost) > 1 else ""
+            self._found.problem(
+                f"{other.name} does not have row {self._id(rows, int(lost[0]))}, which {side.name}"
+                f" has and no mark of {other.name} covers{more}"
+            )
+
+    def _equal(self, mine: pa.RecordBatch, theirs: pa.RecordBatch) -> None:
+        start = 0
+        while start < mine.num_rows:
+            row = _first_difference(mine, theirs, start)
+            self._found.rows += row - start
+            if row == mine.num_rows:
+                return
+            columns = [
+                name
+                for name in mine.schema.names
+                if not mine.column(name)[row : row + 1].equals(theirs.column(name)[row : row + 1])
+            ]
+            self._found.problem(f"row {self._id(mine, row)} differs in {', '.join(columns)}")
+            if len(self._found.problems) >= PROBLEMS_MAX:
+                return
+            start = row + 1
+
+    def _id(self, rows: pa.RecordBatch, row: int) -> str:
+        due, offset = int(times(rows, "due")[row]), int(times(rows, "offset")[row])
+        if self._mint is None:
+            return f"{offset}, due {due} ms"
+        return str(self._mint.one(due, offset))
+
+
+def _first_difference(mine: pa.RecordBatch, theirs: pa.RecordBatch, start: int) -> int:
+    """The first row from ``start`` on that is not equal; the number of rows if all are."""
+    low: int = start
+    high: int = mine.num_rows
+    if mine.slice(low).equals(theirs.slice(low)):
+        return high
+    while high - low > 1:  # the first difference is in [low, high)
+        middle = (low + high) // 2
+        if mine.slice(low, middle - low).equals(theirs.slice(low, middle - low)):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,261 @@
+"""Do two peers' journals agree? Entry by entry, in one pass over both.
+
+Theory: Raft's log matching says that two entries of the same index and the same epoch are the same
+entry, and that all before them are the same too. So the bytes of such a pair must be equal. Where
+the epochs differ the journals part. That is no fault as long as one of the two ends was never
+committed: its peer will cut it. It is one if both are known to be committed: by the peer's own
+checkpoint, or by a later mark in the same log that speaks of an entry's rows (``L``).
+
+Rules
+- Nothing is changed. At most one entry of each journal is in memory, but for the rows that are in
+  no slot file yet, which a node keeps in memory as well.
+- Whether a journal is sound in itself is for ``verify/journal.py``. What cannot be read ends the
+  comparison there, and is a problem unless it is the end of the journal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.journal.entry import Entry, Kind
+from ...wheel.journal.epochs import Epochs
+from ...wheel.journal.payloads import decode_rows
+from ...wheel.journal.scan import Located, walk
+from ...wheel.journal.segment import (
+    DIRECTORY,
+    SEGMENT_BYTES,
+    SegmentHeader,
+    index_of,
+    is_segment_name,
+)
+from ...wheel.mark import Marks
+from ...wheel.tail.tail import Piece, piece_of
+from .agreement import Agreement, Peer
+
+
+class Log:
+    """What is learnt about one peer on the way through its journal."""
+
+    def __init__(self, peer: Peer) -> None:
+        checkpoint = peer.stored.checkpoint
+        self.peer = peer
+        self.pieces: list[Piece] = []
+        """Rows behind the checkpoint, up to where the journals part."""
+        self.next_offset = checkpoint.next_offset
+        """Behind the last row up to where they part."""
+        self.marks = checkpoint.marks
+        """The newest mark, of checkpoint and journal, to its end: slot files are deleted by it."""
+        self.parted = 0
+        """The first index at which the other peer has another entry; 0 if there is none."""
+        self.first_marks: Marks | None = None
+        self.last_marks: Marks | None = None
+        self.seen_marks: set[int] = set()
+        self.epochs = Epochs(checkpoint.index, checkpoint.epoch)
+        self.ends: dict[int, int] = {}
+        """Next offset behind the entries where some checkpoint is."""
+        self.proven = checkpoint.index
+        """The highest index that is known to be committed."""
+        self._proven_offset = checkpoint.next_offset
+        self._unproven: deque[tuple[int, int]] = deque()  # (index, offset behind it)
+
+    def take(self, entry: Entry, path: str) -> None:
+        """The next entry.
+
+        Errors: ``Damaged``, ``UnsupportedVersion``: the payload is not what its kind says.
+        """
+        self.epochs.append(entry.index, entry.epoch)
+        end = entry.base_offset + entry.count
+        if not self.parted:
+            self.next_offset = max(self.next_offset, end)
+        if entry.index in self.ends:
+            self.ends[entry.index] = end
+        if entry.kind is Kind.MARK:
+            self._take_marks(Marks.decode(bytes(entry.payload), path))
+        elif entry.kind is Kind.ROWS:
+            if entry.count and entry.index > self.proven:
+                self._unproven.append((entry.index, end))
+            if entry.index > self.peer.stored.checkpoint.index and not self.parted:
+                rows = decode_rows(entry, path)
+                self.pieces.append(piece_of(entry.base_offset, rows, entry.index, 0))
+
+    def _take_marks(self, marks: Marks) -> None:
+        self.first_marks = self.first_marks or marks
+        self.last_marks = marks
+        self.seen_marks.add(key_of(marks))
+        if progress(marks) >= progress(self.marks):
+            self.marks = marks
+        # Rows up to L were committed when this mark was made, by whoever made this log.
+        while self._unproven and self._unproven[0][1] <= marks.main.L + 1:
+            self.proven, self._proven_offset = self._unproven.popleft()
+
+    def forget_unproven(self) -> None:
+        """Whether the other peer has the same entries cannot be told: keep what is committed."""
+        self.pieces = [piece for piece in self.pieces if piece.index <= self.proven]
+        self.next_offset = min(self.next_offset, self._proven_offset)
+
+
+def progress(marks: Marks) -> tuple[int, int, int, int]:
+    """Orders the marks of one log: each of these only grows."""
+    main = marks.main
+    return main.L, main.c, main.r, marks.covered + marks.cancels + marks.delivered + marks.dead
+
+
+def key_of(marks: Marks) -> int:
+    """Equal for equal marks; the epoch, in which a mark may be told again, does not count."""
+    return hash(replace(marks, epoch=0).encode())
+
+
+class _Pass:
+    """The entries of one journal, one at a time."""
+
+    def __init__(self, log: Log, found: Agreement) -> None:
+        self._log = log
+        self._found = found
+        self._entries = self._walk()
+        self.path = DIRECTORY
+        self.located: Located | None = None
+        self.step()
+
+    @property
+    def index(self) -> int | None:
+        return None if self.located is None else self.located.entry.index
+
+    def step(self) -> None:
+        self.located = next(self._entries, None)
+
+    def take(self) -> None:
+        """Learn from this entry, and go on to the next."""
+        assert self.located is not None
+        try:
+            self._log.take(self.located.entry, self.path)
+        except (Damaged, UnsupportedVersion) as error:
+            self._found.problem(f"{self._log.peer.name}: entry {self.index}: {error}")
+        self.step()
+
+    def _walk(self) -> Iterator[Located]:
+        peer = self._log.peer
+        names = [name for name in peer.files.list(DIRECTORY) if is_segment_name(name)]
+        expected = epoch = 0
+        for name in names:
+            self.path = f"{DIRECTORY}/{name}"
+            try:
+                if not expected:
+                    self._log.epochs = self._base()
+                    epoch = self._log.epochs.base_epoch
+                elif index_of(name) != expected:
+                    raise Damaged(
+                        self.path, 16, expected=f"first index {expected}", found=index_of(name)
+                    )
+                expected = index_of(name)
+                for located in walk(peer.files, self.path):
+                    if located.entry.epoch < epoch:
+                        raise Damaged(
+                            self.path,
+                            located.position,
+                            expected=f"epoch {epoch} or later",
+                            found=located.entry.epoch,
+                        )
+                    expected, epoch = located.entry.index + 1, located.entry.epoch
+                    yield located
+            except FileNotFoundError:
+                self._found.notes.append(f"{peer.name}: {self.path} was dropped meanwhile")
+                expected = 0
+            except (Damaged, UnsupportedVersion) as error:
+                if name == names[-1] and isinstance(error, Damaged):
+                    self._found.notes.append(f"{peer.name}: the journal ends early: {error}")
+                else:
+                    self._found.problem(f"{peer.name}: {error}")
+                return
+
+    def _base(self) -> Epochs:
+        handle = self._log.peer.files.open(self.path)
+        try:
+            header = SegmentHeader.decode(handle.pread(SEGMENT_BYTES, 0), self.path)
+        finally:
+            handle.close()
+        return Epochs(header.durable_index, header.last_epoch)
+
+
+def compare_journals(left: Log, right: Log, found: Agreement) -> None:
+    """Walk through both, compare what they share, and fill in ``left`` and ``right``."""
+    one, other = _Pass(left, found), _Pass(right, found)
+    while one.located is not None and other.located is not None:
+        mine, theirs = one.located.entry, other.located.entry
+        if mine.index < theirs.index:
+            one.take()
+        elif mine.index > theirs.index:
+            other.take()
+        elif mine.epoch != theirs.epoch:
+            left.parted = right.parted = mine.index
+            break
+        else:
+            _compare(one, other, found)
+            one.take()
+            other.take()
+    for rest in (one, other):
+        while rest.located is not None:
+            rest.take()
+    if not found.last_index and not _meet(left, right):
+        left.forget_unproven()
+        right.forget_unproven()
+    if left.parted:
+        _judge(left, right, left.parted, found)
+        return
+    ends = left.epochs.last_index, right.epochs.last_index
+    if not found.last_index:
+        found.notes.append("the journals share no entry")
+    if ends[0] != ends[1]:
+        behind = left if ends[0] < ends[1] else right
+        found.notes.append(f"{behind.peer.name} is {abs(ends[0] - ends[1])} entries behind")
+
+
+def _meet(left: Log, right: Log) -> bool:
+    """Whether one journal ends with, or goes over, the entry before the first of the other."""
+    index = max(left.epochs.base_index, right.epochs.base_index)
+    epoch = left.epochs.epoch_at(index)
+    return epoch is not None and epoch == right.epochs.epoch_at(index)
+
+
+def _compare(one: _Pass, other: _Pass, found: Agreement) -> None:
+    assert one.located is not None
+    assert other.located is not None
+    mine, theirs = one.located.entry, other.located.entry
+    found.first_index = found.first_index or mine.index
+    found.last_index = mine.index
+    if all(a == b for a, b in zip(mine.encode(), theirs.encode(), strict=True)):
+        found.entries += 1
+        return
+    found.problem(
+        f"entry {mine.index} of epoch {mine.epoch} is not the same: {_difference(mine, theirs)}"
+        f" ({one.path} at byte {one.located.position},"
+        f" {other.path} at byte {other.located.position})"
+    )
+
+
+def _difference(mine: Entry, theirs: Entry) -> str:
+    for name in ("kind", "flags", "count", "base_offset", "producer", "sequence"):
+        a, b = getattr(mine, name), getattr(theirs, name)
+        if a != b:
+            return f"{name.replace('_', ' ')} {int(a)} and {int(b)}"
+    a, b = bytes(mine.payload), bytes(theirs.payload)
+    if len(a) != len(b):
+        return f"payload of {len(a)} and {len(b)} bytes"
+    at = next(at for at in range(len(a)) if a[at] != b[at])
+    return f"{mine.kind.name.lower()} payload, from byte {at} on"
+
+
+def _judge(left: Log, right: Log, index: int, found: Agreement) -> None:
+    text = " and ".join(
+        f"{log.peer.name} has entries {index} to {log.epochs.last_index}, the first of epoch"
+        f" {log.epochs.epoch_at(index)}"
+        for log in (left, right)
+    )
+    if index <= min(left.proven, right.proven):
+        found.problem(
+            f"{text}: two histories, and both are committed, up to {left.proven} and {right.proven}"
+        )
+    else:
+        found.notes.append(f"{text}: an uncommitted end, which one of them will cut")

@@ -1,0 +1,93 @@
+"""What reading a file yields, in the order of the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ..wheel.mark import Marks
+from ..wheel.schema import Int64s
+from .files import File
+from .problems import INTEGRITY, Problem
+
+ROWS_MAX = 1 << 16
+"""Rows that are handed on at once; a single entry or block may hold more."""
+GONE = "gone meanwhile"
+"""Begin of the note of a file that a running node took away while it was read."""
+BYTES_MAX = 8 << 20
+"""Bytes of them, likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a file, of one or several consecutive entries or blocks.
+
+    Their schema: JOURNAL and SLOT: ``ROW``; TOPIC and a DUMP of an embedded topic: the topic's own;
+    other DUMP: ``DUMP_SCHEMA``; RECEIPTS: as written by the client.
+    """
+
+    file: File
+    rows: pa.RecordBatch
+    index: int | Int64s = -1
+    """JOURNAL: index of the entry of each row."""
+    epoch: int | Int64s = -1
+    """JOURNAL: its epoch."""
+    position: int = 0
+    """RECEIPTS: number of the first row."""
+    topic: str = ""
+    """TOPIC, and DUMP of an embedded topic."""
+    group: str = ""
+    """Likewise: first part of the rows' ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSeen:
+    """A mark in the journal."""
+
+    file: File
+    index: int
+    epoch: int
+    marks: Marks
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSeen:
+    """A configuration in the journal. ``key``: of the group's ids, hex; ``peers``: how many the
+    group has, 0 when it does not say."""
+
+    file: File
+    index: int
+    epoch: int
+    group: str
+    key: str
+    peers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last event of a file. Indexes and offsets are -1 when it had no entry."""
+
+    file: File
+    note: str = ""
+    damaged: bool = False
+    """Rows of it may be missing."""
+    entries: int = 0
+    first_index: int = -1
+    last_index: int = -1
+    last_epoch: int = -1
+    first_offset: int = -1
+    """Where the first entry begins, of whatever kind."""
+    next_offset: int = -1
+    """Where the last one ends."""
+    gone: bool = False
+    """It was taken away meanwhile, by right."""
+
+
+Event = Rows | MarkSeen | ConfigSeen | Problem | Ended
+
+
+def damage(file: File, kind: str, position: int, expected: object, found: object) -> Problem:
+    """A problem of a file's bytes. ``kind``: "damaged", "truncated", "unsorted", ..."""
+    text = f"expected {expected}, found {found}"
+    return Problem(INTEGRITY, kind, text, file=file.name, position=position)

@@ -1,0 +1,242 @@
+"""Looking how far a journal goes by now, beside a node that writes it.
+
+Rules
+- Only what is whole counts. A torn end is not there yet; it is damage only when something calls it
+  durable, and then it is passed, so that the reader can tell of it.
+- A segment that was dropped is looked for in the archive. If it is not there, the entries between
+  are a gap: it is told, and reading goes on at the oldest entry that is left.
+- A position that does not fit what stands before it is of a journal that was cut back or replaced:
+  that is told too, and what is there now is read from the segment's begin.
+- Nothing is kept open between two looks: a file may be another one by the next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from crc32c import crc32c
+
+from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.files import Handle, OsHandle
+from ...wheel.journal.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
+from ...wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
+from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ...wheel.journal.segment import FRAME_BYTES, index_of, is_segment_name, segment_path
+from .positions import JournalAt
+
+ARCHIVE_DIRECTORY = "archive"
+UNLIMITED = 1 << 62
+
+
+def segments(root: Path, *, archive: bool) -> dict[int, Path]:
+    """Journal segments by first index, ascending; a live one rather than an archived one."""
+    found: dict[int, Path] = {}
+    if archive:
+        for path in sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{JOURNAL_DIRECTORY}/*")):
+            if is_segment_name(path.name):
+                found[index_of(path.name)] = path
+    for name in names_in(root / JOURNAL_DIRECTORY):
+        if is_segment_name(name):
+            found[index_of(name)] = root / JOURNAL_DIRECTORY / name
+    return dict(sorted(found.items()))
+
+
+def segment_file(root: Path, first: int, *, archive: bool) -> Path | None:
+    """Where a segment lies now; None when it was dropped."""
+    live = root / segment_path(first)
+    if live.exists():
+        return live
+    if not archive:
+        return None
+    # Looked at again: it may have been moved in between, and what is in the archive stays.
+    found = sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{JOURNAL_DIRECTORY}/{live.name}"))
+    return found[-1] if found else None
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[OsHandle]:
+    """Errors: ``OSError``, among them ``FileNotFoundError``."""
+    handle = OsHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
+    try:
+        yield handle
+    finally:
+        handle.close()
+
+
+def first_entry(root: Path, *, archive: bool) -> JournalAt | None:
+    """The oldest position of a journal; None when it has no segment yet."""
+    found = segments(root, archive=archive)
+    if not found:
+        return None
+    oldest = min(found)
+    return JournalAt(oldest, index=oldest, begun=oldest)
+
+
+def look_at_journal(
+    root: Path, at: JournalAt | None, *, archive: bool, nbytes: int = UNLIMITED
+) -> tuple[JournalAt | None, bool]:
+    """How far the journal goes from ``at`` on (None: from its begin), and whether that is its end.
+
+    ``nbytes``: about as much is passed at most, one entry at least.
+    """
+    look = _JournalLook(root, archive, nbytes)
+    at = at or first_entry(root, archive=archive)
+    while at is not None and not look.ended:
+        at = look.step(at)
+    return at, look.at_end
+
+
+class _JournalLook:
+    def __init__(self, root: Path, archive: bool, nbytes: int) -> None:
+        self._root = root
+        self._archive = archive
+        self._left = nbytes
+        self.ended = self.at_end = False
+
+    def step(self, at: JournalAt) -> JournalAt:
+        """As far as this segment goes; a position in the next one, if there is one."""
+        path = segment_file(self._root, at.segment, archive=self._archive)
+        if path is None:
+            return self._gone(at)
+        try:
+            with opened(path) as handle:
+                return self._segment(at, path, handle)
+        except FileNotFoundError:  # between the two: looked at once more
+            return at
+
+    def _segment(self, at: JournalAt, path: Path, handle: OsHandle) -> JournalAt:
+        try:
+            reader = SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
+        except (Damaged, UnsupportedVersion) as error:
+            return self._unreadable(at, path, error)
+        store = reader.header.store_id.hex()
+        if at.store not in ("", store):
+            note = f"the journal is another one by now: store {store}, it was {at.store}"
+            return self._anew(at, note)
+        if at.last and check_of(handle, at.last) != at.crc:
+            return self._anew(at, f"entries before index {at.index} were cut off and replaced")
+        return self._entries(replace(at, store=store), path, reader)
+
+    def _entries(self, at: JournalAt, path: Path, reader: SegmentReader) -> JournalAt:
+        position, last, epoch, index = at.position, at.last, at.epoch, at.index
+        skipped = ""
+
+        def here() -> JournalAt:
+            crc = check_of(reader.handle, last) if last != at.last else at.crc
+            note = skipped or at.note
+            return replace(
+                at, position=position, index=index, epoch=epoch, last=last, crc=crc, note=note
+            )
+
+        while position < reader.size:
+            if self._left <= 0:
+                self.ended = True
+                return here()
+            try:
+                located = reader.entry(position)
+            except (Damaged, UnsupportedVersion) as error:
+                if reader.ends_at(position):
+                    break
+                if not path.exists() or self._grew(path, position):
+                    return here()  # it was moved, or is whole by now: looked at once more
+                called = index <= reader.witness(position) or self._next(at.segment) is not None
+                if reader.is_sound(position):
+                    continue  # what calls it durable was written since it was looked at
+                if isinstance(error, Damaged) and not called:
+                    break  # not written yet
+                skipped = f"byte {position} of segment {at.segment} is damaged"
+                position = reader.next_frame(position) or reader.size
+                continue
+            last = position
+            self._left -= located.end - position
+            position, index, epoch = located.end, located.entry.index + 1, located.entry.epoch
+        return self._behind(here())
+
+    def _behind(self, at: JournalAt) -> JournalAt:
+        """All of the segment was passed."""
+        following = self._next(at.segment)
+        if following is None:
+            self.ended = self.at_end = True
+            return at
+        # What was written between the two looks is in front of the next segment, still.
+        path = segment_file(self._root, at.segment, archive=self._archive)
+        if path is not None and following != at.index and self._grew(path, at.position):
+            return at
+        return self._begin(at, following)
+
+    def _grew(self, path: Path, position: int) -> bool:
+        try:
+            with opened(path) as handle:
+                reader = SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
+                if reader.ends_at(position):
+                    return False
+                reader.entry(position)
+        except (OSError, Damaged, UnsupportedVersion):
+            return False
+        return True
+
+    def _begin(self, at: JournalAt, first: int) -> JournalAt:
+        """The begin of a later segment; what lies between is a gap."""
+        note = at.note
+        if at.index and first > at.index:
+            note = f"entries {at.index} to {first - 1} were dropped before they were read"
+        return JournalAt(
+            first,
+            index=first,
+            epoch=at.epoch,
+            store=at.store,
+            begun=at.begun,
+            restarts=at.restarts,
+            note=note,
+        )
+
+    def _anew(self, at: JournalAt, note: str) -> JournalAt:
+        """The oldest live segment: how far a journal was cut back cannot be known."""
+        oldest = first_entry(self._root, archive=False) or JournalAt(at.segment, index=at.segment)
+        restarts = at.restarts + 1
+        return replace(oldest, restarts=restarts, note=f"{note} (restart {restarts})")
+
+    def _gone(self, at: JournalAt) -> JournalAt:
+        live = segments(self._root, archive=False)
+        # Segments are dropped from the oldest on, and cut off from the newest on.
+        if live and min(live) < at.segment and at.segment not in live:
+            return self._anew(at, f"entries before index {at.index} were cut off and replaced")
+        return self._behind(at)
+
+    def _unreadable(self, at: JournalAt, path: Path, error: Exception) -> JournalAt:
+        following = self._next(at.segment)
+        if following is None:  # being created, most likely
+            self.ended = self.at_end = True
+            return at
+        if not path.exists() or _is_readable(path):
+            return at  # it was moved, or was being created: looked at once more
+        return replace(self._begin(at, following), note=f"segment {at.segment}: {error}")
+
+    def _next(self, segment: int) -> int | None:
+        later = [first for first in segments(self._root, archive=self._archive) if first > segment]
+        return min(later) if later else None
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        with opened(path) as handle:
+            SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
+    except (OSError, Damaged, UnsupportedVersion):
+        return False
+    return True
+
+
+def check_of(handle: Handle, position: int) -> int:
+    """Checksum of the frame and the header of the entry there; the header has the entry's own."""
+    return crc32c(handle.pread(FRAME_BYTES + ENTRY_HEADER_BYTES, position))
+
+
+def names_in(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

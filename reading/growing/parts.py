@@ -1,0 +1,247 @@
+"""Reading what lies between two positions of a stream: a part of a journal, or of a topic.
+
+Theory: where a part ends was found by looking; until it is read a node may have dropped a segment,
+or used its file for another one. So a segment's name, its header and its store are checked when it
+is opened, each entry by its checksum and index; and what is not there any more is told as a gap.
+
+Rules
+- Entries are found in one order only: that of their indexes. What does not follow is a problem.
+- A batch that Spark repeats gets the same rows, unless they were dropped in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+
+from ...delivery.embedded.topicfile import (
+    HEADER_BYTES,
+    INDEX_SUFFIX,
+    RECORD_BYTES,
+    SEGMENT_SUFFIX,
+    TOPICS_DIRECTORY,
+    Block,
+    IndexHeader,
+    first_position_of,
+)
+from ...wheel.errors import SlotwheelError
+from ..events import Ended, Event, Rows, damage
+from ..files import JOURNAL, TOPIC, File
+from ..journal import Span, read_journal
+from ..problems import INTEGRITY, Problem
+from ..topics import topic_blocks
+from .journal import opened, segment_file, segments
+from .positions import JournalAt, TopicAt
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPart:
+    """A peer's journal from ``start`` (None: its begin) to ``end``."""
+
+    peer: int
+    name: str
+    root: str
+    start: JournalAt | None
+    end: JournalAt
+    archive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPart:
+    """An embedded topic of a peer from ``start`` (None: its begin) to ``end``."""
+
+    peer: int
+    name: str
+    root: str
+    topic: str
+    start: TopicAt | None
+    end: TopicAt
+
+
+Part = JournalPart | TopicPart
+
+
+def read_part(part: Part) -> Iterator[Event]:
+    """What is in a part; the last event is ``Ended``."""
+    yield from _journal(part) if isinstance(part, JournalPart) else _topic(part)
+
+
+def gap(file: File, text: str) -> Problem:
+    return Problem(INTEGRITY, "gap", text, file=file.name)
+
+
+def _journal(part: JournalPart) -> Iterator[Event]:
+    root = Path(part.root)
+    whole = File(part.peer, JOURNAL, "", f"{part.name}/journal", 0, part.peer)
+    end, damaged = part.end, False
+    at = part.start
+    if end.note and (part.start is None or end.note != part.start.note):
+        damaged = True
+        yield gap(whole, end.note)
+    if at is None or end.restarts != (part.start.restarts if part.start else 0):
+        segment = end.begun or end.segment
+        at = JournalAt(segment, index=segment, store=end.store)
+    while (at.segment, at.position) < (end.segment, end.position):
+        path = segment_file(root, at.segment, archive=part.archive)
+        last = at
+        if path is not None:
+            for event in _segment(part, at, path):
+                if isinstance(event, Ended):
+                    damaged |= event.damaged
+                    if event.last_index >= 0:
+                        last = replace(at, index=event.last_index + 1, epoch=event.last_epoch)
+                else:
+                    yield event
+        if at.segment == end.segment and path is not None:
+            break
+        firsts = segments(root, archive=part.archive)
+        later = [first for first in firsts if at.segment < first <= end.segment]
+        following = min(later, default=end.segment)
+        if following > last.index:
+            damaged = True
+            said = f"entries {last.index} to {following - 1} were dropped before they were read"
+            if said != end.note:
+                yield gap(whole, said)
+        if not later:
+            break
+        at = JournalAt(following, index=following, epoch=last.epoch, store=at.store)
+    yield Ended(whole, damaged=damaged)
+
+
+def _segment(part: JournalPart, at: JournalAt, path: Path) -> Iterator[Event]:
+    """One segment; ends with ``Ended``, also when it was dropped meanwhile."""
+    is_last = at.segment == part.end.segment
+    name = f"{part.name}/{path.relative_to(part.root)}"
+    file = File(
+        part.peer,
+        JOURNAL,
+        str(path),
+        name,
+        0,
+        part.peer,
+        archived=path.parents[1] != Path(part.root),
+        first=at.segment,
+        is_last=False,
+    )
+    stop = part.end.position if is_last else -1
+    span = Span(at.position, stop, at.index or -1, at.epoch, part.end.store)
+    seen = -1, -1
+    try:
+        for event in read_journal(file, span):
+            if isinstance(event, Problem) and not path.exists():
+                break  # its file serves as another segment: what is left is a gap
+            if isinstance(event, Rows) and len(event.rows):
+                assert not isinstance(event.index, int)
+                assert not isinstance(event.epoch, int)
+                seen = int(event.index[-1]), int(event.epoch[-1])
+            yield event
+            if isinstance(event, Ended):
+                return
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        yield damage(file, "damaged", -1, "a readable file", error)
+    yield Ended(file, damaged=True, last_index=seen[0], last_epoch=seen[1])
+
+
+def _topic(part: TopicPart) -> Iterator[Event]:
+    folder = Path(part.root) / TOPICS_DIRECTORY / part.topic
+    whole = File(
+        part.peer,
+        TOPIC,
+        "",
+        f"{part.name}/{TOPICS_DIRECTORY}/{part.topic}",
+        0,
+        part.peer,
+        topic=part.topic,
+    )
+    end, damaged = part.end, False
+    if end.note and (part.start is None or end.note != part.start.note):
+        damaged = True
+        yield gap(whole, end.note)
+    firsts = sorted(
+        first
+        for path in folder.glob(f"*{INDEX_SUFFIX}")
+        if (first := first_position_of(path.name)) is not None
+    )
+    start = part.start or TopicAt(firsts[0] if firsts else end.segment)
+    for first in firsts:
+        if not start.segment <= first <= end.segment:
+            continue
+        begin = start.at if first == start.segment else HEADER_BYTES
+        stop = end.at if first == end.segment else -1
+        if begin == stop:
+            continue
+        for event in _records(part, folder, first, begin, stop):
+            if isinstance(event, Ended):
+                damaged |= event.damaged
+            else:
+                yield event
+    yield Ended(whole, damaged=damaged)
+
+
+def _records(part: TopicPart, folder: Path, first: int, begin: int, stop: int) -> Iterator[Event]:
+    """Blocks of one segment: those whose records lie from ``begin`` to ``stop`` in its index."""
+    index_path = folder / f"{first:020d}{INDEX_SUFFIX}"
+    data_path = folder / f"{first:020d}{SEGMENT_SUFFIX}"
+    file = File(
+        part.peer,
+        TOPIC,
+        str(data_path),
+        f"{part.name}/{TOPICS_DIRECTORY}/{part.topic}/{data_path.name}",
+        0,
+        part.peer,
+        first=first,
+        topic=part.topic,
+    )
+    try:
+        with opened(index_path) as handle:
+            stop = handle.size() if stop < 0 else stop
+            before = max(begin - RECORD_BYTES, HEADER_BYTES)
+            data = handle.pread(stop - before, before)
+            header = IndexHeader.decode(handle.pread(HEADER_BYTES, 0), str(index_path), first)
+        blocks = _blocks(header, data, has_before=begin > HEADER_BYTES)
+        with pa.memory_map(str(data_path)) as source:
+            for run in _runs(blocks):
+                yield from topic_blocks(file, header, run, source.read_buffer())
+                source.seek(0)
+    except OSError as error:
+        yield damage(file, "missing", -1, "a readable topic", error)
+    except SlotwheelError as error:
+        yield damage(file, "damaged", begin, "a whole index", error)
+    else:
+        if None not in blocks:
+            yield Ended(file)
+            return
+        yield damage(file, "damaged", begin, "whole records in the index", "a broken one")
+    yield Ended(file, damaged=True)
+
+
+def _blocks(header: IndexHeader, data: bytes, *, has_before: bool) -> list[Block | None]:
+    """The records, behind one that stands for what lies before them."""
+    found = [
+        Block.decode(data[at : at + RECORD_BYTES])
+        for at in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
+    ]
+    schema = Block(header.first, header.schema_bytes, 0, header.schema_crc, 0)
+    return found if has_before else [schema, *found]
+
+
+def _runs(blocks: list[Block | None]) -> Iterator[list[Block]]:
+    """Blocks that follow each other, with the one before them."""
+    run: list[Block] = []
+    for before, block in pairwise(blocks):
+        if before is None or block is None or not block.follows(before):
+            if run:
+                yield run
+            run = []
+            continue
+        if not run:
+            run.append(before)
+        run.append(block)
+    if run:
+        yield run

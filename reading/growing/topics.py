@@ -1,0 +1,84 @@
+"""Looking how far embedded topics go by now, beside a node that writes them.
+
+Rules
+- The index alone is looked at: a block is there when its record is whole. A record that is not
+  whole is not there yet, unless a whole one follows; then whoever reads the part tells of it.
+- Nothing deletes embedded topics. What is shorter than it was, or gone, is told once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ...delivery.embedded.topicfile import (
+    HEADER_BYTES,
+    INDEX_SUFFIX,
+    RECORD_BYTES,
+    TOPICS_DIRECTORY,
+    Block,
+    first_position_of,
+)
+from .journal import UNLIMITED, names_in, opened
+from .positions import TopicAt
+
+
+def look_at_topic(
+    root: Path, topic: str, at: TopicAt | None, *, nbytes: int = UNLIMITED
+) -> tuple[TopicAt | None, bool]:
+    """How far an embedded topic goes, as ``look_at_journal`` does it for a journal."""
+    folder = root / TOPICS_DIRECTORY / topic
+    firsts = sorted(
+        first for name in names_in(folder) if (first := first_position_of(name)) is not None
+    )
+    if at is None:
+        if not firsts:
+            return None, True
+        at = TopicAt(firsts[0], position=firsts[0])
+    while True:
+        at, left = _records(folder, at, nbytes)
+        if nbytes != UNLIMITED:
+            nbytes = left
+        if nbytes <= 0:
+            return at, False
+        later = [first for first in firsts if first > at.segment]
+        if not later:
+            return at, True
+        note = at.note
+        if later[0] != at.position:
+            note = f"positions {at.position} to {later[0] - 1} are missing"
+        at = TopicAt(later[0], position=later[0], note=note)
+
+
+def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
+    """As far as the whole records of one index go, and how much may still be passed."""
+    path = folder / f"{at.segment:020d}{INDEX_SUFFIX}"
+    try:
+        with opened(path) as handle:
+            size = handle.size()
+            if size < at.at and at.at > HEADER_BYTES:
+                return replace(at, note=f"{path.name} is shorter than it was"), nbytes
+            before = max(at.at - RECORD_BYTES, HEADER_BYTES)
+            data = handle.pread(size - before, before) if size > before else b""
+    except FileNotFoundError:
+        return replace(at, note=f"{path.name} is not there any more"), nbytes
+    blocks = [
+        Block.decode(data[start : start + RECORD_BYTES])
+        for start in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
+    ]
+    end = -1
+    for number, block in enumerate(blocks):
+        start = before + number * RECORD_BYTES
+        if block is None:  # torn, unless a whole one follows: then whoever reads it tells of it
+            continue
+        if start >= at.at:
+            if nbytes <= 0:
+                break
+            nbytes -= block.end - end if end >= 0 else 0
+            at = replace(at, at=start + RECORD_BYTES, position=block.next_position)
+        end = block.end
+    return at, nbytes
+
+
+def topics(root: Path) -> list[str]:
+    return sorted(names_in(root / TOPICS_DIRECTORY))

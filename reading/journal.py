@@ -1,0 +1,273 @@
+"""Reading a journal segment for a proof: all that is whole in it, and what is not.
+
+Theory: recovery stops at the first bad entry; a proof reads on behind it, at the next frame that is
+valid in this place of this file, so that one flipped byte costs one entry and not a segment. The
+offsets of that entry are then missing between two others, and nobody is blamed for them twice.
+
+Rules
+- Many small entries are handed on together: what a batch costs is paid once for thousands of rows.
+- The end of the newest live segment may be torn, or be written just now: that is no problem unless
+  something calls it durable. Everywhere else a bad end is damage.
+- A node that runs may drop a live segment while it is read, and use its file for another one. So
+  before anything is called damage it is asked whether the file is still that segment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
+from ..wheel.files import OsHandle
+from ..wheel.journal.entry import Entry, Kind
+from ..wheel.journal.payloads import decode_config, decode_rows
+from ..wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
+from ..wheel.journal.segment import SEGMENT_BYTES
+from ..wheel.mark import Marks
+from ..wheel.schema import ROW
+from .events import BYTES_MAX, GONE, ROWS_MAX, ConfigSeen, Ended, Event, MarkSeen, Rows, damage
+from .files import File
+
+_GONE = f"{GONE}: its file serves as another segment"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a segment, in bytes from an entry's edge on. ``stop``: -1: to the end; ``index``:
+    of the first entry, -1: any; ``store``: hex, empty: any."""
+
+    start: int = SEGMENT_BYTES
+    stop: int = -1
+    index: int = -1
+    epoch: int = 0
+    store: str = ""
+
+
+def read_journal(file: File, span: Span | None = None) -> Iterator[Event]:
+    """A segment, or a part of it. Errors: ``OSError``, among them ``FileNotFoundError``."""
+    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    handle = OsHandle(descriptor, file.path)
+    try:
+        yield from _Segment(file, handle, descriptor, span).events()
+    finally:
+        handle.close()
+
+
+class _Segment:
+    def __init__(self, file: File, handle: OsHandle, descriptor: int, span: Span | None) -> None:
+        self._file = file
+        self._descriptor = descriptor
+        self._handle = handle
+        self._span = span
+        self._waiting: list[tuple[Entry, pa.RecordBatch]] = []
+        self._rows = self._nbytes = 0
+        self._entries = 0
+        self._first_index = self._last_index = self._last_epoch = -1
+        self._first_offset = self._next_offset = -1
+        self._damaged = False
+        self._note = ""
+
+    def events(self) -> Iterator[Event]:
+        size = self._handle.size()
+        if self._file.is_last and size <= SEGMENT_BYTES and self._is_unused():
+            lacks = 0 <= self._file.first < self._file.end
+            if lacks:
+                yield self._truncated(size, self._file.first)
+            yield Ended(self._file, "" if lacks else "never used", lacks)
+            return
+        try:
+            reader = SegmentReader(self._handle, self._file.path, ENTRY_BYTES_MAX)
+            self._check_store(reader)
+        except (Damaged, UnsupportedVersion) as error:
+            if self._is_gone():
+                yield Ended(self._file, _GONE)
+                return
+            yield self._problem(error, 0)
+            yield Ended(self._file, damaged=True)
+            return
+        store = reader.header.store_id.hex()
+        if self._file.store not in ("", store):
+            yield self._foreign(store)
+            yield Ended(self._file, damaged=True)
+            return
+        yield from self._entries_of(reader)
+        yield from self._leave()
+        end = self._last_index + 1 if self._entries else reader.header.first_index
+        # Whether one that ends as it should is the newest, its peer's other files show.
+        may_end = self._damaged or (self._file.is_last and not self._note)
+        if not may_end and end < self._file.end and not self._is_gone(reader):
+            self._damaged = True
+            yield self._truncated(size, end)
+        yield Ended(
+            self._file,
+            self._note,
+            self._damaged,
+            self._entries,
+            self._first_index,
+            self._last_index,
+            self._last_epoch,
+            self._first_offset,
+            self._next_offset,
+        )
+
+    def _is_unused(self) -> bool:
+        data = self._handle.pread(SEGMENT_BYTES, 0)
+        return len(data) < SEGMENT_BYTES or data == bytes(SEGMENT_BYTES)
+
+    def _is_gone(self, reader: SegmentReader | None = None) -> bool:
+        """Whether a running node dropped the segment while it was read here, and wrote another into
+        its file. What it drops is covered."""
+        if self._file.archived:
+            return False
+        if reader is not None:
+            header = self._handle.pread(SEGMENT_BYTES, 0)
+            if header != reader.header.encode():
+                return True
+        try:
+            return Path(self._file.path).stat().st_ino != os.fstat(self._descriptor).st_ino
+        except FileNotFoundError:
+            # Moved to the archive it is what it was.
+            root, name = Path(self._file.path).parents[1], Path(self._file.path).name
+            return not any(root.glob(f"archive/*/journal/{name}"))
+
+    def _entries_of(self, reader: SegmentReader) -> Iterator[Event]:
+        span = self._span or Span(index=reader.header.first_index)
+        position, expected, epoch = span.start, span.index, span.epoch
+        stop = reader.size if span.stop < 0 else span.stop
+        durable = reader.header.durable_index
+        while position < stop:
+            located = None
+            try:
+                located = reader.entry_or_end(position)
+                if located is None:
+                    return
+                entry = located.entry
+                if expected >= 0 and entry.index != expected:
+                    yield from self._break(position, f"index {expected}", entry.index)
+                elif entry.epoch < epoch:
+                    yield from self._break(position, f"epoch {epoch} or later", entry.epoch)
+                elif expected >= 0 and 0 <= self._next_offset < entry.base_offset:
+                    # Which of its rows is not there cannot be seen: all behind it are others'.
+                    if self._waiting:
+                        self._rows -= self._waiting.pop()[1].num_rows
+                    yield from self._leave()
+                    yield self._gap(entry, position)
+                rows = decode_rows(entry, self._file.path) if entry.kind is Kind.ROWS else None
+                other = None if rows is not None else self._other(entry)
+            except (Damaged, UnsupportedVersion) as error:
+                if self._is_gone(reader):
+                    self._note = _GONE
+                    return
+                following, witness = reader.next_frame(position), reader.witness(position)
+                # Was it being written, then all before what was found behind it is written now.
+                if located is None and self._file.is_last and reader.is_sound(position):
+                    continue
+                may_be_torn = self._file.is_last and isinstance(error, Damaged)
+                if may_be_torn and following is None and expected > max(durable, witness):
+                    self._note = f"a torn end of {reader.size - position} bytes"
+                    return
+                yield from self._leave()
+                self._damaged = True
+                yield self._problem(error, position)
+                if following is None:
+                    return
+                position, expected = following, -1
+                continue
+            if rows is not None:
+                yield from self._take(entry, rows)
+            elif other is not None:
+                yield from self._leave()
+                yield other
+            self._entries += 1
+            self._first_index = entry.index if self._first_index < 0 else self._first_index
+            self._last_index, self._last_epoch = entry.index, entry.epoch
+            if self._first_offset < 0:
+                self._first_offset = entry.base_offset
+            self._next_offset = max(self._next_offset, entry.base_offset + entry.count)
+            durable = max(durable, located.durable)
+            position, expected, epoch = located.end, entry.index + 1, entry.epoch
+
+    def _check_store(self, reader: SegmentReader) -> None:
+        """Errors: ``Damaged``: the file is one of another journal by now."""
+        found = reader.header.store_id.hex()
+        if self._span is not None and self._span.store not in ("", found):
+            expected = f"store id {self._span.store}"
+            raise Damaged(self._file.path, 40, expected=expected, found=found)
+
+    def _break(self, position: int, expected: str, found: int) -> Iterator[Event]:
+        yield from self._leave()
+        self._damaged = True
+        yield damage(self._file, "damaged", position, expected, found)
+
+    def _truncated(self, size: int, end: int) -> Event:
+        expected = f"entries up to index {self._file.end - 1}"
+        return damage(self._file, "truncated", size, expected, f"the end after {end - 1}")
+
+    def _foreign(self, store: str) -> Event:
+        expected = f"a segment of store {self._file.store}, that of its directory"
+        return damage(self._file, "foreign", 40, expected, f"one of store {store}")
+
+    def _gap(self, entry: Entry, position: int) -> Event:
+        """Offsets are dense, so rows of the entry before are missing: its checksum is right, but it
+        is not what was written."""
+        expected = f"offset {self._next_offset}, where entry {entry.index - 1} ends"
+        return damage(self._file, "gap", position, expected, entry.base_offset)
+
+    def _other(self, entry: Entry) -> MarkSeen | ConfigSeen:
+        """Errors: ``Damaged``, ``UnsupportedVersion``."""
+        if entry.kind is Kind.MARK:
+            marks = Marks.decode(bytes(entry.payload), self._file.path)
+            return MarkSeen(self._file, entry.index, entry.epoch, marks)
+        config = decode_config(entry, self._file.path)
+        return ConfigSeen(
+            self._file,
+            entry.index,
+            entry.epoch,
+            str(config["group"]),
+            str(config["key"]),
+            _stores(config),
+        )
+
+    def _take(self, entry: Entry, rows: pa.RecordBatch) -> Iterator[Event]:
+        """The last one waits in any case: what follows shows whether it is whole."""
+        if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
+            yield from self._leave()
+        self._waiting.append((entry, rows))
+        self._rows += rows.num_rows
+        self._nbytes += len(entry.payload)
+
+    def _leave(self) -> Iterator[Event]:
+        """Hand on what waits."""
+        if not self._waiting:
+            return
+        entries = [entry for entry, _ in self._waiting]
+        counts = [entry.count for entry in entries]
+        payload = pa.concat_batches([rows for _, rows in self._waiting])
+        base = np.repeat([entry.base_offset for entry in entries], counts)
+        starts = np.repeat(np.cumsum([0, *counts[:-1]]), counts)
+        offset = base + (np.arange(len(base)) - starts)
+        columns = {
+            name: payload.column(name) if name != "offset" else pa.array(offset, pa.int64())
+            for name in ROW.names
+        }
+        rows = pa.RecordBatch.from_arrays(list(columns.values()), schema=ROW)
+        index = np.repeat(np.array([entry.index for entry in entries], np.int64), counts)
+        epoch = np.repeat(np.array([entry.epoch for entry in entries], np.int64), counts)
+        self._waiting, self._rows, self._nbytes = [], 0, 0
+        yield Rows(self._file, rows, index, epoch)
+
+    def _problem(self, error: SlotwheelError, position: int) -> Event:
+        if isinstance(error, Damaged):
+            at = error.position if error.position > position else position
+            return damage(self._file, "damaged", at, error.expected, error.found)
+        return damage(self._file, "damaged", position, "a known version", error)
+
+
+def _stores(config: Mapping[str, object]) -> int:
+    stores = config.get("stores")
+    return len(stores) if isinstance(stores, dict) else 0

@@ -1,0 +1,534 @@
+"""Finds what there is to read in data directories, and what belongs together.
+
+Theory: everything is planned once, before anything is read: the state store of each directory says
+which slot files are true, and how long; then come the directories' names. What is delivered is
+listed last of all, so that a message that left a slot file meanwhile is found where it went.
+
+Rules
+- Nothing is changed, and a node may run beside it: what it moves to the archive is found there.
+- A path that is not there is an error. A directory that holds nothing, or another group's wheel, is
+  a problem of the proof: somebody meant it to hold something.
+- Runs where the paths are mounted, on the driver only: tasks are told, they do not look.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..delivery.embedded.topicfile import (
+    DAMAGED_SUFFIX,
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    TOPICS_DIRECTORY,
+    first_position_of,
+)
+from ..wheel.config import TICK_MS
+from ..wheel.errors import Damaged, InvalidConfiguration, SlotwheelError
+from ..wheel.files import OsHandle
+from ..wheel.journal.entry import Kind
+from ..wheel.journal.payloads import decode_config
+from ..wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
+from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ..wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, index_of, is_segment_name
+from ..wheel.schema import Int64s
+from ..wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
+from ..wheel.slots.slotfile import SLOT_DIRECTORY, SUFFIX, path_of, second_of
+from ..wheel.state import STATE_DIRECTORY, Stored
+from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, Peer
+from .problems import INTEGRITY, Problem
+from .state import read_state
+
+_PARTS = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY, ARCHIVE_DIRECTORY)
+_OF_SEGMENTS = (INDEX_SUFFIX, SEGMENT_SUFFIX)
+_CONFIG_WITHIN = 10_000
+"""The first configuration stands among the first entries of a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which kinds of files, and of which due times (ms; None: no limit; the end is exclusive)."""
+
+    slots: bool = True
+    journal: bool = True
+    archive: bool = True
+    topics: bool = True
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    def second(self, second: int) -> bool:
+        """Whether a slot may hold rows that are wanted."""
+        starts_before_end = self.end_ms is None or second * TICK_MS < self.end_ms
+        return starts_before_end and (
+            self.start_ms is None or (second + 1) * TICK_MS > self.start_ms
+        )
+
+    def takes(self, due: Int64s) -> npt.NDArray[np.bool_]:
+        """Which due times lie in the time that is wanted, shape (rows,)."""
+        mask = np.ones(len(due), np.bool_)
+        if self.start_ms is not None:
+            mask &= due >= self.start_ms
+        if self.end_ms is not None:
+            mask &= due < self.end_ms
+        return mask
+
+
+def find(
+    directories: Sequence[str],
+    *,
+    dumps: Sequence[str] = (),
+    receipts: Sequence[str] = (),
+    wanted: Wanted | None = None,
+) -> Layout:
+    """The layout of one wheel group. Errors: ``InvalidConfiguration``: a path is not there."""
+    return _Search(wanted or Wanted()).run(directories, dumps, receipts)
+
+
+@dataclass(slots=True)
+class _Search:
+    wanted: Wanted
+    group: str = ""
+    key: str = ""
+    peers: list[Peer] = field(default_factory=list)
+    files: list[File] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    group_size: int = 0
+    horizon_ms: int = 0
+    stores: dict[bytes, str] = field(default_factory=dict)
+    """Names of directories by the ids of their stores."""
+
+    def run(
+        self, directories: Sequence[str], dumps: Sequence[str], receipts: Sequence[str]
+    ) -> Layout:
+        made_ms = time.time_ns() // 1_000_000
+        roots = [existing(path) for path in directories]
+        for root in roots:
+            if roots.count(root) > 1:  # it would agree with itself, and count for a majority
+                raise InvalidConfiguration(
+                    "a directory is given twice", got=str(root), remedy="Name each peer's once"
+                )
+        names = short_names(roots)
+        kept = []
+        for root, name in zip(roots, names, strict=True):
+            peer = self._peer(root, name)
+            if peer is not None:
+                self.peers.append(peer)
+                kept.append(root)
+        if self.wanted.topics:
+            for number, root in enumerate(kept):
+                self._add(_topics(root, number, self.peers[number].name))
+        for kind, paths in ((DUMP, dumps), (RECEIPTS, receipts)):
+            self._add(_single(path, kind) for path in paths)
+        return Layout(
+            self.group,
+            self.key,
+            self.peers,
+            self.files,
+            self.problems,
+            self.missing,
+            made_ms,
+            group_size=self.group_size,
+            horizon_ms=self.horizon_ms,
+        )
+
+    def _add(self, files: Iterator[File]) -> None:
+        for file in files:
+            self.files.append(replace(file, number=len(self.files)))
+
+    def _problem(self, kind: str, text: str, name: str) -> None:
+        self.problems.append(Problem(INTEGRITY, kind, text, file=name).to_json())
+
+    def _peer(self, root: Path, name: str) -> Peer | None:
+        """One directory; its files are added. None when it does not belong to the group."""
+        if not is_data_directory(root):
+            _refuse_a_part(root)
+            self._problem("empty", "expected a data directory, found none of its parts", name)
+            return None
+        stored = self._stored(root, name)
+        segments = list(_segments(root))
+        if stored is not None and self._is_anothers(root, name, stored, segments):
+            stored = None
+        config = dict(stored.checkpoint.config) if stored is not None else {}
+        if not config:
+            config = _first_config([path for path, _ in segments])
+        if not self._same_group(config, name) or self._is_copy(stored, name):
+            return None
+        stores = config.get("stores")
+        self.group_size = max(self.group_size, len(stores) if isinstance(stores, dict) else 0)
+        self.horizon_ms = max(self.horizon_ms, int(config.get("slots", 0)) * TICK_MS)
+        if stored is not None and stored.incoming:
+            text = "a switch to a snapshot is not completed; start its node once"
+            self._problem("incomplete", text, name)
+        for loss in stored.losses if stored is not None else ():
+            text = f"expected every row of the slot, found that a repair lost {loss} of them"
+            self._problem("repaired", text, f"{name}/{path_of(loss.second)}")
+        number = len(self.peers)
+        if self.wanted.slots:
+            self._add(self._slots(root, number, name, stored))
+        if self.wanted.journal:
+            self._add(_journal(segments, number, name, root, stored, self.wanted))
+        checkpoint = stored.checkpoint if stored is not None else None
+        return Peer(
+            name,
+            str(root),
+            checkpoint.index if checkpoint else 0,
+            checkpoint.next_offset if checkpoint else 0,
+            checkpoint.marks.encode().hex() if checkpoint and checkpoint.index else "",
+            len(stored.slots) if stored is not None else 0,
+            is_replica=bool(config.get("stores")) or bool(stored and stored.group_key),
+        )
+
+    def _stored(self, root: Path, name: str) -> Stored | None:
+        """What the state store says; None: it does not, and a problem says why."""
+        shown = f"{name}/{STATE_DIRECTORY}"
+        try:
+            stored = _state(root)
+        except SlotwheelError as error:
+            text = str(error)
+            if isinstance(error, Damaged):
+                text = f"expected {error.expected}, found {error.found}"
+            self._problem("damaged", text, shown)
+            return None
+        parts = (_sizes(root / part) for part in (JOURNAL_DIRECTORY, SLOT_DIRECTORY))
+        if stored is None and any(parts):
+            text = "expected a state store, which says what slot files hold and is pending; found"
+            self._problem("missing", f"{text} none", shown)
+        return stored
+
+    def _is_anothers(
+        self, root: Path, name: str, stored: Stored, segments: Sequence[tuple[Path, bool]]
+    ) -> bool:
+        """Whether the state store is not that of these segments, and was told to be so."""
+        why = _not_its_own(stored, segments)
+        if why is not None:  # a node that runs may have gone on since the state was read
+            why = _not_its_own(_state(root) or stored, segments)
+        if why is not None:
+            self._problem(*why, f"{name}/{STATE_DIRECTORY}")
+        return why is not None
+
+    def _same_group(self, config: dict[str, Any], name: str) -> bool:
+        group, key = str(config.get("group", "")), str(config.get("key", ""))
+        if not group or (self.group, self.key) in (("", ""), (group, key)):
+            self.group, self.key = group or self.group, key or self.key
+            return True
+        what = "another group" if group != self.group else "a group of the same name, another key"
+        self._problem("foreign", f"expected group {self.group}, found {what}: {group}", name)
+        return False
+
+    def _is_copy(self, stored: Stored | None, name: str) -> bool:
+        """Of a directory that was given before: it would agree with it, and count for a peer."""
+        if stored is None or not stored.store_id:
+            return False
+        other = self.stores.setdefault(stored.store_id, name)
+        if other != name:
+            text = f"expected another peer's directory, found a copy of {other}: give its own"
+            self._problem("foreign", text, name)
+        return other != name
+
+    def _slots(self, root: Path, peer: int, name: str, stored: Stored | None) -> Iterator[File]:
+        live = list(self._live_slots(root, peer, name, stored))
+        known = {(file.second, file.length, file.crc) for file in live}
+        yield from live
+        if not self.wanted.archive:
+            return
+        for path in sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{SLOT_DIRECTORY}/*")):
+            shown = f"{name}/{path.relative_to(root)}"
+            try:
+                second, length, crc = parse_archived_slot(path.name)
+            except ValueError:
+                self._problem("foreign", "expected <second>.<length>.<crc32c>.arrows", shown)
+                continue
+            # A node moved it between two looks: it is both.
+            if (second, length, crc) in known or not self.wanted.second(second):
+                continue
+            yield File(-1, SLOT, str(path), shown, length, peer, True, second, length, crc)
+
+    def _live_slots(
+        self, root: Path, peer: int, name: str, stored: Stored | None
+    ) -> Iterator[File]:
+        directory = root / SLOT_DIRECTORY
+        sizes = _sizes(directory)
+        if stored is None:
+            for found, size in sorted(sizes.items()):
+                second = second_of(found)
+                if second is not None and self.wanted.second(second):
+                    shown = f"{name}/{SLOT_DIRECTORY}/{found}"
+                    yield File(-1, SLOT, str(directory / found), shown, size, peer, second=second)
+            return
+        for second, info in sorted(stored.slots.items()):
+            if not self.wanted.second(second):
+                continue
+            shown = f"{name}/{SLOT_DIRECTORY}/{second}{SUFFIX}"
+            if f"{second}{SUFFIX}" not in sizes and self._is_missing(root, second):
+                self._problem("missing", f"expected {info.length} bytes, found no file", shown)
+                self.missing.append((peer, second))
+                continue
+            path = str(directory / f"{second}{SUFFIX}")
+            yield File(
+                -1,
+                SLOT,
+                path,
+                shown,
+                info.length,
+                peer,
+                second=second,
+                length=info.length,
+                crc=info.crc,
+                rows=info.rows,
+            )
+
+    @staticmethod
+    def _is_missing(root: Path, second: int) -> bool:
+        """Whether a slot file is not there although the state says so, now; the node may have
+        deleted it since."""
+        try:
+            stored = _state(root)
+        except SlotwheelError:
+            return True
+        if stored is None or second not in stored.slots:
+            return False
+        return not (root / SLOT_DIRECTORY / f"{second}{SUFFIX}").exists()
+
+
+def with_topics(layout: Layout) -> Layout:
+    """The layout with segments of embedded topics that have been begun since it was made."""
+    known = {file.path for file in layout.files}
+    files = list(layout.files)
+    for number, peer in enumerate(layout.peers):
+        for file in _topics(Path(peer.root), number, peer.name):
+            if file.path not in known:
+                files.append(replace(file, number=len(files)))
+    return replace(layout, files=files)
+
+
+def short_names(roots: Sequence[Path]) -> list[str]:
+    """The last parts of each path, as many as it takes to tell them apart."""
+    for parts in range(1, 20):
+        names = ["/".join(root.parts[-parts:]) for root in roots]
+        if len(set(names)) == len(names):
+            return names
+    return [str(root) for root in roots]
+
+
+def is_data_directory(root: Path) -> bool:
+    """Whether it has any part of one; a node that has just begun may have none yet."""
+    return any((root / part).is_dir() for part in _PARTS)
+
+
+def existing(path: str) -> Path:
+    """Errors: ``InvalidConfiguration``: there is no such directory."""
+    root = Path(path).resolve()
+    if not root.is_dir():
+        raise InvalidConfiguration(
+            "not a directory" if root.exists() else "no such directory",
+            got=path,
+            remedy="Name the directory that the node was given with --data, or a copy of it",
+        )
+    return root
+
+
+def _refuse_a_part(root: Path) -> None:
+    """Errors: ``InvalidConfiguration``: a folder of slot files, say, and not what it belongs to."""
+    names = list(_sizes(root))
+    kinds = {
+        "slot files": any(second_of(name) is not None or _is_archived(name) for name in names),
+        "journal segments": any(is_segment_name(name) for name in names),
+        "topic segments": any(first_position_of(name) is not None for name in names),
+    }
+    for kind, there in kinds.items():
+        if there:
+            raise InvalidConfiguration(
+                f"a folder of {kind}, not a data directory",
+                got=str(root),
+                remedy="Name the directory that it belongs to: the one given to the node as --data",
+            )
+
+
+def _is_archived(name: str) -> bool:
+    try:
+        parse_archived_slot(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _single(path: str, kind: str) -> File:
+    found = Path(path)
+    if not found.is_file():
+        raise InvalidConfiguration(
+            "not a file" if found.exists() else "no such file",
+            got=path,
+            remedy="Name an Arrow IPC stream that `slotwheel consume --arrow` or a client wrote",
+        )
+    return File(-1, kind, str(found.resolve()), found.name, found.stat().st_size)
+
+
+def _not_its_own(stored: Stored, segments: Sequence[tuple[Path, bool]]) -> tuple[str, str] | None:
+    """Why a state store is not that of these segments, as a problem's kind and text: it belongs to
+    another directory, or is of some time before: a node drops or archives a segment only when the
+    checkpoint is behind its last entry."""
+    if not segments:
+        return None
+    mine = stored.store_id.hex()
+    stores = {_store_of(path) for path, _ in (segments[0], segments[-1])} - {""}
+    if stored.store_id and stores and mine not in stores:
+        text = (
+            f"expected the state of store {min(stores)}, that of the journal, found one of {mine}"
+        )
+        return "foreign", f"{text}. Give the directory with its own state/"
+    first = index_of(segments[0][0].name)
+    ends = [index_of(after[0].name) for before, after in pairwise(segments) if before[1]]
+    behind = stored.checkpoint.index + 1
+    begun = max([first, *ends])
+    if begun <= behind:
+        return None
+    text = f"expected a checkpoint that reaches index {begun - 1}, as segments before were archived"
+    return "older", (
+        f"{text} or dropped, found one at index {behind - 1}: the state is of some time before."
+        " Give files that were copied together"
+    )
+
+
+def _store_of(path: Path) -> str:
+    """Store id by a segment's header, hex; empty: it does not say."""
+    try:
+        with path.open("rb") as file:
+            return SegmentHeader.decode(file.read(SEGMENT_BYTES), str(path)).store_id.hex()
+    except (OSError, SlotwheelError):
+        return ""
+
+
+def _state(root: Path) -> Stored | None:
+    return read_state(str(root))
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    """Names and sizes of the files in a directory; empty if there is none."""
+    try:
+        with os.scandir(directory) as entries:
+            found = list(entries)
+    except FileNotFoundError:
+        return {}
+    sizes = {}
+    for entry in found:
+        try:
+            sizes[entry.name] = entry.stat().st_size
+        except FileNotFoundError:  # a running node took it away
+            continue
+    return sizes
+
+
+def _segments(root: Path) -> Iterator[tuple[Path, bool]]:
+    """All journal segments by their first index, archived ones marked; live ones are listed first,
+    so that one that is moved meanwhile is seen at least once."""
+    live = [root / JOURNAL_DIRECTORY / name for name in _sizes(root / JOURNAL_DIRECTORY)]
+    archived = sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{JOURNAL_DIRECTORY}/*"))
+    found = {path.name: (path, False) for path in live if is_segment_name(path.name)}
+    found |= {path.name: (path, True) for path in archived if is_segment_name(path.name)}
+    for name in sorted(found):
+        yield found[name]
+
+
+def _journal(
+    segments: Sequence[tuple[Path, bool]],
+    peer: int,
+    name: str,
+    root: Path,
+    stored: Stored | None,
+    wanted: Wanted,
+) -> Iterator[File]:
+    if not segments:
+        return
+    ends = [index_of(after[0].name) for _, after in pairwise(segments)]
+    ends.append(stored.checkpoint.index + 1 if stored is not None else -1)
+    for (path, archived), end in zip(segments, ends, strict=True):
+        if archived and not wanted.archive:
+            continue
+        # Behind what was kept some may not have been, by right: it ran without an archive for a
+        # while, the disk was full, a day was deleted, or a peer took a snapshot.
+        must_end = -1 if archived else end
+        is_last = (path, archived) == segments[-1] and not archived
+        try:
+            nbytes = path.stat().st_size
+        except FileNotFoundError:
+            nbytes = 0
+        yield File(
+            -1,
+            JOURNAL,
+            str(path),
+            f"{name}/{path.relative_to(root)}",
+            nbytes,
+            peer,
+            archived,
+            first=index_of(path.name),
+            end=must_end,
+            is_last=is_last,
+            store=stored.store_id.hex() if stored is not None else "",
+        )
+
+
+def _first_config(segments: Sequence[Path]) -> dict[str, Any]:
+    """The first configuration in a journal that is known by no checkpoint; empty if there is none.
+    Begin of the journal and some segment may be gone or damaged: a later one may have it, too."""
+    for path in segments:
+        try:
+            handle = OsHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
+        except FileNotFoundError:
+            continue
+        try:
+            for entry in islice(_entries(handle, str(path)), _CONFIG_WITHIN):
+                if entry.kind is Kind.CONFIG:
+                    return decode_config(entry, str(path))
+        except SlotwheelError:
+            continue
+        finally:
+            handle.close()
+    return {}
+
+
+def _entries(handle: OsHandle, path: str) -> Iterator[Any]:
+    reader = SegmentReader(handle, path, ENTRY_BYTES_MAX)
+    position = SEGMENT_BYTES
+    while position < reader.size:
+        located = reader.entry(position)
+        yield located.entry
+        position = located.end
+
+
+def _topics(root: Path, peer: int, name: str) -> Iterator[File]:
+    """All segments of all topics; one whose place before the others is empty is listed, too."""
+    base = root / TOPICS_DIRECTORY
+    for topic in sorted(_sizes(base)):
+        sizes = _sizes(base / topic)
+        firsts = {_first_of(found) for found in sizes} - {None}
+        firsts |= {0} if firsts else set()
+        ordered = sorted(first for first in firsts if first is not None)
+        for first, following in zip(ordered, [*ordered[1:], -1], strict=True):
+            data = f"{first:020d}{SEGMENT_SUFFIX}"
+            is_set_aside = f"{first:020d}{DAMAGED_SUFFIX}" in sizes
+            yield File(
+                -1,
+                TOPIC,
+                str(base / topic / data),
+                f"{name}/{TOPICS_DIRECTORY}/{topic}/{data}",
+                sizes.get(data, 0),
+                peer,
+                first=first,
+                end=-1 if is_set_aside else following,
+                topic=topic,
+            )
+
+
+def _first_of(name: str) -> int | None:
+    """First position of a topic's segment, by the name of one of its files."""
+    stem, dot, suffix = name.partition(".")
+    return first_position_of(f"{stem}{INDEX_SUFFIX}") if f"{dot}{suffix}" in _OF_SEGMENTS else None

@@ -1,0 +1,77 @@
+"""Reads any file of a layout: rows as Arrow batches, and everything that is wrong with it.
+
+Rules
+- Damage never raises: it is a ``Problem``, and reading goes on behind it where that is possible.
+- A file that is gone is looked for in the archive: a node that runs may have moved it there. If it
+  is not there either, it was covered, and what was in it is found where it was delivered.
+- No Spark here, and nothing that a worker may lack: pyarrow, numpy, crc32c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from .events import GONE, ConfigSeen, Ended, Event, MarkSeen, Rows, damage
+from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
+from .journal import read_journal
+from .problems import Problem
+from .slots import read_slot
+from .topics import read_stream, read_topic
+
+__all__ = ["ConfigSeen", "Ended", "Event", "MarkSeen", "Rows", "read"]
+
+_READERS: dict[str, Callable[[File], Iterator[Event]]] = {
+    JOURNAL: read_journal,
+    SLOT: read_slot,
+    TOPIC: read_topic,
+    DUMP: read_stream,
+    RECEIPTS: read_stream,
+}
+
+
+def read(file: File) -> Iterator[Event]:
+    """What is in a file; the last event is ``Ended``."""
+    reader = _READERS[file.kind]
+    for _ in range(3):  # a node that runs may move it, and its clean-up may take it away there
+        try:
+            events = reader(file)
+            first = next(events)
+            # A late row may have made another file of this name since; what is meant was kept.
+            if file.kind == SLOT and isinstance(first, Problem):
+                moved = _in_archive(file)
+                if moved is not None:
+                    file = moved
+                    continue
+            yield first
+            yield from events
+        except FileNotFoundError:
+            moved = _in_archive(file)
+            if moved is None:
+                break
+            file = moved
+        except OSError as error:
+            yield damage(file, "damaged", -1, "a readable file", error)
+            yield Ended(file, damaged=True)
+            return
+        else:
+            return
+    if file.kind in (JOURNAL, SLOT):
+        yield Ended(file, GONE, gone=True)
+        return
+    yield damage(file, "missing", -1, "a file", "none")
+    yield Ended(file, damaged=True)
+
+
+def _in_archive(file: File) -> File | None:
+    """Where a live file is by now. Its number and name stay: facts are named by them."""
+    if file.archived or file.kind not in (JOURNAL, SLOT):
+        return None
+    root = Path(file.path).parents[1] / "archive"
+    if file.kind == JOURNAL:
+        found = sorted(root.glob(f"*/journal/{Path(file.path).name}"))
+        return replace(file, path=str(found[-1]), is_last=False) if found else None
+    wanted = f"{file.second}.{file.length}.{file.crc:08x}.arrows"
+    found = sorted(root.glob(f"*/slots/{wanted}"))
+    return replace(file, path=str(found[-1]), archived=True) if found else None

@@ -1,0 +1,283 @@
+"""Reads embedded topics, also while a node in another process writes them.
+
+A reader trusts the index alone: a block exists when its record is whole, and a record is written
+only after its block is durable. So a reader never sees a row that a power cut could take back,
+needs no lock, and finds out by looking at the index's length whether there is anything new.
+
+Of a segment that was set aside as damaged (``delivery/embedded/topicdamage.py``) the sound blocks
+are read; what is passed over is told.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from ..delivery.embedded.topicdamage import SoundBlocks, set_aside_segments
+from ..delivery.embedded.topicfile import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    TOPICS_DIRECTORY,
+    Block,
+    IndexHeader,
+    index_path,
+    parse_index,
+    segment_path,
+)
+from ..delivery.embedded.topiclog import check_blocks, segments
+from ..wheel.errors import Damaged, InvalidMessage
+from ..wheel.files import Files
+from ..wheel.schema import Int64s, times
+
+
+def topics(files: Files) -> list[str]:
+    """The embedded topics of a data directory, sorted."""
+    return files.list(TOPICS_DIRECTORY)
+
+
+class _Segment:
+    """One open segment: its schema and the records seen so far."""
+
+    set_aside = False
+
+    def __init__(self, files: Files, topic: str, first: int) -> None:
+        """Errors: ``FileNotFoundError``/``Damaged`` while its header is not there yet."""
+        self.first = first
+        self._index_path = index_path(topic, first)
+        self._path = segment_path(topic, first)
+        self._index = files.open(self._index_path)
+        try:
+            header = IndexHeader.decode(self._index.pread(HEADER_BYTES, 0), self._index_path, first)
+            self._header = header
+            self._data = files.open(self._path)
+        except BaseException:
+            self._index.close()
+            raise
+        message = self._data.pread(header.schema_bytes, 0)
+        self.schema = header.check_schema(message, self._path)
+        self.blocks = [Block(first, header.schema_bytes, 0, header.schema_crc, 0)]
+
+    def refresh(self) -> None:
+        """Take in records written since the last look."""
+        size = self._index.size()
+        known = HEADER_BYTES + (len(self.blocks) - 1) * RECORD_BYTES
+        if size < known + RECORD_BYTES:
+            return
+        new = self._index.pread(size - known, known)
+        # What is not whole at the end is being written: it is looked at again next time.
+        padded = bytes(HEADER_BYTES) + new
+        last = self.blocks[-1]
+        start = IndexHeader(last.next_position, last.end, last.crc)
+        found, _ = parse_index(padded, self._index_path, start)
+        self.blocks += found[1:]
+
+    def read(self, number: int) -> pa.RecordBatch:
+        """Block ``number`` (from 1), checked. Errors: ``Damaged``."""
+        before, block = self.blocks[number - 1], self.blocks[number]
+        payload = self._data.pread(block.end - before.end, before.end)
+        crc = crc32c(payload, before.crc)
+        if crc != block.crc:
+            expected = f"CRC-32C {block.crc:08x}"
+            raise Damaged(self._path, before.end, expected=expected, found=f"{crc:08x}")
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+        if batch.num_rows != block.rows:
+            raise Damaged(
+                self._path, before.end, expected=f"{block.rows} rows", found=batch.num_rows
+            )
+        return batch
+
+    def close(self) -> None:
+        self._index.close()
+        self._data.close()
+
+
+class _SetAside:
+    """The same for a damaged segment, which grows no more."""
+
+    set_aside = True
+
+    def __init__(self, files: Files, topic: str, first: int) -> None:
+        self.first = first
+        self._sound = SoundBlocks(files, topic, first)
+        self.blocks = self._sound.blocks
+
+    def refresh(self) -> None: ...
+
+    def read(self, number: int) -> pa.RecordBatch | None:
+        """Block ``number`` (from 1); None when it is damaged."""
+        return self._sound.read(number)
+
+    def close(self) -> None: ...
+
+
+class TopicReader:
+    """Reads one topic from a position on. Not thread-safe.
+
+    ``position`` may lie anywhere in the topic; beyond its end, reading waits for it to come.
+    ``on_damage`` is told which positions are passed over, as nothing sound is to be had there.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        topic: str,
+        position: int = 0,
+        on_damage: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._files = files
+        self.topic = topic
+        self.position = position
+        self._on_damage = on_damage
+        self._segment: _Segment | _SetAside | None = None
+
+    def read(self) -> pa.RecordBatch | None:
+        """The next committed rows (one block, or the rest of it); None if there are none now."""
+        while True:
+            segment = self._open()
+            if segment is None:
+                return None
+            if self.position >= segment.blocks[-1].next_position:
+                segment.refresh()
+            number = _number_at(segment.blocks, self.position)
+            if number < len(segment.blocks):
+                block = segment.blocks[number]
+                batch = segment.read(number)
+                if batch is None:
+                    self._pass_over(block.next_position)
+                    continue
+                if self.position > block.position:
+                    batch = batch.slice(self.position - block.position)
+                self.position = block.next_position
+                return batch
+            if not self._follows(segment):
+                return None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Everything committed up to now."""
+        while (batch := self.read()) is not None:
+            yield batch
+
+    def follow(self, wait: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """Everything, and what comes later. ``wait`` is called when there is nothing new: it waits
+        a little and says whether to go on."""
+        while True:
+            yield from self.batches()
+            if not wait():
+                return
+
+    def close(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def _pass_over(self, position: int) -> None:
+        self._on_damage(
+            f"topic {self.topic}: positions {self.position} to {position - 1} are not to be had,"
+            f" as {segment_path(self.topic, self._segment.first if self._segment else 0)} is"
+            " damaged; what follows is sound"
+        )
+        self.position = position
+
+    def _open(self) -> _Segment | _SetAside | None:
+        """The open segment; opens the one that holds ``position`` if none is."""
+        if self._segment is None:
+            found = segments(self._files, self.topic)
+            at = bisect.bisect_right(found, self.position) - 1
+            if at >= 0:
+                self._segment = self._try_open(found[at])
+        return self._segment
+
+    def _follows(self, segment: _Segment | _SetAside) -> bool:
+        """Go on to the segment behind this one, if there is one."""
+        found = segments(self._files, self.topic)
+        end = segment.blocks[-1].next_position
+        if segment.set_aside:  # what it has given may reach further than can be seen
+            end = min((first for first in found if first > segment.first), default=end)
+        if end == segment.first or end not in found:
+            return False
+        following = self._try_open(end)
+        if following is None:
+            return False
+        if self.position < end:
+            self._pass_over(end)
+        segment.close()
+        self._segment = following
+        return True
+
+    def _try_open(self, first: int) -> _Segment | _SetAside | None:
+        if first in set_aside_segments(self._files, self.topic):
+            return _SetAside(self._files, self.topic, first)
+        try:
+            return _Segment(self._files, self.topic, first)
+        except (Damaged, FileNotFoundError):
+            # Just being created: its index has no record yet. With one, it is what it says.
+            try:
+                index = self._files.open(index_path(self.topic, first))
+            except FileNotFoundError:
+                return None
+            try:
+                if index.size() <= HEADER_BYTES:
+                    return None
+            finally:
+                index.close()
+            raise
+
+
+def _number_at(blocks: list[Block], position: int) -> int:
+    """The number of the block that holds ``position``; one past the last if none does."""
+    return bisect.bisect_right(blocks, position, key=lambda block: block.next_position)
+
+
+def walk(files: Files, topic: str) -> Iterator[tuple[str, Block]]:
+    """Each committed block of a topic with its segment's path, compared with its bytes.
+
+    For ``inspect`` and ``verify``: yields what it decoded and raises ``Damaged`` where it stops.
+    """
+    expected: int | None = None
+    for first in segments(files, topic):
+        path = index_path(topic, first)
+        index = files.open(path)
+        try:
+            data = index.pread(index.size(), 0)
+        finally:
+            index.close()
+        if expected is not None and first != expected:
+            raise Damaged(path, 0, expected=f"position {expected}", found=first)
+        expected = first
+        if len(data) <= HEADER_BYTES:
+            continue
+        header = IndexHeader.decode(data, path, first)
+        stream = segment_path(topic, first)
+        handle = files.open(stream)
+        try:
+            message = handle.pread(header.schema_bytes, 0)
+        finally:
+            handle.close()
+        header.check_schema(message, stream)
+        blocks, _ = parse_index(data, path, header)
+        for block in check_blocks(files, stream, blocks):
+            if block.rows:
+                yield stream, block
+            expected = block.next_position
+
+
+def ids(batch: pa.RecordBatch) -> list[str]:
+    """The message ids of rows read from a topic."""
+    group = (batch.schema.metadata or {}).get(b"slotwheel.group", b"").decode()
+    due: Int64s = times(batch, "due")
+    columns = (due, times(batch, "offset"), np.asarray(batch.column("check")))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [f"{group}.{d}.{o}.{c:08x}" for d, o, c in rows]
+
+
+def check_exists(files: Files, topic: str) -> None:
+    """Errors: ``InvalidMessage`` naming the topics that exist, when ``topic`` does not."""
+    if not segments(files, topic):
+        there = ", ".join(topics(files)[:10]) or "none"
+        raise InvalidMessage(
+            "no such embedded topic", got=repr(topic), remedy=f"Topics there are: {there}"
+        )

@@ -1,0 +1,97 @@
+"""Checking what a data directory has kept: slot files against their names, segments in themselves.
+
+A node may evict or keep files meanwhile: one that is gone when it is opened is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.files import Files
+from ...wheel.findings import Checked
+from ...wheel.journal.entry import Kind
+from ...wheel.journal.scan import walk
+from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ...wheel.journal.segment import index_of, is_segment_name
+from ...wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
+from ...wheel.slots.slotfile import SLOT_DIRECTORY
+from ...wheel.state import SlotInfo
+from .slots import verify_slot
+
+
+def verify_archive(files: Files) -> Iterator[Checked]:
+    """Every kept file, day by day; then, by a note, where the kept journal has a gap."""
+    segments: list[tuple[str, int]] = []  # path, one past its last entry
+    try:
+        days = files.list(ARCHIVE_DIRECTORY)
+    except NotADirectoryError:
+        yield _foreign(ARCHIVE_DIRECTORY, "a folder")
+        return
+    for day in days:
+        for part in (JOURNAL_DIRECTORY, SLOT_DIRECTORY):
+            folder = f"{ARCHIVE_DIRECTORY}/{day}/{part}"
+            try:
+                names = files.list(folder)
+            except NotADirectoryError:
+                continue
+            for name in names:
+                path = f"{folder}/{name}"
+                if part == SLOT_DIRECTORY:
+                    item = _slot(files, path)
+                else:
+                    item = _segment(files, path, segments)
+                if item is not None:
+                    yield item
+    yield from _gaps(segments)
+
+
+def _slot(files: Files, path: str) -> Checked | None:
+    try:
+        second, length, crc = parse_archived_slot(path.rpartition("/")[2])
+    except ValueError:
+        return _foreign(path, "<second>.<length>.<crc32c>.arrows")
+    try:
+        files.open(path).close()
+    except FileNotFoundError:
+        return None
+    item = verify_slot(files, second, SlotInfo(length, 0, 0, 0, crc), path, counted=False)
+    item.kind = "archive"
+    return item
+
+
+def _segment(files: Files, path: str, segments: list[tuple[str, int]]) -> Checked | None:
+    if not is_segment_name(path.rpartition("/")[2]):
+        return _foreign(path, "<first index>.journal")
+    item = Checked("archive", path)
+    end = index_of(path)
+    position = 0
+    try:
+        for located in walk(files, path):
+            end, position = located.entry.index + 1, located.end
+            item.rows += located.entry.count if located.entry.kind is Kind.ROWS else 0
+            item.nbytes = located.end
+    except FileNotFoundError:
+        return None
+    except (Damaged, UnsupportedVersion) as error:
+        item.error(error, position)
+    segments.append((path, end if item.ok else -1))
+    return item
+
+
+def _foreign(path: str, expected: str) -> Checked:
+    item = Checked("archive", path)
+    item.note(0, expected, "an unknown file, which slotwheel leaves alone")
+    return item
+
+
+def _gaps(segments: list[tuple[str, int]]) -> Iterator[Checked]:
+    """A peer that took a snapshot has one by right, so it is a note."""
+    by_index = sorted((index_of(path), end, path) for path, end in segments)
+    after = -1
+    for first, end, path in by_index:
+        if after >= 0 and first > after:
+            item = Checked("archive", path)
+            item.note(0, f"a first index of {after}", f"{first}: entries between were not kept")
+            yield item
+        after = end

@@ -1,0 +1,241 @@
+"""Verifies the journal: every entry's checksums, order and content, and that it continues from the
+checkpoint.
+
+Theory: recovery stops at the first bad entry, because it may trust nothing behind it. A verifier
+reads on: it looks for the next frame that is valid in this place of this file, so one flipped byte
+costs one entry in the report, not the rest of the segment. Whether a bad end is torn (a note) or
+damage (a fault) is decided as recovery does, by witnesses.
+
+Rules: as in ``slots.py``; memory is bounded by one entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.files import Files
+from ...wheel.findings import Checked
+from ...wheel.journal.entry import Kind
+from ...wheel.journal.payloads import decode_config, decode_rows
+from ...wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
+from ...wheel.journal.segment import DIRECTORY, SEGMENT_BYTES, is_segment_name, is_spare_name
+from ...wheel.mark import Mark, Marks
+from ...wheel.state import Stored
+
+
+@dataclass(slots=True)
+class _Log:
+    """What is known of the journal so far, over all segments."""
+
+    stored: Stored | None
+    next_index: int = -1
+    """The index the next entry must have; -1: not known."""
+    epoch: int = 0
+    next_offset: int = -1
+    durable: int = 0
+    mark: Mark | None = None
+    broken: bool = False
+
+
+def verify_journal(files: Files, load: Callable[[], Stored | None]) -> Iterator[Checked]:
+    """Every segment in order. ``load`` gives None when the state could not be read."""
+    for attempt in range(3):
+        stored = load()
+        names = files.list(DIRECTORY)
+        segments = [f"{DIRECTORY}/{name}" for name in names if is_segment_name(name)]
+        if stored is not None and stored.incoming:
+            yield from _replaced(segments)
+            return
+        log = _Log(stored)
+        if stored is not None:
+            log.durable = stored.checkpoint.index
+        found = list(_gaps(log, segments))
+        # A running node may have dropped segments between our two looks: look again.
+        if not any(item.faults for item in found) or attempt == 2:
+            break
+    yield from found
+    for name in names:
+        if not is_segment_name(name) and not is_spare_name(name):
+            item = Checked("journal", f"{DIRECTORY}/{name}")
+            item.note(0, "<first index>.journal", "an unknown file, which slotwheel leaves alone")
+            yield item
+    for path in segments:
+        is_last = path == segments[-1]
+        before = replace(log)
+        try:
+            item = _segment(files, path, log, is_last=is_last)
+            if item.faults:
+                files.open(path).close()
+        except FileNotFoundError:  # dropped by the running node, which may use the file again
+            log = replace(before, next_index=-1, next_offset=-1)
+            continue
+        if is_last:
+            _check_end(item, log)
+        yield item
+
+
+def _replaced(segments: list[str]) -> Iterator[Checked]:
+    """The journal while a switch to a snapshot is not completed: nothing of it counts."""
+    for path in segments:
+        item = Checked("journal", path)
+        item.note(0, "a new journal", "the old one, or a new one not in use yet: it is replaced")
+        yield item
+
+
+def _gaps(log: _Log, segments: list[str]) -> Iterator[Checked]:
+    if log.stored is None:
+        return
+    checkpoint = log.stored.checkpoint
+    if not segments:
+        # A node creates the next segment before it deletes the last but one.
+        if checkpoint.index:
+            item = Checked("journal", DIRECTORY)
+            item.fault(0, f"entries behind the checkpoint {checkpoint.index}", "no segment at all")
+            yield item
+        return
+    first = int(segments[0].rsplit("/", 1)[-1].split(".", 1)[0])
+    if first > checkpoint.index + 1:
+        item = Checked("journal", segments[0])
+        item.fault(
+            16, f"a first segment that starts at index {checkpoint.index + 1} or before", first
+        )
+        yield item
+
+
+def _segment(files: Files, path: str, log: _Log, *, is_last: bool) -> Checked:
+    item = Checked("journal", path)
+    handle = files.open(path)
+    try:
+        item.nbytes = handle.size()
+        if is_last and item.nbytes <= SEGMENT_BYTES:
+            data = handle.pread(SEGMENT_BYTES, 0)
+            if len(data) < SEGMENT_BYTES or data == bytes(SEGMENT_BYTES):
+                item.note(0, "a segment header", "none: never used, removed at the next start")
+                return item
+        try:
+            reader = SegmentReader(handle, path, ENTRY_BYTES_MAX)
+        except (Damaged, UnsupportedVersion) as error:
+            item.error(error)
+            log.next_index, log.next_offset, log.broken = -1, -1, True
+            return item
+        _check_header(item, reader, log)
+        _entries(item, reader, log, is_last=is_last)
+    finally:
+        handle.close()
+    return item
+
+
+def _check_header(item: Checked, reader: SegmentReader, log: _Log) -> None:
+    header = reader.header
+    if log.stored is not None and header.store_id != log.stored.store_id:
+        item.fault(40, f"store id {log.stored.store_id.hex()}", header.store_id.hex())
+    if log.next_index >= 0:
+        item.expect(16, "first index", log.next_index, header.first_index)
+        item.expect(32, "last epoch", log.epoch, header.last_epoch)
+    log.next_index, log.epoch = header.first_index, header.last_epoch
+    log.durable = max(log.durable, header.durable_index)
+
+
+def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) -> None:
+    position = SEGMENT_BYTES
+    while position < reader.size:
+        try:
+            located = reader.entry(position)
+        except (Damaged, UnsupportedVersion) as error:
+            following = reader.next_frame(position)
+            if is_last and isinstance(error, Damaged):
+                durable = max(log.durable, reader.witness(position))
+                # A running node may have been writing it, and gone on. So it is looked at again,
+                # behind what was found: by then all before that is written.
+                is_end = reader.ends_at(position)
+                if is_end and following is None:
+                    return
+                if not is_end and reader.is_sound(position):
+                    continue
+                if log.next_index > durable:
+                    if not is_end:
+                        item.note(
+                            position,
+                            error.expected,
+                            f"{error.found}: a torn end of {reader.size - position} bytes, never"
+                            " acknowledged; cut when a node opens the directory",
+                        )
+                    return
+            item.error(error, position)
+            log.next_index, log.next_offset, log.broken = -1, -1, True
+            if following is None:
+                return
+            position = following
+            continue
+        item.rows += 1
+        _check_order(item, located, log)
+        _check_content(item, located, log)
+        position = located.end
+
+
+def _check_order(item: Checked, located: Located, log: _Log) -> None:
+    entry, at = located.entry, located.position
+    if log.next_index >= 0:
+        item.expect(at, "index", log.next_index, entry.index)
+    if entry.epoch < log.epoch:
+        item.fault(at, f"epoch {log.epoch} or later", entry.epoch)
+    if log.next_offset >= 0:
+        # A new epoch may leave offsets out, it never gives one out again.
+        exact = entry.epoch == log.epoch
+        if entry.base_offset < log.next_offset or (exact and entry.base_offset != log.next_offset):
+            item.fault(at, f"base offset {log.next_offset}", entry.base_offset)
+    if log.stored is not None:
+        checkpoint = log.stored.checkpoint
+        end = entry.base_offset + entry.count
+        if entry.index <= checkpoint.index and end > checkpoint.next_offset:
+            item.fault(at, f"offsets below the checkpoint's {checkpoint.next_offset}", end - 1)
+        if entry.index > checkpoint.index and entry.base_offset < checkpoint.next_offset:
+            item.fault(
+                at, f"offsets from the checkpoint's {checkpoint.next_offset} on", entry.base_offset
+            )
+    log.next_index = entry.index + 1
+    log.epoch = max(log.epoch, entry.epoch)
+    log.next_offset = entry.base_offset + entry.count
+    log.durable = max(log.durable, located.durable)
+
+
+def _check_content(item: Checked, located: Located, log: _Log) -> None:
+    entry = located.entry
+    try:
+        if entry.kind is Kind.ROWS:
+            decode_rows(entry, item.path)
+        elif entry.kind is Kind.CONFIG:
+            decode_config(entry, item.path)
+        else:
+            marks = Marks.decode(bytes(entry.payload), item.path)
+            if log.mark is not None:
+                _check_mark(item, located.position, log.mark, marks.main)
+            log.mark = marks.main
+    except (Damaged, UnsupportedVersion) as error:
+        item.error(error, located.position)
+
+
+def _check_mark(item: Checked, position: int, before: Mark, mark: Mark) -> None:
+    if (mark.c, mark.r) < (before.c, before.r) or mark.L < before.L:
+        item.fault(position, f"a mark at or beyond {before}", mark)
+
+
+def _check_end(item: Checked, log: _Log) -> None:
+    """What can only be said at the end. A running node goes on writing, so more is no fault."""
+    if log.next_index >= 0 and log.next_index - 1 < log.durable:
+        item.fault(
+            item.nbytes,
+            f"entries up to index {log.durable}",
+            f"the end after index {log.next_index - 1}",
+        )
+    if log.stored is not None and not log.broken:
+        if log.epoch > log.stored.epoch:
+            item.fault(item.nbytes, f"epochs up to {log.stored.epoch}", log.epoch)
+        checkpoint = log.stored.checkpoint
+        if log.mark is not None and checkpoint.index:
+            end = Checked(item.kind, item.path)
+            _check_mark(end, item.nbytes, checkpoint.marks.main, log.mark)
+            # A snapshot brings the newest marks, and a journal that has yet to catch up with them.
+            (item.notes if "stores" in checkpoint.config else item.faults).extend(end.faults)

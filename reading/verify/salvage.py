@@ -1,0 +1,275 @@
+"""What can be had of damaged slot files, on a directory that no node runs on: ``slotwheel repair``.
+
+Theory: each block of a slot file carries its own checksum (``wheel/slots/blocks.py``), so one that
+is sound is sound whatever lies around it. What is in no sound block may still be in the journal,
+live or kept: segments are dropped as a whole, and the newest one never is. The catalog says how
+many rows there were. The rest is lost; of a damaged block that still decodes, the ids are told as
+they read there.
+
+Rules
+- No row is believed that no checksum vouches for, not even if it decodes.
+- A checksum is no proof against one who makes it, in a value that stands in the file: where the
+  journal knows an offset, it is believed and not the block; and a block must fit behind the others.
+- A row that every mark covers was delivered: it is neither looked for nor missed, as far as that
+  can be told.
+- What is lost is written into the state, in the commit that replaces the file: from then on a
+  verifier says so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from ...wheel.config import TICK_MS
+from ...wheel.due.runs import EMPTY, sort_rows
+from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.files import Files
+from ...wheel.findings import Checked
+from ...wheel.ids import IdMint
+from ...wheel.journal.entry import Kind
+from ...wheel.journal.payloads import decode_rows
+from ...wheel.journal.scan import walk
+from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ...wheel.journal.segment import is_segment_name
+from ...wheel.mark import Marks
+from ...wheel.peers.heal import uncounted
+from ...wheel.rows import take_rows
+from ...wheel.schema import ROW, times
+from ...wheel.slots.archive import ARCHIVE_DIRECTORY
+from ...wheel.slots.blocks import MARKER, check_block, message_end, sound_blocks
+from ...wheel.slots.mend import complete, keep, stage, switch
+from ...wheel.slots.slotfile import SCHEMA_MESSAGE, path_of, unreadable_is_damage
+from ...wheel.state import Loss, SlotInfo, StateStore, Stored, Update
+from ...wheel.switch import complete_switch
+from ...wheel.tail.tail import with_offsets
+from .slots import verify_slot
+
+_PAGE_BYTES = 4096
+"""What of a file is lost at least with a sector that cannot be read."""
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What is left of one damaged slot file."""
+
+    second: int
+    info: SlotInfo
+    found: str
+    """What is wrong with the file."""
+    sound: pa.RecordBatch = field(default_factory=lambda: EMPTY)
+    """Rows that only its sound blocks have."""
+    journal: pa.RecordBatch = field(default_factory=lambda: EMPTY)
+    """Rows that the journal still has."""
+    at_most: bool = False
+    """Delivery has reached the slot: some of what is missing was delivered."""
+    lost_ids: list[str] = field(default_factory=list)
+    """Ids of lost messages as they stand in damaged blocks; no checksum vouches for them."""
+
+    @property
+    def lost(self) -> int:
+        """Rows that nobody has."""
+        return max(0, self.info.rows - sum(int(rows.num_rows) for rows in self._parts()))
+
+    @property
+    def lost_cancels(self) -> int:
+        """How many of them are cancel rows."""
+        found = sum(int(rows.column("cancels").is_valid().true_count) for rows in self._parts())
+        return min(self.lost, max(0, self.info.cancels - found))
+
+    def _parts(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        return self.sound, self.journal
+
+    def rows(self) -> pa.RecordBatch:
+        """All that there is, in ``(due, offset)`` order."""
+        return sort_rows(pa.concat_batches(list(self._parts())))
+
+
+def salvage(files: Files, stored: Stored) -> list[Salvage]:
+    """Every damaged slot file of a data directory, and what can be had of it. Changes nothing."""
+    damaged: dict[int, Salvage] = {}
+    for second, info in sorted(stored.slots.items()):
+        checked = verify_slot(files, second, info)
+        if not checked.ok:
+            damaged[second] = _from_file(files, second, info, checked)
+    if damaged:
+        _from_journal(files, stored, damaged)
+    for one in damaged.values():
+        one.lost_ids = _lost_ids(files, stored, one)
+    return list(damaged.values())
+
+
+def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
+    """Replace every damaged slot file by what can be had of it. With each: where the damaged file
+    is kept. May be stopped anywhere, and called again.
+
+    Errors: ``OSError``, ``SyncFailed``; ``Damaged`` for the state itself.
+    """
+    stored = complete_switch(files, state)
+    complete(files, stored.slots)
+    done = []
+    for one in salvage(files, stored):
+        kept = keep(files, one.second, one.info)
+        rows = one.rows()
+        update = Update()
+        if one.lost:
+            loss = Loss(one.second, one.lost, one.lost_cancels, kept, one.at_most)
+            rows_less, cancels_less = uncounted([loss])
+            checkpoint = stored.checkpoint = replace(
+                stored.checkpoint,
+                rows=stored.checkpoint.rows - rows_less,
+                cancels=stored.checkpoint.cancels - cancels_less,
+            )
+            stored.losses = [*stored.losses, loss]
+            update = Update(checkpoint=checkpoint, losses=stored.losses)
+        if rows.num_rows:
+            fresh = stage(files, one.second, [rows])
+            update = replace(update, slots={one.second: fresh})
+        else:
+            update = replace(update, slots_deleted=[one.second])
+        switch(files, state, one.second, update)
+        done.append((one, kept))
+    return done
+
+
+def _from_file(files: Files, second: int, info: SlotInfo, checked: Checked) -> Salvage:
+    blocks = _fitting(second, info, _bytes(files, second, info))
+    found = Salvage(second, info, str(checked.faults[0]))
+    if blocks:
+        found.sound = pa.concat_batches(blocks)
+    return found
+
+
+def _fitting(second: int, info: SlotInfo, data: bytes) -> list[pa.RecordBatch]:
+    """The sound blocks that are what a block of this file must be."""
+    blocks: list[pa.RecordBatch] = []
+    highest = -1
+    for start, end in sound_blocks(memoryview(data)):
+        item = Checked("slot", path_of(second))
+        try:
+            rows = pa.ipc.read_record_batch(pa.py_buffer(data[start:end]), ROW)
+            rows.validate(full=True)
+        except (pa.ArrowException, ValueError, EOFError, OSError):
+            continue
+        upto = check_block(item, start, rows, second, highest)
+        if item.ok and upto <= info.highest:
+            blocks.append(rows)
+            highest = upto
+    return blocks
+
+
+def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
+    """As much of the committed bytes as there is; zeros for pages that the disk cannot read."""
+    path = path_of(second)
+    try:
+        handle = files.open(path)
+    except FileNotFoundError:
+        return b""
+    data = bytearray()
+    try:
+        while len(data) < info.length:
+            want = min(_PAGE_BYTES, info.length - len(data))
+            try:
+                with unreadable_is_damage(path, len(data)):
+                    page = handle.pread(want, len(data))
+            except Damaged:
+                page = bytes(want)
+            if not page:
+                break
+            data += page
+    finally:
+        handle.close()
+    return bytes(data)
+
+
+def _from_journal(files: Files, stored: Stored, damaged: Mapping[int, Salvage]) -> None:
+    """Rows of these seconds up to the checkpoint that no mark covers, from the journal; of the
+    sound blocks only what the journal does not know; and whether delivery has reached the slots."""
+    sound = np.concatenate([times(one.sound, "offset") for one in damaged.values()])
+    delivered: dict[int, int] = {}  # when what has these offsets was due; -1: it is not delivered
+    have = {second: np.zeros(0, np.int64) for second in damaged}
+    found: dict[int, list[pa.RecordBatch]] = {second: [EMPTY] for second in damaged}
+    reached_ms = stored.checkpoint.marks.main.c
+    for rows in _in_journal(files, stored):
+        if isinstance(rows, Marks):
+            reached_ms = max(reached_ms, rows.main.c)
+            continue
+        due, offset = times(rows, "due"), times(rows, "offset")
+        covered = stored.checkpoint.marks.all_covered(due, offset)
+        at = np.flatnonzero(np.isin(offset, sound))
+        known = np.where(covered, due, -1)[at]
+        delivered.update(zip(offset[at].tolist(), known.tolist(), strict=True))
+        for second in have.keys() & set(np.unique(due // TICK_MS).tolist()):
+            wanted = ~covered & (due // TICK_MS == second) & ~np.isin(offset, have[second])
+            at = np.flatnonzero(wanted)
+            have[second] = np.concatenate([have[second], offset[at]])
+            found[second].append(take_rows(rows, at))
+    for second, one in damaged.items():
+        one.journal = pa.concat_batches(found[second])
+        one.at_most = reached_ms >= second * TICK_MS
+        keys = zip(
+            times(one.sound, "due").tolist(), times(one.sound, "offset").tolist(), strict=True
+        )
+        stays = [delivered.get(offset, due) == due for due, offset in keys]
+        one.sound = take_rows(one.sound, np.flatnonzero(stays))
+
+
+def _in_journal(files: Files, stored: Stored) -> Iterator[pa.RecordBatch | Marks]:
+    """Rows (ROW schema) of all entries up to the checkpoint that a journal still has, and all
+    marks, as far as each segment can be read."""
+    days = files.list(ARCHIVE_DIRECTORY)
+    folders = [JOURNAL_DIRECTORY, *(f"{ARCHIVE_DIRECTORY}/{day}/journal" for day in days)]
+    for folder in folders:
+        for name in filter(is_segment_name, files.list(folder)):
+            path = f"{folder}/{name}"
+            try:
+                for located in walk(files, path):
+                    entry = located.entry
+                    if entry.kind is Kind.MARK:
+                        yield Marks.decode(bytes(entry.payload), path)
+                    elif entry.kind is Kind.ROWS and entry.index <= stored.checkpoint.index:
+                        rows = decode_rows(entry, path)
+                        offsets = np.arange(entry.count, dtype=np.int64) + entry.base_offset
+                        yield with_offsets(rows, offsets)
+            except (Damaged, UnsupportedVersion):
+                continue
+
+
+def _lost_ids(files: Files, stored: Stored, one: Salvage) -> list[str]:
+    """Ids of lost messages, as far as damaged blocks still decode."""
+    key = str(stored.checkpoint.config.get("key", ""))
+    if not one.lost or not key:
+        return []
+    mint = IdMint(str(stored.checkpoint.config["group"]), bytes.fromhex(key))
+    have = {int(offset) for offset in times(one.rows(), "offset")}
+    found: dict[int, str] = {}
+    for rows in _unproven(_bytes(files, one.second, one.info)):
+        due, offset = times(rows, "due"), times(rows, "offset")
+        fits = (due // TICK_MS == one.second) & (offset >= 0) & (offset <= one.info.highest)
+        fits &= rows.column("cancels").is_null().to_numpy(zero_copy_only=False)
+        fits &= ~stored.checkpoint.marks.all_covered(due, offset)
+        for at in np.flatnonzero(fits).tolist():
+            if int(offset[at]) not in have:
+                found[int(offset[at])] = str(mint.one(int(due[at]), int(offset[at])))
+    return [found[offset] for offset in sorted(found)]
+
+
+def _unproven(data: bytes) -> Iterator[pa.RecordBatch]:
+    """Blocks that decode and that no checksum vouches for."""
+    sound = dict(sound_blocks(memoryview(data)))
+    at = len(SCHEMA_MESSAGE)
+    while 0 <= at < len(data):
+        end = sound.get(at)
+        if end is None:
+            try:
+                end = message_end(memoryview(data), at)
+                rows = pa.ipc.read_record_batch(pa.py_buffer(data[at:end]), ROW)
+                rows.validate(full=True)
+                yield rows
+            except (AssertionError, struct.error, pa.ArrowException, ValueError, EOFError, OSError):
+                end = 0
+        at = end if end > at else data.find(MARKER, at + 1)

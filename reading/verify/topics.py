@@ -1,0 +1,161 @@
+"""Verifies embedded topics: every segment's index and stream, byte by byte and row by row.
+
+Theory: ``topicreader.walk`` raises at the first fault, as a reader must. A verifier goes on with
+the next segment, so that one damaged file does not hide another. What a crash leaves behind - a
+torn record, bytes behind the last whole one, a segment that never held a row - is a note.
+
+Rules: nothing is changed; memory is bounded by one block; no kernel sees a block before
+``validate(full=True)`` has passed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from ...delivery.embedded.topicdamage import damaged_path, is_torn, set_aside_segments
+from ...delivery.embedded.topicfile import (
+    DAMAGED_SUFFIX,
+    HEADER_BYTES,
+    RECORD_BYTES,
+    SEGMENT_SUFFIX,
+    TOPICS_DIRECTORY,
+    Block,
+    IndexHeader,
+    directory_of,
+    first_position_of,
+    index_path,
+    parse_index,
+    segment_path,
+)
+from ...delivery.embedded.topiclog import segments
+from ...wheel.errors import Damaged, UnsupportedVersion
+from ...wheel.files import Files
+from ...wheel.findings import Checked
+from ...wheel.schema import times
+
+
+def verify_topics(files: Files) -> Iterator[Checked]:
+    """One item a segment of each topic, and one for each file that belongs to none."""
+    for topic in files.list(TOPICS_DIRECTORY):
+        try:
+            firsts = segments(files, topic)
+        except NotADirectoryError:
+            item = Checked("topic", directory_of(topic))
+            item.note(0, "a topic's directory", "an unknown file, which slotwheel leaves alone")
+            yield item
+            continue
+        expected: int | None = 0
+        aside = set_aside_segments(files, topic)
+        for first in firsts:
+            item = Checked("topic", segment_path(topic, first))
+            if expected is not None:
+                item.expect(0, "position", expected, first)
+            expected = _segment(files, item, topic, first, is_last=first == firsts[-1])
+            if first in aside:
+                expected = None
+                found = "a mark: it was set aside as damaged, and the topic went on in a new one"
+                item.note(0, f"no {damaged_path(topic, first)}", found)
+            yield item
+        yield from _unknown(files, topic)
+
+
+def _unknown(files: Files, topic: str) -> Iterator[Checked]:
+    """Listed anew, so that a segment a running node has just begun has its index by now."""
+    names = files.list(directory_of(topic))
+    known = {first for name in names if (first := first_position_of(name)) is not None}
+    suffixes = (SEGMENT_SUFFIX, DAMAGED_SUFFIX)
+    wanted = {f"{first:020d}{suffix}" for first in known for suffix in suffixes}
+    for name in names:
+        if first_position_of(name) is None and name not in wanted:
+            item = Checked("topic", f"{directory_of(topic)}/{name}")
+            item.note(0, "a segment and its index", "an unknown file, never committed")
+            yield item
+
+
+def _segment(files: Files, item: Checked, topic: str, first: int, *, is_last: bool) -> int | None:
+    """Check one segment; the position the next one begins at, None if that is not known."""
+    path = index_path(topic, first)
+    data = _whole(files, path)
+    if is_last and len(data) <= HEADER_BYTES:
+        item.note(0, "a row", "none: never used, begun anew when a node writes to the topic")
+        return None
+    try:
+        header = IndexHeader.decode(data, path, first)
+        blocks, index_bytes = parse_index(data, path, header)
+    except (Damaged, UnsupportedVersion) as error:
+        item.error(error)
+        return None
+    if len(data) > index_bytes:
+        text = f"{len(data) - index_bytes} bytes of a torn record in {path}, never acknowledged"
+        if not is_torn(data, index_bytes) or (
+            not is_last and len(data) - index_bytes >= RECORD_BYTES
+        ):
+            item.fault(index_bytes, "whole records up to the next segment", text)
+        else:
+            item.note(index_bytes, "the end of the index", text)
+    _stream(files, item, header, blocks)
+    return blocks[-1].next_position
+
+
+def _stream(files: Files, item: Checked, header: IndexHeader, blocks: list[Block]) -> None:
+    try:
+        handle = files.open(item.path)
+    except FileNotFoundError:
+        item.fault(0, f"{blocks[-1].end} bytes", "no such file")
+        return
+    try:
+        size = handle.size()
+        if size > blocks[-1].end:
+            # In a running node: a block whose record is not written yet.
+            item.note(
+                blocks[-1].end,
+                "the end of the stream",
+                f"{size - blocks[-1].end} bytes of junk, never committed",
+            )
+        schema = header.check_schema(handle.pread(header.schema_bytes, 0), item.path)
+        for before, block in pairwise(blocks):
+            payload = handle.pread(block.end - before.end, before.end)
+            if len(payload) < block.end - before.end:
+                item.fault(size, f"{blocks[-1].end} committed bytes", f"{size} bytes")
+                break
+            # The CRC runs on; from the record's own value, so that one bad block is one fault.
+            crc = crc32c(payload, before.crc)
+            if crc != block.crc:
+                item.fault(before.end, f"CRC-32C {block.crc:08x}", f"{crc:08x}")
+            else:
+                _rows(item, payload, schema, before.end, block)
+            item.rows += block.rows
+            item.nbytes = block.end
+    except (Damaged, UnsupportedVersion) as error:
+        item.error(error)
+    finally:
+        handle.close()
+
+
+def _rows(item: Checked, payload: bytes, schema: pa.Schema, at: int, block: Block) -> None:
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, ValueError, EOFError, OSError) as error:
+        item.fault(at, "a record batch", str(error)[:200])
+        return
+    if batch.num_rows != block.rows:
+        item.fault(at, f"{block.rows} rows", batch.num_rows)
+        return
+    position = times(batch, "position")
+    if not np.array_equal(position, np.arange(block.position, block.next_position)):
+        found = f"{position[0]} to {position[-1]}"
+        item.fault(at, f"positions {block.position} to {block.next_position - 1}", found)
+
+
+def _whole(files: Files, path: str) -> bytes:
+    handle = files.open(path)
+    try:
+        return handle.pread(handle.size(), 0)
+    finally:
+        handle.close()

@@ -1,1 +1,0 @@
-"""Finding and reading what nodes, topics and producers left. Damage is told, never raised."""

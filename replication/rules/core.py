@@ -1,0 +1,317 @@
+"""The rules of replication, without a clock, a socket, a thread or a file.
+
+Theory: Raft (docs/replication.md). Events go in, with the time; what is to be done comes out as a
+``Ready``. The same events give the same answers, so a whole group of peers can be run in one
+thread, with every fault there is, many thousands of times.
+
+A core has a ``Standing`` (role, epoch, vote) and a log; it takes part in elections (``Voting``),
+obeys a master (``Following``), and has a ``Master`` while it is one itself. These know nothing of
+each other: what one means for the others is decided here.
+
+Rules
+- After every input the driver takes ``ready()`` and does it completely before the next.
+- Our own mistakes are assertions. What a peer says wrongly is an event ``fault``, and is ignored.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Sequence
+
+from ...wheel.journal.epochs import Epochs
+from .election import LOG_BEHIND
+from .following import Following
+from .logview import LogView
+from .mastery import Master
+from .messages import (
+    Ack,
+    Append,
+    AskVote,
+    HardState,
+    Heartbeat,
+    Message,
+    Meta,
+    SnapshotOffer,
+    StoreIds,
+    TakeOver,
+    Vote,
+)
+from .progress import Progress
+from .ready import Mastery, Ready
+from .standing import Standing
+from .states import Role, Why
+from .timing import NEVER, Timing
+from .voting import Voting
+
+
+class Core:
+    """One peer of a group. Not thread-safe. All times are seconds of the same monotonic clock."""
+
+    def __init__(
+        self,
+        me: str,
+        peers: Sequence[str],
+        timing: Timing,
+        *,
+        store: bytes,
+        hard: HardState,
+        epochs: Epochs,
+        stores: Sequence[tuple[int, StoreIds]],
+        commit: int,
+        now: float,
+        random: random_module.Random,
+    ) -> None:
+        """``peers``: all that are configured, this one too. ``store``: this data directory's id.
+        ``hard``: as last persisted. ``epochs``: of the log, all of it durable; the core keeps it.
+        ``stores``: the configuration entries that name admitted stores, with their indexes: the
+        last committed one and all after it. ``commit``: known to be committed.
+        """
+        assert me in peers
+        assert len(set(peers)) == len(peers)
+        self.log = LogView(epochs, stores, commit)
+        self._timing = timing
+        self._others = tuple(peer for peer in peers if peer != me)
+        self._now = now
+        self._standing = Standing(me, store, hard)
+        self._voting = Voting(self._standing, self.log, peers, timing, random, now)
+        self._following = Following(self._standing, self.log)
+        self._leading: Master | None = None
+        self._standing.settle(self.log)
+
+    # State to look at
+
+    @property
+    def me(self) -> str:
+        return self._standing.me
+
+    @property
+    def role(self) -> Role:
+        return self._standing.role
+
+    @property
+    def epoch(self) -> int:
+        return self._standing.epoch
+
+    @property
+    def master(self) -> str | None:
+        """Of this epoch, if known; maybe this peer."""
+        return self._standing.master
+
+    @property
+    def hard(self) -> HardState:
+        return self._standing.hard
+
+    @property
+    def commit(self) -> int:
+        return self.log.commit
+
+    @property
+    def last_index(self) -> int:
+        return self.log.last_index
+
+    @property
+    def lease_until(self) -> float:
+        """The lease of this master ends then; minus infinity if there is none."""
+        return NEVER if self._leading is None else self._leading.lease_until
+
+    def leased(self, now: float) -> bool:
+        """Whether this peer is master and no other can be."""
+        return now < self.lease_until
+
+    @property
+    def may_propose(self) -> bool:
+        """Whether entries may be appended here."""
+        return self._leading is not None and self._leading.may_propose
+
+    @property
+    def progress(self) -> dict[str, Progress]:
+        """What a master knows of the others; empty on a standby. To read, not to keep."""
+        return {} if self._leading is None else self._leading.progress
+
+    @property
+    def admitted(self) -> StoreIds:
+        """Node id and store of the peers that count, by the last committed configuration."""
+        return self.log.committed
+
+    # Inputs
+
+    def tick(self, now: float) -> None:
+        """Time has passed. To be called about every 10 ms."""
+        self._now = now
+        if self._leading is not None:
+            why = self._leading.tick(now)
+            if why is not None:
+                self._depose(why)
+        elif now >= self._voting.due:
+            self._lead(self._voting.stand(now))
+
+    def step(self, message: Message, now: float) -> None:
+        """A message has come in."""
+        self._now = now
+        standing = self._standing
+        assert standing.out.receive is None, "ready() was not taken after the last Append"
+        if message.to != self.me or message.sender not in self._others:
+            standing.fault(message, "not for this peer, or not from one")
+        elif isinstance(message, Ack):
+            self._hear_epoch(message.epoch, of_group=False)
+            if message.epoch == self.epoch and self._leading is not None:
+                self._leading.answered(message, now)
+                standing.settle(self.log)
+        elif isinstance(message, (Append, Heartbeat, SnapshotOffer)):
+            self._hear_master(message)
+        elif isinstance(message, AskVote):
+            reason = self._voting.why_not(message, now)
+            # By another reason a peer that is cut off, or not admitted, could unseat a master.
+            if not message.pre and reason in {"", LOG_BEHIND}:
+                self._hear_epoch(message.epoch, of_group=not reason)
+            self._voting.answer(message, reason, now)
+        elif isinstance(message, Vote):
+            if not (message.pre and message.granted):
+                self._hear_epoch(message.epoch, of_group=False)
+            self._lead(self._voting.count(message, now))
+        elif isinstance(message, TakeOver):
+            if message.epoch == self.epoch and message.sender == self.master:
+                self._lead(self._voting.take_over(now))
+        else:
+            standing.fault(message, "unknown kind")
+
+    def appended(self, index: int, meta: Meta, now: float) -> None:
+        """Master: an own entry was written to the journal. One of an epoch that is over is ignored;
+        ``truncate_after`` has cut it off."""
+        self._now = now
+        if self._leading is None or meta.epoch != self.epoch:
+            return
+        self.log.append(index, meta)
+        self._leading.appended(index, configuration=meta.stores is not None)
+        self._standing.settle(self.log)
+
+    def persisted(self, index: int, now: float) -> None:
+        """The journal is on disk up to ``index``, as it stands *now*: a position from before a
+        ``truncate_after`` that was done meanwhile must not be passed."""
+        self._now = now
+        self.log.persisted(index)
+        if self._leading is not None:
+            self._leading.count()
+            self._standing.settle(self.log)
+        elif self.master is not None:
+            self._following.persisted()
+
+    def write_failed(self, last_index: int, now: float) -> None:
+        """The journal could not be written and ends at ``last_index``; all behind is gone."""
+        self._now = now
+        if last_index >= self.log.last_index:
+            return
+        self._standing.event("log-cut", last_index=last_index)
+        self.log.cut(last_index)
+        self._standing.out.truncate_after = last_index
+        self._give_up(Why.LOG_CUT)
+        self._standing.settle(self.log)
+
+    def log_begins(self, first_index: int) -> None:
+        """Entries below ``first_index``, which is at most ``commit + 1``, are no longer in the
+        journal."""
+        self.log.drop_below(first_index)
+
+    def wants_snapshot(self, index: int, epoch: int) -> bool:
+        """Whether a snapshot that ends with this entry would bring news. To be asked again just
+        before the log is replaced: a log that has come to hold the entry may also hold later
+        ones that were acknowledged, and must not be lost."""
+        log = self.log
+        return self._leading is None and index > log.commit and log.epochs.epoch_at(index) != epoch
+
+    def snapshot_installed(self, index: int, epoch: int, stores: StoreIds, now: float) -> None:
+        """A snapshot took the log's place: it ends at the entry ``index`` of ``epoch``, and
+        ``stores`` were admitted there. Only for one that was wanted."""
+        self._now = now
+        assert self.wants_snapshot(index, epoch)
+        self.log.replace(index, epoch, stores)
+        self._standing.out.commit = index
+        self._give_up(Why.LOG_CUT)
+        self._standing.settle(self.log)
+        if self.master is not None:
+            self._following.acknowledge(-1.0)
+
+    def unsent(self, peer: str, from_index: int, now: float) -> None:
+        """What was to be shipped to ``peer`` from ``from_index`` on did not leave."""
+        self._now = now
+        if self._leading is not None:
+            self._leading.unsent(peer, from_index, now)
+
+    def hand_over(self, now: float, to: str | None = None) -> None:
+        """Master: have another elected, if one is near; ``may_propose`` and the lease end here."""
+        self._now = now
+        if self._leading is not None:
+            self._leading.hand_over(to, now)
+
+    # Output
+
+    def ready(self) -> Ready | None:
+        """What is to be done now; ``None`` for nothing."""
+        if self._leading is not None:
+            self._leading.ship(self._now)
+        return self._standing.take()
+
+    # From one epoch, and one role, to another
+
+    def _hear_epoch(self, epoch: int, *, of_group: bool) -> None:
+        """Go into an epoch that is newer. ``of_group``: a master is in it, or a vote is about to be
+        given there."""
+        if epoch <= self.epoch:
+            return
+        if not of_group and self._voting.knows_no_group:
+            self._voting.note(epoch)
+            return
+        self._give_up(Why.NEWER_EPOCH)
+        self._standing.enter(epoch)
+
+    def _hear_master(self, message: Append | Heartbeat | SnapshotOffer) -> None:
+        """Obey, if this is the master of the epoch.
+
+        A store that knows of no group heeds only a master that has something committed: what has
+        not may be a founding that failed, and having followed it would bar the store from the next.
+        """
+        standing, knows_no_group = self._standing, self._voting.knows_no_group
+        if knows_no_group and not isinstance(message, SnapshotOffer) and not message.commit:
+            self._voting.note(message.epoch)
+            return
+        self._hear_epoch(message.epoch, of_group=True)
+        if message.epoch < self.epoch:
+            standing.send(Ack(*standing.head(message.sender), 0, 0))
+            return
+        if standing.master not in {None, message.sender}:
+            standing.fault(message, f"two masters in an epoch, {standing.master} is the other")
+            return
+        self._voting.give_up(Why.MASTER_HEARD)
+        standing.follow(message.sender)
+        self._voting.promise(self._now)
+        self._following.obey(message)
+
+    def _lead(self, won: Mastery | None) -> None:
+        """An election was won, if it was."""
+        if won is None:
+            return
+        standing = self._standing
+        self._leading = Master(standing, self.log, self._others, self._timing, self._now)
+        standing.out.became_master = won
+        standing.event("master", entries=self.last_index)
+        self._leading.tick(self._now)
+
+    def _depose(self, why: Why) -> None:
+        """No longer master, for good in this epoch."""
+        standing = self._standing
+        self._leading = None
+        standing.become(why)
+        standing.out.deposed = True
+        standing.out.became_master = None
+        standing.out.admit = None
+        standing.out.truncate_after = self.last_index
+        self._voting.wait(self._now)
+        standing.event("deposed", why=why.value)
+        standing.settle(self.log)
+
+    def _give_up(self, why: Why) -> None:
+        """No longer master or candidate, if it was."""
+        if self._leading is not None:
+            self._depose(why)
+        else:
+            self._voting.give_up(why)

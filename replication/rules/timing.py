@@ -1,0 +1,53 @@
+"""How long peers wait for one another.
+
+Theory: a master may act alone only while no other can have been elected. It knows when it sent what
+a majority has answered; each of those peers has promised to grant no vote for ``promise_s`` after
+it *received* that, which was later. So the master's lease, counted from the *sending*, ends before
+the first promise does, as long as clocks do not drift by more than the gap between the two.
+
+Rules
+- Seconds of a monotonic clock that runs on while the machine sleeps. Clocks of different peers are
+  never compared; only their speed matters, and a quarter of it is allowed for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...wheel.errors import InvalidConfiguration
+
+NEVER = float("-inf")
+"""The time of what has not happened yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds.
+
+    ``heartbeat_s``: how often a master tells that it is there. ``lease_s``: how long it may act
+    after the sending of what a majority has answered. ``promise_s``: how long a peer that heard
+    from its master grants no vote, and how long a master without a majority stays one.
+    ``election_spread_s``: an election starts that much later at most, by chance, so that peers
+    seldom start together. ``hand_over_s``: how long a hand-over may wait for the next master to
+    have everything.
+
+    Errors on construction: ``InvalidConfiguration``.
+    """
+
+    heartbeat_s: float = 0.08
+    lease_s: float = 0.6
+    promise_s: float = 0.8
+    election_spread_s: float = 0.4
+    hand_over_s: float = 0.15
+
+    def __post_init__(self) -> None:
+        if 0 < 2 * self.heartbeat_s <= self.lease_s < self.promise_s and (
+            self.election_spread_s > 0 and self.hand_over_s > 0
+        ):
+            return
+        raise InvalidConfiguration(
+            "peers' timing is not usable",
+            got=f"heartbeat {self.heartbeat_s}, lease {self.lease_s}, promise {self.promise_s}",
+            limit="0 < 2 heartbeats <= lease < promise; spread and hand-over above 0",
+            remedy="A lease that outlives the promise would allow two masters",
+        )

@@ -1,0 +1,114 @@
+"""The driver's snapshot: begun when it is needed, given up when it stalls, tried again later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from ...wheel.errors import SyncFailed
+from ..rules.group import Group
+from ..transport.handshake import SNAPSHOT
+from ..transport.transport import Events, Transport
+from .pull import Fetch, Sink
+
+RETRY_S = 0.5
+REFUSED_RETRY_S = 5.0
+"""After an error that will hardly be gone in a moment: no room, a damaged file."""
+
+REMOVED_AT_ONCE = 50
+"""So many files of a snapshot that is not needed any more are removed at a time: a few ms."""
+
+_PASSING = frozenset({"node-unreachable", "not-running"})
+
+
+class Fetching:
+    """At most one snapshot at a time. All methods belong to the driver's thread.
+
+    ``done``: called in the fetch's own thread with what came of it. ``commit``: what is committed
+    here; when that moves although no snapshot came in, the log goes on without one, and what there
+    is of it is removed.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        transport: Transport,
+        sink: Callable[[], Sink],
+        done: Callable[[Fetch], None],
+        commit: Callable[[], int],
+        events: Events,
+        clock: Callable[[], float],
+    ) -> None:
+        self._group = group
+        self._transport = transport
+        self._sink = sink
+        self._done = done
+        self._commit = commit
+        self._events = events
+        self._clock = clock
+        self._fetch: Fetch | None = None
+        self._not_before = float("-inf")
+        self._wanted_at = commit()
+        self._removing = sink().discard()  # of an earlier process
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """Bytes received and expected of the snapshot that is being fetched."""
+        return None if self._fetch is None else self._fetch.progress
+
+    def want(self, peer: str) -> None:
+        """A snapshot is needed, and ``peer`` has one. Asked again and again while it is so."""
+        self.keep_only(peer)
+        if self._fetch is not None or self._clock() < self._not_before:
+            return
+        sink = self._sink()
+        self._wanted_at = self._commit()
+        self._removing = sink.discard()
+        self._fetch = Fetch(
+            peer,
+            self._transport.address_of(peer),
+            self._transport.identity(peer, SNAPSHOT),
+            sink,
+            self._done,
+            self._events.event,
+            self._clock,
+        )
+        self._events.event("snapshot-fetch", peer=peer)
+        self._fetch.start()
+
+    def watch(self) -> None:
+        """Give up one that stalls; remove what is left of one that is not needed any more."""
+        if self._fetch is not None and self._fetch.is_stalled():
+            self.give_up("nothing came for long")
+        if self._fetch is None and self._commit() != self._wanted_at:
+            for _ in islice(self._removing, REMOVED_AT_ONCE):
+                pass
+
+    def keep_only(self, peer: str) -> None:
+        """Give up one from anybody else."""
+        if self._fetch is not None and self._fetch.peer != peer:
+            self.give_up("another master")
+
+    def give_up(self, why: str) -> None:
+        if self._fetch is not None:
+            self._events.event("snapshot-lost", peer=self._fetch.peer, error=why)
+            self._fetch.abandon()
+            self._fetch = None
+            self._not_before = self._clock() + RETRY_S
+
+    def ended(self, fetch: Fetch) -> bool:
+        """Whether ``fetch`` came in whole and is still wanted. Errors: ``SyncFailed``."""
+        if fetch is not self._fetch:
+            return False
+        self._fetch = None
+        error = fetch.error
+        if error is None:
+            return True
+        if isinstance(error, SyncFailed):
+            raise error
+        # The journal shipped meanwhile may reach further than the snapshot: nothing is wrong then.
+        passes = isinstance(error, LookupError) or getattr(error, "code", "") in _PASSING
+        self._not_before = self._clock() + (RETRY_S if passes else REFUSED_RETRY_S)
+        tell = self._events.event if passes else self._events.alarm
+        tell("snapshot-lost", peer=fetch.peer, error=str(error))
+        return False

@@ -1,0 +1,304 @@
+"""A snapshot from one peer to another: a stream of chunks one way, into files nobody looks at yet.
+
+Theory: what a follower needs may be no longer in any journal. Then it asks the master for all there
+is (``wheel/peers/snapshot.py``) with one Flight call, on a connection of its own, and the driver
+installs what has come in whole. A stream that breaks is asked for again, with what has come in of
+it by then: only what is missing of each file is sent.
+
+The ticket is the greeting, a line feed, and the engine's request. A row of the stream is ``(second,
+position, data)``; the first has the second ``HEADER`` and is the snapshot's header, with the bytes
+of all its files as its position. Flight tells the end of a stream from its loss, and ``finish``
+checks that all is there.
+
+Rules: a reader that takes nothing for ``STALL_S`` is cut off, for its snapshot keeps the master's
+cleaner from deleting; so is a sender that sends nothing. One stream a peer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from ...wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError, SyncFailed
+from ...wheel.peers.snapshot_request import SnapshotRequest
+from ...wheel.protocol import translate, translated
+from ..transport.exchange import calling, refusal
+from ..transport.handshake import Greeting
+from ..transport.sockets import Connection
+
+HEADER = -1
+CHUNK_BYTES = 1 << 20
+STALL_S = 10.0
+PROGRESS_S = 1.0
+CHUNKS = pa.schema([("second", pa.int64()), ("position", pa.int64()), ("data", pa.large_binary())])
+
+
+class Source(Protocol):
+    """``wheel.peers.snapshot.SnapshotSource``."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def header(self) -> bytes: ...
+    def chunks(self, bytes_max: int) -> Iterator[tuple[int, int, bytes]]: ...
+
+
+class Sink(Protocol):
+    """``wheel.peers.snapshot_sink.SnapshotSink``."""
+
+    received: int
+    expected: int
+
+    def begin(self, step: Callable[[], object]) -> SnapshotRequest: ...
+    def header(self, data: bytes) -> Any: ...
+    def chunk(self, second: int, position: int, data: memoryview) -> None: ...
+    def finish(self) -> Any: ...
+    def close(self) -> None: ...
+    def discard(self) -> Iterator[None]: ...
+
+
+Tell = Callable[..., None]
+"""(name, **fields): something worth a log line."""
+
+
+class _Serving:
+    def __init__(self, peer: str, cut: Callable[[], object], now: float) -> None:
+        self.peer = peer
+        self.cut = cut
+        self.moved = now
+        self.over = False
+        self.sent_bytes = 0
+
+
+class Snapshots:
+    """The master's side. ``snapshot``: opens a source, and closes it. ``alarm``: somebody has to
+    look at it."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[SnapshotRequest], AbstractContextManager[Source]],
+        tell: Tell,
+        alarm: Tell,
+        clock: Callable[[], float],
+    ) -> None:
+        self._snapshot = snapshot
+        self._tell = tell
+        self._alarm = alarm
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._serving: dict[str, _Serving] = {}
+
+    def stream(self, theirs: Greeting, asked: bytes, cut: Callable[[], object]) -> Any:
+        """Flight's data stream for a peer. Errors: ``Damaged``, ``UnsupportedVersion``."""
+        request = SnapshotRequest.decode(asked)
+        mine = _Serving(theirs.node_id, cut, self._clock())
+        with self._lock:
+            older = self._serving.get(theirs.node_id)
+            self._serving[theirs.node_id] = mine
+        if older is not None:
+            older.over = True
+            older.cut()
+        return flight.GeneratorStream(CHUNKS, self._chunks(request, mine))
+
+    def watch(self) -> None:
+        """Cut those that take nothing; to be called now and then."""
+        with self._lock:
+            stalled = [one for one in self._serving.values() if self._clock() - one.moved > STALL_S]
+        for one in stalled:
+            one.over = True
+            one.cut()
+
+    def stop(self) -> None:
+        with self._lock:
+            left = list(self._serving.values())
+        for one in left:
+            one.over = True
+
+    def _chunks(self, request: SnapshotRequest, mine: _Serving) -> Iterator[pa.RecordBatch]:
+        peer = mine.peer
+        try:
+            with self._snapshot(request) as source:
+                self._tell("snapshot-sends", peer=peer, index=source.index, bytes=source.nbytes)
+                yield chunk_row(HEADER, source.nbytes, source.header())
+                for second, position, data in source.chunks(CHUNK_BYTES):
+                    if mine.over:
+                        raise flight.FlightUnavailableError("a newer request, or the end")
+                    mine.moved = self._clock()
+                    mine.sent_bytes += len(data)
+                    yield chunk_row(second, position, data)
+        except (SlotwheelError, OSError) as error:
+            self._alarm("snapshot-failed", peer=peer, error=str(error))
+            raise refusal(error) from None
+        finally:
+            self._tell("snapshot-sent", peer=peer, bytes=mine.sent_bytes)
+            with self._lock:
+                if self._serving.get(peer) is mine:
+                    del self._serving[peer]
+
+
+class Fetch:
+    """The follower's side: one attempt, in a thread of its own.
+
+    ``done(fetch)`` is called there at the end: ``update`` is what ``finish`` gave, or ``error``
+    says why there is none. Whoever gives it up calls ``abandon``; ``done`` is not called then, and
+    the sink is not touched any more.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        address: str,
+        greeting: Greeting,
+        sink: Sink,
+        done: Callable[[Fetch], None],
+        tell: Tell,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.peer = peer
+        self.update: Any = None
+        self.error: Exception | None = None
+        self._address = address
+        self._greeting = greeting
+        self._sink = sink
+        self._done = done
+        self._tell = tell
+        self._clock = clock
+        self._lock = threading.Lock()  # held while the sink is used
+        self._abandoned = False
+        self._reader: Any = None
+        self._connection = Connection()
+        self._waits_since: float | None = None
+        self._told = clock()
+        self._thread = threading.Thread(target=self._run, name="peer-snapshot", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes received, bytes expected."""
+        return self._sink.received, self._sink.expected
+
+    def is_stalled(self) -> bool:
+        """Whether the peer has sent nothing for long. What this side needs is not counted."""
+        since = self._waits_since
+        return since is not None and self._clock() - since > STALL_S
+
+    def abandon(self) -> None:
+        """Give it up, from any thread."""
+        self._abandoned = True
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+        self._connection.shut()  # the call may not have been answered yet, and there is no reader
+        with self._lock:  # whoever is using the sink is done with it then
+            self._sink.close()
+
+    def _run(self) -> None:
+        try:
+            update = self._fetch()
+        except Exception as error:
+            self.error = error
+            with contextlib.suppress(OSError, NodeUnreachable):
+                self._end(error)
+        else:
+            self.update = update
+        if not self._abandoned:
+            self._done(self)
+
+    def _end(self, error: Exception) -> None:
+        """What has come in stays for the next attempt, unless its room is needed, it is not, or
+        nobody knows whether it is on the disk. Errors: ``NodeUnreachable`` once it is given up."""
+        with self._use() as sink:
+            sink.close()
+        left = isinstance(error, (OSError, LookupError, SyncFailed))
+        removing = self._sink.discard()
+        while left:  # one file at a time, so that ``abandon`` does not wait for all of them
+            with self._use():
+                left = next(removing, self) is not self
+
+    def _fetch(self) -> Any:
+        request = self._sink.begin(self._check_wanted)
+        with calling(self._address, self._greeting) as (client, self._connection):
+            self._check_wanted()  # ``abandon`` had no socket to shut until here
+            self._waits_since = self._clock()
+            with translated():
+                ticket = self._greeting.encode() + b"\n" + request.encode()
+                self._reader = client.do_get(flight.Ticket(ticket))
+            try:
+                self._receive()
+                with self._use() as sink:
+                    return sink.finish()
+            except BaseException:
+                self._reader.cancel()  # or the sender would go on
+                raise
+
+    def _receive(self) -> None:
+        has_header = False
+        while True:
+            self._waits_since = self._clock()
+            try:
+                batch = self._reader.read_chunk().data
+            except StopIteration:
+                return
+            except (pa.ArrowException, OSError) as error:
+                raise translate(error) from None
+            finally:
+                self._waits_since = None
+            for second, position, data in chunk_rows(batch):
+                with self._use() as sink:
+                    if has_header:
+                        sink.chunk(second, position, data)
+                    else:
+                        sink.header(bytes(data))
+                        has_header = True
+                        self._progress()
+            if self._clock() - self._told >= PROGRESS_S:
+                self._progress()
+
+    def _progress(self) -> None:
+        self._told = self._clock()
+        received, expected = self.progress
+        self._tell("snapshot-progress", peer=self.peer, bytes=received, of_bytes=expected)
+
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[Sink]:
+        with self._lock:
+            self._check_wanted()
+            yield self._sink
+
+    def _check_wanted(self) -> None:
+        if self._abandoned:
+            raise NodeUnreachable("the snapshot was given up")
+
+
+def chunk_row(second: int, position: int, data: bytes) -> pa.RecordBatch:
+    columns = [
+        pa.array([second], pa.int64()),
+        pa.array([position], pa.int64()),
+        pa.array([data], pa.large_binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=CHUNKS)
+
+
+def chunk_rows(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
+    """Errors: ``InvalidBatch``."""
+    try:
+        if batch is None or batch.schema.types != CHUNKS.types:
+            raise InvalidBatch("not a part of a snapshot")
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise InvalidBatch(f"a broken part of a snapshot: {str(error)[:200]}") from None
+    seconds, positions = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+    for row, data in enumerate(batch.column(2)):
+        if seconds[row] is None or positions[row] is None or not data.is_valid:
+            raise InvalidBatch("a part of a snapshot with nothing in it")
+        yield seconds[row], positions[row], memoryview(data.as_buffer())

@@ -1,0 +1,5 @@
+"""Bytes between peers: mailboxes over Arrow Flight.
+
+Comes in: messages and entries to send; streams of other peers.
+Goes out: messages that were checked and decoded, in the order of their lane.
+"""

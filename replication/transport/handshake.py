@@ -1,0 +1,215 @@
+"""What two peers tell each other before the first message, and why one is refused.
+
+Theory: a wrong address, a copied configuration or a data directory of another group must be found
+when two nodes meet: later it looks like a majority that does not exist. So the one that connects
+says who it is, whom it wants and what it believes the group to be; the other compares, and says the
+same of itself in its answer, so that both know and both can tell a person.
+
+``Instances`` finds two running nodes with one id. A process has a random instance id; while one is
+heard from, no other instance of that node is let in. One that ended gives way at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ...wheel.errors import InvalidConfiguration, SlotwheelError, UnsupportedVersion
+from ...wheel.protocol import JSON_BYTES_MAX, PEER_COMMAND
+from .wire import STORE_BYTES
+
+PEER_VERSION = 2
+"""Of the handshake and of how the exchanges between peers are used."""
+CONTROL, BULK, SNAPSHOT, SLOT = LANES = ("control", "bulk", "snapshot", "slot")
+LIVE_S = 2.0
+"""An instance that was heard from so recently is alive."""
+_VERSION_KEY = "slotwheel-peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """Who speaks, to whom, and what it believes. ``key``: fingerprint of the group's key, empty
+    while it is not known. ``promise_ms``: for how long it keeps the promise that leases rely on.
+    ``lane``: what the exchange is for."""
+
+    group: str
+    node_id: str
+    to: str
+    instance: str
+    store: bytes
+    peers: Mapping[str, str]
+    key: str = ""
+    promise_ms: int = 0
+    lane: str = CONTROL
+
+    def encode(self) -> bytes:
+        fields = {
+            _VERSION_KEY: PEER_VERSION,
+            "group": self.group,
+            "node": self.node_id,
+            "to": self.to,
+            "instance": self.instance,
+            "store": self.store.hex(),
+            "peers": dict(self.peers),
+            "key": self.key,
+            "promise_ms": self.promise_ms,
+            "lane": self.lane,
+        }
+        return PEER_COMMAND + json.dumps(fields).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Errors: ``UnsupportedVersion``, ``InvalidConfiguration``."""
+        fields: Any = None
+        if body.startswith(PEER_COMMAND) and len(body) <= JSON_BYTES_MAX:
+            try:
+                fields = json.loads(body[len(PEER_COMMAND) :])
+            except (ValueError, RecursionError):
+                fields = None
+        if not isinstance(fields, dict) or type(fields.get(_VERSION_KEY)) is not int:
+            raise _unreadable(body)
+        if fields[_VERSION_KEY] != PEER_VERSION:
+            raise UnsupportedVersion(
+                "a peer speaks another version",
+                got=fields[_VERSION_KEY],
+                limit=PEER_VERSION,
+                remedy="Run the same version of slotwheel on every peer",
+            )
+        names = ("group", "node", "to", "instance", "key", "lane")
+        texts: list[Any] = [fields.get(name) for name in names]
+        peers, store = fields.get("peers"), fields.get("store")
+        if (
+            not all(isinstance(text, str) and len(text) <= 200 for text in texts)
+            or not isinstance(store, str)
+            or not isinstance(peers, dict)
+            or not all(isinstance(address, str) for address in peers.values())
+            or fields["lane"] not in LANES
+            or type(fields.get("promise_ms")) is not int
+        ):
+            raise _unreadable(body)
+        try:
+            store_id = bytes.fromhex(store)
+        except ValueError:
+            raise _unreadable(body) from None
+        if len(store_id) != STORE_BYTES:
+            raise _unreadable(body)
+        group, node_id, to, instance, key, lane = texts
+        promise_ms: int = fields["promise_ms"]
+        return cls(group, node_id, to, instance, store_id, peers, key, promise_ms, lane)
+
+
+def fingerprint(key: bytes | None) -> str:
+    """What is told of a group's key: it names the group, and mints no id."""
+    return "" if not key else hashlib.sha256(b"slotwheel group key " + key).hexdigest()[:32]
+
+
+def check_greeting(mine: Greeting, theirs: Greeting) -> None:
+    """``mine``: what this node would say. Errors: ``InvalidConfiguration``, a reason a person can
+    act on; it is worded so that either side can print it."""
+    if theirs.to != mine.node_id:
+        raise InvalidConfiguration(
+            f"connected to the wrong node: {theirs.node_id!r} wants {theirs.to!r},"
+            f" and this is {mine.node_id!r}",
+            got=theirs.to,
+            limit=mine.node_id,
+            remedy=f"Correct the address of {theirs.to!r} in the peers of {theirs.node_id!r}",
+        )
+    if theirs.group != mine.group:
+        raise InvalidConfiguration(
+            f"peer {theirs.node_id!r} belongs to another wheel group",
+            got=theirs.group,
+            limit=mine.group,
+            remedy="Give all peers the same --group, or correct the peers' addresses",
+        )
+    if theirs.node_id == mine.node_id:
+        raise InvalidConfiguration(
+            "two running nodes have the same node id",
+            got=theirs.node_id,
+            remedy="Give one of them its own --node-id",
+        )
+    if theirs.node_id not in mine.peers:
+        raise InvalidConfiguration(
+            f"{theirs.node_id!r} is not among the peers of {mine.node_id!r}",
+            got=theirs.node_id,
+            limit=", ".join(mine.peers),
+            remedy="Give every peer the same list of peers",
+        )
+    if _folded(theirs.peers) != _folded(mine.peers):
+        raise InvalidConfiguration(
+            f"{theirs.node_id!r} and {mine.node_id!r} have different lists of peers",
+            got=_told(theirs.peers),
+            limit=_told(mine.peers),
+            remedy="Give every peer the same list of peers",
+        )
+    if theirs.promise_ms != mine.promise_ms:
+        raise InvalidConfiguration(
+            f"{theirs.node_id!r} and {mine.node_id!r} wait differently long for a master",
+            got=f"{theirs.promise_ms} ms",
+            limit=f"{mine.promise_ms} ms",
+            remedy="Give all peers the same --election: a master's lease relies on it",
+        )
+    if theirs.key and mine.key and theirs.key != mine.key:
+        raise InvalidConfiguration(
+            f"the data of {theirs.node_id!r} and of {mine.node_id!r} were made by different groups",
+            got=f"key {theirs.key[:8]}",
+            limit=f"key {mine.key[:8]}",
+            remedy="One of them runs on a directory of another group: give it its own, or an empty"
+            " one",
+        )
+
+
+class Instances:
+    """Which running process each peer is. Thread-safe; times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, float]] = {}
+
+    def admit(self, node_id: str, instance: str, now: float) -> None:
+        """Errors: ``InvalidConfiguration`` while another instance is alive."""
+        with self._lock:
+            known, heard = self._known.get(node_id, (instance, now))
+            if known != instance and now - heard < LIVE_S:
+                raise InvalidConfiguration(
+                    "two running nodes have the same node id",
+                    got=node_id,
+                    remedy="Give one of them its own --node-id, or end it. A node that was just"
+                    " started in the place of another one is let in after two seconds",
+                )
+            self._known[node_id] = (instance, now)
+
+    def heard(self, node_id: str, instance: str, now: float) -> None:
+        with self._lock:
+            if self._known.get(node_id, (instance, now))[0] == instance:
+                self._known[node_id] = (instance, now)
+
+    def gone(self, node_id: str, instance: str) -> None:
+        """Its connection ended."""
+        with self._lock:
+            if self._known.get(node_id, ("", 0.0))[0] == instance:
+                del self._known[node_id]
+
+
+def is_refusal(error: SlotwheelError) -> bool:
+    """Whether only a person can mend it."""
+    return isinstance(error, (InvalidConfiguration, UnsupportedVersion))
+
+
+def _folded(peers: Mapping[str, str]) -> dict[str, str]:
+    return {node_id: address.lower() for node_id, address in peers.items()}
+
+
+def _told(peers: Mapping[str, str]) -> str:
+    return ", ".join(f"{node_id}={address}" for node_id, address in sorted(peers.items()))[:500]
+
+
+def _unreadable(body: bytes) -> InvalidConfiguration:
+    return InvalidConfiguration(
+        "not a slotwheel peer's greeting",
+        got=f"{len(body)} bytes starting {body[:80]!r}",
+        remedy="Check the peers' addresses, and that all run the same version",
+    )

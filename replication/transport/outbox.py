@@ -1,0 +1,164 @@
+"""What waits to be sent to one peer: messages that go first, and entries to ship.
+
+Theory: Raft needs no queue to be reliable. A message that could not leave soon is worthless, and a
+newer one says the same better; so both boxes are bounded and drop the oldest. Entries are not held
+here: a shipment names indexes, and their bytes are loaded when the link has room for them. That is
+why a peer that is slow, or gone, costs no memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from ...wheel.journal.entry import Entry
+from ..rules.messages import Append, Heartbeat, Message
+from . import wire
+
+MESSAGES_MAX = 256
+STALE_S = 1.0
+"""A message that waited longer for its link is not sent."""
+SHIPMENTS_MAX = 256
+SHIPMENT_BYTES = 4 << 20
+"""Entries of one message, unless the first one is larger."""
+
+Load = Callable[[int, int, int], Sequence[Entry]]
+"""(first, last, bytes_max): at least one entry from ``first`` on; ``LookupError`` when it is not in
+the journal any more."""
+Parcel = tuple[bytes, pa.RecordBatch | None, int]
+"""Header, entries, bytes of the entries."""
+
+
+class Box(Protocol):
+    """Something to send from. Thread-safe."""
+
+    def __len__(self) -> int: ...
+    def take(self, now: float) -> Parcel | None:
+        """The next thing to write, None when there is none after all."""
+
+    def clear(self) -> None:
+        """The link broke: what waits is dropped."""
+
+
+class Outbox:
+    """Votes, heartbeats, acknowledgements: small, and first."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[float, Message]] = deque(maxlen=MESSAGES_MAX)
+
+    def put(self, message: Message) -> None:
+        with self._lock:
+            if isinstance(message, Heartbeat):  # the newest says it all
+                kept = [one for one in self._waiting if not isinstance(one[1], Heartbeat)]
+                if len(kept) != len(self._waiting):
+                    self._waiting = deque(kept, maxlen=MESSAGES_MAX)
+            self._waiting.append((self._clock(), message))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self, now: float) -> Parcel | None:
+        with self._lock:
+            while self._waiting:
+                put_at, message = self._waiting.popleft()
+                if now - put_at <= STALE_S:
+                    return wire.encode(message), None, 0
+        return None
+
+    def clear(self) -> None:
+        """What waits may still be fresh enough when the link is back."""
+
+
+class Shipments:
+    """Ranges of entries for one peer. ``unsent(index)``: told, in the thread that sends or drops,
+    that entries from ``index`` on will not arrive and the peer has to be asked again where it is.
+    ``failed(error)``: the own journal could not be read.
+
+    A master that takes its pipeline for lost begins again further back. What it asked for before
+    and is still waiting then goes, or a slow link would carry everything twice."""
+
+    def __init__(
+        self,
+        load: Load,
+        unsent: Callable[[int], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._load = load
+        self._unsent = unsent
+        self._failed = failed
+        self._lock = threading.Lock()
+        self._waiting: deque[Append] = deque()
+
+    def put(self, append: Append) -> None:
+        dropped = None
+        with self._lock:
+            while self._waiting and self._waiting[-1].prev_index >= append.prev_index:
+                self._waiting.pop()
+            if len(self._waiting) >= SHIPMENTS_MAX:
+                dropped = self._waiting.popleft()
+            self._waiting.append(append)
+        if dropped is not None:
+            self._unsent(dropped.prev_index + 1)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def clear(self) -> None:
+        with self._lock:
+            first = self._waiting[0].prev_index + 1 if self._waiting else None
+            self._waiting.clear()
+        if first is not None:
+            self._unsent(first)
+
+    def forget(self) -> None:
+        """Drop what waits and tell nobody: this node is not the master any more."""
+        with self._lock:
+            self._waiting.clear()
+
+    def take(self, now: float) -> Parcel | None:  # noqa: ARG002
+        with self._lock:
+            if not self._waiting:
+                return None
+            append = self._waiting.popleft()
+        if not append.entries:
+            return wire.encode(append), None, 0
+        entries = self._loaded(append)
+        if not entries:
+            return None
+        count = len(entries)
+        if count < len(append.entries):
+            rest = replace(
+                append,
+                prev_index=append.prev_index + count,
+                prev_epoch=append.entries[count - 1].epoch,
+                entries=append.entries[count:],
+            )
+            append = replace(append, entries=append.entries[:count])
+            with self._lock:
+                self._waiting.appendleft(rest)
+        batch = wire.pack_entries(entries)
+        return wire.encode(append), batch, batch.nbytes
+
+    def _loaded(self, append: Append) -> Sequence[Entry]:
+        """The entries an append begins with; none when they are not what it was made for."""
+        first = append.prev_index + 1
+        try:
+            entries = self._load(first, append.last_index, SHIPMENT_BYTES)
+        except LookupError:
+            self._unsent(first)
+            return ()
+        except Exception as error:  # a link's trouble is never the node's end
+            self._failed(error)
+            self._unsent(first)
+            return ()
+        wanted = [meta.epoch for meta in append.entries[: len(entries)]]
+        if [entry.epoch for entry in entries] != wanted:
+            return ()  # the log was cut and grew again since: made in an epoch that is over
+        return entries

@@ -1,0 +1,123 @@
+"""This process's TCP connections to a peer, found from outside of Flight: to be shut, and asked how
+far they are.
+
+Flight offers no way to end a write that TCP has taken half of: a cancelled call still waits until
+the rest is taken, which a machine without power never does. Nor does it tell whether a large write
+moves. Linux tells both. Of the sockets that lead to a peer, the ones nobody had before belong to
+whoever has just connected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...wheel.protocol import split_address
+
+Remote = frozenset[tuple[str, int]]
+"""(host, port) as the kernel tells it."""
+
+# Of Linux' struct tcp_info, include/uapi/linux/tcp.h.
+_INFO = struct.Struct(
+    "="
+    "24xI"  # tcpi_unacked: packets sent and not acknowledged
+    "28xI"  # tcpi_last_ack_recv: when something was last acknowledged, ms ago
+    "60xQ"  # tcpi_bytes_acked
+    "16xI"  # tcpi_notsent_bytes
+)
+assert _INFO.size == 148
+
+_connecting: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+_known: defaultdict[str, set[int]] = defaultdict(set)
+"""The sockets that led to an address when the last one connected to it, by the kernel's numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How far TCP is with what was written. ``taken``: bytes that the other machine has.
+    ``queued``: whether there are more than can be under way. ``unheard_s``: for how long the other
+    machine has not answered, if something is under way."""
+
+    taken: int = 0
+    queued: bool = False
+    unheard_s: float = 0.0
+
+
+class Connection:
+    """The sockets under one Flight client: one, as a rule. Thread-safe; to be closed."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    def own(self, one: socket.socket) -> None:
+        self._sockets.append(one)
+
+    def shut(self) -> None:
+        """End it at once; whoever reads or writes there sees that."""
+        for one in list(self._sockets):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def sending(self) -> Sending:
+        for one in list(self._sockets):
+            with contextlib.suppress(OSError, struct.error):  # closed; a kernel that knows less
+                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+                unacked, ack_ms_ago, taken, unsent = _INFO.unpack(info)
+                waits = unacked or unsent
+                return Sending(taken, unsent > 0, ack_ms_ago / 1000 if waits else 0.0)
+        return Sending()
+
+    def close(self) -> None:
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+@contextlib.contextmanager
+def connecting(address: str) -> Iterator[Connection]:
+    """Whoever connects to ``address`` does it in here, one at a time. What is given owns at the end
+    the sockets that lead there and are nobody else's."""
+    mine = Connection()
+    with _connecting[address]:
+        yield mine
+        there = set()
+        for one in _leading_to(_resolved(address)):
+            number = os.fstat(one.fileno()).st_ino  # the kernel's, under every handle
+            there.add(number)
+            if number not in _known[address]:
+                # Not by its own ``dup``: that would make it one that blocks, under Flight.
+                mine.own(socket.socket(fileno=os.dup(one.fileno())))
+        _known[address] = there
+
+
+def _leading_to(remote: Remote) -> Iterator[socket.socket]:
+    """Each as a copy that is closed when the next one is asked for."""
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it is gone, or not connected
+            if not str(path.readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(path.name))) as copy:
+                if copy.family in {socket.AF_INET, socket.AF_INET6}:
+                    host, port = copy.getpeername()[:2]
+                    if (_plain(host), port) in remote:
+                        yield copy
+
+
+def _resolved(address: str) -> Remote:
+    """All that ``host:port`` stands for; nothing when its name is not known now."""
+    host, port = split_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return frozenset()
+    return frozenset((_plain(str(one[4][0])), port) for one in found)
+
+
+def _plain(host: str) -> str:
+    return host.removeprefix("::ffff:").partition("%")[0]

@@ -1,0 +1,279 @@
+"""Mailboxes between peers over Arrow Flight: send a message, be handed what came in.
+
+Theory: each ordered pair of peers has links of its own: what A says to B goes over exchanges that
+A opened, B's answers over those that B opened. So nobody waits for an answer on a connection, a
+network that is cut one way only looks like what it is, and a message needs no number.
+
+    driver -- send --> Outbox ----> lane "control" --> exchange --> B's Flight server
+                  \\-> Shipments -> lane "bulk" ----> exchange -->    |
+                          ^ load(first, last, bytes)                  v
+                        wheel                        B's Incoming -> receive -> B's driver
+
+Rules: ``send`` never blocks and never fails; what cannot be sent is lost, as Raft allows, and only
+of entries that will not arrive the driver is told (``unsent``). Trouble with one peer costs nobody
+else anything. Alarms about one peer are told at most twice a minute.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ...wheel.errors import SlotwheelError
+from ...wheel.journal.entry import Entry
+from ..rules.group import Group
+from ..rules.messages import Append, Message
+from .exchange import Exchange
+from .handshake import BULK, CONTROL, Greeting, Instances, check_greeting, is_refusal
+from .incoming import Incoming
+from .lane import REFUSED_PAUSE_S, Lane
+from .outbox import Load, Outbox, Shipments
+
+WATCH_S = 0.25
+ALARM_EVERY_S = 30.0
+OTHER_ALARM_S = 2.0
+"""How soon another reason is told about the same peer."""
+
+
+class Events(Protocol):
+    """Where replication tells what happens. Names of events and alarms are stable."""
+
+    def event(self, name: str, **fields: object) -> None: ...
+    def alarm(self, name: str, **fields: object) -> None: ...
+
+
+class Silent:
+    """``Events`` for whoever does not want to know."""
+
+    def event(self, name: str, **fields: object) -> None: ...
+    def alarm(self, name: str, **fields: object) -> None: ...
+
+
+class Receiver(Protocol):
+    """The driver, as its transport sees it. Called from the transport's threads; never blocks."""
+
+    def receive(self, message: Message, entries: Sequence[Entry]) -> None: ...
+    def unsent(self, peer: str, index: int) -> None:
+        """Entries from ``index`` on will not arrive (0: whatever the peer did not acknowledge)."""
+
+    def room(self) -> bool:
+        """Whether more entries of the master can be taken now."""
+
+
+class Transport:
+    """All links of one node. Thread-safe.
+
+    ``store``: this node's store id. ``key``: the fingerprint of the group's key, empty while it is
+    not known. ``load``: see ``outbox.Load``. ``snapshot``, ``slot``: see ``incoming.Incoming``.
+    ``address_of`` tells where to connect to, when that is not what the group's list says (tests).
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        group_name: str,
+        store: bytes,
+        receiver: Receiver,
+        load: Load,
+        snapshot: Callable[[Greeting, bytes, Callable[[], object]], Any],
+        slot: Callable[[bytes], Any],
+        *,
+        key: Callable[[], str] = str,
+        events: Events | None = None,
+        address_of: Callable[[str], str] | None = None,
+        refused_pause_s: float = REFUSED_PAUSE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._group = group
+        self._group_name = group_name
+        self._store = store
+        self._key = key
+        self._events: Events = events or Silent()
+        self.address_of = address_of or group.peers.__getitem__
+        self._clock = clock
+        self._receiver = receiver
+        self.instance = secrets.token_hex(8)
+        self._instances = Instances()
+        self._told: dict[tuple[str, str], tuple[float, str]] = {}
+        self._told_lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="peer-watch", daemon=True)
+        self.incoming = Incoming(
+            self.identity,
+            self._instances,
+            receiver.receive,
+            receiver.room,
+            snapshot,
+            slot,
+            self,
+            clock,
+        )
+        self._outboxes: dict[str, Outbox] = {}
+        self._shipments: dict[str, Shipments] = {}
+        self._control: dict[str, Lane] = {}
+        self._bulk: dict[str, Lane] = {}
+        for peer in group.others:
+            self._add(peer, load, refused_pause_s)
+        self._lanes = (*self._control.values(), *self._bulk.values())
+
+    def _add(self, peer: str, load: Load, refused_pause_s: float) -> None:
+        outbox = Outbox(self._clock)
+        shipments = Shipments(
+            load,
+            lambda index: self._receiver.unsent(peer, index),
+            lambda error: self.alarm("peer-load-failed", peer, error),
+        )
+        control = self._lane(peer, CONTROL, outbox, lambda: True, refused_pause_s)
+        bulk = self._lane(peer, BULK, shipments, lambda: control.is_up, refused_pause_s)
+        self._outboxes[peer], self._shipments[peer] = outbox, shipments
+        self._control[peer], self._bulk[peer] = control, bulk
+
+    def _lane(
+        self,
+        peer: str,
+        name: str,
+        box: Outbox | Shipments,
+        may_open: Callable[[], bool],
+        refused_pause_s: float,
+    ) -> Lane:
+        def open_exchange(on_change: Callable[[], None]) -> Exchange:
+            return Exchange(
+                self.address_of(peer),
+                self.identity(peer, name),
+                self._check_answer,
+                on_change,
+                self._clock,
+            )
+
+        return Lane(
+            peer,
+            name,
+            box,
+            open_exchange,
+            self,
+            may_open,
+            refused_pause_s=refused_pause_s,
+            clock=self._clock,
+        )
+
+    def identity(self, to: str, lane: str) -> Greeting:
+        """What this node says of itself."""
+        return Greeting(
+            group=self._group_name,
+            node_id=self._group.me,
+            to=to,
+            instance=self.instance,
+            store=self._store,
+            peers=self._group.peers,
+            key=self._key(),
+            promise_ms=round(self._group.timing.promise_s * 1000),
+            lane=lane,
+        )
+
+    # -- for the driver --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._watcher.start()
+        for lane in self._lanes:
+            lane.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End all links, and wait until their threads have ended, but not longer than that."""
+        deadline = time.monotonic() + timeout_s
+        self._stopping.set()
+        for lane in self._lanes:
+            lane.stop()
+        self.incoming.stop()
+        for lane in self._lanes:
+            lane.join(max(0.0, deadline - time.monotonic()))
+
+    def send(self, message: Message) -> None:
+        """Put it into its mailbox."""
+        if isinstance(message, Append):
+            self._shipments[message.to].put(message)
+            self._bulk[message.to].wake()
+        else:
+            self._outboxes[message.to].put(message)
+            self._control[message.to].wake()
+
+    def forget_shipments(self) -> None:
+        """Not the master any more: entries that wait are not shipped."""
+        for shipments in self._shipments.values():
+            shipments.forget()
+
+    def is_up(self, peer: str) -> bool:
+        return self._control[peer].is_up and self._bulk[peer].is_up
+
+    def status(self, peer: str) -> dict[str, object]:
+        """Of the links to a peer, in plain values."""
+        control, bulk = self._control[peer], self._bulk[peer]
+        error = control.error or bulk.error
+        return {
+            "connected": self.is_up(peer),
+            "error": "" if error is None else str(error),
+            "sent_messages": control.sent_messages + bulk.sent_messages,
+            "sent_bytes": bulk.sent_bytes,
+            "connects": control.opened,
+        }
+
+    # -- what lanes tell (LaneEvents) ------------------------------------------------------------
+
+    def up(self, lane: Lane) -> None:
+        if lane.name == CONTROL:
+            self._bulk[lane.peer].wake()
+            self._events.event("peer-connected", peer=lane.peer, address=self.address_of(lane.peer))
+
+    def down(self, lane: Lane, error: SlotwheelError) -> None:
+        if not (self._control[lane.peer].is_up or self._bulk[lane.peer].is_up):
+            self._instances.gone(lane.peer, lane.instance)
+        if lane.name == CONTROL:
+            self._events.event("peer-lost", peer=lane.peer, error=str(error))
+        else:
+            self._receiver.unsent(lane.peer, 0)
+        if error.code not in _QUIET:
+            self.alarm("peer-link-broken", lane.peer, error)
+
+    def failed(self, lane: Lane, error: SlotwheelError) -> None:
+        if is_refusal(error):
+            self.alarm("peer-refuses", lane.peer, error)
+
+    # -- what strangers and peers do (IncomingEvents) --------------------------------------------
+
+    def refused(self, node_id: str, error: SlotwheelError) -> None:
+        self.alarm("peer-refused", node_id, error)
+
+    def broken(self, node_id: str, error: SlotwheelError) -> None:
+        self.alarm("peer-message-broken", node_id, error)
+
+    # --------------------------------------------------------------------------------------------
+
+    def _check_answer(self, theirs: Greeting) -> None:
+        mine = self.identity(theirs.node_id, theirs.lane)
+        check_greeting(mine, theirs)
+        self._instances.admit(theirs.node_id, theirs.instance, self._clock())
+
+    def alarm(self, name: str, peer: str, error: Exception) -> None:
+        """Tell it, unless it was told of this peer a moment ago. Another reason is told sooner."""
+        now, text = self._clock(), str(error)
+        with self._told_lock:
+            at, before = self._told.get((name, peer), (-ALARM_EVERY_S, text))
+            if now - at < (ALARM_EVERY_S if text == before else OTHER_ALARM_S):
+                return
+            if len(self._told) > 1000:  # strangers may call themselves anything
+                self._told.clear()
+            self._told[name, peer] = now, text
+        self._events.alarm(name, peer=peer, error=text)
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(WATCH_S):
+            for lane in self._lanes:
+                if lane.is_silent():
+                    lane.cut()
+            self.incoming.watch()
+
+
+_QUIET = frozenset({"node-unreachable", "not-running"})
+"""Codes of errors that are told as an event: nobody has to do anything about them."""

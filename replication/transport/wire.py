@@ -1,0 +1,321 @@
+"""Messages between peers as bytes: one small header each, and entries as one Arrow column.
+
+Theory: a message crosses as Flight's app_metadata: a fixed head, the fields of its kind, three
+texts. An ``Append`` has a record batch beside it with one ``large_binary`` column, a row an entry,
+each the very bytes that stand in the journal; so nothing is encoded again on the way, and what the
+receiver hands to its journal are views into what came in. What the core must know of an entry
+(``Meta``) is read from the entry itself, so it cannot contradict it.
+
+Rules
+- Every bit is covered by a CRC-32C (the header's, or the entry's own) or compared by value.
+- Lengths are compared before a byte is used; a message is exactly as long as its head says.
+- A kind's fields stand in ``_KINDS`` and nowhere else; a test holds them against the classes.
+
+Errors: ``UnsupportedVersion`` for another version of this layout, ``Damaged`` for an entry whose
+bytes are not what was written, ``InvalidBatch`` for anything else that is no message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from ...wheel.errors import InvalidBatch, UnsupportedVersion
+from ...wheel.files import Bytes
+from ...wheel.journal.entry import Entry, Kind, decode_entry
+from ..rules.messages import (
+    Ack,
+    Append,
+    AskVote,
+    Heartbeat,
+    Message,
+    Meta,
+    SnapshotOffer,
+    StoreIds,
+    TakeOver,
+    Vote,
+)
+
+MAGIC = b"SWPM"
+WIRE_VERSION = 1
+STORE_BYTES = 16
+ENTRIES_MAX = 4096
+"""Entries one ``Append`` may carry."""
+REASON_BYTES_MAX = 1000
+INDEX_LIMIT = 1 << 62
+"""Indexes, epochs and commits are below."""
+ENTRIES = pa.schema([pa.field("entry", pa.large_binary(), nullable=False)])
+_SAME_VERSION = "Every peer must run the same version of slotwheel"
+
+#  0       4         6          8     12     13      14     15   16
+#  +-------+---------+----------+-----+------+-------+------+----+
+#  | magic | version | reserved | crc | kind | flags | from | to |
+#  | SWPM  | u16     | u16 = 0  | u32 | u8   | u8    | u8   | u8 |
+#  +-------+---------+----------+-----+------+-------+------+----+
+#  16         32      40       42         44      48
+#  +----------+-------+--------+----------+-------+
+#  | store    | epoch | reason | reserved | count |
+#  | 16 bytes | u64   | u16    | u16 = 0  | u32   |
+#  +----------+-------+--------+----------+-------+
+#  48   the kind's fields (_KINDS)            then, in UTF-8 of the lengths above
+#  +----------------------------------------+-----------+---------+-------------+
+#  | u64 or f64 each                        | sender    | to      | reason      |
+#  +----------------------------------------+-----------+---------+-------------+
+HEAD = struct.Struct(
+    "<"
+    "4s"  # magic: "SWPM"
+    "H"  # version of this layout
+    "H"  # reserved, zero
+    "I"  # CRC-32C of everything after this field
+    "B"  # kind: see _KINDS; 0 is invalid
+    "B"  # flags: one bit for each bool field of the kind, in the order of _KINDS
+    "B"  # bytes of the sender's node id
+    "B"  # bytes of the receiver's node id
+    "16s"  # the sender's store id
+    "Q"  # the sender's epoch
+    "H"  # bytes of the reason; 0 for kinds that have none
+    "H"  # reserved, zero
+    "I"  # count: entries beside the message; 0 for kinds that have none
+)
+_CHECKED_FROM = 12
+assert HEAD.size == 48
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """``numbers``: field names with their struct letter (Q or d); ``flags``: bool fields."""
+
+    cls: type[Message]
+    numbers: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
+    reason: bool = False
+    entries: bool = False
+
+    @property
+    def body(self) -> struct.Struct:
+        return struct.Struct("<" + "".join(letter for _, letter in self.numbers))
+
+
+_KINDS: dict[int, _Layout] = {
+    1: _Layout(
+        AskVote,
+        (("last_index", "Q"), ("last_epoch", "Q")),
+        ("pre", "founding", "transfer"),
+    ),
+    2: _Layout(Vote, (), ("granted", "pre", "founding"), reason=True),
+    3: _Layout(
+        Append,
+        (("prev_index", "Q"), ("prev_epoch", "Q"), ("commit", "Q"), ("sent_at", "d")),
+        entries=True,
+    ),
+    4: _Layout(Heartbeat, (("commit", "Q"), ("sent_at", "d"))),
+    5: _Layout(
+        Ack,
+        (("durable", "Q"), ("verified", "Q"), ("sent_at", "d"), ("hint", "Q")),
+        ("rejected", "voter"),
+    ),
+    6: _Layout(SnapshotOffer, (("sent_at", "d"),)),
+    7: _Layout(TakeOver),
+}
+_BODIES = {kind: layout.body for kind, layout in _KINDS.items()}
+_BY_CLASS = {layout.cls: kind for kind, layout in _KINDS.items()}
+
+
+def encode(message: Message) -> bytes:
+    """The header of a message. An ``Append``'s entries go beside it: ``pack_entries``."""
+    kind = _BY_CLASS[type(message)]
+    layout = _KINDS[kind]
+    flags = 0
+    for bit, name in enumerate(layout.flags):
+        flags |= bool(getattr(message, name)) << bit
+    sender, to = message.sender.encode(), message.to.encode()
+    reason = b""
+    if layout.reason:
+        reason = message.reason.encode()[:REASON_BYTES_MAX]  # type: ignore[attr-defined]
+        reason = reason.decode(errors="ignore").encode()  # not cut inside a character
+    head = HEAD.pack(
+        MAGIC,
+        WIRE_VERSION,
+        0,
+        0,
+        kind,
+        flags,
+        len(sender),
+        len(to),
+        message.store,
+        message.epoch,
+        len(reason),
+        0,
+        len(message.entries) if isinstance(message, Append) else 0,
+    )
+    body = _BODIES[kind].pack(*(getattr(message, name) for name, _ in layout.numbers))
+    data = bytearray(b"".join((head, body, sender, to, reason)))
+    struct.pack_into("<I", data, 8, crc32c(memoryview(data)[_CHECKED_FROM:]))
+    return bytes(data)
+
+
+def decode(header: Bytes, entries: Sequence[Entry] = ()) -> Message:
+    """The message whose header this is; ``entries``: what stood beside it (``unpack_entries``)."""
+    view = memoryview(header)
+    if len(view) < HEAD.size:
+        raise _no_message(view, f"at least {HEAD.size} bytes")
+    (
+        magic,
+        version,
+        reserved,
+        crc,
+        kind,
+        flags,
+        n_sender,
+        n_to,
+        store,
+        epoch,
+        n_reason,
+        reserved_too,
+        count,
+    ) = HEAD.unpack_from(view)
+    if magic != MAGIC:
+        raise _no_message(view, f"magic {MAGIC!r}")
+    if version != WIRE_VERSION:
+        raise UnsupportedVersion(
+            "unknown version of a peer's message",
+            got=version,
+            limit=WIRE_VERSION,
+            remedy=_SAME_VERSION,
+        )
+    actual = crc32c(view[_CHECKED_FROM:])
+    if crc != actual:
+        raise _no_message(view, f"CRC-32C {actual:08x}")
+    layout = _KINDS.get(kind)
+    if layout is None or flags >> len(layout.flags):
+        raise _no_message(view, f"a kind of {sorted(_KINDS)} and its flags")
+    body = _BODIES[kind]
+    at = HEAD.size + body.size
+    if len(view) != at + n_sender + n_to + n_reason:
+        raise _no_message(view, f"{at + n_sender + n_to + n_reason} bytes for kind {kind}")
+    if reserved or reserved_too or (n_reason and not layout.reason):
+        raise _no_message(view, f"zero in what kind {kind} does not use")
+    fields: dict[str, Any] = {}
+    for (name, letter), value in zip(
+        layout.numbers, body.unpack_from(view, HEAD.size), strict=True
+    ):
+        if not (math.isfinite(value) if letter == "d" else value < INDEX_LIMIT):
+            raise _no_message(view, f"a usable {name}")
+        fields[name] = value
+    if epoch >= INDEX_LIMIT:
+        raise _no_message(view, "a usable epoch")
+    for bit, name in enumerate(layout.flags):
+        fields[name] = bool(flags >> bit & 1)
+    try:
+        sender = str(view[at : at + n_sender], "utf-8")
+        to = str(view[at + n_sender : at + n_sender + n_to], "utf-8")
+        if layout.reason:
+            fields["reason"] = str(view[at + n_sender + n_to :], "utf-8")
+    except UnicodeDecodeError:
+        raise _no_message(view, "texts in UTF-8") from None
+    if count != len(entries) or count > ENTRIES_MAX:
+        raise _no_message(view, f"{count} entries beside it, not {len(entries)}")
+    if layout.entries:
+        fields["entries"] = _metas(view, entries, epoch, fields)
+    return layout.cls(sender, to, store, epoch, **fields)
+
+
+def pack_entries(entries: Sequence[Entry]) -> pa.RecordBatch:
+    """Entries as one column. Their bytes are copied once, into one piece."""
+    parts: list[Bytes] = []
+    offsets = np.zeros(len(entries) + 1, dtype=np.int64)
+    for row, entry in enumerate(entries):
+        head, payload = entry.encode()
+        parts += (head, payload)
+        offsets[row + 1] = offsets[row] + len(head) + len(payload)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    column = pa.Array.from_buffers(pa.large_binary(), len(entries), buffers)
+    return pa.RecordBatch.from_arrays([column], schema=ENTRIES)
+
+
+def unpack_entries(batch: pa.RecordBatch, where: str) -> list[Entry]:
+    """The entries of a batch, each verified by its CRC; payloads are views into the batch.
+
+    ``where`` names the sender in errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidBatch``.
+    """
+    if batch.schema.types != ENTRIES.types or batch.num_rows > ENTRIES_MAX:
+        raise InvalidBatch(
+            f"not a batch of entries from {where}",
+            got=f"{batch.num_rows} rows of {', '.join(map(str, batch.schema.types))}"[:200],
+            limit=f"1 to {ENTRIES_MAX} rows of large_binary",
+            remedy=_SAME_VERSION,
+        )
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise InvalidBatch(
+            f"a broken batch of entries from {where}: {str(error)[:200]}",
+            remedy="The network or a program between the peers changes what is sent",
+        ) from None
+    column = batch.column(0)
+    _, offsets, data = column.buffers()
+    if column.null_count or batch.num_rows == 0 or data is None:
+        raise InvalidBatch(f"an empty entry from {where}", remedy=_SAME_VERSION)
+    ends = np.frombuffer(offsets, dtype=np.int64)[column.offset :][: batch.num_rows + 1].tolist()
+    view = memoryview(data)
+    return [decode_entry(view[start:end], where, start) for start, end in itertools.pairwise(ends)]
+
+
+def stores_of(entry: Entry) -> StoreIds | None:
+    """The stores that a configuration entry admits; None for one that says nothing about them.
+
+    Errors: ``InvalidBatch``.
+    """
+    if entry.kind is not Kind.CONFIG:
+        return None
+    try:
+        said = json.loads(bytes(entry.payload))
+        stores = said.get("stores")
+        if stores is None:
+            return None
+        found = {str(node_id): bytes.fromhex(text) for node_id, text in stores.items()}
+        if any(len(store) != STORE_BYTES for store in found.values()):
+            raise ValueError("a store id's length")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidBatch(
+            f"entry {entry.index} is not a readable configuration",
+            got=f"{type(error).__name__}: {error}"[:200],
+            remedy=_SAME_VERSION,
+        ) from None
+    return found
+
+
+def _metas(
+    view: memoryview, entries: Sequence[Entry], epoch: int, fields: Mapping[str, Any]
+) -> tuple[Meta, ...]:
+    """Errors: ``InvalidBatch`` unless indexes follow each other and epochs never fall."""
+    index, before = fields["prev_index"], fields["prev_epoch"]
+    for entry in entries:
+        index += 1
+        if entry.index != index or not before <= entry.epoch <= epoch:
+            raise _no_message(
+                view,
+                f"entry {index} of an epoch from {before} to {epoch},"
+                f" not entry {entry.index} of epoch {entry.epoch}",
+            )
+        before = entry.epoch
+    return tuple(Meta(entry.epoch, stores_of(entry)) for entry in entries)
+
+
+def _no_message(view: memoryview, expected: str) -> InvalidBatch:
+    return InvalidBatch(
+        "not a peer's message",
+        got=f"{len(view)} bytes starting {bytes(view[:16]).hex()}",
+        limit=expected,
+        remedy="The sender is no slotwheel peer, or something between the peers changes what is"
+        " sent",
+    )

@@ -1,0 +1,69 @@
+"""What callers of the wheel get back: receipts, answers to cancels, and its status as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .schema import Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """An entry is committed. Row ``i`` has offset ``base_offset + i``.
+
+    ``due``: due times in ms, shape (count,); with the offsets they make the messages' ids.
+    """
+
+    base_offset: int
+    count: int
+    created_ms: int
+    due: Int64s
+
+
+class CancelAnswer(StrEnum):
+    """The truth about a cancel."""
+
+    CANCELLED = "cancelled"
+    """It will not be delivered (or was cancelled before)."""
+    DELIVERED = "already delivered"
+    """The sink has answered for it: delivered, or a dead letter."""
+    UNKNOWN = "unknown"
+    """Not an id of this group, or nothing certain is known of it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One look at a wheel. Times in ms since the epoch, sizes in bytes."""
+
+    group: str
+    epoch: int
+    pending: int
+    """Messages accepted and neither delivered, dead nor cancelled."""
+    accepted: int
+    """Messages ever committed."""
+    delivered: int
+    dead: int
+    cancelled: int
+    mark_c: int
+    """Due time up to which everything has left; follows the clock when nothing is due."""
+    mark_offset: int
+    committed_mark_c: int
+    committed_offset: int
+    commit_index: int
+    checkpoint_index: int
+    held_topics: list[str]
+    tail_rows: int
+    tail_bytes: int
+    queued_bytes: int
+    slot_files: int
+    slot_rows: int
+    slot_bytes: int
+    open_handles: int
+    journal_bytes: int
+    archive_bytes: int
+    archive_missed: int
+    """Files that should have been kept in the archive and could not be."""
+    producers: int
+    disk_free_bytes: int
+    horizon_ms: int

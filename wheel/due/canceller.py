@@ -1,0 +1,355 @@
+"""Cancel and reschedule, with answers that are true when they are given.
+
+Theory: an id proves by its check that this group gave it out, and names slot and offset, so no
+index of messages is needed. Whether its row can still be stopped is decided under the owner's lock,
+against the marks, the chunk in flight, and the cancels that are known. While a cancel is on its way
+to the journal its row is held back; once it is committed the answer is *cancelled*, and stays so.
+
+Rules
+- A row in flight is not guessed about: the question waits for the sink's answer. Where the sink
+  could not say, the answer is *unknown* until a later try succeeds.
+- Of older rows that the last epoch's marks reach and do not cover, nobody knows whether they left:
+  *unknown*. No clock decides it.
+- A row that has left is *already delivered* only if it is known that no cancel came first.
+- Slot files are read outside the lock, each once a request, and only if an answer depends on it.
+
+What each answer means: docs/durability.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..answers import CancelAnswer, Receipt
+from ..config import TICK_MS
+from ..errors import Damaged, Overloaded
+from ..ids import IdMint, MessageId
+from ..journal.log import Carried
+from ..rows import from_numpy, no_headers
+from ..schema import INPUT, PAYLOAD, TIME, Int64s
+from ..slots.storage import Storage
+from .cancels import Cancels, among
+from .due import Due, Left
+
+QueueRows = Callable[[pa.RecordBatch], Carried]
+AppendCancels = Callable[[Int64s, Int64s], Carried | None]
+CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
+Topics = npt.NDArray[np.object_]
+
+
+class _State(IntEnum):
+    """What is decided about a row."""
+
+    APPEND = 0
+    """It can be stopped: a cancel row is to be appended."""
+    DELIVERED = 1
+    WAIT = 2
+    """For the sink's answer."""
+    UNKNOWN = 3
+    READ = 4
+    """Its topic, which the decision depends on."""
+    PENDING = 5
+    """Its cancel is on its way to the journal."""
+    CANCELLED = 6
+
+
+_OF_LEFT = np.zeros(len(Left), np.int8)
+_OF_LEFT[Left.NO] = _State.APPEND
+_OF_LEFT[Left.YES] = _State.DELIVERED
+_OF_LEFT[Left.IN_FLIGHT] = _State.WAIT
+_OF_LEFT[Left.UNKNOWN] = _State.UNKNOWN
+_OF_LEFT[Left.BY_TOPIC] = _State.READ
+
+_ANSWERS: dict[int, CancelAnswer] = {
+    _State.DELIVERED: CancelAnswer.DELIVERED,
+    _State.CANCELLED: CancelAnswer.CANCELLED,
+}
+
+_SHARE = 1024
+"""Rows that are decided about, and cancelled by one entry, while the lock is held once."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """Rows that were asked for together; arrays of shape (rows,).
+
+    ``topics``: as far as they were needed, else None.
+    """
+
+    due: Int64s
+    offset: Int64s
+    topics: Topics
+    append: AppendCancels
+    timeout_s: float
+    state: npt.NDArray[np.int8]
+    pending: dict[Future[Receipt], list[int]] = field(default_factory=dict)
+    """The entries with cancels of these rows, and the rows' positions."""
+    queued: Future[Receipt] | None = None
+    """The newest such entry of this request."""
+
+    def rows(self, state: _State) -> Int64s:
+        """Positions of the rows in that state."""
+        return np.flatnonzero(self.state == state)
+
+    def seconds(self, at: Int64s) -> list[int]:
+        """Those in which the rows at these positions are due."""
+        found: list[int] = np.unique(self.due[at] // TICK_MS).tolist()
+        return found
+
+
+class Canceller:
+    """Decides about ids. ``epoch_offset``: rows from there on were appended in this epoch.
+    ``reach_ms``: of the others, those due later have not been handed out before it.
+    ``lost_seconds``: those a repair gave up rows of."""
+
+    def __init__(
+        self,
+        mint: IdMint,
+        due: Due,
+        storage: Storage,
+        cancels: Cancels,
+        lock: threading.RLock,
+        *,
+        epoch_offset: int,
+        reach_ms: int,
+        lost_seconds: Callable[[], set[int]],
+    ) -> None:
+        self._mint = mint
+        self._due = due
+        self._storage = storage
+        self._cancels = cancels
+        self._lock = lock
+        self._epoch_offset = epoch_offset
+        self._reach_ms = reach_ms
+        self._lost_seconds = lost_seconds
+
+    def cancel(
+        self, ids: Sequence[MessageId | str], append: QueueRows, timeout_s: float
+    ) -> list[CancelAnswer]:
+        """One answer for each id, in order. Errors: ``UnknownId`` when one has not the form."""
+        # Not one id an offset: one given early, for rows that were then lost with their master,
+        # names an offset that is another row's now.
+        texts = [str(one) for one in ids]
+        asked = list(dict.fromkeys(texts))
+        due, offset, genuine = self._mint.read(asked)
+        due, offset = due[genuine], offset[genuine]
+
+        def append_cancels(due: Int64s, offset: Int64s) -> Carried:
+            return append(_cancel_rows(due, offset))
+
+        topics = np.full(len(offset), None, object)
+        found = np.full(len(asked), _State.UNKNOWN, np.int8)
+        found[genuine] = self._settle(due, offset, topics, append_cancels, timeout_s)
+        state = dict(zip(asked, found.tolist(), strict=True))
+        return [_ANSWERS.get(state[text], CancelAnswer.UNKNOWN) for text in texts]
+
+    def reschedule(
+        self,
+        target: MessageId,
+        due_ms: int,
+        append: QueueRows,
+        check: CheckRows,
+        timeout_s: float,
+    ) -> tuple[CancelAnswer, MessageId | None]:
+        """What became of the old message, and the new one's id if there is a new one."""
+        if not self._mint.genuine(target):
+            return CancelAnswer.UNKNOWN, None
+        try:
+            row = self._storage.find(target.due, target.offset)
+        except Damaged:
+            return CancelAnswer.UNKNOWN, None
+        fresh = None if row is None else check(_with_due(row, due_ms))
+        queued: list[Carried] = []
+
+        def append_cancels(due: Int64s, offset: Int64s) -> Carried | None:
+            if fresh is None:
+                return None
+            rows = pa.concat_batches([_cancel_rows(due, offset), _as_payload(fresh)])
+            queued.append(append(rows))
+            return queued[0]
+
+        due, offset = np.array([target.due], np.int64), np.array([target.offset], np.int64)
+        topics = np.array([None if row is None else row.column("topic")[0].as_py()], object)
+        (state,) = self._settle(due, offset, topics, append_cancels, timeout_s).tolist()
+        answer = _ANSWERS.get(state, CancelAnswer.UNKNOWN)
+        if not queued or answer is not CancelAnswer.CANCELLED:
+            return answer, None
+        return answer, self._mint.one(due_ms, queued[0].receipt.base_offset + 1)
+
+    def _settle(
+        self,
+        due: Int64s,
+        offset: Int64s,
+        topics: Topics,
+        append: AppendCancels,
+        timeout_s: float,
+    ) -> npt.NDArray[np.int8]:
+        """Decide about rows, and cancel those that can be stopped: a final ``_State`` each. May
+        wait twice: for the sink, and for the commit.
+
+        Errors: those of an entry that was not written.
+        """
+        state = np.full(len(due), _State.READ, np.int8)
+        request = _Request(due, offset, topics, append, timeout_s, state)
+        self._read_cancels(request)
+        self._decide_all(request.rows(_State.READ), request)
+        in_flight = request.rows(_State.WAIT)
+        if len(in_flight):
+            with self._lock:
+                self._wait_for_the_sink(in_flight, request)
+                self._decide_share(in_flight[:_SHARE], request)  # before they fly again
+            rest = np.concatenate([request.rows(_State.READ), in_flight[_SHARE:]])
+            self._decide_all(rest, request)
+        self._await_commits(request)
+        return state
+
+    def _read_cancels(self, request: _Request) -> None:
+        """Add to the register what the slot files of these rows say of cancels. Of the rows of a
+        damaged file nothing is known."""
+        with self._lock:
+            unread = [
+                second
+                for second in request.seconds(request.rows(_State.READ))
+                if (info := self._storage.catalog.get(second)) is not None
+                and info.cancels > 0
+                and not self._cancels.file_read(second)
+            ]
+        for second in unread:
+            try:
+                targets = self._storage.cancelled_in_file(second)
+            except Damaged:
+                request.state[request.due // TICK_MS == second] = _State.UNKNOWN
+                continue
+            with self._lock:
+                self._cancels.add_from_file(second, targets)
+
+    def _read_topics(self, unread: Int64s, request: _Request) -> None:
+        """The topics of all rows in the slots of ``unread``, so that none is read twice. Of the
+        unread rows of a damaged file nothing is known."""
+        for second in request.seconds(unread):
+            mine = request.due // TICK_MS == second
+            offsets, at = np.unique(request.offset[mine], return_inverse=True)
+            try:
+                request.topics[mine] = self._storage.topics_of(second, offsets)[at]
+            except Damaged:
+                request.state[unread[mine[unread]]] = _State.UNKNOWN
+
+    def _decide_all(self, at: Int64s, request: _Request) -> None:
+        """Share by share; slot files are read in between, where a topic turns out to matter."""
+        while len(at):
+            for start in range(0, len(at), _SHARE):
+                # One share on its way at a time: appends come between. When one is not committed in
+                # time, the others would not be, either.
+                queued = {request.queued} if request.queued is not None else set()
+                if wait(queued, request.timeout_s).not_done:
+                    request.state[at[start:]] = _State.UNKNOWN
+                    return
+                self._decide_share(at[start : start + _SHARE], request)
+            unread = request.rows(_State.READ)
+            self._read_topics(unread, request)
+            at = request.rows(_State.READ)
+
+    def _decide_share(self, at: Int64s, request: _Request) -> None:
+        """Decide, and in the same instant queue the cancels: from then on their rows are held back.
+
+        Errors: ``Overloaded`` when nothing of the request was queued before.
+        """
+        with self._lock:
+            self._decide(at, request)
+            mine = at[request.state[at] == _State.APPEND]
+            if not len(mine):
+                return
+            try:
+                carried = request.append(request.due[mine], request.offset[mine])
+            except Overloaded:
+                if request.queued is None:
+                    raise
+                carried = None
+            if carried is None:
+                request.state[mine] = _State.UNKNOWN
+                return
+            request.state[mine] = _State.PENDING
+            request.queued = carried.future
+            request.pending[carried.future] = mine.tolist()
+
+    def _decide(self, at: Int64s, request: _Request) -> None:
+        """Under the lock: the state of the rows at these positions."""
+        due, offset = request.due[at], request.offset[at]
+        state = _OF_LEFT[self._due.has_left(due, offset, request.topics[at])]
+        left = state == _State.DELIVERED
+        # Or it was cancelled, which is forgotten by now, or was lost in a repair.
+        state[left & (due <= self._cancels.floor_ms)] = _State.UNKNOWN
+        state[left & among(self._lost_seconds(), due // TICK_MS)] = _State.UNKNOWN
+        state[(offset < self._epoch_offset) & (due <= self._reach_ms)] = _State.UNKNOWN
+        known, pending = self._cancels.find(due, offset)
+        state[known] = _State.CANCELLED
+        for row, future in pending.items():
+            state[row] = _State.PENDING
+            request.pending.setdefault(future, []).append(int(at[row]))
+        request.state[at] = state
+
+    def _wait_for_the_sink(self, at: Int64s, request: _Request) -> None:
+        """Under the lock, which the wait lets go of: until none of these rows is in flight."""
+        due, offset = request.due[at], request.offset[at]
+        known = set(request.topics.tolist())
+        self._due.answered.wait_for(
+            lambda: not self._due.any_in_flight(due, offset, known), request.timeout_s
+        )
+
+    @staticmethod
+    def _await_commits(request: _Request) -> None:
+        """Until the cancels are committed; of those that are not in time nothing is known, nor of
+        rows that are in flight once more.
+
+        Errors: those of an entry that was not written; ``Overloaded`` when none of them was.
+        """
+        done = wait(request.pending, request.timeout_s).done
+        refused = {one for one in done if isinstance(one.exception(), Overloaded)}
+        if len(refused) < len(request.pending):
+            done -= refused
+        for future, rows in request.pending.items():
+            request.state[rows] = _State.UNKNOWN
+            if future in done:
+                future.result()
+                request.state[rows] = _State.CANCELLED
+
+
+def _cancel_rows(due: Int64s, target: Int64s) -> pa.RecordBatch:
+    """Cancel rows (PAYLOAD schema): due with their targets, so in the targets' slots."""
+    count = len(target)
+    times = from_numpy(due, TIME)
+    return pa.RecordBatch.from_arrays(
+        [
+            times,
+            times,
+            from_numpy(target, pa.int64()),
+            pa.array([""] * count, pa.utf8()),
+            pa.nulls(count, pa.int32()),
+            pa.nulls(count, pa.binary()),
+            pa.nulls(count, pa.binary()),
+            no_headers(count),
+        ],
+        schema=PAYLOAD,
+    )
+
+
+def _with_due(row: pa.RecordBatch, due_ms: int) -> pa.RecordBatch:
+    """A stored row as an input with another due time."""
+    due = pa.array([due_ms], pa.int64()).cast(TIME)
+    columns = [due, *(row.column(name) for name in INPUT.names[1:])]
+    return pa.RecordBatch.from_arrays(columns, schema=INPUT)
+
+
+def _as_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """INPUT rows in the PAYLOAD schema; whoever queues them fills in ``created``."""
+    due = rows.column("due")
+    cancels = pa.nulls(rows.num_rows, pa.int64())
+    return pa.RecordBatch.from_arrays([due, due, cancels, *rows.columns[1:]], schema=PAYLOAD)

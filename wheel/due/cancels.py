@@ -1,0 +1,176 @@
+"""Cancels of this epoch: what holds a row back, and what makes an answer truthful.
+
+Theory: a cancel is a row in its target's slot. Once it is in a slot file, whoever reads the slot
+sees it; until then this register is what delivery looks at. It also remembers what it knows of the
+past, so that a second cancel gets the same answer, and a question about a row that has left gets a
+true one: *already delivered* only if it is known that no cancel came first.
+
+Memory is bounded: the oldest seconds go first, and a floor says up to which due time nothing is
+known any more. A second that still has unspilled or uncommitted cancels is never dropped.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..answers import Receipt
+from ..config import TICK_MS
+from ..journal.payloads import CancelRows
+from ..schema import Int64s, Mask
+
+_NONE = np.empty(0, np.int64)
+_NEAR_SECONDS = 120
+"""Seconds this close ahead of the hand keep their cancels: a reader may have the slot open."""
+
+
+@dataclass(slots=True)
+class _Second:
+    committed: set[int] = field(default_factory=set)
+    pending: dict[int, Future[Receipt]] = field(default_factory=dict)
+    newest: int = -1
+    """Highest offset of a cancel row itself."""
+    file_read: bool = False
+    sorted: Int64s | None = None
+    """``committed`` in order, made when it is asked for."""
+
+    def __len__(self) -> int:
+        return len(self.committed) + len(self.pending)
+
+
+class Cancels:
+    """By second and target offset. Not thread-safe: used under the owner's lock."""
+
+    def __init__(self, remembered_max: int) -> None:
+        self._max = remembered_max
+        self._seconds: dict[int, _Second] = {}
+        self._count = 0
+        self.floor_ms = -1
+        """Of rows due at or before this, it is not known whether they were cancelled."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, rows: CancelRows, pending: Future[Receipt]) -> None:
+        """These are on their way to the journal."""
+        target, own = rows.target.tolist(), rows.own.tolist()
+        for at_second, at in _by_second(rows.due):
+            second = self._seconds.setdefault(at_second, _Second())
+            self._count -= len(second)
+            second.newest = max(second.newest, *(own[row] for row in at))
+            second.pending.update((target[row], pending) for row in at)
+            self._count += len(second)
+
+    def add_from_file(self, at_second: int, targets: Iterable[int]) -> None:
+        """What a slot's file says; needed at most once a second (``file_read``)."""
+        second = self._seconds.setdefault(at_second, _Second())
+        self._count -= len(second)
+        second.file_read = True
+        second.committed.update(targets)
+        second.sorted = None
+        self._count += len(second)
+
+    def file_read(self, at_second: int) -> bool:
+        second = self._seconds.get(at_second)
+        return second is not None and second.file_read
+
+    def committed(self, rows: CancelRows) -> None:
+        """These are committed: some that were added here, or another master's."""
+        self.revert(rows)
+        target, own = rows.target.tolist(), rows.own.tolist()
+        for at_second, at in _by_second(rows.due):
+            second = self._seconds.setdefault(at_second, _Second())
+            self._count -= len(second)
+            second.newest = max(second.newest, *(own[row] for row in at))
+            second.committed.update(target[row] for row in at)
+            second.sorted = None
+            self._count += len(second)
+
+    def revert(self, rows: CancelRows) -> None:
+        """They are pending no longer; where that is all, their entry was never written."""
+        target = rows.target.tolist()
+        for at_second, at in _by_second(rows.due):
+            second = self._seconds.get(at_second)
+            if second is None:
+                continue
+            for row in at:
+                if second.pending.pop(target[row], None) is not None:
+                    self._count -= 1
+
+    def find(self, due: Int64s, offset: Int64s) -> tuple[Mask, dict[int, Future[Receipt]]]:
+        """Of which rows a committed cancel is known, shape (rows,); and by position the futures of
+        others, whose cancel is not committed yet."""
+        known = np.zeros(len(due), np.bool_)
+        target = offset.tolist()
+        pending: dict[int, Future[Receipt]] = {}
+        for at_second, at in _by_second(due):
+            second = self._seconds.get(at_second)
+            if second is None:
+                continue
+            for row in at:
+                if target[row] in second.committed:
+                    known[row] = True
+                elif (future := second.pending.get(target[row])) is not None:
+                    pending[row] = future
+        return known, pending
+
+    def pending(self, at_second: int) -> Iterable[int]:
+        """Targets whose cancel is not committed yet."""
+        second = self._seconds.get(at_second)
+        return second.pending if second is not None else ()
+
+    def targets(self, at_second: int) -> Int64s:
+        """Cancelled offsets of a second in ascending order."""
+        second = self._seconds.get(at_second)
+        if second is None:
+            return _NONE
+        if second.sorted is None:
+            second.sorted = np.sort(np.fromiter(second.committed, np.int64, len(second.committed)))
+        return second.sorted
+
+    def evict(
+        self, covered_before_second: int, covered_offset: int, now_second: int, spilled: int
+    ) -> None:
+        """Forget the oldest until the bound holds.
+
+        A second before ``covered_before_second`` whose cancels have offsets up to
+        ``covered_offset`` has left whole, late rows too; forgetting it raises the floor. A second
+        far ahead can be forgotten when all its cancels are committed and spilled (below offset
+        ``spilled``): its file will be read again when needed.
+        """
+        if self._count <= self._max:
+            return
+        for at in sorted(self._seconds):
+            if self._count <= self._max:
+                return
+            second = self._seconds[at]
+            if second.pending:
+                continue
+            if at < covered_before_second and second.newest <= covered_offset:
+                self.floor_ms = max(self.floor_ms, (at + 1) * TICK_MS - 1)
+            elif at <= now_second + _NEAR_SECONDS or second.newest >= spilled:
+                continue
+            self._count -= len(second)
+            del self._seconds[at]
+
+
+def _by_second(due: Int64s) -> Iterable[tuple[int, list[int]]]:
+    """The seconds of these due times (ms), each with the positions of its rows. Plain lists: rows
+    may have a second each, and NumPy's calls would cost 10 us a second under the owner's lock."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for position, second in enumerate((due // TICK_MS).tolist()):
+        found[second].append(position)
+    return found.items()
+
+
+def among(found: Collection[Any], values: npt.NDArray[Any]) -> Mask:
+    """Which of ``values``, not many, are in a set, which may be large; shape of ``values``."""
+    if not found:
+        return np.zeros(len(values), np.bool_)
+    return np.fromiter((one in found for one in values.tolist()), np.bool_, len(values))

@@ -1,0 +1,265 @@
+"""Reading rows for delivery: one slot in due order, and late rows in offset order.
+
+Theory: a reader takes a *read point* under the owner's lock - the catalog's view of a slot, the
+spilled-up-to offset ``S``, and the immutable tail. Rows below ``S`` come from the slot file, the
+rest from the tail. If ``S`` has moved when it looks again, the new bytes of the file are read as
+well. A row is read only up to a given offset (``upto``), because the mark may only pass rows whose
+offset is at most its ``L``.
+
+See docs/design.md, "The mark", for its two axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ..config import TICK_MS
+from ..mark import Mark
+from ..rows import take_rows
+from ..schema import Int64s, times
+from ..slots.storage import ReadPoint, cancelled_in
+from ..state import SlotInfo
+from ..tail.tail import Piece
+from .runs import (
+    EMPTY,
+    OFFSET_END,
+    Key,
+    Source,
+    Window,
+    choose_end,
+    gather,
+    position_after,
+    source_of_block,
+    source_of_piece,
+)
+
+_LATE_SPAN = 1_000_000
+"""Offsets looked at in one go when late rows have to be found in slot files."""
+
+
+class Rows(Protocol):
+    """What a reader needs of the storage."""
+
+    def read_point(self, second: int) -> ReadPoint: ...
+
+    def read_blocks(
+        self, second: int, info: SlotInfo, known: SlotInfo | None = None
+    ) -> list[pa.RecordBatch]: ...
+
+    def late_seconds(self, last_second: int, offset: int) -> list[int]:
+        """Seconds up to ``last_second`` whose slot files have rows at or above ``offset``."""
+
+
+def _restrict(source: Source, first: int, last: int) -> Source | None:
+    """Only the rows of a source with ``first <= offset <= last``."""
+    mask = (source.offset >= first) & (source.offset <= last)
+    if mask.all():
+        return source
+    kept = np.flatnonzero(mask)
+    if not len(kept):
+        return None
+    indices = kept if source.indices is None else source.indices[kept]
+    share = source.nbytes * len(kept) // len(source.due)
+    return Source(source.due[kept], source.offset[kept], source.rows, indices, share)
+
+
+class SlotCursor:
+    """One slot being delivered: a window of prepared rows, and how to get the next ones.
+
+    Owned by one thread at a time. ``seen``: rows of this slot up to this offset are accounted for.
+    """
+
+    def __init__(self, storage: Rows, second: int, window_bytes: int) -> None:
+        self.second = second
+        self.start = second * TICK_MS
+        self.cancelled: set[int] = set()
+        self.seen = -1
+        self._storage = storage
+        self._window_bytes = window_bytes
+        self._known: SlotInfo | None = None
+        self._window = Window(None, (self.start - 1, OFFSET_END))
+
+    @property
+    def _last_key(self) -> Key:
+        return self.start + TICK_MS - 1, OFFSET_END
+
+    def finished(self, after: Key) -> bool:
+        """Nothing behind ``after`` is left of what has been seen of this slot."""
+        return self._window.end >= self._last_key and self._window.next_due(after) is None
+
+    def load(self, after: Key, upto: int) -> None:
+        """Prepare the next window: rows with keys behind ``after`` and ``offset <= upto``."""
+        point = self._storage.read_point(self.second)
+        sources: list[Source] = []
+        if point.info is not None:
+            for block in self._storage.read_blocks(self.second, point.info):
+                self.cancelled.update(cancelled_in(block))
+                sources.append(source_of_block(block))
+        sources += self._from_tail(point, 0)
+        if (point.pieces and point.pieces[-1].next_offset > upto + 1) or point.spilled > upto + 1:
+            sources = [s for s in (_restrict(s, 0, upto) for s in sources) if s is not None]
+        starts = [position_after(s.due, s.offset, after) for s in sources]
+        end = choose_end(sources, starts, self._window_bytes) or self._last_key
+        stops = [position_after(s.due, s.offset, end) for s in sources]
+        self._window = Window(gather(sources, starts, stops), end)
+        self.seen = upto
+        # The file may hold rows beyond ``upto`` that were left out: then it has to be read again.
+        self._known = point.info if point.spilled <= upto + 1 else None
+
+    def refresh(self, after: Key, upto: int) -> None:
+        """Take in what was committed to this slot since, up to ``upto``."""
+        if upto <= self.seen:
+            return
+        point = self._storage.read_point(self.second)
+        first = self.seen + 1
+        sources: list[Source] = []
+        if point.info is not None and point.spilled > first and point.info != self._known:
+            for block in self._storage.read_blocks(self.second, point.info, self._known):
+                self.cancelled.update(cancelled_in(block))
+                sources.append(source_of_block(block))
+            if point.spilled <= upto + 1:
+                self._known = point.info
+        sources += self._from_tail(point, first)
+        sources = [s for s in (_restrict(s, first, upto) for s in sources) if s is not None]
+        incoming = sum(source.nbytes for source in sources)
+        if sources and self._window.nbytes + incoming > 2 * self._window_bytes:
+            self.load(after, upto)  # what joins a window must not outgrow it: choose a new end
+            return
+        starts = [position_after(s.due, s.offset, after) for s in sources]
+        stops = [
+            max(start, position_after(s.due, s.offset, self._window.end))
+            for s, start in zip(sources, starts, strict=True)
+        ]
+        self._window.join(gather(sources, starts, stops), after)
+        self.seen = upto
+
+    def _from_tail(self, point: ReadPoint, first: int) -> list[Source]:
+        low, high = self.start, self.start + TICK_MS
+        first = max(first, point.spilled)
+        sources: list[Source] = []
+        for piece in reversed(point.pieces):  # the newest are last: stop where nothing is new
+            if piece.next_offset <= first:
+                break
+            source = source_of_piece(piece, low, high, first)
+            if source is not None:
+                sources.append(source)
+        return sources
+
+    def peek(self, after: Key, until: Key, rows_max: int, bytes_max: int) -> pa.RecordBatch:
+        """Rows with keys in ``(after, until]`` in key order; empty if there are none yet."""
+        while True:
+            rows = self._window.peek(after, until, rows_max, bytes_max)
+            if rows.num_rows or self._window.end >= min(until, self._last_key):
+                return rows
+            self.load(max(after, self._window.end), self.seen)
+
+    def next_due(self, after: Key) -> int | None:
+        """When the next row is due; the window's end if more has to be loaded; None at the end."""
+        due = self._window.next_due(after)
+        if due is None and self._window.end < self._last_key:
+            return self._window.end[0]
+        return due
+
+
+def late_rows(
+    storage: Rows, mark: Mark, upto: int, rows_max: int, bytes_max: int
+) -> tuple[pa.RecordBatch, set[int], int]:
+    """Rows with ``mark.L < offset <= upto`` that already lie behind ``(c, r)``, in offset order.
+
+    Returns the rows (ROW schema, at most about the given limits), offsets cancelled in the files
+    that were read, and the offset up to which the search got: the mark's new ``L``.
+    """
+    first = mark.L + 1
+    if first > upto:
+        return EMPTY, set(), mark.L
+    last_second = mark.c // TICK_MS
+    point = storage.read_point(last_second)
+    if first < point.spilled:
+        span_end = min(upto, point.spilled - 1, first + _LATE_SPAN - 1)
+        seconds = storage.late_seconds(last_second, first)
+        if not seconds:
+            return EMPTY, set(), min(upto, point.spilled - 1)
+        rows, cancelled, reached = _late_in_files(
+            storage, seconds, mark, first, span_end, rows_max, bytes_max
+        )
+        return _cut(rows, cancelled, reached, rows_max, bytes_max)
+    parts: list[pa.RecordBatch] = []
+    taken = 0
+    for piece in point.pieces:
+        if piece.next_offset <= first or piece.base_offset > upto:
+            continue
+        indices = _late_in_piece(piece, mark, first, upto)
+        if len(indices):
+            parts.append(piece.take(indices[: rows_max - taken]))
+            taken += parts[-1].num_rows
+            if taken >= rows_max:
+                break
+    rows = pa.concat_batches(parts) if parts else EMPTY
+    return _cut(rows, set(), upto, rows_max, bytes_max)
+
+
+def _late_in_piece(piece: Piece, mark: Mark, first: int, upto: int) -> Int64s:
+    start = max(0, first - piece.base_offset)
+    stop = min(piece.count, upto + 1 - piece.base_offset)
+    due = piece.due[start:stop]
+    if piece.earliest > mark.c or not len(due):
+        return np.empty(0, np.int64)
+    offset = np.arange(piece.base_offset + start, piece.base_offset + stop, dtype=np.int64)
+    return np.flatnonzero(mark.behind(due, offset)) + start
+
+
+def _late_in_files(
+    storage: Rows,
+    seconds: Sequence[int],
+    mark: Mark,
+    first: int,
+    last: int,
+    rows_max: int,
+    bytes_max: int,
+) -> tuple[pa.RecordBatch, set[int], int]:
+    """The first late rows from ``first`` on, cancelled offsets, and how far the search got."""
+    found: list[tuple[pa.RecordBatch, Int64s, Int64s]] = []
+    cancelled: set[int] = set()
+    for second in seconds:
+        info = storage.read_point(second).info
+        if info is None:
+            continue
+        for block in storage.read_blocks(second, info):
+            cancelled.update(cancelled_in(block))
+            offset = times(block, "offset")
+            mask = (offset >= first) & (offset <= last) & mark.behind(times(block, "due"), offset)
+            indices = np.flatnonzero(mask)
+            if len(indices):
+                found.append((block, indices, offset[indices]))
+    if not found:
+        return EMPTY, cancelled, last
+    # Only a chunk's share is taken, however many there are: the first of them by offset.
+    offsets = np.concatenate([offset for _, _, offset in found])
+    nbytes = sum(block.nbytes * len(at) // block.num_rows for block, at, _ in found)
+    count = min(rows_max, max(1, len(offsets) * 2 * bytes_max // max(1, nbytes)))
+    if count < len(offsets):
+        last = int(np.partition(offsets, count - 1)[count - 1])
+    parts = [
+        take_rows(block, at[offset <= last])
+        for block, at, offset in found
+        if int(offset.min()) <= last
+    ]
+    rows = pa.concat_batches(parts)
+    return take_rows(rows, np.argsort(times(rows, "offset"))), cancelled, last
+
+
+def _cut(
+    rows: pa.RecordBatch, cancelled: set[int], reached: int, rows_max: int, bytes_max: int
+) -> tuple[pa.RecordBatch, set[int], int]:
+    """Cut late rows to a chunk; a cut chunk reaches only up to its own last row."""
+    count = min(rows.num_rows, rows_max)
+    while count > 1 and rows.slice(0, count).nbytes > bytes_max:
+        count //= 2
+    if count < rows.num_rows or count == rows_max:
+        rows = rows.slice(0, count)
+        reached = int(times(rows, "offset")[-1])
+    return rows, cancelled, reached

@@ -1,0 +1,388 @@
+"""The log: entries get their place, wait for the group's one sync, and are committed.
+
+Theory: many callers append; one syncer thread takes everything that has gathered, writes it with
+one call and syncs once (group commit). An entry gets its index and its offsets when it is queued,
+under the owner's lock, so their order is the journal's order. It is *written*, then *durable* after
+the sync, and *committed* when a majority of the peers has it - at once, on a node without peers.
+Only committed rows are visible to delivery and spill.
+
+    queue --> journal (written) --> sync (durable) --> waiting --> committed
+      ^ own entries of a master, or entries received from one
+
+Rules
+- A write that fails (a full disk) takes back everything queued, including what came after it: the
+  places those entries had are given out again. So an entry is shown to peers only when it has been
+  written. A sync that fails ends the process.
+- One lock for writing: while it is held, the journal's end stands still for whoever cuts it.
+- What is cut was never committed. Places, offsets and producers' sequences go back with it.
+
+It keeps I1 and I2 (docs/design.md, "What always holds").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..answers import Receipt
+from ..errors import NotRunning, Overloaded, SlotwheelError, remedy_for
+from ..files import Bytes
+from ..mark import Marks
+from ..state import Sent
+from ..tail.tail import Piece
+from .entry import Entry, Kind
+from .journal import Journal
+from .payloads import CancelRows
+from .producers import Producers
+from .recent import Recent
+
+_GROUP_BYTES_MAX = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A caller of this node waits for the entry. ``early``: only until it is durable here."""
+
+    receipt: Receipt
+    future: Future[Receipt]
+    early: bool = False
+
+    def answer(self) -> None:
+        with contextlib.suppress(InvalidStateError):  # was told something else before
+            self.future.set_result(self.receipt)
+
+    def fail(self, error: SlotwheelError) -> None:
+        with contextlib.suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+
+@dataclass(slots=True)
+class Queued:
+    """An entry on its way, and what its commit will change."""
+
+    entry: Entry
+    piece: Piece | None = None
+    """Its rows, for the tail."""
+    marks: Marks | None = None
+    config: Mapping[str, Any] | None = None
+    cancels: CancelRows | None = None
+    """Those in it, if any."""
+    sent: Sent | None = None
+    """What its producer's table remembers."""
+    callers: list[Carried] = field(default_factory=list)
+    """Who waits for it: the one that sent it, and some that sent it again."""
+    own: bool = False
+    """Made here, by this master; others were received, or found in the journal."""
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.entry.payload)
+
+    def fail(self, error: SlotwheelError) -> None:
+        for caller in self.callers:
+            caller.fail(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The log at one instant: indexes, and how it fares."""
+
+    first: int
+    """The oldest entry in the journal."""
+    placed: int
+    """The last entry that was queued or written."""
+    written: int
+    durable: int
+    commit: int
+    uncommitted_bytes: int
+    failing: bool
+    """The last write failed: the disk is full, say."""
+
+
+class Log:
+    """Queue, journal and positions. ``lock`` is the owner's lock of the wheel.
+
+    ``waiting``: what was found in the journal behind ``commit_index``. ``changed`` is called from
+    the syncer's thread after every write, sync, and failed write.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        producers: Producers,
+        epoch: int,
+        lock: threading.RLock,
+        *,
+        commit_index: int,
+        committed_offset: int,
+        waiting: Sequence[Queued] = (),
+        changed: Callable[[], None] = lambda: None,
+        keep_recent: bool = False,
+    ) -> None:
+        self.journal = journal
+        self.producers = producers
+        self.epoch = epoch
+        self.commit_index = commit_index
+        self.committed_offset = committed_offset
+        """Offsets below this are committed (the high watermark is one less)."""
+        self.next_index = journal.last_index + 1
+        self.next_offset = _end(waiting[-1].entry) if waiting else committed_offset
+        self.queued_bytes = sum(queued.nbytes for queued in waiting)
+        self.changed = changed
+        self._failing = False
+        self._queue: deque[Queued] = deque()
+        self._writing: list[Queued] = []
+        self._waiting: deque[Queued] = deque(waiting)
+        self._recent = Recent() if keep_recent else None
+        self._lock = lock
+        self._write_lock = threading.Lock()
+        self._work = threading.Condition(lock)
+        self._closed = False
+
+    # -- any thread, under the lock --------------------------------------------------------------
+
+    def queue(
+        self,
+        kind: Kind,
+        payload: Bytes,
+        *,
+        count: int = 0,
+        producer: int = 0,
+        sequence: int = -1,
+        created_ms: int = 0,
+    ) -> Queued:
+        """Give an entry its place and queue it. The caller fills in the other fields."""
+        entry = Entry(
+            kind=kind,
+            epoch=self.epoch,
+            index=self.next_index,
+            base_offset=self.next_offset,
+            count=count,
+            producer=producer,
+            sequence=sequence,
+            payload=payload,
+        )
+        queued = Queued(entry, own=True)
+        if producer:
+            queued.sent = Sent(sequence, entry.base_offset, created_ms, entry.index, count)
+        self._place(queued)
+        return queued
+
+    def receive(self, arrived: Sequence[Queued]) -> None:
+        """Queue entries that a master has placed: they follow on from the last one here.
+
+        Errors: ``LookupError`` when those before them were taken back meanwhile (a full disk).
+        """
+        if arrived and arrived[0].entry.index > self.next_index:
+            raise LookupError(f"entry {self.next_index} is missing")
+        for queued in arrived:
+            assert queued.entry.index == self.next_index, "received entries do not follow on"
+            assert queued.entry.base_offset == self.next_offset, "offsets are not dense"
+            self._place(queued)
+
+    def _place(self, queued: Queued) -> None:
+        if self._closed:
+            raise NotRunning("the wheel is closed", remedy="Send it to a running node")
+        if queued.sent is not None:
+            self.producers.record(queued.entry.producer, queued.sent, self.commit_index)
+        self.next_index = queued.entry.index + 1
+        self.next_offset = _end(queued.entry)
+        self.queued_bytes += queued.nbytes
+        self._queue.append(queued)
+        if len(self._queue) == 1:
+            self._work.notify()
+
+    def newest(self) -> Queued:
+        """The entry queued last."""
+        return self._queue[-1]
+
+    def in_queue(self, index: int) -> Queued | None:
+        """The entry with that index while it is not committed."""
+        for queued in (*self._waiting, *self._writing, *self._queue):
+            if queued.entry.index == index:
+                return queued
+        return None
+
+    def look(self) -> Look:
+        return Look(
+            first=self.journal.first_index,
+            placed=self.next_index - 1,
+            written=self.journal.last_index,
+            durable=self.journal.durable_index,
+            commit=self.commit_index,
+            uncommitted_bytes=self.queued_bytes,
+            failing=self._failing,
+        )
+
+    def written_after(self, index: int) -> list[Queued]:
+        """Uncommitted entries in the journal behind ``index``, oldest first."""
+        written = self.journal.last_index
+        found: list[Queued] = []
+        for part in (self._writing, self._waiting):
+            for queued in reversed(part):
+                if queued.entry.index <= index:
+                    break
+                if queued.entry.index <= written:
+                    found.append(queued)
+        found.reverse()
+        return found
+
+    def uncommitted(self) -> list[Queued]:
+        """All that has a place and is not committed, oldest first."""
+        return [*self._waiting, *self._writing, *self._queue]
+
+    def recent(self, first: int, last: int, bytes_max: int) -> list[Entry]:
+        return [] if self._recent is None else self._recent.get(first, last, bytes_max)
+
+    # -- the syncer ------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for something to write; whether there is."""
+        with self._lock:
+            if not self._queue:  # also when it is closed: whoever asks again must not spin
+                self._work.wait(timeout_s)
+            return bool(self._queue)
+
+    def write(self) -> list[Queued]:
+        """Write and sync what is queued. Returns entries that could not be written, if any.
+
+        Errors: ``SyncFailed`` passes through: the process has to end.
+        """
+        with self._write_lock:
+            with self._lock:
+                group = self._take_group()
+                self._writing = group
+            if not group:
+                return []
+            entries = [queued.entry for queued in group]
+            try:
+                self.journal.append(entries)
+            except OSError as error:
+                self._failing = True
+                failed = self._take_back(group, error)
+                self.changed()
+                return failed
+            self._failing = False
+            if self._recent is not None:
+                with self._lock:
+                    self._recent.add(entries)
+                self.changed()
+            self.journal.sync()
+            with self._lock:
+                self._waiting.extend(group)
+                self._writing = []
+        for queued in group:
+            for caller in queued.callers:
+                if caller.early:
+                    caller.answer()
+        self.changed()
+        return []
+
+    def _take_group(self) -> list[Queued]:
+        group: list[Queued] = []
+        size = 0
+        while self._queue and (not group or size + self._queue[0].nbytes <= _GROUP_BYTES_MAX):
+            size += self._queue[0].nbytes
+            group.append(self._queue.popleft())
+        return group
+
+    def _take_back(self, group: list[Queued], error: OSError) -> list[Queued]:
+        with self._lock:
+            failed = [*group, *self._queue]
+            self._queue.clear()
+            self._writing = []
+            self._go_back_to(failed)
+        refusal = Overloaded(
+            f"the journal could not be written: {error.strerror or error}",
+            remedy=f"Nothing was stored. {remedy_for(error)}, then send again",
+        )
+        for queued in failed:
+            queued.fail(refusal)
+        return failed
+
+    def _go_back_to(self, gone: Sequence[Queued]) -> None:
+        """The places of ``gone``, the last entries there were, are free again."""
+        first = gone[0].entry
+        self.next_index = first.index
+        self.next_offset = first.base_offset
+        self.queued_bytes -= sum(queued.nbytes for queued in gone)
+        self.producers.roll_back(first.index - 1)
+
+    # -- who decides what is committed, and where the log ends ----------------------------------
+
+    def committed(self, index: int) -> list[Queued]:
+        """Take out what is committed up to ``index``; the caller makes it visible (``advance``)."""
+        with self._lock:
+            done = []
+            while self._waiting and self._waiting[0].entry.index <= index:
+                done.append(self._waiting.popleft())
+            return done
+
+    def advance(self, done: Sequence[Queued]) -> None:
+        """Under the lock, in the same instant in which the rows become visible."""
+        last = done[-1].entry
+        self.commit_index = last.index
+        self.committed_offset = _end(last)
+        self.queued_bytes -= sum(queued.nbytes for queued in done)
+
+    def withdraw(self, error: SlotwheelError) -> list[Queued]:
+        """This node is master no longer: its entries that are not written go, and are returned.
+        Those that are written may still be committed by the next master; whoever waits for any of
+        them gets ``error``."""
+        with self._write_lock, self._lock:
+            gone: list[Queued] = []
+            while self._queue and self._queue[-1].own:
+                gone.append(self._queue.pop())
+            gone.reverse()
+            if gone:
+                self._go_back_to(gone)
+            waiting = [*self._waiting]
+        for queued in (*gone, *waiting):
+            queued.fail(error)
+        return gone
+
+    def cut_after(self, index: int) -> list[Queued]:
+        """Another master has other entries behind ``index``: these go, and are returned.
+
+        Errors: ``SyncFailed``, ``OSError``.
+        """
+        with self._write_lock:
+            with self._lock:
+                assert index >= self.commit_index, "what is committed is never cut"
+                gone: list[Queued] = []
+                for part in (self._queue, self._waiting):
+                    while part and part[-1].entry.index > index:
+                        gone.append(part.pop())
+                gone.reverse()
+                if gone:
+                    self._go_back_to(gone)
+                if self._recent is not None:
+                    self._recent.cut_after(index)
+            if self.journal.last_index > index:
+                self.journal.truncate_after(index)
+            return gone
+
+    @contextlib.contextmanager
+    def still(self) -> Any:
+        """Nothing is written meanwhile."""
+        with self._write_lock:
+            yield
+
+    def close(self) -> list[Queued]:
+        """Stop taking entries. Returns those that were queued and will not be written."""
+        with self._lock:
+            self._closed = True
+            left = list(self._queue)
+            self._queue.clear()
+            self._work.notify_all()
+            return left
+
+
+def _end(entry: Entry) -> int:
+    """The offset behind the last row of an entry."""
+    return entry.base_offset + entry.count

@@ -1,0 +1,124 @@
+"""Duplicate entries of producers: the last five sequences of each.
+
+Theory: a producer that got no answer sends the same entry again, with the same sequence. The table
+answers a sequence it knows with the first base offset. A client keeps at most five entries in
+flight, so five are enough; an unknown sequence among them is new, even if a later one came first.
+A sequence older than that cannot be judged and is refused.
+
+The delay topic uses the same table: its producer id is the source partition, its sequence the last
+source offset of the entry. Those are never evicted: they are the intake's position.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..errors import SequenceTooOld
+from ..state import Sent
+
+IN_FLIGHT_MAX = 5
+SOURCE_PRODUCER = 1 << 63
+"""Bit that marks a producer id as a source partition of a delay topic."""
+_ALL = (1 << 64) - 1
+
+
+class Producers:
+    """By producer id: its last entries, oldest first. Not thread-safe (owner's lock)."""
+
+    def __init__(self, producers_max: int) -> None:
+        self._max = producers_max
+        self._sent: OrderedDict[int, list[Sent]] = OrderedDict()
+        self._changed: set[int] = set()
+        self._gone: set[int] = set()
+
+    def load(self, stored: Mapping[int, Sequence[Sent]]) -> None:
+        by_use = sorted(stored.items(), key=lambda item: item[1][-1].index if item[1] else 0)
+        for producer, sent in by_use:
+            self._sent[producer] = list(sent)
+
+    def find(self, producer: int, sequence: int) -> Sent | None:
+        """The entry with that sequence, or None if it is new. Errors: ``SequenceTooOld``."""
+        sent = self._sent.get(producer)
+        if not sent:
+            return None
+        for one in sent:
+            if one.sequence == sequence:
+                return one
+        newest = max(one.sequence for one in sent)
+        if sequence <= newest - IN_FLIGHT_MAX:
+            raise SequenceTooOld(
+                "sequence too old to say whether it was stored",
+                got=sequence,
+                limit=newest - IN_FLIGHT_MAX + 1,
+                remedy=f"Keep at most {IN_FLIGHT_MAX} entries in flight; look for the messages"
+                " before sending them under a new producer id",
+            )
+        return None
+
+    def last_sequence(self, producer: int) -> int:
+        """The highest sequence of a producer, -1 if it is unknown."""
+        sent = self._sent.get(producer)
+        return max((one.sequence for one in sent), default=-1) if sent else -1
+
+    def record(self, producer: int, one: Sent, committed_index: int = _ALL) -> None:
+        """Remember an entry. ``committed_index``: entries behind it may still be rolled back, so
+        as many older ones as are kept anyway stay until it has passed them."""
+        sent = self._sent.setdefault(producer, [])
+        # Recovery meets entries that the checkpoint knows already: the same one, not one more.
+        sent[:] = [each for each in sent if each.sequence != one.sequence]
+        sent.append(one)
+        if len(sent) > IN_FLIGHT_MAX:
+            _trim(sent, committed_index)
+        self._sent.move_to_end(producer)
+        self._changed.add(producer)
+        self._gone.discard(producer)
+        if len(self._sent) > self._max:
+            self._evict()
+
+    def _evict(self) -> None:
+        for producer in self._sent:
+            if not producer & SOURCE_PRODUCER:
+                del self._sent[producer]
+                self._changed.discard(producer)
+                self._gone.add(producer)
+                return
+
+    def roll_back(self, after_index: int) -> None:
+        """Forget entries with a higher index: they were cut from the journal, or never written."""
+        for producer, sent in list(self._sent.items()):
+            kept = [one for one in sent if one.index <= after_index]
+            if len(kept) != len(sent):
+                self._sent[producer] = kept
+                self._changed.add(producer)
+            if not kept:
+                del self._sent[producer]
+                self._changed.discard(producer)
+                self._gone.add(producer)
+
+    def unsaved(self, upto_index: int) -> tuple[dict[int, list[Sent]], list[int]]:
+        """What changed since it was last ``saved``, committed entries only, and who is gone."""
+        changed: dict[int, list[Sent]] = {}
+        for producer in self._changed:
+            changed[producer] = [one for one in self._sent[producer] if one.index <= upto_index]
+            _trim(changed[producer], upto_index)
+        return changed, list(self._gone)
+
+    def saved(self, changed: Mapping[int, Sequence[Sent]], gone: Iterable[int]) -> None:
+        """The result of ``unsaved`` is durable now."""
+        for producer, sent in changed.items():
+            if self._sent.get(producer) == list(sent):
+                self._changed.discard(producer)
+        self._gone.difference_update(gone)
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+
+def _trim(sent: list[Sent], committed_index: int) -> None:
+    """Leave the five highest of the committed ones, and all others."""
+    committed = [one for one in sent if one.index <= committed_index]
+    if len(committed) > IN_FLIGHT_MAX:
+        committed.sort(key=lambda one: one.sequence)
+        for one in committed[:-IN_FLIGHT_MAX]:
+            sent.remove(one)

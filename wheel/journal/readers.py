@@ -1,0 +1,84 @@
+"""Reading a journal while it grows, loses its oldest segments, or is cut at its end.
+
+Theory: a reader takes what the journal is at one moment, and then reads files that others go on
+changing. Entries are only ever appended, and segments deleted whole, so all that can happen is that
+a file is gone. There are two exceptions, a cut and a file that is used again: other entries may
+soon stand where the reader looks. So cuts are counted, and it is noted up to where files are used
+again, *before* anything is changed; what was read before that moved is what was there.
+
+Rules
+- Nothing here waits: a reader that is thrown away anywhere, at any moment, must not need a lock.
+- Where a reader stopped is remembered: a peer that catches up takes some entries at a time, and
+  would otherwise skip through half a segment for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..errors import SlotwheelError
+from ..files import Files
+from .entry import Entry
+from .scan import Located, Segment, read_entries
+
+_PLACES_MAX = 64
+
+
+class Readers:
+    """All readers of one journal, past and present."""
+
+    __slots__ = ("_entry_bytes_max", "_files", "_places", "_reused_below", "cuts")
+
+    def __init__(self, files: Files, entry_bytes_max: int) -> None:
+        self._files = files
+        self._entry_bytes_max = entry_bytes_max
+        self._places: dict[int, tuple[str, int]] = {}
+        self._reused_below = 0
+        self.cuts = 0
+        """How often the journal was cut."""
+
+    def cut(self) -> None:
+        """The journal is about to be cut."""
+        self.cuts += 1
+        self._places = {}  # another one: a reader that ends late writes into the old
+
+    def reuse(self, end_index: int) -> None:
+        """The file of a dropped segment, which ended before ``end_index``, is about to be used
+        again."""
+        self._reused_below = max(self._reused_below, end_index)
+
+    def read(
+        self, segments: Sequence[Segment], from_index: int, last_index: int, cuts: int
+    ) -> Iterator[Entry]:
+        """The entries ``from_index`` to ``last_index``. ``cuts``: as it was when the others were.
+
+        Errors: ``LookupError`` when one is no longer there; ``Damaged``; ``OSError``.
+        """
+        places = self._places
+        known = places.get(from_index) if self.cuts == cuts else None
+        last: tuple[str, Located] | None = None
+        index = from_index
+        try:
+            for path, located in read_entries(
+                self._files, segments, from_index, last_index, self._entry_bytes_max, known=known
+            ):
+                if self._is_gone(index, cuts):
+                    break
+                last = path, located
+                index += 1
+                yield located.entry
+            else:
+                return
+        except SlotwheelError:
+            if not self._is_gone(index, cuts):
+                raise
+        finally:
+            if last is not None:
+                if len(places) >= _PLACES_MAX:
+                    places.clear()
+                path, located = last
+                places[located.entry.index + 1] = path, located.end
+        raise LookupError(f"entry {index}: the journal was cut or dropped there meanwhile")
+
+    def _is_gone(self, index: int, cuts: int) -> bool:
+        return self.cuts != cuts or index < self._reused_below

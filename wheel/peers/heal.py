@@ -1,0 +1,102 @@
+"""A damaged slot file is made anew from the rows of a peer.
+
+Theory: peers hold the same committed rows, but spill at moments of their own, so their slot files
+need not be the same and one may still have in its tail what the other has in the file. What they
+have in common is the log. So a peer is asked for rows, not for a file: for those of one second
+below an offset, the one up to which the asking peer has spilled. Together they are what its file
+must hold, and its catalog says how many there are; with those that it lost before, if any.
+
+Rules
+- A peer answers only when it has committed everything below that offset.
+- What every mark covers need not be there: one may have dropped it before it was spilled, the other
+  after. Only when delivery has reached the slot may the counts differ for that reason.
+- What a repair gave up on the answering peer is missing there for good, and so it is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..config import TICK_MS
+from ..due.runs import sort_rows, source_of_piece
+from ..errors import Damaged
+from ..findings import Checked
+from ..mark import Marks
+from ..rows import take_rows
+from ..schema import times
+from ..slots.blocks import check_block
+from ..slots.slotfile import path_of
+from ..slots.storage import Storage
+from ..state import Loss, SlotInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRows:
+    """The rows of one second below an offset, as blocks of a slot file: ROW schema, each sorted,
+    their offsets ascending from block to block. ``losses``: what repairs gave up of it."""
+
+    second: int
+    blocks: Sequence[pa.RecordBatch]
+    losses: Sequence[Loss] = ()
+
+    def check(self, info: SlotInfo, upto: int, marks: Marks, given_up: Sequence[Loss] = ()) -> None:
+        """Whether they are all that a file must hold of which the catalog says ``info`` and whose
+        rows are below ``upto``. ``given_up``: what was lost of it here before.
+
+        Errors: ``Damaged``: the peers do not have the same rows.
+        """
+        item = Checked("slot", f"what a peer has of {path_of(self.second)}")
+        highest = -1
+        for block in self.blocks:
+            highest = check_block(item, 0, block, self.second, highest)
+        if highest >= upto:
+            item.fault(0, f"offsets below {upto}", highest)
+        if marks.main.c < self.second * TICK_MS:
+            rows = sum(block.num_rows for block in self.blocks)
+            cancels = sum(block.column("cancels").is_valid().true_count for block in self.blocks)
+            item.expect(0, "rows", info.rows + _rows(given_up), rows + _rows(self.losses))
+            item.expect(
+                0, "cancel rows", info.cancels + _cancels(given_up), cancels + _cancels(self.losses)
+            )
+        for fault in item.faults[:1]:
+            remedy = "Stop both nodes and run 'slotwheel verify --against' on them"
+            raise Damaged(item.path, 0, expected=fault.expected, found=fault.found, remedy=remedy)
+
+
+def _rows(losses: Sequence[Loss]) -> int:
+    return sum(one.rows for one in losses)
+
+
+def _cancels(losses: Sequence[Loss]) -> int:
+    return sum(one.cancels for one in losses)
+
+
+def uncounted(losses: Sequence[Loss]) -> tuple[int, int]:
+    """How many rows, and cancel rows of these, such losses took from the counters."""
+    taken = [one for one in losses if not one.at_most]
+    return _rows(taken), _cancels(taken)
+
+
+def rows_below(storage: Storage, second: int, upto: int) -> list[pa.RecordBatch]:
+    """The rows of a second with offsets below ``upto``, from file and tail. Errors: ``Damaged``."""
+    point = storage.read_point(second)
+    blocks = []
+    if point.info is not None:
+        for block in storage.read_blocks(second, point.info):
+            below = np.flatnonzero(times(block, "offset") < upto)
+            blocks.append(block if len(below) == block.num_rows else take_rows(block, below))
+    low = second * TICK_MS
+    parts = []
+    for piece in point.pieces:
+        source = source_of_piece(piece, low, low + TICK_MS, point.spilled)
+        if source is None or piece.base_offset >= upto:
+            continue
+        at = np.sort(source.offset[source.offset < upto]) - piece.base_offset
+        parts.append(piece.take(at))
+    if parts:
+        blocks.append(sort_rows(pa.concat_batches(parts)))
+    return [block for block in blocks if block.num_rows]

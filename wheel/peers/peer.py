@@ -1,0 +1,391 @@
+"""A wheel that is one of several: a standby that stores, or the master of an epoch.
+
+Theory: log, tail and slot files are the same as on a node alone; what differs is who decides. What
+is committed, where the log ends, and who is master come from outside (``replication``), through the
+methods here. Nothing behind the checkpoint counts at a restart until a master says so.
+
+    standby:  receive -> journal -> commit -> tail -> slot files; marks and cleaning follow the log
+    master:   the same, and appends, delivery, marks
+
+Rules
+- A master takes appends and delivers only once the first entry of its epoch is committed: then all
+  before it is committed too, so what it knows of producers, marks and cancels is true.
+- ``receive``, ``cut_after``, ``commit``, ``lead``, ``stand_by``, ``install`` belong to one thread.
+- The journal is not cut down to the checkpoint: its newest part stays for peers that fall behind.
+
+See docs/design.md, "Peers".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import NotMaster, Overloaded
+from ..journal.arrived import arrived
+from ..journal.entry import Entry
+from ..journal.epochs import Epochs
+from ..journal.log import Look, Queued
+from ..mark import Marks
+from ..recovery import Recovered, configuration, recover
+from ..state import SlotInfo, Update
+from ..switch import complete_switch
+from ..wheel import Wheel
+from .heal import SlotRows, rows_below, uncounted
+from .snapshot import SnapshotSource
+from .snapshot_request import SnapshotRequest
+from .snapshot_sink import SnapshotSink
+
+StoreIds = dict[str, bytes]
+_READERS_MAX = 4
+
+
+class PeerWheel(Wheel):
+    """Use ``PeerWheel.open``: it opens as a standby."""
+
+    _replicated = True
+
+    def _begin(self, found: Recovered, now_ms: int) -> None:
+        self.store_id = found.stored.store_id
+        self._stored_key = found.stored.group_key
+        self._vote = found.stored.vote
+        self._voter = found.stored.voter
+        self._epoch = found.stored.epoch
+        self._known_config = found.config
+        self._first_own = 0  # index of the first entry of the epoch this peer leads; 0: it does not
+        self._led_ms = now_ms
+        self._epoch_offset = 0
+        self._master_address = ""
+        self._pins: list[int] = []
+        self._readers: dict[int, Iterator[Entry]] = {}
+        self._config_told = True  # told by whoever leads, never by the way
+        self._handing_over = False
+        self.on_serving: Callable[[], None] = lambda: None
+
+    # -- what replication needs to know ----------------------------------------------------------
+
+    @property
+    def log_changed(self) -> Callable[[], None]:
+        """Called from the syncer's thread when entries were written, synced, or taken back."""
+        return self._log.changed
+
+    @log_changed.setter
+    def log_changed(self, call: Callable[[], None]) -> None:
+        self._log.changed = call
+
+    def log_view(self) -> Look:
+        with self._lock:
+            return self._log.look()
+
+    def hard(self) -> tuple[int, str, bool]:
+        """Epoch, vote, and whether this store may vote, as promised last."""
+        return self._epoch, self._vote, self._voter
+
+    def promise(self, epoch: int, vote: str, voter: bool) -> None:
+        """Durable when it returns. Errors: ``OSError``, ``SyncFailed``."""
+        self._state.commit(Update(epoch=epoch, vote=vote, voter=voter))
+        self._epoch, self._vote, self._voter = epoch, vote, voter
+
+    def epochs(self) -> Epochs:
+        """The epochs of all entries up to the last one placed; a copy."""
+        with self._lock:
+            epochs = self._log.journal.epochs.copy()
+            for queued in self._log.uncommitted():
+                if queued.entry.index > epochs.last_index:
+                    epochs.append(queued.entry.index, queued.entry.epoch)
+            return epochs
+
+    @property
+    def tail_is_full(self) -> bool:
+        """Whether slot files are written more slowly than entries are committed."""
+        return self._storage.tail.nbytes >= self.config.tail_bytes_refuse
+
+    @property
+    def commit_index(self) -> int:
+        return self._log.commit_index
+
+    @property
+    def group_key(self) -> bytes | None:
+        """The group's key, once a configuration with it was committed here, also before a
+        restart."""
+        key = self._configuration.get("key")
+        return self._stored_key or None if key is None else bytes.fromhex(key)
+
+    def known_stores(self) -> list[tuple[int, StoreIds]]:
+        """The admitted stores by index of the entry that says so: the committed one first, then
+        those that may still be cut."""
+        with self._lock:
+            found = []
+            if self._configuration:
+                found.append((self._log.commit_index, _stores(self._configuration)))
+            for queued in self._log.uncommitted():
+                if queued.config is not None:
+                    found.append((queued.entry.index, _stores(queued.config)))
+            return found
+
+    def written_after(self, index: int) -> list[tuple[int, int, StoreIds | None]]:
+        """Index, epoch, and the admitted stores if it is a configuration, of each uncommitted entry
+        in the journal behind ``index``."""
+        with self._lock:
+            written = self._log.written_after(index)
+        return [
+            (
+                queued.entry.index,
+                queued.entry.epoch,
+                None if queued.config is None else _stores(queued.config),
+            )
+            for queued in written
+        ]
+
+    def entries(self, first: int, last: int, bytes_max: int) -> list[Entry]:
+        """Entries from ``first`` on, to be shipped: one at least, up to ``last`` or ``bytes_max``.
+
+        Errors: ``LookupError`` when the journal does not have them; ``Damaged``; ``OSError``.
+        """
+        with self._lock:
+            found = self._log.recent(first, last, bytes_max)
+            reader = None if found else self._readers.pop(first, None)
+        if found:
+            return found
+        return self._read_entries(reader or self._log.journal.read(first), first, last, bytes_max)
+
+    def _read_entries(
+        self, reader: Iterator[Entry], first: int, last: int, bytes_max: int
+    ) -> list[Entry]:
+        """From the journal, where a pass goes on when the next part is asked for."""
+        found: list[Entry] = []
+        size = 0
+        for entry in reader:
+            found.append(entry)
+            size += len(entry.payload)
+            if entry.index >= last or size >= bytes_max:
+                break
+        if not found:
+            raise LookupError(f"entry {first} is not in the journal")
+        with self._lock:
+            self._readers[found[-1].index + 1] = reader
+            while len(self._readers) > _READERS_MAX:
+                self._readers.pop(next(iter(self._readers)))
+        return found
+
+    # -- a standby -------------------------------------------------------------------------------
+
+    def receive(self, entries: Sequence[Entry]) -> None:
+        """Queue entries of a master for the syncer. They follow on from the last one placed.
+
+        Errors: ``Damaged`` when one is not what its header says; ``NotRunning``.
+        """
+        parsed = [arrived(entry) for entry in entries]
+        with self._lock:
+            self._log.receive(parsed)
+
+    def cut_after(self, index: int) -> None:
+        """Forget all entries behind ``index``, none of which is committed."""
+        with self._lock:
+            self._readers.clear()
+        self._give_up(self._log.cut_after(index))
+
+    def stand_by(self, master: str = "") -> None:
+        """This peer is not the master; ``master`` is the address of the one that is, if known."""
+        with self._lock:
+            self._master_address = master
+            self._handing_over = False
+            reign, self._master = self._master, None
+            led, self._first_own = self._first_own, 0
+        if reign is not None:
+            reign.end()
+        if led:
+            self._give_up(self._log.withdraw(self._not_master()))
+
+    def _not_master(self) -> NotMaster:
+        if self._first_own:
+            return NotMaster("the master is starting", remedy="Send it again in a moment")
+        return NotMaster(master=self._master_address)
+
+    # -- the master of an epoch ------------------------------------------------------------------
+
+    def lead(
+        self, epoch: int, stores: Mapping[str, bytes], now_ms: int, *, after: int | None = None
+    ) -> None:
+        """Elected: begin the epoch with an entry that names the admitted stores. Appends are taken
+        and delivery begins when it is committed (``serving``, ``on_serving``).
+
+        ``after``: the last entry of the log that was voted for. Errors: ``LookupError`` when it is
+        not the last one any more, because it could not be written (a full disk): its place must
+        not be given to another.
+        """
+        with self._lock:
+            assert not self._first_own, "leads already"
+            if after is not None and self._log.next_index - 1 != after:
+                raise LookupError(f"the log ends at {self._log.next_index - 1}, not at {after}")
+            self._log.epoch = epoch
+            self._epoch_offset = self._log.next_offset
+            self._led_ms = now_ms
+            self._master_address = ""
+            known = self._configuration
+            for queued in self._log.uncommitted():
+                known = known if queued.config is None else dict(queued.config)
+            self._known_config = configuration(known, self.config)
+            self._first_own = self._tell(stores)
+
+    def tell_stores(self, stores: Mapping[str, bytes]) -> None:
+        """Append an entry that admits ``stores`` and no others."""
+        with self._lock:
+            self._tell(stores)
+
+    def _tell(self, stores: Mapping[str, bytes]) -> int:
+        named = {name: store.hex() for name, store in sorted(stores.items())}
+        self._known_config = {**self._known_config, "stores": named}
+        return self._queue_config(self._known_config).entry.index
+
+    @property
+    def serving(self) -> bool:
+        """Whether this peer takes appends and delivers."""
+        return self._master is not None
+
+    def _written(self) -> None:
+        """What is committed is decided by peers."""
+
+    def commit(self, index: int) -> None:
+        super().commit(index)
+        key = self.group_key
+        if key is not None and key != self._stored_key:
+            with contextlib.suppress(OSError):  # no room: when something is committed again
+                self._state.commit(Update(group_key=key))
+                self._stored_key = key
+
+    def _count(self, done: Sequence[Queued], pieces: Sequence[Any]) -> None:
+        super()._count(done, pieces)
+        if self._first_own and self._master is None and self.commit_index >= self._first_own:
+            self._reign(self._epoch_offset, self._led_ms)
+            self.on_serving()
+
+    def hold_appends(self, held: bool) -> None:
+        """While a hand-over is under way nothing new is taken: the next master has to catch up."""
+        with self._lock:
+            self._handing_over = held
+
+    def _check_room(self, now_ms: int) -> None:
+        if self._handing_over:
+            raise NotMaster("this peer hands over to another", remedy="Send it again in a moment")
+        super()._check_room(now_ms)
+        if self._log.queued_bytes >= self.config.majority_lag_bytes_max:
+            raise Overloaded(
+                "the peers are behind: too much waits for a majority of them",
+                got=f"{self._log.queued_bytes} bytes",
+                limit=f"{self.config.majority_lag_bytes_max} bytes",
+                remedy="Nothing was stored. Send it again in a moment",
+            )
+
+    # -- slot files and snapshots ----------------------------------------------------------------
+
+    def _drop_journal(self, below: int, now_ms: int) -> None:
+        with self._lock:
+            below = min([below, *self._pins])
+        keep_bytes = self.config.peer_journal_bytes_max
+        self._log.journal.drop_below(below, keep_bytes=keep_bytes, keep=self._keeper(now_ms))
+
+    def _clean(self, marks: Marks, now_ms: int) -> int:
+        return 0 if self._pins else super()._clean(marks, now_ms)
+
+    @contextlib.contextmanager
+    def snapshot(self, request: SnapshotRequest | None = None) -> Iterator[SnapshotSource]:
+        """All that is spilled, to be copied by a peer; the journal follows behind it. Meanwhile no
+        slot file is deleted, and the journal from there on stays. ``request``: what the peer asked
+        with; nothing is there without it."""
+        with self._files_lock:
+            stored = self._state.load()
+            index = stored.checkpoint.index
+            with self._lock:
+                self._pins.append(index + 1)
+        try:
+            yield SnapshotSource(self._files, stored, request)
+        finally:
+            with self._lock:
+                self._pins.remove(index + 1)
+
+    def damaged_slots(self) -> dict[int, tuple[int, SlotInfo]]:
+        """Seconds whose slot files are damaged, up to which offset each holds its rows, and what
+        the catalog says of it."""
+        with self._lock:
+            upto, catalog = self._storage.spilled, self._storage.catalog
+            return {second: (upto, catalog[second]) for second in sorted(self._storage.damaged)}
+
+    def slot_rows(self, second: int, upto: int) -> SlotRows:
+        """What a peer needs whose slot file is damaged: the rows of a second below an offset.
+
+        Errors: ``LookupError`` when not all of them are committed here; ``Damaged``.
+        """
+        if self._log.committed_offset < upto:
+            raise LookupError(f"offsets up to {self._log.committed_offset} are committed here")
+        losses = [one for one in self._losses if one.second == second]
+        return SlotRows(second, rows_below(self._storage, second, upto), losses)
+
+    def heal(self, found: SlotRows, upto: int, info: SlotInfo) -> bool:
+        """Put a peer's rows in the place of the slot file of which ``damaged_slots`` said this;
+        False when it has grown since, or is not damaged any more.
+
+        Errors: ``Damaged`` when they are not all that there were; ``OSError``; ``SyncFailed``.
+        """
+        second = found.second
+        with self._files_lock:
+            with self._lock:
+                marks = self._committed_marks
+                # Of a file that has not grown no row lies between `upto` and what is spilled now.
+                if self.damaged_slots().get(second, (0, None))[1] != info:
+                    return False
+            given_up = [one for one in self._losses if one.second == second]
+            found.check(info, upto, marks, given_up)
+            losses = [one for one in self._losses if one.second != second]
+            losses += [replace(one, kept="") for one in found.losses]
+            before, after = uncounted(given_up), uncounted(found.losses)
+            rows, cancels = after[0] - before[0], after[1] - before[1]
+            checkpoint = self._checkpoint
+            checkpoint = replace(
+                checkpoint, rows=checkpoint.rows - rows, cancels=checkpoint.cancels - cancels
+            )
+            self._storage.replace(
+                second, found.blocks, Update(checkpoint=checkpoint, losses=losses)
+            )
+            with self._lock:
+                self._checkpoint = checkpoint
+                self._losses = losses
+                self._rows -= rows
+                self._cancel_rows -= cancels
+        return True
+
+    def snapshot_sink(self) -> SnapshotSink:
+        return SnapshotSink(self._files, self.config.group, after_index=self.commit_index)
+
+    def install(self, update: Update) -> tuple[int, int, StoreIds]:
+        """Switch to a snapshot that was received whole: one commit, then the files move.
+
+        Returns the index and the epoch of the last entry in it, and the admitted stores. Errors:
+        ``OSError`` before the commit: nothing has changed. After it, an error leaves a directory
+        that the next open completes, so the process has to end.
+        """
+        assert self._master is None, "a master needs no snapshot"
+        with self._files_lock, self._log.still():
+            self._state.commit(update)
+            changed = self._log.changed
+            self._log.close()
+            self._log.journal.close()
+            self._storage.close()
+            complete_switch(self._files, self._state)
+            found = recover(self._files, self._state, self.config, replicated=True)
+            with self._lock:
+                self._readers.clear()
+                self._load(found)
+                self._log.changed = changed
+                self._room.notify_all()
+        checkpoint = found.stored.checkpoint
+        return checkpoint.index, checkpoint.epoch, _stores(checkpoint.config)
+
+    def status(self) -> Any:
+        return replace(super().status(), epoch=self._epoch)
+
+
+def _stores(config: Mapping[str, Any]) -> StoreIds:
+    return {name: bytes.fromhex(store) for name, store in config.get("stores", {}).items()}

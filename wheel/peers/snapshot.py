@@ -1,0 +1,124 @@
+"""A whole data directory on its way to a peer that needs entries nobody's journal still has.
+
+Theory: a snapshot is the state of one moment and the slot files up to their committed lengths, and
+nothing else: the journal follows by ordinary shipping, from the entry behind the checkpoint. Slot
+files only grow or are deleted, so the sender copies them while it goes on working, as long as its
+cleaner is paused. The receiver fills ``incoming/`` beside its own files (``snapshot_sink.py``), and
+one commit makes it true (``switch.py``).
+
+    receiver                                 sender
+    sink = SnapshotSink(files, group)
+    request = sink.begin()  ---------------> SnapshotSource(files, state.load(), request)
+    sink.header(blob)  <---------------------  .header()
+    sink.chunk(second, position, data)  <----  .chunks()
+    update = sink.finish()
+    wheel.install(update)
+
+A link may break, and the next attempt is for a later moment. So the receiver asks with what it has
+already, and of each file it gets what comes behind that. It is the beginning of this very file if
+the checksum, carried on from there over the rest, comes out as the catalog says. If it does not,
+the file is sent from its beginning.
+
+Rules
+- Damage does not travel: the sender checks the CRC of what it reads, the receiver that of each file
+  it has got. Whatever is not exactly what the header says is refused.
+- At most one chunk is in memory, of 1 MiB.
+- The marks in the checkpoint may be newer than its index: they are the committed ones. Whoever
+  replays the journal behind it must not let older marks replace them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+
+from crc32c import crc32c
+
+from ..errors import Damaged
+from ..files import Files, Handle
+from ..slots.slotfile import path_of
+from ..state import SlotInfo, Stored
+from .snapshot_header import SnapshotHeader
+from .snapshot_request import Held, SnapshotRequest
+
+CHUNK_BYTES_MAX = 1 << 20
+
+Part = tuple[int, int, bytes]
+"""``(second, position, bytes)`` of a slot file."""
+
+
+class SnapshotSource:
+    """Reads a snapshot out of a data directory. Slot files in it must not be deleted meanwhile."""
+
+    def __init__(
+        self, files: Files, stored: Stored, request: SnapshotRequest | None = None
+    ) -> None:
+        """``stored``: checkpoint, slots, producers and losses of one moment, as
+        ``StateStore.load`` gives them; the rest of it is not looked at."""
+        self._files = files
+        self._held = (request or SnapshotRequest()).held
+        losses = tuple(replace(one, kept="") for one in stored.losses)
+        self._header = SnapshotHeader(stored.checkpoint, stored.slots, stored.producers, losses)
+
+    @property
+    def index(self) -> int:
+        """The last entry in it: shipping goes on behind that."""
+        return self._header.checkpoint.index
+
+    @property
+    def epoch(self) -> int:
+        """In which that entry was made."""
+        return self._header.checkpoint.epoch
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its files, there already or not."""
+        return self._header.nbytes
+
+    def header(self) -> bytes:
+        return self._header.encode()
+
+    def chunks(self, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[Part]:
+        """What is not there yet, one file after the other; of each from where it ends there, or
+        from position 0, and then perhaps a second time from 0.
+
+        Errors: ``Damaged`` before the last chunk of a file that is not what it should be.
+        """
+        bytes_max = min(bytes_max, CHUNK_BYTES_MAX)
+        for second, info in sorted(self._header.slots.items()):
+            held = self._held.get(second, Held())
+            if held != Held(info.length, info.crc):
+                yield from self._file(second, info, held, bytes_max)
+
+    def _file(self, second: int, info: SlotInfo, held: Held, bytes_max: int) -> Iterator[Part]:
+        path = path_of(second)
+        try:
+            handle = self._files.open(path)
+        except FileNotFoundError:
+            raise Damaged(path, 0, expected=f"{info.length} bytes", found="no such file") from None
+        with closing(handle):
+            begins = [held, Held()] if 0 < held.length < info.length else [Held()]
+            for begin in begins:
+                crc = yield from _chunks(handle, second, info, begin, bytes_max)
+                if crc == info.crc:
+                    return
+        raise Damaged(path, 0, expected=f"CRC-32C {info.crc:08x}", found=f"{crc:08x}")
+
+
+def _chunks(
+    handle: Handle, second: int, info: SlotInfo, begin: Held, bytes_max: int
+) -> Generator[Part, None, int]:
+    """What comes behind ``begin``; the CRC of it all. Without the last chunk if that is wrong."""
+    position, crc = begin.length, begin.crc
+    while position < info.length:
+        want = min(bytes_max, info.length - position)
+        data = handle.pread(want, position)
+        crc = crc32c(data, crc)
+        end = position + len(data)
+        if len(data) < want:
+            raise Damaged(path_of(second), end, expected=f"{info.length} bytes", found="the end")
+        if end < info.length or crc == info.crc:
+            yield second, position, data
+        position = end
+    return crc

@@ -1,0 +1,199 @@
+"""What a snapshot begins with: everything of the sender's state that its receiver takes over.
+
+    +------+------------+---------------+-----+-----------+--------+-----+--------+
+    | head | checkpoint | slot 1        | ... | producer 1| sent 1 | ... | losses |
+    | 40   | JSON       | second + 36 B |     | 16        | 40     |     | JSON   |
+    +------+------------+---------------+-----+-----------+--------+-----+--------+
+
+Theory: the same records as in the state store, in one piece that vouches for itself. The catalog in
+it says how long each slot file is that follows, and what its CRC must be: so what comes after needs
+no format of its own. Epoch, vote and store id are not in it. They are each peer's own.
+
+Rules
+- One CRC-32C over everything behind it; what is wrong in spite of it was written wrongly.
+- Seconds and producers ascend, so a state has exactly one encoding.
+
+Field by field: docs/formats.md, "Snapshot".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from crc32c import crc32c
+
+from ..errors import Damaged, UnsupportedVersion
+from ..state import (
+    SENT_BYTES,
+    SLOT_BYTES,
+    Checkpoint,
+    Loss,
+    Sent,
+    SlotInfo,
+    decode_checkpoint,
+    decode_losses,
+    decode_sent,
+    decode_slot,
+    encode_checkpoint,
+    encode_losses,
+    encode_sent,
+    encode_slot,
+)
+
+MAGIC = b"SWSNAPSH"
+VERSION = 1
+WHERE = "snapshot"
+"""What errors name in the place of a path."""
+
+#  0          8         10         12     16       24      28          32           36         40
+#  +----------+---------+----------+------+--------+-------+-----------+------------+----------+
+#  | magic    | version | reserved | crc  | length | slots | producers | checkpoint | losses   |
+#  | SWSNAPSH | u16     | u16 = 0  | u32  | u64    | u32   | u32       | u32        | u32      |
+#  +----------+---------+----------+------+--------+-------+-----------+------------+----------+
+_HEAD = struct.Struct(
+    "<"
+    "8s"  # magic: "SWSNAPSH"
+    "H"  # version of this layout
+    "H"  # reserved, zero
+    "I"  # CRC-32C of everything after this field
+    "Q"  # length of everything in bytes, this head too
+    "I"  # slots: how many slot files there are
+    "I"  # producers: how many of them follow the slots
+    "I"  # checkpoint: length of its JSON in bytes
+    "I"  # losses: length of their JSON in bytes; 0: none
+)
+_CHECKED = struct.Struct("<QIIII")
+_LEAD_BYTES = 16
+_SECOND = struct.Struct("<q")  # absolute second of a slot, before its record
+# +-------------+------+----------+
+# | producer id | sent | reserved |
+# | u64         | u32  | u32 = 0  |
+# +-------------+------+----------+
+_PRODUCER = struct.Struct(
+    "<"
+    "Q"  # producer id
+    "I"  # how many records of its entries follow
+    "I"  # reserved, zero
+)
+assert _HEAD.size == 40
+assert _LEAD_BYTES + _CHECKED.size == _HEAD.size
+assert _PRODUCER.size == 16
+
+_REMEDY = "Nothing was changed here. It is fetched again; if that fails too, verify the sender"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHeader:
+    """The state that travels."""
+
+    checkpoint: Checkpoint
+    slots: Mapping[int, SlotInfo]
+    producers: Mapping[int, Sequence[Sent]]
+    losses: Sequence[Loss] = ()
+    """What repairs gave up on the sender, and so is missing in its slot files."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length of all slot files."""
+        return sum(info.length for info in self.slots.values())
+
+    def encode(self) -> bytes:
+        checkpoint = encode_checkpoint(self.checkpoint)
+        losses = encode_losses(self.losses) if self.losses else b""
+        parts = [checkpoint]
+        for second, info in sorted(self.slots.items()):
+            parts += (_SECOND.pack(second), encode_slot(info))
+        for producer, sent in sorted(self.producers.items()):
+            parts += (_PRODUCER.pack(producer, len(sent), 0), encode_sent(sent))
+        body = b"".join((*parts, losses))
+        checked = _CHECKED.pack(
+            _HEAD.size + len(body),
+            len(self.slots),
+            len(self.producers),
+            len(checkpoint),
+            len(losses),
+        )
+        lead = struct.pack("<8sHHI", MAGIC, VERSION, 0, crc32c(body, crc32c(checked)))
+        return lead + checked + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> SnapshotHeader:
+        """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
+        if len(data) < _HEAD.size:
+            raise damaged(len(data), f"a head of {_HEAD.size} bytes", f"{len(data)} bytes")
+        magic, version, reserved, crc, length, slots, producers, checkpoint, losses = (
+            _HEAD.unpack_from(data)
+        )
+        if magic != MAGIC:
+            raise damaged(0, f"snapshot magic {MAGIC!r}", repr(magic))
+        if version != VERSION:
+            raise UnsupportedVersion(
+                "unknown version of the snapshot",
+                got=version,
+                limit=VERSION,
+                remedy="Run the same slotwheel version on all peers",
+            )
+        if length != len(data):
+            raise damaged(16, f"{length} bytes", f"{len(data)} bytes")
+        actual = crc32c(memoryview(data)[_LEAD_BYTES:])
+        if actual != crc:
+            raise damaged(12, f"snapshot CRC-32C {crc:08x}", f"{actual:08x}")
+        if reserved:
+            raise damaged(10, "reserved field zero", reserved)
+        return _Body(data).header(slots, producers, checkpoint, losses)
+
+
+class _Body:
+    """Takes the records one by one; none may reach beyond the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self._at = _HEAD.size
+
+    def header(self, slots: int, producers: int, checkpoint: int, losses: int) -> SnapshotHeader:
+        found = SnapshotHeader(
+            decode_checkpoint(bytes(self._take(checkpoint)), WHERE),
+            dict(self._slot() for _ in range(self._at_most(slots, _SECOND.size + SLOT_BYTES))),
+            dict(self._producer() for _ in range(self._at_most(producers, _PRODUCER.size))),
+            tuple(decode_losses(bytes(self._take(losses)) or b"[]", WHERE)),
+        )
+        if self._at != len(self._data):
+            raise damaged(self._at, "the end", f"{len(self._data) - self._at} bytes more")
+        for what, keys, count in (
+            ("seconds", list(found.slots), slots),
+            ("producers", list(found.producers), producers),
+        ):
+            if len(keys) != count or any(one >= other for one, other in pairwise(keys)):
+                raise damaged(_HEAD.size, f"{count} ascending {what}", "others")
+        return found
+
+    def _at_most(self, count: int, record_bytes: int) -> int:
+        left = len(self._data) - self._at
+        if count * record_bytes > left:
+            raise damaged(self._at, f"{count} records", f"{left} bytes")
+        return count
+
+    def _take(self, length: int) -> memoryview:
+        part = self._data[self._at : self._at + length]
+        if len(part) != length:
+            raise damaged(self._at, f"{length} bytes", f"{len(part)} bytes")
+        self._at += length
+        return part
+
+    def _slot(self) -> tuple[int, SlotInfo]:
+        (second,) = _SECOND.unpack(self._take(_SECOND.size))
+        return second, decode_slot(self._take(SLOT_BYTES))
+
+    def _producer(self) -> tuple[int, list[Sent]]:
+        producer, sent, reserved = _PRODUCER.unpack(self._take(_PRODUCER.size))
+        if reserved:
+            raise damaged(self._at - 4, "reserved field zero", reserved)
+        return producer, decode_sent(self._take(sent * SENT_BYTES))
+
+
+def damaged(position: int, expected: object, found: object, path: str = WHERE) -> Damaged:
+    """A snapshot that is not what the sender's state says."""
+    return Damaged(path, position, expected=expected, found=found, remedy=_REMEDY)

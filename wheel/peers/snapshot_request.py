@@ -1,0 +1,108 @@
+"""What a peer asks for when it asks for a snapshot: with what it has of one already.
+
+    +------+--------+--------+-----+
+    | head | file 1 | file 2 | ... |
+    | 24   | 20     |        |     |
+    +------+--------+--------+-----+
+
+Theory: slot files only grow or are deleted whole. So what came in before a link broke is mostly the
+beginning of what would be sent now, and a length and a checksum of it are enough to find out.
+Whoever asks trusts nobody: what it makes of the answer has to have the length and the checksum that
+the snapshot's header names.
+
+Rules
+- One CRC-32C over everything behind it. Seconds ascend, so a request has exactly one encoding.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from crc32c import crc32c
+
+from ..errors import UnsupportedVersion
+from .snapshot_header import damaged
+
+MAGIC = b"SWSNPREQ"
+VERSION = 1
+WHERE = "snapshot request"
+
+#  0          8         10         12    16      20         24
+#  +----------+---------+----------+-----+-------+----------+
+#  | magic    | version | reserved | crc | files | reserved |
+#  | SWSNPREQ | u16     | u16 = 0  | u32 | u32   | u32 = 0  |
+#  +----------+---------+----------+-----+-------+----------+
+_HEAD = struct.Struct(
+    "<"
+    "8s"  # magic: "SWSNPREQ"
+    "H"  # version of this layout
+    "H"  # reserved, zero
+    "I"  # CRC-32C of everything after this field
+    "I"  # files: how many records follow
+    "I"  # reserved, zero
+)
+# +--------+--------+-----+
+# | second | length | crc |
+# | i64    | u64    | u32 |
+# +--------+--------+-----+
+_FILE = struct.Struct(
+    "<"
+    "q"  # absolute second of a slot
+    "Q"  # bytes of its file that are there, from its beginning; 0 for none
+    "I"  # CRC-32C of them
+)
+_CHECKED_FROM = 16
+assert _HEAD.size == 24
+assert _FILE.size == 20
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is there of a slot file: so many bytes from its beginning, with that CRC-32C."""
+
+    length: int = 0
+    crc: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """``held``: what is there, by the slot's second."""
+
+    held: Mapping[int, Held] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        held = sorted(self.held.items())
+        tail = struct.pack("<II", len(held), 0)
+        tail += b"".join(_FILE.pack(second, part.length, part.crc) for second, part in held)
+        return struct.pack("<8sHHI", MAGIC, VERSION, 0, crc32c(tail)) + tail
+
+    @classmethod
+    def decode(cls, data: bytes) -> SnapshotRequest:
+        """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
+        if len(data) < _HEAD.size:
+            raise damaged(0, f"a head of {_HEAD.size} bytes", f"{len(data)} bytes", WHERE)
+        magic, version, reserved, crc, files, reserved_too = _HEAD.unpack_from(data)
+        if magic != MAGIC:
+            raise damaged(0, f"magic {MAGIC!r}", repr(magic), WHERE)
+        if version != VERSION:
+            raise UnsupportedVersion(
+                "unknown version of a snapshot's request",
+                got=version,
+                limit=VERSION,
+                remedy="Run the same slotwheel version on all peers",
+            )
+        actual = crc32c(memoryview(data)[_CHECKED_FROM:])
+        if actual != crc:
+            raise damaged(12, f"CRC-32C {crc:08x}", f"{actual:08x}", WHERE)
+        if reserved or reserved_too:
+            raise damaged(10, "reserved fields zero", f"{reserved}, {reserved_too}", WHERE)
+        records = memoryview(data)[_HEAD.size :]
+        if len(records) != files * _FILE.size:
+            raise damaged(16, f"{files} files", f"{len(records)} bytes of them", WHERE)
+        found = [(second, Held(*part)) for second, *part in _FILE.iter_unpack(records)]
+        if any(one >= other for (one, _), (other, _) in pairwise(found)):
+            raise damaged(_HEAD.size, "ascending seconds", "others", WHERE)
+        return cls(dict(found))

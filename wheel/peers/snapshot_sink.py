@@ -1,0 +1,220 @@
+"""Receives a snapshot into ``incoming/``, beside the files in use (theory: ``snapshot.py``).
+
+Rules
+- Nothing it does is visible before the commit.
+- What an attempt leaves stays for the next one, also in another process: it is looked at byte by
+  byte, and only what this snapshot's header names with that length and that checksum counts.
+- In ``incoming/`` there is never more than one snapshot: what the newest header does not name, or
+  names shorter, is removed.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from ..errors import InvalidConfiguration
+from ..files import Bytes, Files, Handle
+from ..slots.slotfile import second_of
+from ..state import SlotInfo, Update
+from ..switch import INCOMING_SLOTS, incoming_path, removing_incoming
+from .snapshot import CHUNK_BYTES_MAX
+from .snapshot_header import SnapshotHeader, damaged
+from .snapshot_request import Held, SnapshotRequest
+
+
+@dataclass(slots=True)
+class _Open:
+    """The file that is being received."""
+
+    second: int
+    info: SlotInfo
+    handle: Handle
+    begin: int
+    """Where this attempt goes on with it."""
+    position: int
+    crc: int
+
+
+class SnapshotSink:
+    def __init__(self, files: Files, group: str, *, after_index: int = 0) -> None:
+        """``group``: the only wheel group it takes. ``after_index``: what is committed here; a
+        snapshot that ends there or before is refused, as it would take something back."""
+        self._files = files
+        self._group = group
+        self._after_index = after_index
+        self._header: SnapshotHeader | None = None
+        self._held: dict[int, Held] = {}
+        self._left: dict[int, SlotInfo] = {}
+        self._open: _Open | None = None
+        self.received = 0
+        """Bytes that are there, out of ``expected``; from earlier attempts, too."""
+        self.expected = 0
+
+    def begin(self, step: Callable[[], object] = lambda: None) -> SnapshotRequest:
+        """Look at what there is already; what to ask for. Never while a switch is not completed.
+
+        ``step`` is called before each mebibyte that is read, and may raise to end it.
+        """
+        self.close()
+        seconds = (second_of(name) for name in self._files.list(INCOMING_SLOTS))
+        self._held = {
+            second: self._look_at(incoming_path(second), step)
+            for second in seconds
+            if second is not None
+        }
+        return SnapshotRequest(self._held)
+
+    def _look_at(self, path: str, step: Callable[[], object]) -> Held:
+        length = crc = 0
+        with closing(self._files.open(path)) as handle:
+            step()
+            while data := handle.pread(CHUNK_BYTES_MAX, length):
+                length, crc = length + len(data), crc32c(data, crc)
+                step()
+        return Held(length, crc)
+
+    def header(self, data: bytes) -> SnapshotHeader:
+        """What comes before the chunks.
+
+        Errors: ``UnsupportedVersion``, ``Damaged``; ``InvalidConfiguration`` for another wheel
+        group's; ``LookupError`` when it is older than what is here; ``OSError`` (no room).
+        """
+        header = SnapshotHeader.decode(data)
+        checkpoint = header.checkpoint
+        group = checkpoint.config.get("group")
+        if group != self._group:
+            raise InvalidConfiguration(
+                "the snapshot is of another wheel group",
+                got=group,
+                limit=self._group,
+                remedy="Give both nodes the same --group, or take one out of the other's peers",
+            )
+        if checkpoint.index <= self._after_index:
+            raise LookupError(
+                f"the snapshot ends at entry {checkpoint.index}, and {self._after_index} is"
+                " committed here"
+            )
+        _check(header)
+        self._keep_what_fits(header)
+        missing = self.expected - self.received
+        if self._files.free_bytes() < missing:
+            raise OSError(errno.ENOSPC, f"no room for {missing} bytes of a snapshot's slot files")
+        self._files.make_directory(INCOMING_SLOTS)
+        self._header = header
+        return header
+
+    def _keep_what_fits(self, header: SnapshotHeader) -> None:
+        self._left = dict(header.slots)
+        for second, held in list(self._held.items()):
+            info = header.slots.get(second)
+            if info is not None and held == Held(info.length, info.crc):
+                del self._left[second]
+            elif info is None or held.length >= info.length:
+                self._files.unlink(incoming_path(second))
+                del self._held[second]
+        self.received = sum(held.length for held in self._held.values())
+        self.expected = header.nbytes
+
+    def chunk(self, second: int, position: int, data: Bytes) -> None:
+        """The next bytes of a slot file. Files come one after the other, each from where it ends
+        here or from its beginning; the former may be followed by the latter.
+
+        Errors: ``Damaged`` when it is not what must come next; ``OSError``.
+        """
+        assert self._header is not None, "a chunk before the header"
+        path = incoming_path(second)
+        open_ = self._open
+        if open_ is None:
+            open_ = self._begin_file(second, position, path)
+        elif second == open_.second and position == 0 < open_.begin:
+            self.received -= open_.position
+            open_.handle.truncate(0)
+            open_.begin = open_.position = open_.crc = 0
+        if second != open_.second or position != open_.position:
+            raise damaged(
+                open_.position, f"byte {open_.position}", f"byte {position} of {path}", path
+            )
+        if position + len(data) > open_.info.length or not len(data):
+            raise damaged(
+                position, f"1 to {open_.info.length - position} bytes", f"{len(data)} bytes", path
+            )
+        open_.handle.pwrite([data], position)
+        open_.crc = crc32c(data, open_.crc)
+        open_.position += len(data)
+        self.received += len(data)
+        if open_.position == open_.info.length:
+            self._end_file(open_, path)
+
+    def _begin_file(self, second: int, position: int, path: str) -> _Open:
+        info = self._left.get(second)
+        if info is None:
+            raise damaged(position, "slot files of the header, once each", second, path)
+        held = self._held.get(second, Held())
+        if position == 0:
+            self.received -= held.length
+            held = Held()
+        handle = self._files.open(path, create=True)
+        self._open = _Open(second, info, handle, held.length, held.length, held.crc)
+        handle.truncate(held.length)
+        return self._open
+
+    def _end_file(self, open_: _Open, path: str) -> None:
+        size = open_.handle.size()
+        if size != open_.info.length:
+            raise damaged(size, f"{open_.info.length} bytes", f"{size} bytes", path)
+        if open_.crc != open_.info.crc:
+            raise damaged(0, f"CRC-32C {open_.info.crc:08x}", f"{open_.crc:08x}", path)
+        open_.handle.close()
+        self._open = None
+        del self._left[open_.second]
+
+    def finish(self) -> Update:
+        """All is here and durable: what one commit makes true. Epoch, vote and store id stay.
+
+        Errors: ``Damaged`` when something is missing; ``SyncFailed``.
+        """
+        assert self._header is not None, "an end before the header"
+        if self._left:
+            second = min(self._left)
+            raise damaged(0, f"{len(self._left)} more slot files", "the end", incoming_path(second))
+        self._files.sync_all()
+        return Update(
+            checkpoint=self._header.checkpoint,
+            slots=self._header.slots,
+            producers=self._header.producers,
+            losses=self._header.losses,
+            incoming=True,
+            replace=True,
+        )
+
+    def close(self) -> None:
+        """End the attempt; what has come in stays for another one."""
+        if self._open is not None:
+            with suppress(OSError):
+                self._open.handle.close()
+        self._open = self._header = None
+        self._held, self._left = {}, {}
+        self.received = self.expected = 0
+
+    def discard(self) -> Iterator[None]:
+        """Remove what has come in, one file a step."""
+        self.close()
+        yield from removing_incoming(self._files)
+
+
+def _check(header: SnapshotHeader) -> None:
+    """What must hold between the parts, whatever the CRC says."""
+    for second, info in header.slots.items():
+        if not info.length or not info.rows or info.cancels > info.rows:
+            raise damaged(0, f"a slot file with rows for second {second}", info)
+        if info.highest >= header.checkpoint.next_offset:
+            raise damaged(
+                0,
+                f"offsets below {header.checkpoint.next_offset} in slot {second}",
+                info.highest,
+            )

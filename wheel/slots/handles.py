@@ -1,0 +1,76 @@
+"""A bounded set of open slot files, opened lazily, the longest unused closed first.
+
+Theory: 7200 slots must not mean 7200 descriptors, yet the slots in use must not be reopened for
+every block. A handle in use is *pinned*: eviction takes it out of the set at once, but closes it
+only when its last user is done. So an append to a slot that is being read is safe even with a
+capacity of one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cachetools import LRUCache
+
+from ..files import Files, Handle
+
+
+class _Pinned:
+    __slots__ = ("evicted", "handle", "users")
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.users = 0
+        self.evicted = False
+
+
+class _Cache(LRUCache[str, _Pinned]):
+    # cachetools 8: __delitem__ sees eviction, del and pop; we never overwrite or clear.
+    def __delitem__(self, path: str) -> None:
+        entry = self[path]
+        super().__delitem__(path)
+        entry.evicted = True
+        if entry.users == 0:
+            entry.handle.close()
+
+
+class HandleCache:
+    """Open handles by path, at most ``capacity`` of them kept. Thread-safe."""
+
+    def __init__(self, files: Files, capacity: int) -> None:
+        self._files = files
+        self._cache = _Cache(maxsize=max(1, capacity))
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def use(self, path: str, *, create: bool = False) -> Iterator[Handle]:
+        """A handle that stays open for the length of the ``with`` block."""
+        with self._lock:
+            entry = self._cache.get(path)
+            if entry is None:
+                entry = _Pinned(self._files.open(path, create=create))
+                self._cache[path] = entry
+            entry.users += 1
+        try:
+            yield entry.handle
+        finally:
+            with self._lock:
+                entry.users -= 1
+                if entry.evicted and entry.users == 0:
+                    entry.handle.close()
+
+    def forget(self, path: str) -> None:
+        """Drop a path, because its file is about to be deleted or renamed."""
+        with self._lock:
+            if path in self._cache:
+                del self._cache[path]
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    def close(self) -> None:
+        with self._lock:
+            for path in list(self._cache):
+                del self._cache[path]

@@ -1,0 +1,147 @@
+"""Putting another slot file in the place of a damaged one, so that a crash finds one or the other.
+
+    mended/<second>.arrows                      the new file, before the switch
+    damaged/<second>.<length>.<crc32c>.arrows   a second name of the damaged one, after a repair
+
+Theory: what a slot file means is what the catalog says of it. So the new file is made durable under
+another name, one commit of the state says what it must be, and only then does it take the place of
+the old one. A crash in between leaves it in ``mended/``: if it is what the catalog says, it takes
+its place at open; if not, nothing was committed, and it is removed.
+
+Rules
+- Nothing is written to the damaged file, and it is not cut: somebody may be reading it.
+- Nobody else writes slot files meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from ..errors import SyncFailed
+from ..files import Bytes, Files, Handle
+from ..schema import times
+from ..state import SlotInfo, StateStore, Update
+from .archive import archived_slot_name
+from .blocks import encode_blocks, seal
+from .slotfile import SCHEMA_MESSAGE, SLOT_DIRECTORY, SUFFIX, path_of, second_of
+
+MENDED_DIRECTORY = "mended"
+DAMAGED_DIRECTORY = "damaged"
+_READ_BYTES = 4 << 20
+
+
+def mended_path(second: int) -> str:
+    return f"{MENDED_DIRECTORY}/{second}{SUFFIX}"
+
+
+def damaged_path(second: int, info: SlotInfo) -> str:
+    """Where a damaged slot file is kept; ``info``: what it should have been."""
+    return f"{DAMAGED_DIRECTORY}/{archived_slot_name(second, info)}"
+
+
+def stage(files: Files, second: int, blocks: Iterable[pa.RecordBatch]) -> SlotInfo:
+    """Write a slot file of these blocks (ROW schema, as a slot file must have them) to ``mended/``,
+    durably; what the catalog has to say of it. Errors: ``OSError``, ``SyncFailed``."""
+    files.make_directory(MENDED_DIRECTORY)
+    handle = files.open(mended_path(second), create=True)
+    try:
+        handle.truncate(0)
+        info = SlotInfo(handle.pwrite([SCHEMA_MESSAGE], 0), 0, 0, -1, crc32c(SCHEMA_MESSAGE))
+        for block in blocks:
+            info = _write(handle, info, block)
+        handle.sync()
+    finally:
+        handle.close()
+    for directory in (MENDED_DIRECTORY, "."):
+        files.sync_dir(directory)
+    return info
+
+
+def _write(handle: Handle, info: SlotInfo, rows: pa.RecordBatch) -> SlotInfo:
+    [block] = encode_blocks(rows, [0])
+    parts: list[Bytes] = [*seal(block, info.length)]
+    crc = info.crc
+    for part in parts:
+        crc = crc32c(part, crc)
+    return SlotInfo(
+        info.length + handle.pwrite(parts, info.length),
+        info.rows + rows.num_rows,
+        info.cancels + rows.num_rows - rows.column("cancels").null_count,
+        max(info.highest, int(times(rows, "offset").max())),
+        crc,
+    )
+
+
+def keep(files: Files, second: int, info: SlotInfo) -> str:
+    """Give a damaged file a second name, durably; the name. Empty when there is no file."""
+    path = damaged_path(second, info)
+    files.make_directory(DAMAGED_DIRECTORY)
+    try:
+        with suppress(FileExistsError):  # an earlier try has got as far as here
+            files.link(path_of(second), path)
+    except FileNotFoundError:
+        return ""
+    for directory in (DAMAGED_DIRECTORY, "."):
+        files.sync_dir(directory)
+    return path
+
+
+def switch(files: Files, state: StateStore, second: int, update: Update) -> None:
+    """Commit ``update``, in which ``second`` is what ``stage`` said, or deleted; then the files
+    follow.
+
+    Errors: ``OSError`` before the commit: nothing has changed. ``SyncFailed``: the process has to
+    end, and the next open goes on.
+    """
+    state.commit(update)
+    try:
+        if second in update.slots:
+            files.rename(mended_path(second), path_of(second))
+            files.sync_dir(MENDED_DIRECTORY)
+        else:
+            with suppress(FileNotFoundError):
+                files.unlink(path_of(second))
+        files.sync_dir(SLOT_DIRECTORY)
+    except OSError as error:
+        raise SyncFailed(f"the mended {path_of(second)} is not in its place: {error}") from error
+
+
+def complete(files: Files, slots: Mapping[int, SlotInfo]) -> list[str]:
+    """At open, before anything looks at slot files: what was committed takes its place, the rest of
+    ``mended/`` is removed. What was done, one line each. Errors: ``OSError``, ``SyncFailed``."""
+    done = []
+    for name in files.list(MENDED_DIRECTORY):
+        second = second_of(name)
+        if second is None:
+            continue
+        info = slots.get(second)
+        if info is not None and is_whole(files, mended_path(second), info):
+            files.rename(mended_path(second), path_of(second))
+            done.append(f"{second}: the mended slot file was put in its place")
+        else:
+            files.unlink(mended_path(second))
+            done.append(f"{second}: removed a mended slot file that was never committed")
+    if done:
+        for directory in (SLOT_DIRECTORY, MENDED_DIRECTORY):
+            files.sync_dir(directory)
+    return done
+
+
+def is_whole(files: Files, path: str, info: SlotInfo) -> bool:
+    """Whether a file is exactly what ``info`` says."""
+    try:
+        handle = files.open(path)
+    except FileNotFoundError:
+        return False
+    try:
+        crc = at = 0
+        while at < info.length and (data := handle.pread(_READ_BYTES, at)):
+            crc = crc32c(data, crc)
+            at += len(data)
+        return handle.size() == at == info.length and crc == info.crc
+    finally:
+        handle.close()

@@ -1,0 +1,109 @@
+"""Reading slot files ahead of their time, to find damage before it is due: the scrubber.
+
+Theory: what a disk does to a file that rests is seen only by who reads it. So all slot files are
+read again and again, those that are due sooner first, and compared with the checksum that the
+catalog has of them. The caller says how much at a time, and so how fast.
+
+Rules
+- One thread. A file is read as it was when its reading began; what is appended meanwhile comes with
+  the next pass, and a file that was deleted or replaced is left at once.
+- What it finds is told by the storage, as for every other reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from ..errors import Damaged
+from ..state import SlotInfo
+from .slotfile import damaged, path_of
+from .storage import Storage
+
+_FILE_BYTES = 16 << 10
+"""A file counts for as many bytes at least: opening thousands of small ones takes time, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """``nbytes`` were read; ``passed``: all files were read once more."""
+
+    nbytes: int
+    passed: bool
+
+
+class Scrubber:
+    """Goes round over the slot files of one storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._second: int | None = None
+        self._info = SlotInfo(0, 0, 0, -1, 0)
+        self._replacements = 0
+        self._at = 0
+        self._crc = 0
+
+    def turn(self, bytes_max: int) -> Scrubbed:
+        """Read at most about ``bytes_max`` bytes on; one file at least is begun or gone on with.
+
+        Errors: ``OSError``; the next turn goes on with the next file.
+        """
+        left, nbytes = bytes_max, 0
+        while left > 0:
+            if not self._is_open() and not self._open_next():
+                return Scrubbed(nbytes, passed=True)
+            count = self._read(left)
+            nbytes += count
+            left -= max(count, _FILE_BYTES)
+        return Scrubbed(nbytes, passed=False)
+
+    def _is_open(self) -> bool:
+        """Whether a file is half read, and still the one that it was."""
+        if self._second is None or self._at >= self._info.length:
+            return False
+        same = self._replacements == self._storage.replacements
+        return same and self._storage.read_point(self._second).info is not None
+
+    def _open_next(self) -> bool:
+        """Begin the next file in due order; False behind the last one."""
+        second = self._storage.file_behind(self._second)
+        self._second, self._at, self._crc = second, 0, 0
+        if second is None:
+            return False
+        self._replacements = self._storage.replacements
+        self._info = self._storage.read_point(second).info or SlotInfo(0, 0, 0, -1, 0)
+        return True
+
+    def _read(self, bytes_max: int) -> int:
+        second, info, path = self._second, self._info, path_of(self._second or 0)
+        assert second is not None
+        want = min(bytes_max, info.length - self._at)
+        try:
+            data = self._storage.slot_files.pread(second, want, self._at)
+        except FileNotFoundError:
+            data = b""
+        except Damaged as error:
+            self._damaged(error)
+            return 0
+        except OSError:
+            self._at = info.length
+            raise
+        self._crc = crc32c(data, self._crc)
+        self._at += len(data)
+        if len(data) < want:
+            self._damaged(damaged(path, self._at, f"{info.length} bytes", "the end"))
+        elif self._at == info.length and self._crc != info.crc:
+            expected, found = f"CRC-32C {info.crc:08x}", f"{self._crc:08x}"
+            self._damaged(damaged(path, 0, expected, found))
+        elif self._at == info.length:
+            self._storage.note_sound(second, info)
+        return len(data)
+
+    def _damaged(self, error: Damaged) -> None:
+        assert self._second is not None
+        # What was read is the beginning of what is there now, unless it was replaced.
+        now = self._storage.read_point(self._second).info
+        if now is not None and self._replacements == self._storage.replacements:
+            self._storage.note_damage(self._second, now, error)
+        self._at = self._info.length

@@ -1,0 +1,242 @@
+"""Slot files: ``slots/<second>.arrows``, each a plain Arrow IPC stream.
+
+Theory: a slot file is a schema message followed by record-batch messages (*blocks*), without an
+end-of-stream marker, so that it can grow. It is only appended to or deleted whole. Anyone can open
+it with pyarrow or Polars. Each block is sorted by ``(due, offset)``, and the blocks of a file hold
+ascending, disjoint ranges of offsets, because each spill writes the next range.
+
+    +--------+---------+---------+-- - - - -+
+    | schema | block 1 | block 2 |   junk   |
+    +--------+---------+---------+-- - - - -+
+    0                            length     end of file
+                                 (catalog)
+
+What lies beyond the catalog's length was never written: a reader does not look there, and the next
+append cuts it off first. The catalog also holds a running CRC-32C, which readers check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from ..errors import Damaged, UnsupportedVersion
+from ..files import Bytes, Files
+from ..schema import ROW, SCHEMA_VERSION
+from ..state import SlotInfo
+from .blocks import seal
+from .handles import HandleCache
+
+SLOT_DIRECTORY = "slots"
+SUFFIX = ".arrows"
+SCHEMA_MESSAGE = bytes(ROW.serialize())
+_REMEDY = (
+    "With peers it is made anew from their rows. Alone, restore the file from a backup, or stop the"
+    " node and see what 'slotwheel repair' says"
+)
+_MAP_FROM_BYTES = 32 << 20
+"""Larger files are mapped instead of read: they cost address space, not memory."""
+
+
+def path_of(second: int) -> str:
+    return f"{SLOT_DIRECTORY}/{second}{SUFFIX}"
+
+
+def second_of(name: str) -> int | None:
+    """The second a file name stands for, or None if it is not a slot file's name."""
+    stem = name.removesuffix(SUFFIX)
+    if stem == name or not stem.lstrip("-").isdigit() or str(int(stem)) != stem:
+        return None
+    return int(stem)
+
+
+class SlotFiles:
+    """Reads, appends to and deletes slot files. Knows bytes, not what they mean."""
+
+    def __init__(self, files: Files, open_handles_max: int) -> None:
+        self._files = files
+        self.handles = HandleCache(files, open_handles_max)
+        self._uncommitted: set[int] = set()
+        """Slots appended to since the last commit: if that fails, junk lies behind their ends."""
+        files.make_directory(SLOT_DIRECTORY)
+        files.sync_dir(".")  # or a power cut takes the directory with all that a spill synced
+
+    def append(
+        self,
+        second: int,
+        info: SlotInfo | None,
+        block: Bytes,
+        rows: int,
+        cancels: int,
+        highest: int,
+    ) -> SlotInfo:
+        """Write a block behind the committed length; what the catalog will say once committed.
+
+        Not durable and not committed when it returns.
+        """
+        parts: list[Bytes] = [*seal(block, info.length if info else len(SCHEMA_MESSAGE))]
+        if info is None:
+            info = SlotInfo(0, 0, 0, -1, 0)
+            parts.insert(0, SCHEMA_MESSAGE)
+        crc = info.crc
+        for part in parts:
+            crc = crc32c(part, crc)
+        created = info.length == 0
+        # Not through the cache: a spill opens each of thousands of files once, and would only throw
+        # out those that are being read. Few calls, as each may have to wait for the interpreter.
+        try:
+            handle = self._files.open(path_of(second), create=created)
+        except FileNotFoundError:  # damage, which its readers tell; no reason to stop the spill
+            handle = self._files.open(path_of(second), create=True)
+        try:
+            if (created or second in self._uncommitted) and handle.size() > info.length:
+                handle.truncate(info.length)
+            self._uncommitted.add(second)
+            written = handle.pwrite(parts, info.length)
+        finally:
+            handle.close()
+        return SlotInfo(
+            info.length + written,
+            info.rows + rows,
+            info.cancels + cancels,
+            max(info.highest, highest),
+            crc,
+        )
+
+    def committed(self, seconds: Iterable[int]) -> None:
+        """The catalog knows the appends to these slots: nothing lies behind what it says."""
+        self._uncommitted.difference_update(seconds)
+
+    def sync(self, second: int) -> None:
+        with self.handles.use(path_of(second)) as handle:
+            handle.sync()
+
+    def read(
+        self, second: int, info: SlotInfo, known: SlotInfo | None = None
+    ) -> list[pa.RecordBatch]:
+        """The blocks of a slot up to ``info.length``, or only those behind ``known.length``.
+
+        Errors: ``Damaged`` when the bytes are not those the catalog recorded,
+        ``UnsupportedVersion`` for a schema of another version.
+        """
+        path = path_of(second)
+        start = known.length if known is not None else 0
+        if info.length == start:
+            return []
+        if info.length - start >= _MAP_FROM_BYTES:
+            data = self._files.map(path, info.length).slice(start)
+        else:
+            with self.handles.use(path) as handle, unreadable_is_damage(path, start):
+                data = pa.py_buffer(handle.pread(info.length - start, start))
+        if data.size != info.length - start:
+            raise damaged(path, start + data.size, f"{info.length} bytes", "the end")
+        crc = crc32c(memoryview(data), known.crc if known is not None else 0)
+        if crc != info.crc:
+            raise damaged(path, start, f"CRC-32C {info.crc:08x}", f"{crc:08x}")
+        return decode_blocks(data, path, with_schema=start == 0)
+
+    def pread(self, second: int, count: int, at: int) -> bytes:
+        """Some bytes of a slot file, read past the open handles: those are for readers of rows.
+
+        Errors: ``Damaged`` when the disk cannot read them; ``OSError``.
+        """
+        path = path_of(second)
+        handle = self._files.open(path)
+        try:
+            with unreadable_is_damage(path, at):
+                return handle.pread(count, at)
+        finally:
+            handle.close()
+
+    def remove(self, second: int) -> None:
+        """Delete the file; one that is already gone is fine (a crash may have come between)."""
+        path = path_of(second)
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(path)
+        # Only now: a reader could have opened the doomed file again in between, and the next spill
+        # to this second would write into a file without a name.
+        self.handles.forget(path)
+
+    def seconds(self) -> list[int]:
+        """The seconds of all slot files in the directory."""
+        found = (second_of(name) for name in self._files.list(SLOT_DIRECTORY))
+        return [second for second in found if second is not None]
+
+    def cut(self, second: int, info: SlotInfo) -> int:
+        """Cut a file to its committed length at open; the number of bytes cut.
+
+        Errors: ``Damaged`` when the file is missing or too short.
+        """
+        path = path_of(second)
+        try:
+            handle = self._files.open(path)
+        except FileNotFoundError:
+            raise missing(second, info) from None
+        try:
+            size = handle.size()
+            if size < info.length:
+                raise damaged(path, size, f"{info.length} bytes", f"{size} bytes")
+            if size > info.length:
+                handle.truncate(info.length)
+            return size - info.length
+        finally:
+            handle.close()
+
+    def close(self) -> None:
+        self.handles.close()
+
+
+@contextlib.contextmanager
+def unreadable_is_damage(path: str, at: int) -> Iterator[None]:
+    """A sector that the disk cannot read any more (``EIO``) is damage of the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise damaged(path, at, "its bytes", "cannot be read from the disk") from error
+
+
+def missing(second: int, info: SlotInfo) -> Damaged:
+    """A slot file is not there."""
+    return damaged(path_of(second), 0, f"{info.length} bytes", "no such file")
+
+
+def damaged(path: str, position: int, expected: str, found: str) -> Damaged:
+    """A slot file is not what was written."""
+    return Damaged(path, position, expected=expected, found=found, remedy=_REMEDY)
+
+
+def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.RecordBatch]:
+    """The record batches in ``data``, zero-copy. Errors: ``Damaged``, ``UnsupportedVersion``."""
+    try:
+        if with_schema:
+            reader = pa.ipc.open_stream(data)
+            check_schema(reader.schema, path)
+            return list(reader)
+        batches: list[pa.RecordBatch] = []
+        messages = pa.ipc.MessageReader.open_stream(data)
+        while True:
+            try:
+                message = messages.read_next_message()
+            except StopIteration:
+                return batches
+            batches.append(pa.ipc.read_record_batch(message, ROW))
+    except (pa.ArrowException, ValueError, EOFError) as error:
+        raise damaged(path, 0, "an Arrow IPC stream", str(error)[:200]) from None
+
+
+def check_schema(schema: pa.Schema, path: str) -> None:
+    """Errors: ``UnsupportedVersion`` when the file is of another schema version."""
+    version = (schema.metadata or {}).get(b"slotwheel.schema", b"none").decode("ascii", "replace")
+    if version != str(SCHEMA_VERSION) or not schema.equals(ROW, check_metadata=False):
+        raise UnsupportedVersion(
+            f"{path}: unknown schema version",
+            got=version,
+            limit=SCHEMA_VERSION,
+            remedy="Use the slotwheel version that wrote it, or a newer one",
+        )

@@ -1,0 +1,194 @@
+"""Gathering the tail for a spill: rows of many pieces, in slot order, a range of slots at a time.
+
+Theory: a spill is one sort and one append a slot. Pieces are joined first, which copies the tail
+once: to take a few rows out of each of them, range by range, costs twice as much as all the rest.
+What is joined is sorted by due time (64-bit keys of due time and row, so that the vectorised sort
+of NumPy applies). Then, by ranges of slots, rows are taken in their order and encoded, which takes
+little besides. So a spill needs, for about a second, as much memory again as it spills; rows that
+are covered already count for nothing.
+
+All heavy work here runs in NumPy and Arrow, outside the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..config import TICK_MS
+from ..rows import take_rows
+from ..schema import Int64s, times
+from ..tail.tail import Piece, offsets_of, with_offsets
+from .blocks import encode_blocks
+
+_RANGE_BYTES = 5 << 20
+"""About how much is gathered at a time. No buffer exceeds 8 MiB then: jemalloc gives larger ones
+back to the kernel at once, and the next range would pay for each of their pages again."""
+_JOIN_BYTES = 256 << 20
+"""How much is joined in one batch at most, as Arrow counts its bytes in 31 bits. A usual tail is
+one batch."""
+
+Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of one slot, sorted by ``(due, offset)``."""
+
+    second: int
+    rows: int
+    """How many."""
+    data: memoryview
+    """The rows as they stand in a slot file, ROW schema."""
+    cancels: int
+    """How many of them are cancel rows."""
+    highest: int
+    """The highest offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """The uncovered rows of several pieces, and their ``(due, offset)`` order.
+
+    ``rows``: PAYLOAD schema. ``due``, ``offset`` in that order, ``indices`` (into ``rows``): shape
+    (rows,).
+    """
+
+    rows: pa.RecordBatch
+    due: Int64s
+    offset: Int64s
+    indices: Int64s
+
+    def take(self, start: int, stop: int) -> pa.RecordBatch:
+        """Rows ``start`` to ``stop`` in that order, ROW schema."""
+        taken = take_rows(self.rows, self.indices[start:stop])
+        return with_offsets(taken, self.offset[start:stop])
+
+
+def _sorted_rows(pieces: Sequence[Piece], covered: Covered) -> _Sorted | None:
+    """The rows that are not covered, None if there are none. Pieces are in offset order."""
+    rows: list[pa.RecordBatch] = []
+    due: list[Int64s] = []
+    offset: list[Int64s] = []
+    for piece in pieces:
+        offsets = offsets_of(piece)
+        keep = np.flatnonzero(~covered(piece.due, offsets))
+        if not len(keep):
+            continue
+        whole = len(keep) == len(offsets)
+        rows.append(piece.rows if whole else take_rows(piece.rows, keep))
+        due.append(piece.due[keep])
+        offset.append(offsets[keep])
+    if not rows:
+        return None
+    joined = np.concatenate(due)
+    indices = _order(joined)
+    return _Sorted(
+        pa.concat_batches(rows), joined[indices], np.concatenate(offset)[indices], indices
+    )
+
+
+def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Pieces that are joined before anything is taken from them: copying them one after the other
+    costs less than taking a few rows from each, range by range."""
+    group: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if group and size + piece.nbytes > _JOIN_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(piece)
+        size += piece.nbytes
+    if group:
+        yield group
+
+
+def _order(due: Int64s) -> Int64s:
+    """The stable order of due times (at least one), shape (rows,)."""
+    relative = due - int(due.min())
+    if int(relative.max()) >> 31:
+        return np.argsort(due, kind="stable")
+    # One sort of (due, place) packed into 64 bits is several times faster than an argsort.
+    relative <<= 32
+    relative |= np.arange(len(due))
+    relative.sort()
+    relative &= 0xFFFFFFFF
+    return relative
+
+
+Ahead = Callable[[Iterator[list[Block]]], Iterator[list[Block]]]
+"""Gives back what it is given, and may work on the next items while the caller uses the last one:
+how, and on which thread, is the caller's business."""
+
+
+def in_turn(made: Iterator[list[Block]]) -> Iterator[list[Block]]:
+    return made
+
+
+def blocks(pieces: Sequence[Piece], covered: Covered, ahead: Ahead = in_turn) -> Iterator[Block]:
+    """The uncovered rows of ``pieces`` as blocks, in slot order, each slot once."""
+    for found in ahead(_by_range(pieces, covered)):
+        yield from found
+
+
+def _by_range(pieces: Sequence[Piece], covered: Covered) -> Iterator[list[Block]]:
+    sorted_rows = [_sorted_rows(group, covered) for group in _groups(pieces)]
+    parts = [part for part in sorted_rows if part is not None]
+    for low, high in _ranges(parts):
+        yield _blocks_of(parts, low, high)
+
+
+def _blocks_of(parts: Sequence[_Sorted], low: int, high: int) -> list[Block]:
+    """The blocks of the seconds ``low`` to ``high``."""
+    rows = _gather(parts, low * TICK_MS, high * TICK_MS)
+    if rows is None:
+        return []
+    second = times(rows, "due") // TICK_MS
+    starts = [0, *(np.flatnonzero(np.diff(second)) + 1).tolist()]
+    highest = np.maximum.reduceat(times(rows, "offset"), starts)
+    cancels = np.add.reduceat(np.asarray(rows.column("cancels").is_valid(), np.int64), starts)
+    counts = np.diff([*starts, rows.num_rows])
+    columns = (one.tolist() for one in (second[starts], counts, cancels, highest))
+    return [
+        Block(at, count, data, cancelling, last)
+        for at, count, cancelling, last, data in zip(
+            *columns, encode_blocks(rows, starts), strict=True
+        )
+    ]
+
+
+def _ranges(parts: Sequence[_Sorted]) -> list[tuple[int, int]]:
+    """Ranges of seconds, each with about ``_RANGE_BYTES`` of rows."""
+    if not parts:
+        return []
+    rows = sum(len(part.indices) for part in parts)
+    nbytes = sum(part.rows.nbytes for part in parts)
+    pieces = max(1, -(-nbytes // _RANGE_BYTES))
+    # Quantiles of a sample: exact borders do not matter, an even share does.
+    step = max(1, rows // 65_536)
+    sample = np.sort(np.concatenate([part.due[::step] for part in parts])) // TICK_MS
+    low, high = int(sample[0]), max(int(part.due[-1]) for part in parts) // TICK_MS + 1
+    low = min(low, min(int(part.due[0]) for part in parts) // TICK_MS)
+    inner = [int(sample[len(sample) * n // pieces]) for n in range(1, pieces)]
+    borders = sorted({low, high, *(b for b in inner if low < b < high)})
+    return list(pairwise(borders))
+
+
+def _gather(parts: Sequence[_Sorted], low: int, high: int) -> pa.RecordBatch | None:
+    taken = []
+    due = []
+    for part in parts:
+        start, stop = np.searchsorted(part.due, [low, high])
+        if stop > start:
+            taken.append(part.take(start, stop))
+            due.append(part.due[start:stop])
+    if len(taken) <= 1:
+        return taken[0] if taken else None
+    # Parts are in offset order, and so are rows of one due time within a part.
+    order = _order(np.concatenate(due))
+    return take_rows(pa.concat_batches(taken), order)

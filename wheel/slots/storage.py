@@ -1,0 +1,391 @@
+"""Where committed rows rest: the tail in memory, slot files on disk, and the catalog of them.
+
+Theory: the catalog in memory mirrors the state store. It changes only after a transaction has
+committed, so whatever a reader sees is also what a restart would find. One thread spills and
+deletes; any thread reads, through read points taken under the owner's lock.
+
+Rules
+- Spill: blocks -> durable -> one commit (catalog and checkpoint) -> drop the tail's rows.
+- Delete: commit, then unlink. A crash in between leaves a file without a row in the catalog,
+  which is removed at open.
+- A slot is deleted only when every committed mark covers every row in it. What is to be kept gets
+  its name in the archive before the commit.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..config import TICK_MS, WheelConfig
+from ..errors import Damaged
+from ..files import Files
+from ..mark import Marks
+from ..rows import members, take_rows
+from ..schema import ROW, Int64s, times
+from ..state import Checkpoint, Sent, SlotInfo, StateStore, Update
+from ..tail.tail import Piece, Tail
+from .archive import Archive
+from .mend import complete, stage, switch
+from .slotfile import SLOT_DIRECTORY, SlotFiles, missing, path_of
+from .spill import Ahead, blocks, in_turn
+
+_NOTHING = SlotInfo(0, 0, 0, -1, 0)
+_SYNC_ONE_BY_ONE_MAX = 256
+"""Up to so many files are synced one by one; more by one syncfs, which is faster for many but
+stalls the journal's own syncs for some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPoint:
+    """What is where at one instant. Rows below ``spilled`` are in files, others in ``pieces``."""
+
+    info: SlotInfo | None
+    spilled: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpillPlan:
+    """What one spill covers: everything committed up to ``checkpoint.index``."""
+
+    pieces: Sequence[Piece]
+    checkpoint: Checkpoint
+    producers: Mapping[int, Sequence[Sent]]
+    producers_gone: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SpillReport:
+    rows: int
+    skipped: int
+    slots: int
+    nbytes: int
+
+
+class Storage:
+    """The resting place of committed rows. ``lock`` is the owner's lock of the wheel."""
+
+    def __init__(
+        self, files: Files, state: StateStore, config: WheelConfig, lock: threading.RLock
+    ) -> None:
+        self._files = files
+        self._state = state
+        self._config = config
+        self._lock = lock
+        self.slot_files = SlotFiles(files, config.open_handles_max)
+        self.archive = Archive(files, config)
+        self.tail = Tail()
+        self.spilled = 0
+        """Committed rows below this offset are in slot files (or were covered)."""
+        self.catalog: dict[int, SlotInfo] = {}
+        self._seconds: list[int] = []
+        self.file_rows = 0
+        self.file_bytes = 0
+        self.damaged: dict[int, Damaged] = {}
+        """Slot files that are not what was written, whoever found it out. Nothing is delivered from
+        them until they are replaced (``replace``)."""
+        self.replacements = 0
+        """How often a slot file was replaced by another one."""
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def recover(self, slots: Mapping[int, SlotInfo], spilled: int) -> list[str]:
+        """Make the files what the catalog says. Returns what had to be mended, one line each."""
+        mended = complete(self._files, slots)
+        for second, info in slots.items():
+            cut = self.slot_files.cut(second, info)
+            if cut:
+                mended.append(f"{second}: cut {cut} bytes that were never committed")
+        removed = [second for second in self.slot_files.seconds() if second not in slots]
+        for second in removed:
+            self.slot_files.remove(second)
+            mended.append(f"{second}: removed a slot file that the catalog does not know")
+        mended += self.archive.recover(slots)
+        self.catalog = dict(slots)
+        self._seconds = sorted(slots)
+        self.spilled = spilled
+        self.file_rows = sum(info.rows for info in slots.values())
+        self.file_bytes = sum(info.length for info in slots.values())
+        return mended
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read_point(self, second: int) -> ReadPoint:
+        with self._lock:
+            return ReadPoint(self.catalog.get(second), self.spilled, self.tail.pieces)
+
+    def read_blocks(
+        self, second: int, info: SlotInfo, known: SlotInfo | None = None
+    ) -> list[pa.RecordBatch]:
+        """The blocks of a slot as of a read point; none when the cleaner has deleted it since, as
+        then every row in it was covered. With ``known``, at least those behind it.
+
+        Errors: ``Damaged``.
+        """
+        if known is not None and known.length >= info.length:
+            known = None  # another file by now: one that goes on is longer
+        try:
+            try:
+                blocks = self.slot_files.read(second, info, known)
+            except Damaged:
+                if known is None:
+                    raise
+                # Perhaps another file by now, which does not go on where the last one ended.
+                known, blocks = None, self.slot_files.read(second, info)
+            if known is None and second in self.damaged:
+                self.note_sound(second, info)
+            return blocks
+        except FileNotFoundError:
+            with self._lock:
+                if second not in self.catalog:
+                    return []
+            error = missing(second, info)
+            self.note_damage(second, info, error)
+            raise error from None
+        except Damaged as error:
+            self.note_damage(second, info, error)
+            raise
+
+    def note_damage(self, second: int, info: SlotInfo, error: Damaged) -> None:
+        """Remember that a slot file was found damaged, unless it is another one by now."""
+        with self._lock:
+            if self.catalog.get(second) == info:
+                self.damaged.setdefault(second, error)
+
+    def note_sound(self, second: int, info: SlotInfo) -> None:
+        """All of a slot file was read and is what was written: if it was damaged, somebody has
+        restored it. Not, if it has grown since: what was found may be in the new part."""
+        with self._lock:
+            if self.catalog.get(second) == info:
+                self.damaged.pop(second, None)
+
+    def file_behind(self, second: int | None) -> int | None:
+        """The next second with a slot file, in due order; None if there is none."""
+        with self._lock:
+            at = 0 if second is None else bisect.bisect_right(self._seconds, second)
+            return self._seconds[at] if at < len(self._seconds) else None
+
+    def late_seconds(self, last_second: int, offset: int) -> list[int]:
+        with self._lock:
+            seconds = self._seconds[: bisect.bisect_right(self._seconds, last_second)]
+            return [second for second in seconds if self.catalog[second].highest >= offset]
+
+    def any_ends_within(self, after_ms: int, upto_ms: int) -> bool:
+        """Whether a slot with a file ends at ``after_ms < end <= upto_ms``."""
+        at = bisect.bisect_right(self._seconds, after_ms // TICK_MS - 1)
+        return at < len(self._seconds) and (self._seconds[at] + 1) * TICK_MS <= upto_ms
+
+    def next_second(self, after_ms: int) -> int | None:
+        """The first second with a row due behind ``after_ms``, from files and tail; None if none.
+
+        The answer for slot files is the slot's second even if its rows there are all covered.
+        """
+        with self._lock:
+            at = bisect.bisect_left(self._seconds, (after_ms + 1) // TICK_MS)
+            best = self._seconds[at] if at < len(self._seconds) else None
+            pieces = self.tail.pieces
+        for piece in pieces:
+            if piece.latest <= after_ms:
+                continue
+            due = piece.earliest
+            if due <= after_ms:
+                due = int(piece.due[piece.due > after_ms].min())
+            best = due // TICK_MS if best is None else min(best, due // TICK_MS)
+        return best
+
+    def cancelled_in_file(self, second: int) -> set[int]:
+        """Targets of the cancel rows in a slot's file."""
+        with self._lock:
+            info = self.catalog.get(second)
+        if info is None or info.cancels == 0:
+            return set()
+        found: set[int] = set()
+        for block in self.read_blocks(second, info):
+            found.update(cancelled_in(block))
+        return found
+
+    def find(self, due: int, offset: int) -> pa.RecordBatch | None:
+        """One row by its key (ROW schema, one row), or None if it is nowhere any more."""
+        for row in self._rows_of(due // TICK_MS, np.array([offset], np.int64), ROW.names):
+            return row if int(times(row, "due")[0]) == due else None
+        return None
+
+    def topics_of(self, second: int, offsets: Int64s) -> npt.NDArray[np.object_]:
+        """The topics of rows of one slot by their ascending ``offsets``, shape (rows,); an empty
+        one for a row that is nowhere any more. The slot's file is read once. Errors: ``Damaged``.
+        """
+        found = np.full(len(offsets), "", object)
+        for rows in self._rows_of(second, offsets, ["offset", "topic"]):
+            at = np.searchsorted(offsets, times(rows, "offset"))
+            found[at] = rows.column("topic").to_numpy(zero_copy_only=False)
+        return found
+
+    def _rows_of(
+        self, second: int, offsets: Int64s, columns: list[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of one slot, in tail or file, by their ascending ``offsets``: batches of ``columns``
+        with at most one row an offset."""
+        point = self.read_point(second)
+        for piece in point.pieces:
+            first, last = np.searchsorted(offsets, [piece.base_offset, piece.next_offset])
+            if first < last:
+                yield piece.take(offsets[first:last] - piece.base_offset).select(columns)
+        if point.info is None or not len(offsets) or offsets[0] > point.info.highest:
+            return
+        for block in self.read_blocks(second, point.info):
+            at = np.flatnonzero(members(offsets, times(block, "offset")))
+            if len(at):
+                yield take_rows(block.select(columns), at)
+
+    # -- writing: one thread ---------------------------------------------------------------------
+
+    def spill(
+        self,
+        plan: SpillPlan,
+        dropped: Callable[[Checkpoint], None],
+        ahead: Ahead = in_turn,
+    ) -> SpillReport:
+        """Move the rows of ``plan.pieces`` that are not covered into slot files.
+
+        ``ahead`` may sort and encode before it is needed; all writing happens here, in one order.
+
+        ``dropped`` is called under the lock, in the same instant in which the rows change from the
+        tail to the files. An ``OSError`` (a full disk) leaves everything as it was.
+        """
+        marks = plan.checkpoint.marks
+        changed: dict[int, SlotInfo] = {}
+        rows = 0
+        made: set[int] = set()
+        try:
+            for block in blocks(plan.pieces, marks.all_covered, ahead):
+                info = self.catalog.get(block.second)
+                if info is None:
+                    made.add(block.second)
+                changed[block.second] = self.slot_files.append(
+                    block.second,
+                    info,
+                    block.data,
+                    block.rows,
+                    block.cancels,
+                    block.highest,
+                )
+                rows += block.rows
+            self._make_durable(changed, bool(made))
+            self._state.commit(
+                Update(
+                    checkpoint=plan.checkpoint,
+                    slots=changed,
+                    producers=plan.producers,
+                    producers_deleted=plan.producers_gone,
+                )
+            )
+        except OSError:  # the state store commits nothing then, either
+            self._take_back(made)
+            raise
+        self.slot_files.committed(changed)
+        self.tail.read_across(plan.checkpoint.next_offset)
+        with self._lock:
+            nbytes = sum(
+                info.length - (self.catalog[second].length if second in self.catalog else 0)
+                for second, info in changed.items()
+            )
+            for second in changed:
+                if second not in self.catalog:
+                    bisect.insort(self._seconds, second)
+            self.catalog.update(changed)
+            self.file_rows += rows
+            self.file_bytes += nbytes
+            self.spilled = max(self.spilled, plan.checkpoint.next_offset)
+            self.tail.drop_below(self.spilled)
+            dropped(plan.checkpoint)
+        total = sum(piece.count for piece in plan.pieces)
+        return SpillReport(rows, total - rows, len(changed), nbytes)
+
+    def _take_back(self, seconds: Iterable[int]) -> None:
+        """Remove new files of a spill that failed. Their rows may be delivered before the next one,
+        and then nobody would ever look for them. Only before the commit: after it they are true."""
+        for second in seconds:
+            with contextlib.suppress(OSError):
+                self.slot_files.remove(second)
+
+    def _make_durable(self, changed: Mapping[int, SlotInfo], fresh: bool) -> None:
+        if len(changed) > _SYNC_ONE_BY_ONE_MAX:
+            self._files.sync_all()
+            return
+        for second in changed:
+            self.slot_files.sync(second)
+        if fresh:
+            self._files.sync_dir(SLOT_DIRECTORY)
+
+    def clean(self, marks: Marks, now_ms: int, at_most: int = 1024) -> int:
+        """Delete slot files that every one of the committed ``marks`` covers whole, or move them to
+        the archive; how many."""
+        self.archive.trim(now_ms)
+        with self._lock:
+            last = bisect.bisect_right(self._seconds, marks.main.c // TICK_MS)
+            covered = [
+                second
+                for second in self._seconds[:last]
+                if marks.all_cover((second + 1) * TICK_MS, self.catalog[second].highest)
+            ][:at_most]
+        if not covered:
+            return 0
+        kept = self.archive.keep_slots({one: self.catalog[one] for one in covered}, now_ms)
+        try:
+            self._state.commit(Update(slots_deleted=covered))
+        except OSError:
+            self.archive.take_back(kept)
+            raise
+        with self._lock:
+            for second in covered:
+                info = self.catalog.pop(second)
+                self.damaged.pop(second, None)
+                self.file_rows -= info.rows
+                self.file_bytes -= info.length
+            self._seconds = sorted(self.catalog)
+        for second in covered:
+            self.slot_files.remove(second)
+        return len(covered)
+
+    def replace(self, second: int, blocks: Sequence[pa.RecordBatch], update: Update) -> None:
+        """Put a file of ``blocks`` in the place of a damaged one; without any, the slot is gone.
+        The caller sees to it that nobody spills or cleans. ``update``: what else is committed.
+
+        Errors: ``OSError``: nothing has changed. ``SyncFailed``.
+        """
+        if blocks:
+            fresh = stage(self._files, second, blocks)
+            update = replace(update, slots={second: fresh})
+        else:
+            update = replace(update, slots_deleted=[second])
+        switch(self._files, self._state, second, update)
+        self.slot_files.handles.forget(path_of(second))
+        with self._lock:
+            before = self.catalog.pop(second)
+            self.catalog.update(update.slots)
+            self._seconds = sorted(self.catalog)
+            after = self.catalog.get(second, _NOTHING)
+            self.file_rows += after.rows - before.rows
+            self.file_bytes += after.length - before.length
+            self.damaged.pop(second, None)
+            self.replacements += 1
+
+    def close(self) -> None:
+        self.slot_files.close()
+
+
+def cancelled_in(rows: pa.RecordBatch) -> list[int]:
+    """Offsets that the cancel rows among ``rows`` name."""
+    column = rows.column("cancels")
+    if column.null_count == len(column):
+        return []
+    targets: list[int] = column.drop_null().to_pylist()
+    return targets
