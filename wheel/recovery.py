@@ -19,11 +19,10 @@ from .config import WheelConfig
 from .errors import Damaged, InvalidConfiguration
 from .files import Files
 from .ids import KEY_BYTES
-from .journal.arrived import arrived
 from .journal.entry import HEADER_BYTES, Entry
 from .journal.journal import Journal, RecoveryReport
-from .journal.log import Queued
 from .journal.producers import Producers
+from .journal.queued import Queued, arrived
 from .journal.segment import DIRECTORY, is_segment_name
 from .state import StateStore, Stored, Update
 from .switch import complete_switch

@@ -42,9 +42,10 @@ from .errors import (
 from .files import Bytes, Files
 from .ids import IdMint, MessageId
 from .journal.entry import Kind
-from .journal.log import Carried, Log, Queued
+from .journal.log import Log
 from .journal.payloads import CancelRows
 from .journal.producers import SOURCE_PRODUCER
+from .journal.queued import Carried, Queued
 from .mark import Marks
 from .master import Master
 from .recovery import Recovered, configuration, recover

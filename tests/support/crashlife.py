@@ -142,7 +142,7 @@ class World:
 
         def queue_and_note(now_ms: int) -> None:
             queue_mark(now_ms)
-            marks = self.wheel._log.newest().marks
+            marks = self.wheel._log.uncommitted()[-1].marks
             self.book.check_marks(marks)
             ahead = frozenset(self.wheel._due._main.ahead)
             self._told.append((marks, len(self._answers), ahead))

@@ -32,7 +32,7 @@ from ..answers import CancelAnswer, Receipt
 from ..config import TICK_MS
 from ..errors import Damaged, Overloaded
 from ..ids import IdMint, MessageId
-from ..journal.log import Carried
+from ..journal.queued import Carried
 from ..rows import from_numpy, no_headers
 from ..schema import INPUT, PAYLOAD, TIME, Int64s
 from ..slots.storage import Storage

@@ -24,68 +24,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..answers import Receipt
 from ..errors import NotRunning, Overloaded, SlotwheelError, remedy_for
 from ..files import Bytes
-from ..mark import Marks
 from ..state import Sent
-from ..tail.tail import Piece
 from .entry import Entry, Kind
 from .journal import Journal
-from .payloads import CancelRows
 from .producers import Producers
+from .queued import Queued
 from .recent import Recent
 
 _GROUP_BYTES_MAX = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """A caller of this node waits for the entry. ``early``: only until it is durable here."""
-
-    receipt: Receipt
-    future: Future[Receipt]
-    early: bool = False
-
-    def answer(self) -> None:
-        with contextlib.suppress(InvalidStateError):  # was told something else before
-            self.future.set_result(self.receipt)
-
-    def fail(self, error: SlotwheelError) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_exception(error)
-
-
-@dataclass(slots=True)
-class Queued:
-    """An entry on its way, and what its commit will change."""
-
-    entry: Entry
-    piece: Piece | None = None
-    """Its rows, for the tail."""
-    marks: Marks | None = None
-    config: Mapping[str, Any] | None = None
-    cancels: CancelRows | None = None
-    """Those in it, if any."""
-    sent: Sent | None = None
-    """What its producer's table remembers."""
-    callers: list[Carried] = field(default_factory=list)
-    """Who waits for it: the one that sent it, and some that sent it again."""
-    own: bool = False
-    """Made here, by this master; others were received, or found in the journal."""
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.entry.payload)
-
-    def fail(self, error: SlotwheelError) -> None:
-        for caller in self.callers:
-            caller.fail(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +148,6 @@ class Log:
         self._queue.append(queued)
         if len(self._queue) == 1:
             self._work.notify()
-
-    def newest(self) -> Queued:
-        """The entry queued last."""
-        return self._queue[-1]
 
     def in_queue(self, index: int) -> Queued | None:
         """The entry with that index while it is not committed."""

@@ -24,10 +24,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import NotMaster, Overloaded
-from ..journal.arrived import arrived
 from ..journal.entry import Entry
 from ..journal.epochs import Epochs
-from ..journal.log import Look, Queued
+from ..journal.log import Look
+from ..journal.queued import Queued, arrived
 from ..mark import Marks
 from ..recovery import Recovered, configuration, recover
 from ..state import SlotInfo, Update
