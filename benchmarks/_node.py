@@ -12,7 +12,7 @@ import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
@@ -108,9 +108,6 @@ class BenchNode:
             lines = answer.read().decode().splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
-
-    def samples(self) -> dict[str, Any]:
-        return {"rss": self.rss, "fds": self.fds, "rss_max": self.rss_max, "fds_max": self.fds_max}
 
     def _sample(self) -> None:
         while not self._ended.wait(_SAMPLE_S):

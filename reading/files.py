@@ -9,6 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
+from ..wheel.schema import Int64s
+
 JOURNAL, SLOT, TOPIC, DUMP, RECEIPTS = KINDS = ("journal", "slot", "topic", "dump", "receipts")
 NO_PEER = 0xFFFF
 
@@ -97,3 +102,13 @@ class Layout:
 
     def of(self, *kinds: str) -> list[File]:
         return [file for file in self.files if file.kind in kinds]
+
+
+def due_within(due: Int64s, start_ms: int | None, end_ms: int | None) -> npt.NDArray[np.bool_]:
+    """Which due times lie in [``start_ms``, ``end_ms``), shape (rows,); None: no limit."""
+    mask = np.ones(len(due), np.bool_)
+    if start_ms is not None:
+        mask &= due >= start_ms
+    if end_ms is not None:
+        mask &= due < end_ms
+    return mask

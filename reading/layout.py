@@ -21,9 +21,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from ..delivery.embedded.topicfile import (
     DAMAGED_SUFFIX,
     INDEX_SUFFIX,
@@ -39,7 +36,6 @@ from ..wheel.journal.payloads import decode_config
 from ..wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, index_of, is_segment_name
-from ..wheel.schema import Int64s
 from ..wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
 from ..wheel.slots.slotfile import SLOT_DIRECTORY, SUFFIX, path_of, second_of
 from ..wheel.state import STATE_DIRECTORY, Stored
@@ -70,15 +66,6 @@ class Wanted:
         return starts_before_end and (
             self.start_ms is None or (second + 1) * TICK_MS > self.start_ms
         )
-
-    def takes(self, due: Int64s) -> npt.NDArray[np.bool_]:
-        """Which due times lie in the time that is wanted, shape (rows,)."""
-        mask = np.ones(len(due), np.bool_)
-        if self.start_ms is not None:
-            mask &= due >= self.start_ms
-        if self.end_ms is not None:
-            mask &= due < self.end_ms
-        return mask
 
 
 def find(

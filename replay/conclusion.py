@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from ..reading.files import SLOT, TOPIC, Layout
 from ..reading.problems import OpenPoint, Problem
 from ..wheel.journal.segment import segment_name
+from ..wheel.texts import counted
 from .facts.chunks import IN_TIME_MS
 from .facts.summary import FileSummary
 from .judging.conservation import OTHER_PARTITION, PARTITION_UNJUDGED, UNREAD_KNOWN
@@ -96,7 +97,7 @@ class Conclusion:
         if elsewhere:
             points.append(
                 OpenPoint(
-                    f"{elsewhere:,} messages in another partition than their key's",
+                    f"{counted(elsewhere, 'message')} in another partition than their key's",
                     "they were moved, or their topic had fewer partitions when they were sent",
                     "Look whether partitions were added to it since",
                 )
@@ -106,7 +107,7 @@ class Conclusion:
         if unclear:
             points.append(
                 OpenPoint(
-                    f"{unclear:,} accepted messages",
+                    counted(unclear, "accepted message"),
                     "what would show what became of them is damaged or missing",
                     "Give copies of those files, or dumps of the topics",
                 )
@@ -131,13 +132,14 @@ class Conclusion:
             since = datetime.fromtimestamp(done_ms / 1000, UTC).isoformat(timespec="seconds")
             remedy += f"; or judge with --from {since} what was accepted since"
         shown = ", ".join(f"{base:,} to {end - 1:,}" for base, end in pairs[:RANGES_MAX])
-        more = f" and {len(pairs) - RANGES_MAX:,} more ranges" if len(pairs) > RANGES_MAX else ""
+        left = len(pairs) - RANGES_MAX
+        more = f" and {counted(left, 'more range')}" if left > 0 else ""
         arrived = self.sums.get("unaccounted", 0)
         return [
             OpenPoint(
-                f"{number:,} messages or cancels of offsets {shown}{more}",
+                f"{counted(number, 'message')} or cancels of offsets {shown}{more}",
                 "no journal segment that was given holds them, and no receipt, so they were not"
-                f" judged ({arrived:,} records with such offsets arrived)",
+                f" judged ({counted(arrived, 'record')} with such offsets arrived)",
                 remedy,
             )
         ]
@@ -167,21 +169,21 @@ class Conclusion:
         number = self.sums.get(ORDER_UNJUDGED, 0)
         if number:
             limits.append(
-                f"of {number:,} messages that arrived the order was not judged: they were accepted"
+                f"the order of {counted(number, 'message')} that arrived was not judged: accepted"
                 f" less than {IN_TIME_MS / 1000:g} s before they were due, or later"
             )
         number = self.sums.get(PARTITION_UNJUDGED, 0)
         if number:
             limits.append(
-                f"{number:,} messages asked for no partition: whether they arrived in the one of"
-                " their key was not judged"
+                f"{counted(number, 'message')} asked for no partition: whether each arrived in the"
+                " one of its key was not judged"
             )
         kept = {file.number for file in self.layout.of(SLOT) if file.archived}
         rows = sum(one.rows for one in self.told if one.number in kept)
         if rows:
             limits.append(
-                f"{rows:,} rows of kept slot files were compared with the journals; whether any was"
-                " taken out of these files was not judged"
+                f"compared with the journals: {counted(rows, 'row')} of kept slot files; whether"
+                " any was taken out of these files was not judged"
             )
         return limits
 
@@ -199,8 +201,8 @@ class Conclusion:
             more = f" and {len(shown) - NAMED_MAX:,} more" if len(shown) > NAMED_MAX else ""
             yield OpenPoint(
                 f"topic {', '.join(shown[:NAMED_MAX])}{more}",
-                f"{sum(unseen.values()):,} messages are for it, and nothing that was given has"
-                " any record of it",
+                f"it is the topic of {counted(sum(unseen.values()), 'message')}, and nothing that"
+                " was given has any record of it",
                 "Give what it holds: --kafka HOST:PORT, a dump of it (--dump), or, when it is"
                 " embedded, the directories of all peers with their topics/",
             )
@@ -208,7 +210,8 @@ class Conclusion:
         if dead:
             yield OpenPoint(
                 f"topic {self.layout.dead_letter_topic}",
-                f"{dead:,} messages did not arrive, and none of the dumps is of the dead letters",
+                f"{counted(dead, 'message')} did not arrive, and none of the dumps is of the dead"
+                " letters",
                 "Give a dump of it, too (--dump)",
             )
 
@@ -246,19 +249,19 @@ class Conclusion:
             f"{names.get(summary.number, 'Kafka')}: {summary.note}" for summary in noted[:NOTES_MAX]
         ]
         if len(noted) > NOTES_MAX:
-            notes.append(f"such is to be said of {len(noted) - NOTES_MAX:,} more files")
+            notes.append(f"not shown: the notes on {counted(len(noted) - NOTES_MAX, 'more file')}")
         counts = self.counts()
         if counts.get("overdue"):
             notes.append(
-                f"{counts['overdue']:,} pending messages are overdue: the node is stopped, behind,"
-                " or holds their topic back"
+                f"overdue: {counted(counts['overdue'], 'pending message')}; the node is stopped,"
+                " behind, or holds their topic back"
             )
         if counts.get("newer"):
             notes.append(
-                f"{counts['newer']:,} records and receipts are of messages that were accepted after"
-                " the directories were looked at: they are not judged"
+                f"not judged: {counted(counts['newer'], 'record')}, receipts among them, of"
+                " messages that were accepted after the directories were looked at"
             )
         notes += self._limits()
         if counts.get("in doubt"):
-            notes.append(f"{counts['in doubt']:,} messages are not known to be committed")
+            notes.append(f"not known to be committed: {counted(counts['in doubt'], 'message')}")
         return notes

@@ -202,10 +202,11 @@ class _Proof:
         sources = []
         if self._layout.of(TOPIC):
             sources.append(self._files(cores, topics=True))
-        records = None if kafka is None else kafka.records(self._spark, self._topics(told))
-        if records is not None and kafka is not None:
+        if kafka is not None:
+            self._records = kafka.records(self._spark, self._topics(told))
+        if self._records is not None and kafka is not None:
             self._terms = replace(self._terms, partitions=kafka.partitions)
-            sources.append(scan_records(records, self._terms, len(self._layout.files)))
+            sources.append(scan_records(self._records, self._terms, len(self._layout.files)))
         for source in sources:
             more = self._take(source)
             scanned = scanned.union(more[0])

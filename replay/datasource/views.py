@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from ...reading.events import ROWS_MAX, Event, Rows
-from ...reading.files import TOPIC, File
+from ...reading.files import TOPIC, File, due_within
 from ...reading.problems import Problem, problem_batch
 from ...reading.read import read
 from ...wheel.ids import id_texts
@@ -73,7 +73,7 @@ def _wanted(batch: pa.RecordBatch, event: Rows, chosen: SourceOptions) -> pa.Rec
     if wanted.start_ms is not None or wanted.end_ms is not None:
         due = batch.column("due") if "due" in batch.schema.names else rows.column("due")
         due_ms = np.asarray(pc.fill_null(due.cast(pa.int64()), -1))
-        keep = pa.array(wanted.takes(due_ms))
+        keep = pa.array(due_within(due_ms, wanted.start_ms, wanted.end_ms))
         batch, rows = batch.filter(keep), rows.filter(keep)
     if chosen.topic and not event.topic:
         keep = pc.is_in(rows.column("topic"), pa.array(sorted(chosen.topic)))

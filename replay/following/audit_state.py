@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from crc32c import crc32c
 
 from ...delivery.names import DEAD_LETTER_TOPIC
 from ...reading.files import Layout
 from ...wheel.errors import InvalidConfiguration, UnsupportedVersion
 from ...wheel.mark import Marks
-from ...wheel.schema import Int64s
 from ..facts.making import Terms
 from ..facts.summary import FileSummary
 from ..judging.context import Context, Options, PeerView, progress
+from ..judging.journals import as_ranges
 
 VERSION = 1
 STATE_NAME = "audit.json"
@@ -101,7 +99,7 @@ class PeerRead:
         """Everything in its journal counts as held: only a mark says that it is done with."""
         held = [[self.first, self.next]] if self.next >= 0 else []
         return PeerView(
-            name, 0, decode(self.marks), _ranges(held), _ranges(self.missing), self.proven
+            name, 0, decode(self.marks), as_ranges(held), as_ranges(self.missing), self.proven
         )
 
 
@@ -217,7 +215,3 @@ def write_whole(path: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     partial.rename(path)
-
-
-def _ranges(pairs: Iterable[list[int]]) -> Int64s:
-    return np.array(list(pairs), np.int64).reshape(-1, 2).T.copy()

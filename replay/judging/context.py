@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from ...reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, File, Layout
+from ...reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, File, Layout, due_within
 from ...reading.problems import Problem
 from ...wheel.mark import Marks
 from ...wheel.schema import Int64s
@@ -44,12 +44,7 @@ class Options:
 
     def judges(self, due: Int64s) -> Mask:
         """Which due times lie in the time that is judged."""
-        mask = np.ones(len(due), np.bool_)
-        if self.start_ms is not None:
-            mask &= due >= self.start_ms
-        if self.end_ms is not None:
-            mask &= due < self.end_ms
-        return mask
+        return due_within(due, self.start_ms, self.end_ms)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the judged rows say, as data frames: one function a validator, from DataFrame to DataFrame.
+"""What the judged rows say, as data frames: sums, problems, tallies and lateness.
 
 Sums and percentiles are Spark's work; what comes out is small, but for problems and repeats.
 """
@@ -11,11 +11,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from ...reading.problems import AGREEMENT, CONSERVATION, ORDER, PROBLEM_SCHEMA, PUNCTUALITY
+from ...reading.problems import PROBLEM_SCHEMA
 from .tally import TALLIED
 
 SUMS_SCHEMA = "what string, name string, count bigint, first bigint, last bigint"
-COUNTS_SCHEMA = "name string, count bigint"
 LATENESS_SCHEMA = (
     "topic string, bucket_ms bigint, count bigint, p50 double, p99 double, p999 double, max double"
 )
@@ -32,45 +31,10 @@ def sums(judged: DataFrame) -> DataFrame:
     )
 
 
-def counts(judged: DataFrame) -> DataFrame:
-    """How many messages are in each class. ``COUNTS_SCHEMA``."""
-    return _sums(judged, "count").where(~f.col("name").contains(":"))
-
-
-def problem_counts(judged: DataFrame) -> DataFrame:
-    """How many problems of each kind there are, listed or not. ``COUNTS_SCHEMA``."""
-    return _sums(judged, "problems")
-
-
-def pair_counts(judged: DataFrame) -> DataFrame:
-    """``equal:I:J`` and ``different:I:J`` of peers I and J. ``COUNTS_SCHEMA``."""
-    return _sums(judged, "count").where(f.col("name").contains(":"))
-
-
 def problems(judged: DataFrame) -> DataFrame:
     """Everything that judging found. ``PROBLEM_SCHEMA``."""
     problem = f.from_json("text", PROBLEM_SCHEMA).alias("problem")
     return judged.where("what = 'problem'").select(problem).select("problem.*")
-
-
-def conservation(judged: DataFrame) -> DataFrame:
-    """Lost, repeated, altered, unknown messages. ``PROBLEM_SCHEMA``."""
-    return problems(judged).where(f.col("validator") == CONSERVATION)
-
-
-def agreement(judged: DataFrame) -> DataFrame:
-    """Rows in which peers differ. ``PROBLEM_SCHEMA``."""
-    return problems(judged).where(f.col("validator") == AGREEMENT)
-
-
-def punctuality(judged: DataFrame) -> DataFrame:
-    """Early ones and late ones. ``PROBLEM_SCHEMA``."""
-    return problems(judged).where(f.col("validator") == PUNCTUALITY)
-
-
-def order(judged: DataFrame) -> DataFrame:
-    """Messages behind later ones. ``PROBLEM_SCHEMA``."""
-    return problems(judged).where(f.col("validator") == ORDER)
 
 
 def tallies(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
@@ -132,10 +96,6 @@ def listed(problems: DataFrame, shares: Mapping[str, int]) -> DataFrame:
         for kind, share in shares.items()
     ]
     return reduce(DataFrame.unionAll, some)
-
-
-def _sums(judged: DataFrame, what: str) -> DataFrame:
-    return sums(judged).where(f.col("what") == what).select("name", "count")
 
 
 def _bucket(interval_ms: int) -> Column:

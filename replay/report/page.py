@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ...reading.problems import Problem
+from ...wheel.texts import counted
 from .figures import BAD, by_due_time, by_topic
 from .html import STYLE, folded, moment, table
 from .plot import bars, lines
@@ -67,7 +68,7 @@ def _reasons(verdict: Verdict) -> str:
         return "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in verdict.reasons) + "</ul>"
     count = verdict.counts["accepted"]
     text = (
-        f"Each of {count:,} accepted messages was delivered, is still held, was cancelled,"
+        f"{counted(count, 'accepted message')}: each was delivered, is still held, was cancelled,"
         " or died with a reason; none was early"
     )
     ending = "." if verdict.open_points else ", and nothing else arrived."

@@ -70,7 +70,7 @@ def test_where_nothing_is_kept_retain_is_the_advice() -> None:
 
 def test_what_receipts_tell_of_it_is_not_open() -> None:
     (point,) = concluded([[0, 1_000]], {"unread:known": 999}).open_points()
-    assert point.subject.startswith("1 messages")
+    assert point.subject.startswith("1 message ")
     assert concluded([[0, 1_000]], {"unread:known": 1_000}).open_points() == []
 
 
@@ -101,9 +101,7 @@ def test_what_is_never_judged_is_told_with_its_number() -> None:
     (kept,) = concluded([]).notes()
     assert "3 rows of kept slot files" in kept
     notes = concluded([], {"unjudged:order": 1_234, "unjudged:partition": 5, "newer": 2}).notes()
-    assert any("of 1,234 messages that arrived the order was not judged" in one for one in notes)
+    assert any("the order of 1,234 messages that arrived was not judged" in one for one in notes)
     assert any("less than 5 s before they were due" in one for one in notes)
     assert any("5 messages asked for no partition" in one for one in notes)
-    assert any(
-        "2 records and receipts are of messages that were accepted after" in one for one in notes
-    )
+    assert any("not judged: 2 records, receipts among them, of messages" in one for one in notes)

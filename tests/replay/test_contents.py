@@ -55,6 +55,32 @@ def test_the_fields_are_named(spark: Any, tmp_path: Path) -> None:
     }
 
 
+class _KafkaTopics:
+    """Records that stand in for Kafka's, as ``prove`` asks for them."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.found = [replayrun.TOPIC]
+        self.partitions = {replayrun.TOPIC: 1}
+        self._rows = factrows.as_spark(factrows.kafka_rows(rows))
+
+    def records(self, spark: Any, topics: Any) -> Any:
+        return spark.createDataFrame(pa.Table.from_batches([self._rows]))
+
+    def notes(self) -> list[str]:
+        return []
+
+
+def test_the_fields_of_a_record_in_kafka_are_named(spark: Any, tmp_path: Path) -> None:
+    run = replayrun.made()
+    directories = run.write(tmp_path)
+    offset = run.peers[0].delivered[3][0]
+    changed(run, offset, "value", b"another")
+    kafka = _KafkaTopics(run.rows.slice(offset, 1))
+    verdict = prove(spark, find(directories), kafka=kafka)
+    texts = [one.text for one in verdict.problems if one.kind == "altered"]
+    assert texts == ["what arrived differs from what was accepted in value"]
+
+
 def test_records_of_kafka_have_the_same_fields() -> None:
     """What slotwheel adds to the headers is no header of the message; none is none."""
     given = [[("n", b"1")], [], [("n", b"1"), ("n", b"2")]]

@@ -85,7 +85,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
     "replay/facts": frozenset({ENGINE_VALUES, "delivery", "delivery/kafka", "reading"}),
     "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
-    "replay/report": frozenset({"reading"}),
+    "replay/report": frozenset({ENGINE_VALUES, "reading"}),
     "replay/datasource": frozenset({ENGINE_VALUES, "delivery", "reading", "replay/facts"}),
     "replay": frozenset(
         {
