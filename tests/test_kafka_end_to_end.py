@@ -26,6 +26,7 @@ from support.kafkaread import (
     read_all,
 )
 from support.nodeprocess import NodeProcess
+from support.waiting import now_ms
 
 TOPICS, PARTITIONS = 4, 3
 FIRST_S, LAST_S = 8.0, 18.0
@@ -45,7 +46,7 @@ def test_every_message_arrives_once(
     dead = topic("dead")
     options = ("--sink", sink, "--bootstrap", broker.bootstrap, "--dead-letter-topic", dead)
     with NodeProcess(tmp_path / "data", *options, "--delay-topic", delays) as node:
-        start_ms = time.time_ns() // 1_000_000
+        start_ms = now_ms()
         third = count // 3
         due = _due_times(start_ms)
         by_client = kafkaload.make(count - 2 * third, targets, PARTITIONS, due, 1)

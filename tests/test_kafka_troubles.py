@@ -34,6 +34,7 @@ from support.broker import Broker, Cluster, TopicFactory
 from support.deliveries import MINT, Sent, rows_of
 from support.kafkaread import Arrived, assert_none_early, assert_order, held, lateness, read_all
 from support.nodeprocess import NodeProcess
+from support.waiting import eventually, now_ms
 
 pytestmark = pytest.mark.kafka
 ACLS = {
@@ -91,17 +92,6 @@ def numbers(arrived: list[Arrived]) -> Counter[int]:
     return Counter(int(one.value or b"-1") for one in arrived)
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def wait_until(true: Callable[[], bool], within_s: float = 40) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize(("sink", "how", "seconds"), OUTAGES)
 def test_a_broker_that_is_away_across_the_due_time(
     weak_broker: Broker, tmp_path: Path, figure: Figure, sink: str, how: str, seconds: int
@@ -119,12 +109,12 @@ def test_a_broker_that_is_away_across_the_due_time(
             stop()
             away_ms = now_ms()
             client.send_many(load[count // 2 :]).result(20)  # stored all the same
-            wait_until(lambda: node.get("/readyz")[0] == 503, 20)
+            eventually(lambda: node.get("/readyz")[0] == 503, 20)
             assert node.get("/healthz")[0] == 200, "a restart would not help"
             time.sleep(max(0.0, (away_ms + 1000 * seconds - now_ms()) / 1000))
         start()
         back_ms = now_ms()
-        wait_until(lambda: node.metric("slotwheel_pending") == 0)
+        eventually(lambda: node.metric("slotwheel_pending") == 0)
         assert node.metric("slotwheel_delivered_total") == count
         assert node.metric("slotwheel_dead_total") == 0
         assert node.get("/readyz")[0] == 200
@@ -160,12 +150,12 @@ def test_a_topic_that_refuses_everything_across_the_due_time(
                 for name in (refusing, other):
                     load = messages(name, count, begin, begin + 1000 * seconds)
                     client.send_many(load).result(20)
-            wait_until(lambda: node.metric("slotwheel_held_topics") == 1, seconds + 2)
+            eventually(lambda: node.metric("slotwheel_held_topics") == 1, seconds + 2)
             time.sleep(max(0.0, (begin - now_ms()) / 1000 + seconds - 1))
             assert held(broker.bootstrap, [refusing]) == 0
             admin.delete_acls([all_rules(refusing)])
-            wait_until(lambda: node.metric("slotwheel_pending") == 0)
-            wait_until(lambda: node.metric("slotwheel_held_topics") == 0, 5)
+            eventually(lambda: node.metric("slotwheel_pending") == 0)
+            eventually(lambda: node.metric("slotwheel_held_topics") == 0, 5)
             assert node.metric("slotwheel_delivered_total") == 2 * count
             assert node.metric("slotwheel_dead_total") == 0
             assert "topic held back" in node.log_text()
@@ -208,7 +198,7 @@ def test_two_bad_ones_among_ten_thousand(
             load[2000].value = b"x" * 2_000_000
             load[3000].topic = "nobody-made-this"
             ids = client.send_many(load).result(20)
-        wait_until(lambda: node.metric("slotwheel_pending") == 0)
+        eventually(lambda: node.metric("slotwheel_pending") == 0)
         assert node.metric("slotwheel_delivered_total") == count - 2
         assert node.metric("slotwheel_dead_total") == 2
     arrived = read_all(broker.bootstrap, [target], count - 2)
@@ -243,7 +233,7 @@ def test_one_bad_row_of_a_hundred_does_not_repeat_its_neighbours(
             load = messages(target, 100, due, due)
             load[57].value = b"x" * 2000
             ids = client.send_many(load).result(20)
-        wait_until(lambda: node.metric("slotwheel_pending") == 0)
+        eventually(lambda: node.metric("slotwheel_pending") == 0)
     arrived = read_all(broker.bootstrap, [target], 99)
     assert [one.id for one in arrived] == ids[:57] + ids[58:]
     (letter,) = read_all(broker.bootstrap, [dead], 1)
@@ -317,7 +307,7 @@ def test_kafka_cannot_be_reached_at_start(
     with node_for(broker, tmp_path / "data", sink, "--delay-topic", delays) as node:
         with Client(node.address) as client:
             client.send_many(messages(target, 100, now_ms(), now_ms() + 1000)).result(20)
-        wait_until(lambda: "sink unreachable: messages are stored" in node.log_text(), 20)
+        eventually(lambda: "sink unreachable: messages are stored" in node.log_text(), 20)
         assert broker.bootstrap in node.log_text()
         code, body = node.get("/readyz")
         assert code == 503
@@ -325,9 +315,9 @@ def test_kafka_cannot_be_reached_at_start(
         assert node.get("/healthz")[0] == 200
         broker.start()
         back_s = time.monotonic()
-        wait_until(lambda: node.metric("slotwheel_delivered_total") == 200)
+        eventually(lambda: node.metric("slotwheel_delivered_total") == 200)
         took_s = time.monotonic() - back_s
-        wait_until(lambda: node.get("/readyz")[0] == 200, 10)
+        eventually(lambda: node.get("/readyz")[0] == 200, 10)
         assert "sink reachable again" in node.log_text()
     arrived = read_all(broker.bootstrap, [target], 200)
     assert numbers(arrived) == Counter(range(200))

@@ -32,6 +32,7 @@ from support.deliveries import Sent
 from support.peers import Peers
 from support.proxylab import Loopback
 from support.steady import AHEAD_MS, Steady, longest_gap, next_after
+from support.waiting import eventually, now_ms
 
 NAMES = ("a", "b", "c")
 TOPICS = ("one", "two")
@@ -60,9 +61,9 @@ class Watch:
         master = self._settled()
         fault = self._fault(f"SIGKILL {master}")
         self.peers[master].kill()
-        found = self._next_delivery(_now_ms() + _DEAD_MS, FAILOVER_MAX_MS) + _DEAD_MS
+        found = self._next_delivery(now_ms() + _DEAD_MS, FAILOVER_MAX_MS) + _DEAD_MS
         self.peers[master].start()
-        fault.end_ms = _now_ms()
+        fault.end_ms = now_ms()
         return found
 
     def step_down(self) -> int:
@@ -89,7 +90,7 @@ class Watch:
         return account(promised, self.arrivals.look(), self.faults)
 
     def _fault(self, what: str) -> Fault:
-        now = _now_ms()
+        now = now_ms()
         self.faults.append(Fault(what, now, now))
         return self.faults[-1]
 
@@ -99,16 +100,17 @@ class Watch:
         return master
 
     def _next_delivery(self, after_ms: int, within_ms: int) -> int:
-        deadline = time.monotonic() + within_ms / 1000
-        while (found := next_after(self.arrivals.look(), after_ms)) is None:
-            assert time.monotonic() < deadline, f"no delivery\n{self.peers.log_ends()}"
-            time.sleep(0.05)
+        found: int = eventually(
+            lambda: next_after(self.arrivals.look(), after_ms),
+            within_ms / 1000,
+            otherwise=lambda: f"no delivery\n{self.peers.log_ends()}",
+        )
         return found
 
     def _gap_since(self, begin_ms: int, master: str) -> int:
         self.peers.master(other_than=master)
         time.sleep(0.8)
-        return longest_gap(self.arrivals.look(), begin_ms - 50, _now_ms() - 200)
+        return longest_gap(self.arrivals.look(), begin_ms - 50, now_ms() - 200)
 
 
 @contextmanager
@@ -140,10 +142,7 @@ def watching_kafka(path: Path, bootstrap: str, topics: list[str], seed: int) -> 
 
 
 def wait_for_first(arrivals: Arrivals) -> None:
-    deadline = time.monotonic() + AHEAD_MS / 1000 + 20
-    while not arrivals.look():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(arrivals.look)
 
 
 def wait_for_all(arrivals: Arrivals, promised: Promised, within_s: float) -> list[Arrival]:
@@ -219,7 +218,7 @@ def test_the_delay_topic_moves_with_the_master(
     with Peers(tmp_path, *SMALL, *kafka, names=NAMES, lab=Loopback(NAMES)) as peers:
         arrivals = KafkaArrivals(broker.bootstrap, [target])
         for number in range(24):
-            first, now = len(due), _now_ms()
+            first, now = len(due), now_ms()
             due += [now + 500 + row * 10 for row in range(200)]
             values = enumerate(due[first:], first)
             sent = [Sent(target, b"%d" % value, b"key", due=when) for value, when in values]
@@ -267,17 +266,17 @@ def test_a_wiped_peer_comes_back_and_carries_a_failover(tmp_path: Path, figure: 
             "in slot files", lambda: peers[master].status().get("slot_rows", 0) >= FAR_ROWS, 30
         )
         wiped = peers.standbys(master)[0]
-        fault = Fault("wipe", _now_ms(), _now_ms())
+        fault = Fault("wipe", now_ms(), now_ms())
         began = time.monotonic()
         peers.wipe(wiped)
         peers[wiped].start()
         master = peers.wait_until_whole()
         back_s = time.monotonic() - began
         assert "snapshot" in peers[wiped].log_text()
-        kill = Fault("SIGKILL", _now_ms(), _now_ms())
+        kill = Fault("SIGKILL", now_ms(), now_ms())
         peers[master].kill()
         new = peers.master(other_than=master)
-        failover_ms = _now_ms() - kill.begin_ms
+        failover_ms = now_ms() - kill.begin_ms
         time.sleep(1.0)
         peers.start()
         promised = load.stop()
@@ -298,7 +297,7 @@ def test_a_wiped_peer_comes_back_and_carries_a_failover(tmp_path: Path, figure: 
 
 def send_far(addresses: str) -> None:
     """Messages that stay, due in an hour, in sixty slots."""
-    begin, batch = _now_ms() + FAR_S * 1000, 1000
+    begin, batch = now_ms() + FAR_S * 1000, 1000
     with Client(addresses, timeout_s=30) as client:
         for first in range(0, FAR_ROWS, batch):
             nothing = [None] * batch
@@ -307,7 +306,3 @@ def send_far(addresses: str) -> None:
             rows = from_columns(due, ["far"] * batch, nothing, nothing, values, [()] * batch)
             client.send_table(rows)
         client.flush(30)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -14,6 +14,7 @@ from slotwheel.wheel.rows import from_columns
 from support.arrivals import EmbeddedArrivals
 from support.peers import Peers
 from support.proxylab import Loopback
+from support.waiting import now_ms
 
 NAMES = ("a", "b", "c")
 TOPICS = ("one", "two")
@@ -56,7 +57,7 @@ def test_a_master_that_was_paused_inside_a_slot_sends_nothing_when_it_wakes(
     peers: Peers, figure: Figure
 ) -> None:
     """But for the chunk that it had handed to its sink when it was stopped."""
-    count, second_ms = 30_000, _now_ms() + 4_000
+    count, second_ms = 30_000, now_ms() + 4_000
     ids = send(peers.addresses, 0, [second_ms + number * 3000 // count for number in range(count)])
     old = peers.wait_until_whole()
     sent = arrivals_of(peers, old)
@@ -95,7 +96,3 @@ def _have(arrivals: EmbeddedArrivals, count: int) -> bool:
 def _place(id_: str) -> tuple[int, int]:
     said = MessageId.parse(id_)
     return said.due, said.offset
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

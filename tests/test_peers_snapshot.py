@@ -19,6 +19,7 @@ import pytest
 from slotwheel.client import Client
 from slotwheel.wheel.rows import from_columns
 from support.peers import Peers
+from support.waiting import now_ms
 
 NAMES = ("a", "b", "c")
 SMALL = (
@@ -121,7 +122,7 @@ def filled(path: Path, nbytes: int) -> Iterator[tuple[Peers, str]]:
 
 def send(peers: Peers, nbytes: int, after_ms: int) -> None:
     batch = 250
-    begin = time.time_ns() // 1_000_000 + after_ms
+    begin = now_ms() + after_ms
     with Client(peers.addresses, timeout_s=60) as client:
         for first in range(0, nbytes // VALUE_BYTES, batch):
             due = [begin + (first + row) % SLOTS * 1000 for row in range(batch)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rich.console import Console
 
 from slotwheel.cli.sparkprogress import SparkProgress
+from support.waiting import eventually
 
 
 @dataclass
@@ -33,25 +33,18 @@ class Tracker:
         return self.stages.get(number)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_tasks_are_counted_over_the_stages_of_what_is_done() -> None:
     screen = io.StringIO()
     tracker = Tracker({4: Stage(10, 3)})
     with SparkProgress(Console(file=screen, force_terminal=True, width=80)) as progress:
         progress.phase("reading the files")
         progress.watch(tracker)
-        wait_for(lambda: "3/10" in screen.getvalue())
+        eventually(lambda: "3/10" in screen.getvalue())
         tracker.stages = {5: Stage(4, 1)}
-        wait_for(lambda: "11/14" in screen.getvalue())
+        eventually(lambda: "11/14" in screen.getvalue())
         progress.phase("judging the messages")
         tracker.stages = {5: Stage(4, 2), 6: Stage(8, 2)}
-        wait_for(lambda: "2/8" in screen.getvalue())
+        eventually(lambda: "2/8" in screen.getvalue())
     assert "reading the files" in screen.getvalue()
     assert "judging the messages" in screen.getvalue()
 

@@ -25,7 +25,8 @@ from slotwheel import (
 )
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
-from support.fakewheel import FakeWheel, eventually, now_ms
+from support.fakewheel import FakeWheel
+from support.waiting import eventually, now_ms
 
 
 @pytest.fixture

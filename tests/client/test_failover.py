@@ -15,8 +15,9 @@ from slotwheel.wheel.errors import NotMaster
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from support.fakegroup import FakeGroup
-from support.fakewheel import FakeWheel, eventually
+from support.fakewheel import FakeWheel
 from support.stopwatch import Stopwatch
+from support.waiting import eventually
 
 
 def numbers(start: int, count: int) -> list[Message]:

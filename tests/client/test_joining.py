@@ -18,8 +18,9 @@ from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, NodeUnreachable
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.schema import INPUT
-from support.fakewheel import FakeWheel, eventually, now_ms
+from support.fakewheel import FakeWheel
 from support.proxy import Proxy
+from support.waiting import eventually, now_ms
 
 
 class Gate(FakeWheel):

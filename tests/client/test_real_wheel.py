@@ -20,9 +20,9 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.schema import times
 from slotwheel.wheel.wheel import Wheel
-from support.fakewheel import eventually, now_ms
 from support.memstate import MemoryState
 from support.proxy import Proxy
+from support.waiting import eventually, now_ms
 from support.wheels import next_chunk
 
 

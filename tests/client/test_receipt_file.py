@@ -23,8 +23,9 @@ from slotwheel.reading.files import File
 from slotwheel.reading.read import Ended, Rows, read
 from slotwheel.wheel.digest import digests
 from slotwheel.wheel.ids import MessageId
-from support.fakewheel import FakeWheel, eventually, now_ms
+from support.fakewheel import FakeWheel
 from support.stopwatch import Stopwatch
+from support.waiting import eventually, now_ms
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,9 @@ from slotwheel.client.link import Link
 from slotwheel.intake.connections import cut_connections
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX, AppendCommand
-from support.fakewheel import FakeWheel, eventually
+from support.fakewheel import FakeWheel
 from support.proxy import Proxy
+from support.waiting import eventually
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -19,7 +19,7 @@ from slotwheel.wheel.errors import InvalidMessage, NodeUnreachable, SequenceTooO
 from slotwheel.wheel.protocol import Refused
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import times
-from support.fakewheel import eventually, now_ms
+from support.waiting import eventually, now_ms
 
 
 class FakeLink:

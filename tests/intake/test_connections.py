@@ -23,7 +23,8 @@ from slotwheel.intake.connections import Connections, address_of
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.protocol import PEER_ACTION
-from support.fakewheel import FakeWheel, eventually
+from support.fakewheel import FakeWheel
+from support.waiting import eventually
 
 LIMIT = 6
 

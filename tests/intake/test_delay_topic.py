@@ -29,7 +29,8 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.rows import Header
 from support.broker import Broker, Cluster, TopicFactory
-from support.fakewheel import FakeWheel, eventually, now_ms
+from support.fakewheel import FakeWheel
+from support.waiting import eventually, now_ms
 
 READERS: dict[str, Callable[..., SourceReader]] = {
     "kafka-python": KafkaPythonReader,

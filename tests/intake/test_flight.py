@@ -24,7 +24,8 @@ from slotwheel.wheel.protocol import (
     encode_json,
 )
 from support.exchange import Exchange, action, rows
-from support.fakewheel import FakeWheel, eventually, now_ms
+from support.fakewheel import FakeWheel
+from support.waiting import eventually, now_ms
 
 FORGED = "default.1.2.00000000"
 

@@ -23,7 +23,8 @@ from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.protocol import AppendCommand, decode_answer, encode_json, encode_sequence
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import INPUT, TIME
-from support.fakewheel import FakeWheel, eventually, now_ms
+from support.fakewheel import FakeWheel
+from support.waiting import eventually, now_ms
 
 MIB = 1 << 20
 

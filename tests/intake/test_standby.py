@@ -16,7 +16,8 @@ from slotwheel.wheel.errors import NotMaster, from_wire
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import NO_BATCH, AppendCommand, Refused, Stored, encode_json
 from support.exchange import Exchange, action, rows
-from support.fakewheel import CancelAnswer, FakeWheel, eventually, now_ms
+from support.fakewheel import CancelAnswer, FakeWheel
+from support.waiting import eventually, now_ms
 
 MASTER = "10.0.0.1:7200"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,13 @@ import pytest
 from slotwheel import Client, Message
 from support.datadirs import flip_a_bit
 from support.nodeprocess import NodeProcess, run_cli
+from support.waiting import eventually
 
 SPILL_SOON = ("--tail-age", "300ms", "--tail-keep", "100ms")
 
 
-def wait_until(true: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := true()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
-
-
 def slot_file(node: NodeProcess) -> Path:
-    wait_until(lambda: node.metric("slotwheel_slot_rows") == 40 and not node.metric(TAIL))
+    eventually(lambda: node.metric("slotwheel_slot_rows") == 40 and not node.metric(TAIL))
     [path] = (node.data / "slots").iterdir()
     return path
 
@@ -58,7 +50,7 @@ def test_a_flipped_bit_is_told_long_before_its_slot_is_due(tmp_path: Path, runni
         flip_a_bit(path)
         if not running:
             node.start()
-        _, body = wait_until(lambda: (page := node.get("/readyz"))[0] == 503 and page)
+        _, body = eventually(lambda: (page := node.get("/readyz"))[0] == 503 and page)
         [reason] = json.loads(body)["reasons"]
         assert f"slots/{path.name} is damaged at byte" in reason
         assert "When it is due, delivery stops there. Stop the node, " in reason
@@ -67,14 +59,14 @@ def test_a_flipped_bit_is_told_long_before_its_slot_is_due(tmp_path: Path, runni
         assert status(node)["damaged_files"] == [reason]
         assert node.metric("slotwheel_damaged_files") == 1
         alarms = 'slotwheel_alarms_total{kind="slot-file-damaged"}'
-        assert wait_until(lambda: node.metric(alarms)) == 1
+        assert eventually(lambda: node.metric(alarms)) == 1
         assert reason in node.log_text().replace('\\"', '"')
         # What is due before it leaves as ever, and so do new messages.
         send(node, "soon", 3, 0.1)
         assert len(node.wait_for("soon", 3)) == 3
         assert node.metric("slotwheel_scrubbed_bytes_total") > 0
         flip_a_bit(path)  # back: as if a backup had been put in its place
-        wait_until(lambda: node.get("/readyz")[0] == 200)
+        eventually(lambda: node.get("/readyz")[0] == 200)
         assert node.metric(alarms) == 1
 
 
@@ -85,7 +77,7 @@ def test_a_slot_that_is_due_waits_for_its_repair_and_then_all_of_it_leaves(tmp_p
         path = slot_file(node)
         flip_a_bit(path)
         send(node, "behind", 5, 5)
-        wait_until(lambda: "delivery-error" in node.log_text())
+        eventually(lambda: "delivery-error" in node.log_text())
         time.sleep(1.5)  # what is behind it is due by now
         [alarm] = [line for line in node.log_text().splitlines() if "delivery-error" in line]
         assert "delivery stands still: slots/" in alarm
@@ -127,7 +119,7 @@ def test_a_damaged_topic_keeps_no_node_from_starting(
         before = {path: path.read_bytes() for path in damaged.parent.iterdir()}
         node.start()
         send(node, "orders", 4, 0.05)
-        done = wait_until(lambda: (out := consume(data)).stdout.count("\n") >= 4 and out)
+        done = eventually(lambda: (out := consume(data)).stdout.count("\n") >= 4 and out)
         values = [json.loads(line)["value"] for line in done.stdout.splitlines()]
         assert values[-4:] == ["0", "1", "2", "3"]
         assert "orders: positions" in done.stderr or len(values) == 19

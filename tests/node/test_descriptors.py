@@ -7,13 +7,14 @@ import re
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slotwheel import Client, Message
 from support.nodeprocess import NodeProcess
+from support.waiting import eventually
 
 IDLE = 1300
 LIMIT = 1024
@@ -68,9 +69,9 @@ def test_idle_connections_take_nothing_from_sends_spills_and_deliveries(
             assert receipts.errors(30) == {}, batch
             time.sleep(0.2)
         node.wait_for("soon", 200)
-        wait_until(lambda: node.metric("slotwheel_slot_rows") == 3000)
+        eventually(lambda: node.metric("slotwheel_slot_rows") == 3000)
         assert "disk" not in node.log_text()
-        wait_until(lambda: descriptors_of(node) < LIMIT * 3 // 4)
+        eventually(lambda: descriptors_of(node) < LIMIT * 3 // 4)
 
 
 def test_idle_connections_for_metrics_are_bounded(tmp_path: Path) -> None:
@@ -78,8 +79,8 @@ def test_idle_connections_for_metrics_are_bounded(tmp_path: Path) -> None:
         LimitedNode(tmp_path / "data") as node,
         idle_connections(node.metrics, IDLE, b""),
     ):
-        wait_until(lambda: descriptors_of(node) < LIMIT // 4)
-        wait_until(lambda: is_healthy(node))
+        eventually(lambda: descriptors_of(node) < LIMIT // 4)
+        eventually(lambda: is_healthy(node))
 
 
 def test_too_few_descriptors_are_refused_at_the_start(tmp_path: Path) -> None:
@@ -112,10 +113,3 @@ def is_healthy(node: NodeProcess) -> bool:
 
 def descriptors_of(node: NodeProcess) -> int:
     return len(list(Path(f"/proc/{node.running.pid}/fd").iterdir()))
-
-
-def wait_until(true: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

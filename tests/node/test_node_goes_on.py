@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import OsHandle
 from support.nodeprocess import topic_rows
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def test_an_exception_while_spilling(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     spill = fails_at_first(node.wheel, "spill", 2, RuntimeError("spill"), monkeypatch)
     send(node, "later", delay=600)
-    wait_until(lambda: node.wheel.status().slot_rows == 10)
+    eventually(lambda: node.wheel.status().slot_rows == 10)
     assert len(spill) >= 3
     assert "slot-files-failed" in alarms(node)
     assert node.unhealthy() == []
@@ -46,14 +47,14 @@ def test_a_full_disk_while_spilling_does_not_keep_the_cleaner_from_work(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(node, "soon", delay=2.5)
-    wait_until(lambda: node.wheel.status().slot_files > 0)
+    eventually(lambda: node.wheel.status().slot_files > 0)
     full = OSError(errno.ENOSPC, "No space left on device")
     spill = fails_at_first(node.wheel, "spill", 1 << 30, full, monkeypatch)
     send(node, "later", delay=600)
-    wait_until(lambda: len(spill) > 0 and node.wheel.status().slot_files == 0)
+    eventually(lambda: len(spill) > 0 and node.wheel.status().slot_files == 0)
     assert node.wheel.status().delivered == 10
     monkeypatch.undo()
-    wait_until(lambda: node.wheel.status().slot_rows == 10)
+    eventually(lambda: node.wheel.status().slot_rows == 10)
 
 
 def test_a_failed_sync_is_not_hidden_by_the_error_of_the_cleaner() -> None:
@@ -107,7 +108,7 @@ def test_what_the_archive_cannot_keep_is_told_and_not_too_often(
 def test_an_exception_while_delivering(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     delivered = fails_at_first(node._out.sink, "deliver", 2, RuntimeError("sink"), monkeypatch)
     send(node, "soon", delay=0.2)
-    wait_until(lambda: node.wheel.status().delivered == 10)
+    eventually(lambda: node.wheel.status().delivered == 10)
     assert len(delivered) >= 3
     assert len(topic_rows(node.config.data, "soon")) == 10
 
@@ -115,16 +116,16 @@ def test_an_exception_while_delivering(node: Node, monkeypatch: pytest.MonkeyPat
 def test_an_exception_while_asking_what_is_due(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     fails_at_first(node.wheel.master, "next_chunk", 3, RuntimeError("due"), monkeypatch)
     send(node, "soon", delay=0.2)
-    wait_until(lambda: node.wheel.status().delivered == 10)
+    eventually(lambda: node.wheel.status().delivered == 10)
     assert "delivery-error" in alarms(node)
 
 
 def test_an_exception_while_opening_ahead(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = fails_at_first(node.wheel.master, "prepare", 3, RuntimeError("ahead"), monkeypatch)
-    wait_until(lambda: len(prepared) > 3)
+    eventually(lambda: len(prepared) > 3)
     assert "prefetcher-failed" in alarms(node)
     send(node, "soon", delay=0.1)
-    wait_until(lambda: node.wheel.status().delivered == 10)
+    eventually(lambda: node.wheel.status().delivered == 10)
 
 
 def test_a_failed_sync_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,10 +186,3 @@ def alarms(node: Node) -> str:
     return "\n".join(
         line for line in text.splitlines() if line.startswith("slotwheel_alarms_total")
     )
-
-
-def wait_until(true: Callable[[], bool], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

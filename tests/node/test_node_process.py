@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from slotwheel import Client, Message
-from support.fakewheel import eventually
 from support.nodeprocess import NodeProcess, command_line, run_cli, topic_rows
+from support.waiting import eventually
 
 STOP_S = 2.0
 

@@ -20,6 +20,7 @@ from slotwheel.node.node import Node, wall_clock_ms
 from slotwheel.wheel.config import WheelConfig
 from support.nodeprocess import topic_rows
 from support.stopwatch import Stopwatch
+from support.waiting import eventually
 
 
 class StepClock:
@@ -67,7 +68,7 @@ def test_a_stuck_thread_is_left_behind_and_costs_nothing_that_was_stored(
             client.send("kept", b"x", delay=0.05 if stuck == "hand" else 600).result(5)
         assert reached.wait(10)
         monkeypatch.setattr(threads, "SILENT_MAX_S", 0.5)
-        _wait_until(lambda: any(stuck in reason for reason in node.unhealthy()))
+        eventually(lambda: any(stuck in reason for reason in node.unhealthy()))
     assert left == [stuck]
     # A real process ends here. In this one the thread goes on: let it, and close by hand.
     monkeypatch.undo()
@@ -86,18 +87,18 @@ def test_a_clock_that_steps_back_is_told_and_nothing_leaves_early(tmp_path: Path
     clock = StepClock()
     with running(tmp_path / "data", clock) as (node, _), Client(node.listening) as client:
         client.send("first", b"x", delay=0.05).result(5)
-        _wait_until(lambda: node.wheel.status().delivered == 1)
+        eventually(lambda: node.wheel.status().delivered == 1)
         assert node.unready() == []
         clock.offset_ms = -3_000
-        _wait_until(lambda: any("clock" in reason for reason in node.unready()))
+        eventually(lambda: any("clock" in reason for reason in node.unready()))
         assert node.unhealthy() == []
         due = client.send("second", b"x", due=wall_clock_ms() + 500)
         due.result(5)
-        _wait_until(lambda: "clock-behind" in node.metrics.render().decode())
+        eventually(lambda: "clock-behind" in node.metrics.render().decode())
         time.sleep(1.0)
         assert node.wheel.status().delivered == 1
         clock.offset_ms = 0
-        _wait_until(lambda: node.wheel.status().delivered == 2)
+        eventually(lambda: node.wheel.status().delivered == 2)
         assert node.unready() == []
 
 
@@ -114,10 +115,3 @@ def test_what_must_not_be_survived_ends_with_3() -> None:
     )
     assert done.returncode == 3
     assert "gone" in done.stderr
-
-
-def _wait_until(true: Any, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -14,6 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from slotwheel import Client, Message
 from support.broker import Broker, Cluster, TopicFactory
 from support.nodeprocess import NodeProcess
+from support.waiting import eventually
 
 SINKS = ["kafka-python"]
 if importlib.util.find_spec("confluent_kafka"):
@@ -57,7 +58,7 @@ def test_kafka_unreachable_at_start_stores_and_delivers_when_it_comes(
         with Client(node.address) as client:
             messages = [Message("late", str(number), delay=0.1) for number in range(20)]
             client.send_many(messages).result(10)
-        wait_for(lambda: node.get("/readyz")[0] == 503)
+        eventually(lambda: node.get("/readyz")[0] == 503)
         reasons = json.loads(node.get("/readyz")[1])["reasons"]
         assert any("sink cannot be reached" in reason for reason in reasons)
         assert node.get("/healthz")[0] == 200
@@ -67,7 +68,7 @@ def test_kafka_unreachable_at_start_stores_and_delivers_when_it_comes(
         own_broker.start()
         records = read(own_broker.bootstrap, "late", 20)
         assert [record.value for record in records] == [b"%d" % number for number in range(20)]
-        wait_for(lambda: node.get("/readyz")[0] == 200)
+        eventually(lambda: node.get("/readyz")[0] == 200)
         own_broker.stop()
         with Client(node.address) as client:
             client.send("late", "more", delay=0.05).result(10)
@@ -92,10 +93,3 @@ def read(bootstrap: str, topic: str, count: int, timeout_s: float = 30) -> list[
         return found
     finally:
         consumer.close()
-
-
-def wait_for(true: Any, timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from slotwheel import Client, Message
 from support.nodeprocess import NodeProcess
+from support.waiting import eventually
 
 
 def test_metrics_tell_what_happened(tmp_path: Path) -> None:
@@ -35,7 +34,7 @@ def test_metrics_tell_what_happened(tmp_path: Path) -> None:
         names = node.get("/metrics")[1]
         for name in ("tail_bytes", "queued_bytes", "open_handles", "held_topics", "slot_files"):
             assert f"\nslotwheel_{name} " in names
-        _wait_until(lambda: node.metric("slotwheel_spill_seconds_count") >= 1)
+        eventually(lambda: node.metric("slotwheel_spill_seconds_count") >= 1)
         assert node.metric("slotwheel_slot_rows") == 20
 
 
@@ -53,10 +52,3 @@ def test_metrics_can_be_turned_off(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", "--metrics", "off") as node:
         assert node.metrics == ""
         assert "metrics=off" in node.log_text()
-
-
-def _wait_until(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

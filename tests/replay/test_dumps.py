@@ -15,9 +15,9 @@ from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import Verdict
 from support.broker import Cluster, TopicFactory
-from support.fakewheel import eventually
 from support.kafkaread import held
 from support.nodeprocess import NodeProcess, run_cli
+from support.waiting import eventually
 
 ROWS = 3_000
 

@@ -31,6 +31,7 @@ from support.nodeprocess import NodeProcess, command_line, environment
 from support.peers import Peers
 from support.proxylab import Loopback
 from support.steady import Steady
+from support.waiting import eventually, now_ms
 
 NAMES = ("a", "b", "c")
 WINDOW_MS, GRACE_MS = 4_000, 3_000
@@ -69,17 +70,6 @@ class Follower:
         return code
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def wait_for(what: Callable[[], object], timeout_s: float = START_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize("seconds", [20, pytest.param(120, marks=pytest.mark.soak)])
 def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: int) -> None:
     """A sink keeps one message to itself and says that it has delivered it."""
@@ -87,7 +77,7 @@ def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: in
         steady = Steady(node.address, ("orders", "bills"))
         follower = Follower(node.data, tmp_path / "audit.log")
         try:
-            wait_for(follower.windows)
+            eventually(follower.windows, START_S)
             began = time.monotonic()
             time.sleep(seconds / 4)
             with Client(node.address) as client:
@@ -97,7 +87,7 @@ def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: in
                 moved = client.send("orders", b"later", due=due_ms + 10).result(10)
                 assert [str(one) for one in client.cancel([taken_back])] == ["cancelled"]
                 client.reschedule(moved, due=due_ms + WINDOW_MS)
-            wait_for(lambda: follower.said, 60)
+            eventually(lambda: follower.said, 60)
             time.sleep(max(0.0, began + seconds - time.monotonic()))
             follower.process.send_signal(signal.SIGINT)
             assert follower.end(60) == 130, follower.log.read_text()
@@ -152,7 +142,7 @@ def test_three_peers_whose_masters_are_killed(tmp_path: Path) -> None:
         others = [str(peers[name].data) for name in NAMES[1:]]
         follower = Follower(peers[NAMES[0]].data, tmp_path / "audit.log", *others)
         try:
-            wait_for(follower.windows)
+            eventually(follower.windows, START_S)
             for _ in range(4):
                 master = peers.wait_until_whole()
                 peers[master].kill()
@@ -241,7 +231,7 @@ def test_a_batch_that_comes_as_the_audit_ends_is_left_for_the_next_one(
 
     def end_slowly(batches: _Batches) -> None:
         end(batches)
-        wait_for(lambda: batches.refused, 30)
+        eventually(lambda: batches.refused, 30)
         refused.append(True)
 
     def send(node: NodeProcess) -> None:
@@ -277,7 +267,7 @@ def test_what_a_node_keeps_in_its_archive(spark: Any, tmp_path: Path) -> None:
             client.send_many(some)
             client.flush(60)
         node.wait_for("orders", count, 60)
-        wait_for(lambda: list(node.data.glob("archive/*/journal/*.journal")), 60)
+        eventually(lambda: list(node.data.glob("archive/*/journal/*.journal")), 60)
         audit = told.audit(tmp_path / "audit", node.data)
 
         def all_judged() -> bool:

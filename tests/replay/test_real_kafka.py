@@ -29,6 +29,7 @@ from support.deliveries import Sent
 from support.kafkaread import Reader, held, read_all
 from support.killing import SMALL, free_address
 from support.nodeprocess import NodeProcess, run_cli
+from support.waiting import now_ms
 
 COUNT, DEAD, CANCELLED = 20_000, 7, 30
 PARTITIONS = 2
@@ -70,7 +71,7 @@ def run(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 def _deliver(run: Run) -> None:
     """Send, cancel, kill the node while it delivers, and wait until all has arrived."""
-    begin = time.time_ns() // 1_000_000
+    begin = now_ms()
 
     def due(rng: Random) -> int:
         return begin + rng.randrange(FIRST_MS, LAST_MS)

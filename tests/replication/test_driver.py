@@ -11,9 +11,9 @@ import pytest
 
 from slotwheel.wheel.errors import NotMaster
 from support.datadirs import assert_sound
-from support.fakewheel import eventually, now_ms
 from support.replicas import Replicas, batch_of
 from support.stopwatch import Stopwatch
+from support.waiting import eventually, now_ms
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from slotwheel.replication.snapshots.fetching import REMOVED_AT_ONCE
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import Bytes, OsFiles, OsHandle
 from support.datadirs import assert_sound
-from support.fakewheel import eventually, now_ms
 from support.proxy import Proxy
 from support.replicas import TIMING, Replica, Replicas, batch_of
 from support.stopwatch import Stopwatch
+from support.waiting import eventually, now_ms
 
 
 class FullHandle(OsHandle):

@@ -18,9 +18,9 @@ from slotwheel.replication.transport import exchange
 from slotwheel.replication.transport.handshake import SNAPSHOT, Greeting
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, SyncFailed
 from slotwheel.wheel.peers.snapshot_request import Held, SnapshotRequest
-from support.fakewheel import eventually
 from support.mailboxes import Events, Mailbox, free_addresses
 from support.proxy import Proxy
+from support.waiting import eventually
 
 
 class Source:

@@ -29,10 +29,10 @@ from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.peers.heal import SlotRows
 from slotwheel.wheel.protocol import PEER_ACTION, PEER_COMMAND
-from support.fakewheel import eventually
 from support.mailboxes import Mailbox, entries_from, free_addresses, store_of
 from support.proxy import Proxy
 from support.stopwatch import Stopwatch
+from support.waiting import eventually
 
 Make = Callable[..., Mailbox]
 

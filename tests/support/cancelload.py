@@ -20,6 +20,7 @@ from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.rows import from_columns
 from support.chaosaccount import Arrival
+from support.waiting import now_ms
 
 _ROWS = 200
 _ASKED_WITHIN_S = 6.0
@@ -137,7 +138,7 @@ class CancelLoad:
             self._failures.append(error)
 
     def _send(self) -> None:
-        first, now = self._sent, time.time_ns() // 1_000_000
+        first, now = self._sent, now_ms()
         numbers = range(first, first + _ROWS)
         nothing = [None] * _ROWS
         batch = from_columns(
@@ -176,7 +177,7 @@ class CancelLoad:
             self._note(first + row, ids[row], answer)
 
     def _move(self, number: int, id_: str) -> None:
-        due = time.time_ns() // 1_000_000 + self.rng.randint(0, self.ahead_ms)
+        due = now_ms() + self.rng.randint(0, self.ahead_ms)
         try:
             answer, moved = self._asker.reschedule(id_, due=due)
         except SlotwheelError as error:

@@ -14,6 +14,7 @@ from random import Random
 from support.chaosaccount import Fault
 from support.namespaces import HOST
 from support.peers import Peers
+from support.waiting import now_ms
 
 PAUSE_S = (1.8, 3.5)
 """Past the lease (600 ms) and the election that follows it (at most 1.2 s)."""
@@ -164,13 +165,13 @@ class Faults:
         self._end(fault)
 
     def _begin(self, what: str) -> Fault:
-        now = _now_ms()
+        now = now_ms()
         self.done.append(Fault(what, now, now))
         return self.done[-1]
 
     @staticmethod
     def _end(fault: Fault) -> None:
-        fault.end_ms = _now_ms()
+        fault.end_ms = now_ms()
 
     def _wait(self, between: tuple[float, float]) -> None:
         time.sleep(self._rng.uniform(*between))
@@ -178,7 +179,3 @@ class Faults:
 
 def _both(one: str, other: str) -> list[tuple[str, str]]:
     return [(one, other), (other, one)]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

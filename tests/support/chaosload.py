@@ -23,6 +23,7 @@ from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import Int64s
+from support.waiting import now_ms
 
 BATCH_ROWS = 100
 LATE_SHARE = 0.02
@@ -138,7 +139,7 @@ class ChaosLoad:
             self._failures.append(error)
 
     def _send(self) -> None:
-        first, now = len(self._due), _now_ms()
+        first, now = len(self._due), now_ms()
         numbers = range(first, first + BATCH_ROWS)
         due = [self._when(now) for _ in numbers]
         nothing = [None] * BATCH_ROWS
@@ -167,7 +168,7 @@ class ChaosLoad:
         first, receipts = rng.choice(list(self._recent))
         if not receipts.done() or receipts.errors():
             return
-        due, now = receipts.due_ms, _now_ms()
+        due, now = receipts.due_ms, now_ms()
         earliest = now - 300 if rng.random() < 0.2 else now + _CALM_MS
         rows = np.flatnonzero(due > earliest).tolist()
         rows = [row for row in rows if first + row not in self._meddled]
@@ -190,7 +191,7 @@ class ChaosLoad:
                 self._meddled[first + row] = Meddled(Fate.UNCERTAIN)
 
     def _move(self, number: int, id_: str) -> None:
-        due = _now_ms() + self._rng.randint(0, self._ahead_ms)
+        due = now_ms() + self._rng.randint(0, self._ahead_ms)
         try:
             answer, moved = self._asker.reschedule(id_, due=due)
         except SlotwheelError:
@@ -200,7 +201,3 @@ class ChaosLoad:
             self._meddled[number] = Meddled(Fate.MOVED, due, MessageId.parse(moved).offset)
         elif answer != "already delivered":
             self._meddled[number] = Meddled(Fate.MAYBE_MOVED, due)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -13,8 +13,7 @@ from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.protocol import AppendCommand, Refused, Stored, decode_answer, encode_sequence
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import INPUT
-
-from .fakewheel import now_ms
+from support.waiting import now_ms
 
 
 class Exchange:

@@ -5,7 +5,6 @@ Each stands behind a proxy, so that a peer can die, fall silent and come back at
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Self
 
 from slotwheel.intake.flight import FlightIntake
@@ -85,12 +84,7 @@ class FakeGroup:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for proxy in self.proxies:
             proxy.close()
         for server in self.servers:

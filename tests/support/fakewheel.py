@@ -5,7 +5,6 @@ Several of them with one ``Log`` play the peers of a group: what one has stored,
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -189,15 +188,3 @@ class FakeWheel:
 
     def values(self) -> list[bytes]:
         return [row["value"] for row in self.rows]
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def eventually(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Wait until ``condition`` holds; fail when it does not within ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.005)

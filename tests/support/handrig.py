@@ -21,6 +21,7 @@ from slotwheel.wheel.schema import Int64s, times
 from slotwheel.wheel.wheel import Wheel
 from support.deliveries import MINT
 from support.memstate import MemoryState
+from support.waiting import now_ms
 
 Script = Callable[[str, bytes | None], Answer]
 """What the sink answers for a row, by its topic and value."""
@@ -37,7 +38,7 @@ class StepClock:
         self.offset_ms = 0
 
     def __call__(self) -> int:
-        return time.time_ns() // 1_000_000 + self.offset_ms
+        return now_ms() + self.offset_ms
 
 
 class ScriptedSink(Sink):

@@ -8,7 +8,6 @@ well, so what arrives can be judged by itself.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
@@ -20,6 +19,7 @@ from kafka import KafkaProducer
 from slotwheel import Client, Message
 from slotwheel.wheel.rows import from_columns
 from support.deliveries import Header, Sent
+from support.waiting import now_ms
 
 NAMED = "wants-partition"
 """Header of a message that names its partition, with its number."""
@@ -134,9 +134,9 @@ def send_by_kafka_python(bootstrap: str, delay_topic: str, sent: Sequence[Sent])
     producer = KafkaProducer(bootstrap_servers=bootstrap, linger_ms=20, batch_size=128 << 10)
     futures = []
     for number, one in enumerate(sent):
-        now_ms = _now_ms()
-        headers = _control(one, number, now_ms)
-        futures.append(producer.send(delay_topic, one.value, one.key, headers, 0, now_ms))
+        at_ms = now_ms()
+        headers = _control(one, number, at_ms)
+        futures.append(producer.send(delay_topic, one.value, one.key, headers, 0, at_ms))
     producer.flush(60)
     producer.close()
     assert all(future.succeeded() for future in futures)
@@ -155,19 +155,15 @@ def send_by_librdkafka(bootstrap: str, delay_topic: str, sent: Sequence[Sent]) -
         }
     )
     for number, one in enumerate(sent):
-        now_ms = _now_ms()
+        at_ms = now_ms()
         producer.produce(
             delay_topic,
             one.value,
             one.key,
             0,
             on_delivery=lambda error, _: failed.append(error),
-            timestamp=now_ms,
-            headers=list(_control(one, number, now_ms)),
+            timestamp=at_ms,
+            headers=list(_control(one, number, at_ms)),
         )
     assert producer.flush(60) == 0
     assert not failed, failed[:3]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

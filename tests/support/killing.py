@@ -27,6 +27,7 @@ from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.state import LmdbState
 from support.nodeprocess import NodeProcess
+from support.waiting import now_ms
 
 BATCH_ROWS = 200
 SEND_EVERY_S = 0.02
@@ -80,7 +81,7 @@ class Load:
             self.failure = error
 
     def _send(self) -> None:
-        first, now = len(self.due), time.time_ns() // 1_000_000
+        first, now = len(self.due), now_ms()
         numbers = range(first, first + BATCH_ROWS)
         due = [now + self.rng.randint(0, DUE_AHEAD_MS) for _ in numbers]
         nothing = [None] * BATCH_ROWS
@@ -207,7 +208,7 @@ class Killing:
         return self._account(load, found, seconds, step_ms)
 
     def _kill(self, arrived: Callable[[], list[Arrival]]) -> None:
-        killed = time.time_ns() // 1_000_000
+        killed = now_ms()
         self.node.kill()
         self.deaths.append(Death(killed, len(arrived()), last_marks(self.node.data)))
         self.node.start()

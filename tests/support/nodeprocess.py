@@ -12,7 +12,6 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from slotwheel.reading.topicreader import TopicReader
@@ -125,12 +124,7 @@ class NodeProcess:
     def __enter__(self) -> Self:
         return self.start() if self.process is None else self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.running.poll() is None:
             self.kill()
 

@@ -23,8 +23,8 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.peers.peer import PeerWheel
 from slotwheel.wheel.state import LmdbState
-from support.fakewheel import eventually, now_ms
 from support.mailboxes import Events, free_addresses
+from support.waiting import eventually, now_ms
 from support.wheels import batch, next_chunk
 
 TIMING = Timing(

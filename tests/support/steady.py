@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -18,6 +17,7 @@ from slotwheel.client import Client, Receipts
 from slotwheel.wheel.rows import from_columns
 from support.chaosaccount import Arrival
 from support.chaosload import Promised
+from support.waiting import now_ms
 
 EVERY_MS = 4
 AHEAD_MS = 3_000
@@ -33,7 +33,7 @@ class Steady:
         self._topics = topics
         self._due: list[int] = []
         self._receipts: list[Receipts] = []
-        self._next_ms = _now_ms() + AHEAD_MS
+        self._next_ms = now_ms() + AHEAD_MS
         self._ending = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -55,7 +55,7 @@ class Steady:
 
     def _run(self) -> None:
         try:
-            while not self._ending.wait(max(0.0, (self._next_ms - AHEAD_MS - _now_ms()) / 1000)):
+            while not self._ending.wait(max(0.0, (self._next_ms - AHEAD_MS - now_ms()) / 1000)):
                 self._send()
         except BaseException as error:
             self._failure = error
@@ -89,7 +89,3 @@ def longest_gap(arrivals: Iterable[Arrival], begin_ms: int, end_ms: int) -> int:
     inside = sorted(one.at_ms for one in arrivals if begin_ms <= one.at_ms <= end_ms)
     assert len(inside) > 1
     return max(later - one for one, later in itertools.pairwise(inside))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
