@@ -22,7 +22,7 @@ from rich.progress import MofNCompleteColumn
 
 from ..reading.directory import reading
 from ..reading.topicreader import TopicReader, check_exists
-from ..wheel.schema import check_topic
+from ..wheel.checks import check_topic
 from .fields import Fields, topic_fields
 from .printing import Listing, quiet_pipe
 from .progress import progress_bar

@@ -18,13 +18,13 @@ from ..reading.directory import ReadOnlyFiles, load_state, reading
 from ..reading.topicreader import TopicReader, check_exists, topics
 from ..reading.topicreader import walk as walk_topic
 from ..reading.verify.slots import read_slot, slot_blocks
+from ..wheel.checks import check_topic
 from ..wheel.errors import Damaged, InvalidConfiguration
 from ..wheel.journal.entry import Kind
 from ..wheel.journal.payloads import decode_rows
 from ..wheel.journal.scan import walk as walk_journal
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
-from ..wheel.schema import check_topic
 from ..wheel.slots.slotfile import SLOT_DIRECTORY, path_of, second_of
 from ..wheel.state import SlotInfo
 from .fields import (

@@ -22,8 +22,8 @@ import click
 from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client, Receipts
+from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidMessage, SlotwheelError
-from ..wheel.schema import check_topic
 from ..wheel.texts import counted, time_text
 from .progress import progress_bar
 from .receipts import print_refused

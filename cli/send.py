@@ -21,8 +21,8 @@ import click
 from rich.progress import DownloadColumn, TimeElapsedColumn, TransferSpeedColumn
 
 from ..client import Client, Message
+from ..wheel.checks import check_topic, is_reserved, reserved_header
 from ..wheel.errors import InvalidMessage
-from ..wheel.schema import check_topic, is_reserved, reserved_header
 from .progress import progress_bar
 from .receipts import ReceiptPrinter
 from .shared import (

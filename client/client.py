@@ -27,6 +27,7 @@ from typing import Any, Self, overload
 
 import pyarrow as pa
 
+from ..wheel.checks import due_beyond_horizon, too_large
 from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
@@ -39,7 +40,7 @@ from ..wheel.protocol import (
     STEP_DOWN,
     STEP_DOWN_MAX_S,
 )
-from ..wheel.rows import Content, due_beyond_horizon, too_large
+from ..wheel.rows import Content
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
 from .batch import Shipment

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..wheel.checks import bad_rows, cast, conformed, has_keyless, wrong_type
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
-from ..wheel.rows import bad_rows, from_columns, take_rows, without_slack
-from ..wheel.schema import INPUT, Int64s, absent, check_names, times
+from ..wheel.rows import from_columns, take_rows, without_slack
+from ..wheel.schema import INPUT, Int64s, times
 from .message import Message, due_ms_of, flatten, header_pairs
 
 Errors = dict[int, SlotwheelError]
@@ -77,16 +78,9 @@ def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> S
     """Build one batch of the good messages, and find an error for each of the others."""
     try:
         rows = batch_of(messages, now_ms)
-        if not rows.column("topic").null_count and not _keyless(rows.column("headers")):
+        if not rows.column("topic").null_count and not has_keyless(rows.column("headers")):
             return sort_rows(rows, now_ms, limits)
-    except (
-        SlotwheelError,
-        pa.ArrowException,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-    ):
+    except _WRONG:
         pass  # found one by one below
     errors: Errors = {}
     good: list[pa.RecordBatch] = []
@@ -123,11 +117,6 @@ def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBat
     return bad.get(0, row)
 
 
-def _keyless(headers: pa.Array) -> bool:
-    flat = headers.flatten()
-    return bool(flat.null_count or flat.field(0).null_count)
-
-
 def sort_rows(rows: pa.RecordBatch, now_ms: int, limits: Limits) -> Sorted:
     """Take the bad rows out of a batch of schema ``INPUT``."""
     due = times(rows, "due")
@@ -151,36 +140,21 @@ def conform(table: pa.Table | pa.RecordBatch) -> pa.Table:
     """A caller's table with exactly the schema ``INPUT``. Errors: ``InvalidBatch``."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
-    check_names(table.schema.names)
-    columns = []
-    for field in INPUT:
-        if field.name not in table.schema.names:
-            columns.append(absent(field, table.num_rows))
-            continue
-        column = table.column(field.name)
+    found = conformed(table, _cast)
+    for field, column in zip(INPUT, found.columns, strict=True):
         if not field.nullable and column.null_count:
             raise InvalidBatch(f"null in column '{field.name}'", remedy="Give every row a value")
-        columns.append(column if column.type == field.type else _cast(column, field))
-    found = pa.Table.from_arrays(columns, schema=INPUT)
-    if any(_keyless(chunk) for chunk in found.column("headers").chunks):
+    if any(has_keyless(chunk) for chunk in found.column("headers").chunks):
         raise InvalidBatch("a header without a key", remedy="Give every header a key")
     return found
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    try:
-        if field.name == "due" and pa.types.is_timestamp(column.type):
-            if column.type.tz is None:
-                raise pa.ArrowInvalid("a timestamp without a time zone")
-            column = pc.ceil_temporal(column, unit="millisecond")  # rounded up: never early
-        return column.cast(field.type)
-    except pa.ArrowException as error:
-        raise InvalidBatch(
-            f"column '{field.name}' has the wrong type",
-            got=column.type,
-            limit=field.type,
-            remedy=str(error)[:200],
-        ) from None
+    if field.name == "due" and pa.types.is_timestamp(column.type):
+        if column.type.tz is None:
+            raise wrong_type(column, field, "a timestamp without a time zone")
+        column = pc.ceil_temporal(column, unit="millisecond")  # rounded up: never early
+    return cast(column, field)
 
 
 def pieces(table: pa.Table, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:

@@ -14,9 +14,15 @@ from datetime import UTC, datetime, timedelta
 from operator import index
 from typing import NamedTuple, SupportsIndex
 
+from ..wheel.checks import (
+    check_topic,
+    due_before_1970,
+    is_reserved,
+    negative_partition,
+    reserved_header,
+)
 from ..wheel.errors import InvalidMessage
-from ..wheel.rows import Content, Header, due_before_1970, negative_partition
-from ..wheel.schema import check_topic, is_reserved, reserved_header
+from ..wheel.rows import Content, Header
 
 Headers = Sequence[tuple[str, Content]] | Mapping[str, Content]
 Due = datetime | int | None

@@ -36,6 +36,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from ..wheel.backoff import Backoff
+from ..wheel.checks import bad_rows
 from ..wheel.errors import (
     InvalidBatch,
     InvalidMessage,
@@ -45,7 +46,6 @@ from ..wheel.errors import (
     SlotwheelError,
 )
 from ..wheel.protocol import IN_FLIGHT_MAX, PRODUCER_LIMIT, AppendCommand, Refused, Stored
-from ..wheel.rows import bad_rows
 from ..wheel.schema import times
 from .addresses import Addresses
 from .batch import Batch, Shipment, gathered

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from ..wheel.checks import check_topic
 from ..wheel.rows import Header, header_column
-from ..wheel.schema import ROW, check_topic
+from ..wheel.schema import ROW
 from .ask import ask
 from .names import DEAD_LETTER_TOPIC, PARTITION_HEADER, REASON_HEADER, TOPIC_HEADER
 from .sink import Answer, Mask, Sink

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from ..wheel.checks import bad_rows, is_reserved, reserved_header
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidMessage
-from ..wheel.rows import Header, bad_rows, from_columns
-from ..wheel.schema import is_reserved, reserved_header
+from ..wheel.rows import Header, from_columns
 
 TOPIC = "slotwheel-topic"
 DUE_MS = "slotwheel-due-ms"

@@ -14,10 +14,10 @@ from pathlib import Path
 from ..delivery.names import DEAD_LETTER_TOPIC
 from ..replication.rules.group import Group
 from ..replication.rules.timing import Timing
+from ..wheel.checks import check_topic
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
-from ..wheel.schema import check_topic
 
 EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
 DEFAULT_METRICS_ADDRESS = "127.0.0.1:7701"

@@ -36,18 +36,9 @@ from ..reading.events import Ended, MarkSeen, Rows
 from ..reading.files import JOURNAL, File, Layout
 from ..reading.problems import Problem
 from ..reading.read import read
+from ..wheel.checks import REDELIVERED_PREFIX, RESERVED_PREFIX, reserved_headers
 from ..wheel.rows import from_numpy, take_rows
-from ..wheel.schema import (
-    HEADERS,
-    INPUT,
-    REDELIVERED_PREFIX,
-    RESERVED_PREFIX,
-    TIME,
-    Int64s,
-    reserved_headers,
-    sizes,
-    times,
-)
+from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, sizes, times
 from .bits import Bits
 from .facts.making import Mask, Terms
 

@@ -1,10 +1,4 @@
-"""From columns of Python values to an ``INPUT`` batch, and all bad rows of one at once.
-
-Theory: ``schema.check_input`` is the guard and stops at the first bad row. Whoever gathers rows of
-many callers (the client's linger, the delay topic) needs to know *every* bad row, so that each
-fails alone and the rest goes on. Both work by column: a row costs a few list entries, never an
-object of its own.
-"""
+"""Making and taking rows by column: a row costs a few list entries, never an object of its own."""
 
 from __future__ import annotations
 
@@ -16,9 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from .errors import InvalidMessage
 from .schema import (
     FEW_ROWS,
     HEADER,
@@ -28,15 +20,7 @@ from .schema import (
     Int64s,
     Mask,
     absent,
-    bounds,
-    check_topic,
-    distinct,
-    reserved_header,
-    reserved_headers,
-    sizes,
-    times,
 )
-from .texts import time_text
 
 Header = tuple[str, bytes | None]
 Content = bytes | bytearray | memoryview | str | None
@@ -148,84 +132,6 @@ def no_cancels(rows: int) -> pa.Array:
 @functools.cache
 def _few_nulls(rows: int) -> pa.Array:
     return pa.nulls(rows, pa.int64())
-
-
-def bad_rows(
-    batch: pa.RecordBatch,
-    *,
-    latest_due_ms: int | None,
-    message_bytes_max: int,
-    reserved: bool = False,
-) -> dict[int, InvalidMessage]:
-    """Every row that no wheel would take, with its error (``row`` unset); empty when all are good.
-
-    ``batch`` has the schema ``INPUT`` and is valid Arrow data. ``latest_due_ms`` None: the horizon
-    is not known, and not checked. ``reserved``: see ``schema.check_input``.
-    """
-    bad: dict[int, InvalidMessage] = {}
-    due = times(batch, "due")
-    lowest, highest = bounds(due)
-    if lowest < 0:
-        for row in np.flatnonzero(due < 0).tolist():
-            bad[row] = due_before_1970(int(due[row]))
-    if latest_due_ms is not None and highest > latest_due_ms:
-        for row in np.flatnonzero(due > latest_due_ms).tolist():
-            bad[row] = due_beyond_horizon(int(due[row]), latest_due_ms)
-    topics = batch.column("topic")
-    for topic in distinct(topics):
-        try:
-            check_topic(topic)
-        except InvalidMessage as error:
-            for row in np.flatnonzero(np.asarray(pc.equal(topics, topic))).tolist():
-                bad.setdefault(row, error)
-    partitions = batch.column("partition")
-    if partitions.null_count < len(partitions) and pc.min(partitions).as_py() < 0:
-        negative = np.asarray(pc.fill_null(pc.less(partitions, 0), False))
-        for row in np.flatnonzero(negative).tolist():
-            bad.setdefault(row, negative_partition(partitions[row].as_py()))
-    for row, names in ({} if reserved else reserved_headers(batch.column("headers"))).items():
-        bad.setdefault(row, reserved_header(names))
-    if batch.nbytes > message_bytes_max:
-        lengths = sizes(batch)
-        for row in np.flatnonzero(lengths > message_bytes_max).tolist():
-            bad.setdefault(row, too_large(int(lengths[row]), message_bytes_max))
-    return bad
-
-
-def due_beyond_horizon(due_ms: int, latest_ms: int) -> InvalidMessage:
-    return InvalidMessage(
-        "due beyond the horizon",
-        got=f"{time_text(due_ms)} ({due_ms} ms, {(due_ms - latest_ms) / 1000:.3f} s too far ahead)",
-        limit=time_text(latest_ms),
-        remedy="Send it later, or run the node with more --slots",
-    )
-
-
-def due_before_1970(due_ms: int) -> InvalidMessage:
-    return InvalidMessage(
-        "due before 1970",
-        got=f"{due_ms} ms",
-        limit=0,
-        remedy="Give the due time in milliseconds since the epoch, UTC",
-    )
-
-
-def negative_partition(partition: int) -> InvalidMessage:
-    return InvalidMessage(
-        "negative partition",
-        got=partition,
-        limit=0,
-        remedy="Leave the partition out to let the key decide",
-    )
-
-
-def too_large(nbytes: int, limit: int) -> InvalidMessage:
-    return InvalidMessage(
-        "message too large",
-        got=f"{nbytes} bytes of key, value and headers",
-        limit=f"{limit} bytes",
-        remedy="Store the payload elsewhere and send a reference",
-    )
 
 
 def members(sorted_values: Int64s, values: Int64s) -> Mask:

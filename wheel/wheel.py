@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .answers import CancelAnswer, Receipt, Status
+from .checks import check_input
 from .config import TICK_MS, WheelConfig
 from .due.canceller import Canceller, QueueRows
 from .due.cancels import Cancels
@@ -50,7 +51,7 @@ from .mark import Marks
 from .master import Master
 from .recovery import Recovered, configuration, recover
 from .rows import from_numpy
-from .schema import PAYLOAD, TIME, Int64s, check_input, times
+from .schema import PAYLOAD, TIME, Int64s, times
 from .slots.scrub import Scrubber
 from .slots.spill import Ahead, in_turn
 from .slots.storage import SpillPlan, SpillReport, Storage
@@ -228,7 +229,7 @@ class Wheel:
     ) -> Future[Receipt]:
         """Check a batch and queue it; the future resolves when it is committed.
 
-        ``rows``: the INPUT schema (columns that may be missing: see ``schema.check_input``).
+        ``rows``: the INPUT schema (columns that may be missing: see ``checks.check_input``).
         ``producer`` and ``sequence`` make a retry harmless: the same pair is stored once.
         ``early``: resolve when it is durable on this node, whatever the peers have.
 

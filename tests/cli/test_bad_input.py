@@ -78,7 +78,7 @@ SOON = ("--delay", "10s")
 AT_THE_NODE = {
     "due beyond the horizon": Case(
         ("send", "t", "x", "--delay", "2h"),
-        *("invalid-message", "due beyond the horizon", " ms", "60 s", "--slots"),
+        *("invalid-message", "due beyond the horizon", " s too far ahead", "Z", "--slots"),
     ),
     "no topic": Case(("send", "", "x", *SOON), "invalid-message", "no topic", "''", "249", "Name"),
     "illegal topic": Case(
@@ -101,8 +101,8 @@ AT_THE_NODE = {
         ("reschedule", "ID", "--delay", "2h"),
         "invalid-message",
         "horizon",
-        " ms",
-        "60 s",
+        " s too far ahead",
+        "Z",
         "--slots",
     ),
 }

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from slotwheel.intake.records import DEAD_TOPIC, Records, take
+from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import Header
-from slotwheel.wheel.schema import check_input, times
+from slotwheel.wheel.schema import times
 
 NOW = 1_700_000_000_000
 CONFIG = WheelConfig(message_bytes_max=2000)

@@ -13,11 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import NotMaster, Overloaded, SequenceTooOld, UnknownId
 from slotwheel.wheel.ids import IdMint, MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
-from slotwheel.wheel.schema import Int64s, check_input, times
+from slotwheel.wheel.schema import Int64s, times
 
 
 class CancelAnswer(StrEnum):

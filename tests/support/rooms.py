@@ -30,7 +30,7 @@ VALUES = {
                 "ids",
                 "mark",
             ),
-            *("protocol", "rows", "schema", "state", "texts"),
+            *("checks", "protocol", "rows", "schema", "state", "texts"),
         }
     )
 }
@@ -108,7 +108,7 @@ ROOMS = frozenset(name.partition("/")[0] for name in MAY_IMPORT) - {ROOT_ROOM, E
 _TOPIC_FILES = frozenset({"topicfile", "topicdamage", "topiclog"})
 ONLY_MODULES = {
     ("client", ENGINE_VALUES): frozenset(
-        {"backoff", "config", "digest", "errors", "ids", "protocol", "rows", "schema"}
+        {"backoff", "checks", "config", "digest", "errors", "ids", "protocol", "rows", "schema"}
     ),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,

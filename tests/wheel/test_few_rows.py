@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwheel.wheel import rows, schema
+from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage
 from slotwheel.wheel.rows import from_columns, no_cancels
-from slotwheel.wheel.schema import INPUT, bounds, check_input, distinct
+from slotwheel.wheel.schema import INPUT, bounds, distinct
 
 NOW_MS = 1_800_000_000_000
 CONTENT = st.none() | st.binary(max_size=5) | st.text(max_size=3) | st.just(bytearray(b"b"))

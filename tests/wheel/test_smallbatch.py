@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import from_columns, from_numpy, no_cancels
-from slotwheel.wheel.schema import FEW_ROWS, INPUT, PAYLOAD, TIME, check_input, times
+from slotwheel.wheel.schema import FEW_ROWS, INPUT, PAYLOAD, TIME, times
 from slotwheel.wheel.tail import smallbatch
 from slotwheel.wheel.tail.smallbatch import Unread, decode, encode
 from slotwheel.wheel.tail.tail import Piece, Tail, piece_of, together, unread_piece

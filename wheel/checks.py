@@ -1,0 +1,297 @@
+"""What a wheel takes: the checks of a batch from outside, and the errors for what is refused.
+
+Theory: ``check_input`` is the guard: a batch with one bad row is refused whole. Whoever gathers
+rows of many callers (the client, the delay topic) asks for ``bad_rows`` instead, so that each fails
+alone and the rest goes on. Both look at the same faults, column by column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .config import WheelConfig
+from .errors import InvalidBatch, InvalidMessage
+from .schema import FEW_ROWS, INPUT, absent, bounds, distinct, sizes, times
+from .texts import time_text
+
+_NEVER_NULL = [(number, field.name) for number, field in enumerate(INPUT) if not field.nullable]
+TOPIC_LENGTH_MAX = 249
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+RESERVED_PREFIX = "slotwheel-"
+"""Names of headers that begin so are slotwheel's own: who reads a record believes what they say."""
+REDELIVERED_PREFIX = "slotwheel-redelivered-"
+"""But for these, which say of a message that is sent again what it was before."""
+
+
+def check_topic(topic: str) -> None:
+    """Raise ``InvalidMessage`` unless ``topic`` is a legal Kafka topic name."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise InvalidMessage(
+            "no topic" if topic == "" else "illegal topic name",
+            got=repr(topic[:300]),
+            limit=f"1 to {TOPIC_LENGTH_MAX} of a-z A-Z 0-9 . _ -",
+            remedy="Name the target topic as Kafka would accept it",
+        )
+
+
+def is_reserved(header: str) -> bool:
+    """Whether a message from outside may not have a header of this name."""
+    return header.startswith(RESERVED_PREFIX) and not header.startswith(REDELIVERED_PREFIX)
+
+
+def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
+    """The rows of a headers column that have reserved names, and which; mostly none."""
+    if len(headers.values) == 0:
+        return {}
+    names = headers.flatten().field(0)
+    if len(names) <= FEW_ROWS:
+        wrong = [number for number, name in enumerate(names.to_pylist()) if is_reserved(name)]
+    else:
+        ours = pc.starts_with(names, RESERVED_PREFIX)
+        if not ours.true_count:
+            return {}
+        ours = pc.and_not(ours, pc.starts_with(names, REDELIVERED_PREFIX))
+        wrong = np.flatnonzero(np.asarray(ours)).tolist()
+    if not wrong:
+        return {}
+    ends = np.cumsum(np.asarray(pc.list_value_length(headers), dtype=np.int64))
+    found: dict[int, list[str]] = {}
+    for number in wrong:
+        row = int(np.searchsorted(ends, number, side="right"))
+        found.setdefault(row, []).append(names[number].as_py())
+    return found
+
+
+def reserved_header(names: Sequence[str], row: int | None = None) -> InvalidMessage:
+    """The error for a message with these headers."""
+    return InvalidMessage(
+        f"reserved header name{'s' * (len(names) > 1)}",
+        got=", ".join(names)[:300],
+        limit=f"names that do not begin with '{RESERVED_PREFIX}'",
+        remedy="Leave it out, also when a delivered message is sent again: slotwheel adds its own",
+        row=row,
+    )
+
+
+def check_input(
+    batch: pa.RecordBatch, config: WheelConfig, now_ms: int, *, reserved: bool = False
+) -> pa.RecordBatch:
+    """Check a batch from outside, and return it with exactly the ``INPUT`` schema.
+
+    ``reserved``: headers may have reserved names, for these rows are ours, or were taken before.
+
+    Everything that a kernel could later trip over is checked here, first of all the buffers
+    themselves (``validate(full=True)``: a bad offset in one crashes the process). Columns may come
+    in any order; ``partition``, ``key``, ``headers`` may be missing.
+
+    Errors: ``InvalidBatch`` (schema, limits, broken buffers), ``InvalidMessage`` with the row.
+    """
+    if batch.num_rows > config.batch_rows_max:
+        raise InvalidBatch(
+            "too many rows in one batch",
+            got=batch.num_rows,
+            limit=config.batch_rows_max,
+            remedy="Send smaller batches",
+        )
+    if batch.num_rows == 0:
+        raise InvalidBatch("empty batch", got=0, limit="1 row", remedy="Send at least one message")
+    try:
+        batch.validate(full=True)
+        batch = _without_nulls(conformed(batch, cast))
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise InvalidBatch(
+            f"the batch is not valid Arrow data: {str(error)[:300]}",
+            remedy="Build it with an Arrow library and the documented schema",
+        ) from None
+    nbytes = _nbytes(batch, min(config.batch_bytes_max, config.message_bytes_max))
+    if nbytes > config.batch_bytes_max:
+        raise InvalidBatch(
+            "batch too large",
+            got=f"{nbytes} bytes",
+            limit=f"{config.batch_bytes_max} bytes",
+            remedy="Send smaller batches",
+        )
+    latest = now_ms + config.horizon_ms
+    for row, fault in _faults(batch, latest, config.message_bytes_max, reserved, nbytes):
+        fault.row = row
+        raise fault
+    return batch
+
+
+def _nbytes(batch: pa.RecordBatch, limit: int) -> int:
+    """Bytes of the rows; where they are below ``limit``, of all that their buffers hold."""
+    # Not ``get_total_buffer_size``: of buffers that begin at one place it counts only the first,
+    # and who sends them may let a large one begin where a small one does.
+    buffers = (buffer for column in batch.columns for buffer in column.buffers())
+    held = sum(buffer.size for buffer in buffers if buffer is not None)
+    return held if held < limit else int(batch.nbytes)
+
+
+def bad_rows(
+    batch: pa.RecordBatch,
+    *,
+    latest_due_ms: int | None,
+    message_bytes_max: int,
+    reserved: bool = False,
+) -> dict[int, InvalidMessage]:
+    """Every row that no wheel would take, with its error (``row`` unset); empty when all are good.
+
+    ``batch`` has the schema ``INPUT`` and is valid Arrow data. ``latest_due_ms`` None: the horizon
+    is not known, and not checked. ``reserved``: see ``check_input``.
+    """
+    bad: dict[int, InvalidMessage] = {}
+    nbytes = _nbytes(batch, message_bytes_max)
+    for row, fault in _faults(batch, latest_due_ms, message_bytes_max, reserved, nbytes):
+        bad.setdefault(row, fault)
+    return bad
+
+
+def _faults(
+    batch: pa.RecordBatch, latest_due_ms: int | None, bytes_max: int, reserved: bool, nbytes: int
+) -> Iterator[tuple[int, InvalidMessage]]:
+    """Bad rows, each with its error: one kind of fault after the other, so a row may come twice.
+
+    ``nbytes``: of the batch; no row is larger."""
+    due = times(batch, "due")
+    lowest, highest = bounds(due)
+    if lowest < 0:
+        for row in np.flatnonzero(due < 0).tolist():
+            yield row, due_before_1970(int(due[row]))
+    if latest_due_ms is not None and highest > latest_due_ms:
+        for row in np.flatnonzero(due > latest_due_ms).tolist():
+            yield row, due_beyond_horizon(int(due[row]), latest_due_ms)
+    topics = batch.column("topic")
+    for topic in distinct(topics):
+        try:
+            check_topic(topic)
+        except InvalidMessage as fault:
+            for row in np.flatnonzero(np.asarray(pc.equal(topics, topic))).tolist():
+                yield row, fault
+    partitions = batch.column("partition")
+    if partitions.null_count < len(partitions) and pc.min(partitions).as_py() < 0:
+        negative = np.asarray(pc.fill_null(pc.less(partitions, 0), False))
+        for row in np.flatnonzero(negative).tolist():
+            yield row, negative_partition(partitions[row].as_py())
+    if not reserved:
+        for row, names in sorted(reserved_headers(batch.column("headers")).items()):
+            yield row, reserved_header(names)
+    if nbytes > bytes_max:
+        lengths = sizes(batch)
+        for row in np.flatnonzero(lengths > bytes_max).tolist():
+            yield row, too_large(int(lengths[row]), bytes_max)
+
+
+def conformed(rows: Any, cast_column: Callable[[Any, pa.Field], Any]) -> Any:
+    """A record batch or a table with the columns of ``INPUT``, in its order and of its types, those
+    that may be left out filled in. Nulls are not looked for. Errors: ``InvalidBatch``."""
+    if rows.schema.equals(INPUT, check_metadata=False):
+        return rows
+    names = rows.schema.names
+    check_names(names)
+    columns = []
+    for field in INPUT:
+        if field.name not in names:
+            columns.append(absent(field, rows.num_rows))
+            continue
+        column = rows.column(field.name)
+        columns.append(column if column.type == field.type else cast_column(column, field))
+    return type(rows).from_arrays(columns, schema=INPUT)
+
+
+def _without_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch. Errors: ``InvalidMessage`` where there is a null that may not be."""
+    for number, name in _NEVER_NULL:
+        # Without this the value "null" would be read from whatever bytes lie under it.
+        column = batch.column(number)
+        if column.null_count:
+            row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            raise InvalidMessage(
+                f"no {name}", got="null", row=row, remedy=f"Give every message a {name}"
+            )
+    if has_keyless(batch.column("headers")):
+        raise InvalidMessage(
+            "a header without a key",
+            got="null",
+            remedy="Give every header a key (a value may be null)",
+        )
+    return batch
+
+
+def has_keyless(headers: pa.Array) -> bool:
+    """Whether a header in the column has no key."""
+    if len(headers.values) == 0:
+        return False
+    flat = headers.flatten()
+    return bool(flat.null_count or flat.field(0).null_count)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ``InvalidBatch`` unless columns of these names can become ``INPUT``."""
+    unknown = set(names) - set(INPUT.names)
+    missing = {"due", "topic", "value"} - set(names)
+    if unknown or missing or len(names) != len(set(names)):
+        raise InvalidBatch(
+            "wrong schema",
+            got=", ".join(names)[:300],
+            limit=", ".join(INPUT.names),
+            remedy="'due', 'topic', 'value' are needed; 'partition', 'key', 'headers' may be"
+            " left out; nothing else is allowed",
+        )
+
+
+def cast(column: Any, field: pa.Field) -> Any:
+    """A column, or a table's, with the type of ``field``. Errors: ``InvalidBatch``."""
+    try:
+        found = column.cast(field.type)
+        found.validate(full=True)
+        return found
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise wrong_type(column, field, str(error)[:200]) from None
+
+
+def wrong_type(column: Any, field: pa.Field, why: str) -> InvalidBatch:
+    return InvalidBatch(
+        f"column '{field.name}' has the wrong type", got=column.type, limit=field.type, remedy=why
+    )
+
+
+def due_beyond_horizon(due_ms: int, latest_ms: int) -> InvalidMessage:
+    return InvalidMessage(
+        "due beyond the horizon",
+        got=f"{time_text(due_ms)} ({due_ms} ms, {(due_ms - latest_ms) / 1000:.3f} s too far ahead)",
+        limit=time_text(latest_ms),
+        remedy="Send it later, or run the node with more --slots",
+    )
+
+
+def due_before_1970(due_ms: int) -> InvalidMessage:
+    return InvalidMessage(
+        "due before 1970",
+        got=f"{due_ms} ms",
+        limit=0,
+        remedy="Give the due time in milliseconds since the epoch, UTC",
+    )
+
+
+def negative_partition(partition: int) -> InvalidMessage:
+    return InvalidMessage(
+        "negative partition",
+        got=partition,
+        limit=0,
+        remedy="Leave the partition out to let the key decide",
+    )
+
+
+def too_large(nbytes: int, limit: int) -> InvalidMessage:
+    return InvalidMessage(
+        "message too large",
+        got=f"{nbytes} bytes of key, value and headers",
+        limit=f"{limit} bytes",
+        remedy="Store the payload elsewhere and send a reference",
+    )
