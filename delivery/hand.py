@@ -31,7 +31,7 @@ from ..wheel.due.due import Chunk
 from ..wheel.errors import ClockBehind, Damaged, SyncFailed
 from ..wheel.schema import times
 from .deadletters import DeadLetters
-from .handover import Outcome, hand_over, lateness
+from .handover import Outcome, give_back, hand_over, lateness
 from .held import HeldTopics
 from .ports import DeliveryEvents, DuePort, NoEvents
 from .sink import Sink
@@ -172,15 +172,17 @@ class Hand:
     def _deliver(self, chunk: Chunk) -> bool:
         try:
             if int(times(chunk.rows, "due").max()) > self._clock():
-                self._give_back(chunk, handed=False)  # the clock stepped back: ask again
+                give_back(
+                    self._wheel, chunk, handed=False, sink_down=True
+                )  # the clock stepped back: ask again
                 self._pause(_NOT_YET_S)
                 return False
             if not self._allowed():  # this thread may have stood still for long
-                self._give_back(chunk, handed=False)
+                give_back(self._wheel, chunk, handed=False, sink_down=True)
                 return False
             outcome = hand_over(self._sink, self._dead_letters, chunk.rows)
         except BaseException:
-            self._give_back(chunk, handed=True)
+            give_back(self._wheel, chunk, handed=True, sink_down=True)
             raise
         held_before = len(self._wheel.held_topics())
         self._settle(chunk, outcome)
@@ -232,12 +234,6 @@ class Hand:
         self._down = False
         self._events.sink_up()
         return True
-
-    def _give_back(self, chunk: Chunk, *, handed: bool) -> None:
-        """No row of a chunk is answered; if it was ``handed`` over, nothing is known of any."""
-        count = chunk.rows.num_rows
-        nothing = np.zeros(count, np.bool_)
-        self._wheel.answer(chunk, nothing, unknown=np.full(count, handed), sink_down=True)
 
     def _pause(self, seconds: float) -> None:
         self._pause_until_s = self._monotonic() + seconds

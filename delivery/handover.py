@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from ..wheel.due.due import Chunk
 from ..wheel.schema import Int64s, times
 from .ask import ask
 from .deadletters import DeadLetters
+from .ports import DuePort
 from .sink import Answer, Mask, Sink
 
 
@@ -71,3 +73,10 @@ def lateness(rows: pa.RecordBatch, delivered_ms: int) -> Int64s:
     """How late each row was, ms, shape (rows,): ``delivered - max(due, created)``."""
     late: Int64s = delivered_ms - np.maximum(times(rows, "due"), times(rows, "created"))
     return late
+
+
+def give_back(wheel: DuePort, chunk: Chunk, *, handed: bool, sink_down: bool = False) -> None:
+    """No row of a chunk is answered; if it was ``handed`` over, nothing is known of any."""
+    count = chunk.rows.num_rows
+    nothing = np.zeros(count, np.bool_)
+    wheel.answer(chunk, nothing, unknown=np.full(count, handed), sink_down=sink_down)

@@ -16,13 +16,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-import numpy as np
 from cachetools import TTLCache
 
 from ..wheel.backoff import Backoff
 from ..wheel.due.due import Chunk
 from ..wheel.schema import times
-from .handover import Outcome
+from .handover import Outcome, give_back
 from .ports import DeliveryEvents, DuePort
 from .sink import Sink
 
@@ -94,7 +93,7 @@ class HeldTopics:
             if job is None or chunk is None or not job.done():
                 continue
             if job.cancelled() or job.exception() is not None:
-                self._give_back(chunk, handed=not job.cancelled())
+                give_back(self.wheel, chunk, handed=not job.cancelled())
             else:
                 self.settle(chunk, job.result())
 
@@ -135,7 +134,7 @@ class HeldTopics:
             return topic not in self.wheel.held_topics()
         rows = chunk.rows.num_rows
         if rows and int(times(chunk.rows, "due").max()) > self.clock():
-            self._give_back(chunk, handed=False)
+            give_back(self.wheel, chunk, handed=False)
             return False
         state.chunk = chunk
         state.job = self._pool.submit(self.hand_over, chunk)
@@ -152,7 +151,7 @@ class HeldTopics:
         if error is not None:
             state.usable = False
             state.next_try_s = self.monotonic() + state.backoff.failed()
-            self._give_back(chunk, handed=True)
+            give_back(self.wheel, chunk, handed=True)
             raise error  # the hand's loop reports it and goes on
         outcome = job.result()
         self.settle(chunk, outcome)
@@ -162,8 +161,3 @@ class HeldTopics:
         else:
             state.next_try_s = self.monotonic() + state.backoff.failed()
         return True
-
-    def _give_back(self, chunk: Chunk, *, handed: bool) -> None:
-        """No row of a chunk is answered; if it was ``handed`` over, nothing is known of any."""
-        count = chunk.rows.num_rows
-        self.wheel.answer(chunk, np.zeros(count, np.bool_), unknown=np.full(count, handed))

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from ..wheel.backoff import Backoff
 from ..wheel.errors import Overloaded
 from .ports import Clock, IntakeEvents, SilentEvents, WheelPort
 from .records import DEAD_TOPIC, Records, take
@@ -29,7 +30,6 @@ COMMIT_INTERVAL_S = 5.0
 CHECK_INTERVAL_S = 2.0
 SLOW_COMMIT_S = 60.0
 """An append that is not committed after this time is an alarm, once."""
-_BACKOFF_S = (0.1, 5.0)
 _ROOM_WAIT_S = 0.5
 
 
@@ -82,7 +82,7 @@ class DelayTopicIntake:
         self._clock = clock
         self._events: IntakeEvents = events or SilentEvents()
         self._dead_topic = dead_topic
-        self._failures = 0
+        self._backoff = Backoff(0.1)
         self._next_commit = 0.0
         self._next_check = 0.0
         self.reachable: bool | None = None
@@ -100,10 +100,10 @@ class DelayTopicIntake:
                 self._read(stop)
             except SourceUnreachable as error:
                 self._set_reachable(False, str(error))
-                self._back_off(stop)
+                stop.wait(self._backoff.failed())
             except Exception as error:
                 self._events.alarm("delay-topic-failed", source=self._source, error=repr(error))
-                self._back_off(stop)
+                stop.wait(self._backoff.failed())
 
     def _read(self, stop: threading.Event) -> None:
         reader = self._open_reader()
@@ -136,7 +136,7 @@ class DelayTopicIntake:
             self._events.alarm(
                 "delay-topic-shorter-than-read", source=self._source, wanted=wanted, end=end
             )
-            self._back_off(stop)
+            stop.wait(self._backoff.failed())
             reader.seek(wanted)
         else:
             reader.seek(wanted)
@@ -174,7 +174,7 @@ class DelayTopicIntake:
                     stop.wait(0.02)
                 parts.append(part)
                 continue
-            self._failures = 0
+            self._backoff.worked()
             self._events.appended(count, rows.nbytes, time.perf_counter() - started)
             if dead:
                 self._events.event("delay-topic-dead-letters", source=self._source, count=dead)
@@ -219,13 +219,8 @@ class DelayTopicIntake:
             return
         self.reachable = reachable
         if reachable:
-            self._failures = 0
+            self._backoff.worked()
             self._events.event("delay-topic-reachable", source=self._source)
         else:
             self.lag = None
             self._events.event("delay-topic-unreachable", source=self._source, error=why)
-
-    def _back_off(self, stop: threading.Event) -> None:
-        low, high = _BACKOFF_S
-        stop.wait(min(high, low * 2 ** min(self._failures, 10)))
-        self._failures += 1

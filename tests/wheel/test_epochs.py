@@ -67,12 +67,6 @@ def test_last_of_at_most() -> None:
     assert found == [10, 11, 11, 13, 13, 14, 14]
 
 
-def test_first_of_at_least() -> None:
-    epochs = made(10, 3, 3, 5, 5, 8)
-    found = [epochs.first_of_at_least(epoch) for epoch in (2, 3, 4, 5, 6, 8, 9)]
-    assert found == [10, 10, 12, 12, 14, 14, 15]
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_against_a_list(seed: int) -> None:
     rng = random.Random(seed)
@@ -106,8 +100,6 @@ def test_against_a_list(seed: int) -> None:
         for epoch in range(model[-1] + 2):
             at_most = [base + i for i, e in enumerate(model) if e <= epoch]
             assert epochs.last_of_at_most(epoch) == (at_most[-1] if at_most else base)
-            at_least = [base + i for i, e in enumerate(model) if e >= epoch]
-            assert epochs.first_of_at_least(epoch) == (at_least[0] if at_least else last + 1)
 
 
 def test_a_copy_is_its_own() -> None:

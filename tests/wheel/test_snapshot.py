@@ -93,7 +93,7 @@ def test_every_length_but_its_own_is_seen() -> None:
     for length in range(len(data)):
         with pytest.raises(Damaged, match="snapshot"):
             SnapshotHeader.decode(data[:length])
-    with pytest.raises(Damaged, match="bytes"):
+    with pytest.raises(Damaged, match="snapshot"):
         SnapshotHeader.decode(data + b"\0")
 
 

@@ -93,7 +93,7 @@ def test_a_request_that_does_not_add_up_is_refused(at: int, value: bytes) -> Non
 def test_another_version_of_a_request_is_refused_by_name() -> None:
     data = bytearray(GOLDEN.read_bytes())
     struct.pack_into("<H", data, 8, 2)
-    with pytest.raises(UnsupportedVersion, match="snapshot's request; got 2; expected 1"):
+    with pytest.raises(UnsupportedVersion, match="snapshot request; got 2; expected 1"):
         SnapshotRequest.decode(bytes(data))
 
 

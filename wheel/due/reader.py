@@ -87,10 +87,6 @@ class SlotCursor:
     def _last_key(self) -> Key:
         return self.start + TICK_MS - 1, OFFSET_END
 
-    def finished(self, after: Key) -> bool:
-        """Nothing behind ``after`` is left of what has been seen of this slot."""
-        return self._window.end >= self._last_key and self._window.next_due(after) is None
-
     def load(self, after: Key, upto: int) -> None:
         """Prepare the next window: rows with keys behind ``after`` and ``offset <= upto``."""
         point = self._storage.read_point(self.second)

@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 
 
 class Epochs:
@@ -92,11 +92,6 @@ class Epochs:
         if run == len(self._epochs):
             return self._last
         return max(self._firsts[run] - 1, self._firsts[0])
-
-    def first_of_at_least(self, epoch: int) -> int:
-        """Index of the first entry made in ``epoch`` or later; ``last_index + 1`` if none was."""
-        run = bisect_left(self._epochs, epoch)
-        return self._firsts[run] if run < len(self._firsts) else self._last + 1
 
     def runs(self) -> list[tuple[int, int]]:
         """First index and epoch of every run, the base first."""

@@ -66,7 +66,7 @@ _HEAD = struct.Struct(
     "I"  # losses: length of their JSON in bytes; 0: none
 )
 _CHECKED = struct.Struct("<QIIII")
-_LEAD_BYTES = 16
+_LEAD = struct.Struct("<8sHHI")  # what this head and that of a request begin with
 _SECOND = struct.Struct("<q")  # absolute second of a slot, before its record
 # +-------------+------+----------+
 # | producer id | sent | reserved |
@@ -79,7 +79,7 @@ _PRODUCER = struct.Struct(
     "I"  # reserved, zero
 )
 assert _HEAD.size == 40
-assert _LEAD_BYTES + _CHECKED.size == _HEAD.size
+assert _LEAD.size + _CHECKED.size == _HEAD.size
 assert _PRODUCER.size == 16
 
 _REMEDY = "Nothing was changed here. It is fetched again; if that fails too, verify the sender"
@@ -109,40 +109,22 @@ class SnapshotHeader:
         for producer, sent in sorted(self.producers.items()):
             parts += (_PRODUCER.pack(producer, len(sent), 0), encode_sent(sent))
         body = b"".join((*parts, losses))
-        checked = _CHECKED.pack(
+        head = _CHECKED.pack(
             _HEAD.size + len(body),
             len(self.slots),
             len(self.producers),
             len(checkpoint),
             len(losses),
         )
-        lead = struct.pack("<8sHHI", MAGIC, VERSION, 0, crc32c(body, crc32c(checked)))
-        return lead + checked + body
+        return with_lead(MAGIC, head + body)
 
     @classmethod
     def decode(cls, data: bytes) -> SnapshotHeader:
         """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
-        if len(data) < _HEAD.size:
-            raise damaged(len(data), f"a head of {_HEAD.size} bytes", f"{len(data)} bytes")
-        magic, version, reserved, crc, length, slots, producers, checkpoint, losses = (
-            _HEAD.unpack_from(data)
-        )
-        if magic != MAGIC:
-            raise damaged(0, f"snapshot magic {MAGIC!r}", repr(magic))
-        if version != VERSION:
-            raise UnsupportedVersion(
-                "unknown version of the snapshot",
-                got=version,
-                limit=VERSION,
-                remedy="Run the same slotwheel version on all peers",
-            )
+        check_lead(data, MAGIC, _HEAD.size, WHERE)
+        *_, length, slots, producers, checkpoint, losses = _HEAD.unpack_from(data)
         if length != len(data):
-            raise damaged(16, f"{length} bytes", f"{len(data)} bytes")
-        actual = crc32c(memoryview(data)[_LEAD_BYTES:])
-        if actual != crc:
-            raise damaged(12, f"snapshot CRC-32C {crc:08x}", f"{actual:08x}")
-        if reserved:
-            raise damaged(10, "reserved field zero", reserved)
+            raise damaged(_LEAD.size, f"{length} bytes", f"{len(data)} bytes")
         return _Body(data).header(slots, producers, checkpoint, losses)
 
 
@@ -192,6 +174,32 @@ class _Body:
         if reserved:
             raise damaged(self._at - 4, "reserved field zero", reserved)
         return producer, decode_sent(self._take(sent * SENT_BYTES))
+
+
+def with_lead(magic: bytes, checked: bytes) -> bytes:
+    """``checked`` behind what says what it is, and its CRC."""
+    return _LEAD.pack(magic, VERSION, 0, crc32c(checked)) + checked
+
+
+def check_lead(data: bytes, magic: bytes, head_bytes: int, where: str) -> None:
+    """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
+    if len(data) < head_bytes:
+        raise damaged(len(data), f"a head of {head_bytes} bytes", f"{len(data)} bytes", where)
+    found, version, reserved, crc = _LEAD.unpack_from(data)
+    if found != magic:
+        raise damaged(0, f"magic {magic!r}", repr(found), where)
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"unknown version of the {where}",
+            got=version,
+            limit=VERSION,
+            remedy="Run the same slotwheel version on all peers",
+        )
+    actual = crc32c(memoryview(data)[_LEAD.size :])
+    if actual != crc:
+        raise damaged(12, f"CRC-32C {crc:08x}", f"{actual:08x}", where)
+    if reserved:
+        raise damaged(10, "reserved field zero", reserved, where)
 
 
 def damaged(position: int, expected: object, found: object, path: str = WHERE) -> Damaged:

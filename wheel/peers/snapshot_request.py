@@ -21,13 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from crc32c import crc32c
-
-from ..errors import UnsupportedVersion
-from .snapshot_header import damaged
+from .snapshot_header import check_lead, damaged, with_lead
 
 MAGIC = b"SWSNPREQ"
-VERSION = 1
 WHERE = "snapshot request"
 
 #  0          8         10         12    16      20         24
@@ -54,7 +50,6 @@ _FILE = struct.Struct(
     "Q"  # bytes of its file that are there, from its beginning; 0 for none
     "I"  # CRC-32C of them
 )
-_CHECKED_FROM = 16
 assert _HEAD.size == 24
 assert _FILE.size == 20
 
@@ -77,28 +72,15 @@ class SnapshotRequest:
         held = sorted(self.held.items())
         tail = struct.pack("<II", len(held), 0)
         tail += b"".join(_FILE.pack(second, part.length, part.crc) for second, part in held)
-        return struct.pack("<8sHHI", MAGIC, VERSION, 0, crc32c(tail)) + tail
+        return with_lead(MAGIC, tail)
 
     @classmethod
     def decode(cls, data: bytes) -> SnapshotRequest:
         """Errors: ``Damaged``; ``UnsupportedVersion`` when only the version is unknown."""
-        if len(data) < _HEAD.size:
-            raise damaged(0, f"a head of {_HEAD.size} bytes", f"{len(data)} bytes", WHERE)
-        magic, version, reserved, crc, files, reserved_too = _HEAD.unpack_from(data)
-        if magic != MAGIC:
-            raise damaged(0, f"magic {MAGIC!r}", repr(magic), WHERE)
-        if version != VERSION:
-            raise UnsupportedVersion(
-                "unknown version of a snapshot's request",
-                got=version,
-                limit=VERSION,
-                remedy="Run the same slotwheel version on all peers",
-            )
-        actual = crc32c(memoryview(data)[_CHECKED_FROM:])
-        if actual != crc:
-            raise damaged(12, f"CRC-32C {crc:08x}", f"{actual:08x}", WHERE)
-        if reserved or reserved_too:
-            raise damaged(10, "reserved fields zero", f"{reserved}, {reserved_too}", WHERE)
+        check_lead(data, MAGIC, _HEAD.size, WHERE)
+        *_, files, reserved = _HEAD.unpack_from(data)
+        if reserved:
+            raise damaged(20, "reserved field zero", reserved, WHERE)
         records = memoryview(data)[_HEAD.size :]
         if len(records) != files * _FILE.size:
             raise damaged(16, f"{files} files", f"{len(records)} bytes of them", WHERE)
