@@ -16,9 +16,9 @@ from random import Random
 
 import pytest
 
-from support.arrivals import EmbeddedArrivals, KafkaArrivals
+from support.arrivals import Arrivals, EmbeddedArrivals, KafkaArrivals
 from support.broker import Broker
-from support.cancelload import CancelLoad
+from support.cancelload import AHEAD_MS, CancelLoad
 from support.killing import SMALL, free_address
 from support.nodeprocess import NodeProcess
 from support.peers import Peers
@@ -32,14 +32,13 @@ QUICK = {
     "kafka-python": ("delivery_timeout_ms=1500", "request_timeout_ms=700"),
 }
 """So that a node gives a record up while the broker stands still, not ten seconds later."""
-Arrivals = EmbeddedArrivals | KafkaArrivals
 Figure = Callable[[str], None]
 
 
 def finish(load: CancelLoad, arrivals: Arrivals, figure: Figure, what: str) -> None:
     """Until all that must come has come, and a moment more for what must not."""
     load.stop()
-    deadline = time.monotonic() + load.ahead_ms / 1000 + 60
+    deadline = time.monotonic() + AHEAD_MS / 1000 + 60
     while load.wanted() - arrivals.numbers and time.monotonic() < deadline:
         time.sleep(0.3)
         arrivals.look()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from support.chaosaccount import RUN_ON_MS, UNMARKED_MS, Account, Arrival, Fault, account, table
-from support.chaosload import Fate, Meddled, Promised
+from support.load import Fate, Meddled, Promised
 
 DUE = 1_800_000_000_000
 COUNT = 20

@@ -13,63 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
-from slotwheel.reading.topicreader import TopicReader
-from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.schema import times
+from support.arrivals import EmbeddedArrivals, KafkaArrivals
 from support.broker import Cluster, TopicFactory
-from support.killing import Arrival, Killing, Report
+from support.killing import Killing, Report
 from support.nodeprocess import run_cli
 
 UNMARKED_MAX_MS = 1_500
 """The mark's interval (100 ms), a chunk and a sync; the rest is for a machine with much to do."""
-
-
-class EmbeddedTopics:
-    """What has arrived in embedded topics, read on from where the last look ended."""
-
-    def __init__(self, data: Path, topics: list[str]) -> None:
-        self._files = OsFiles(data)
-        self._readers = [TopicReader(self._files, topic) for topic in topics]
-        self._found: list[Arrival] = []
-
-    def __call__(self) -> list[Arrival]:
-        for reader in self._readers:
-            for batch in reader.batches():
-                columns = (times(batch, name).tolist() for name in ("due", "offset", "delivered"))
-                values = map(int, batch.column("value").to_pylist())
-                self._found += map(Arrival, values, *columns)
-        return self._found
-
-    def close(self) -> None:
-        for reader in self._readers:
-            reader.close()
-        self._files.close()
-
-
-class KafkaTopics:
-    """The same for topics of a broker; their records carry the time of their arrival."""
-
-    def __init__(self, bootstrap: str, topics: list[str]) -> None:
-        self._consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-        self._parts = [TopicPartition(topic, 0) for topic in topics]
-        self._consumer.assign(self._parts)
-        self._consumer.seek_to_beginning(*self._parts)
-        self._found: list[Arrival] = []
-
-    def __call__(self) -> list[Arrival]:
-        while polled := self._consumer.poll(timeout_ms=200, max_records=20_000):
-            for record in (one for records in polled.values() for one in records):
-                said = MessageId.parse(dict(record.headers)["slotwheel-id"].decode())
-                self._found.append(
-                    Arrival(int(record.value), said.due, said.offset, record.timestamp)
-                )
-        return self._found
-
-    def close(self) -> None:
-        self._consumer.close()
 
 
 def check(report: Report, say: Callable[[str], None]) -> None:
@@ -97,11 +48,8 @@ def kill_with_embedded_topics(
     topics = ["one", "two", "three"]
     data = path / "data"
     killing = Killing(data, topics, seed)
-    arrived = EmbeddedTopics(data, topics)
-    try:
-        report = killing.run(kills, arrived)
-    finally:
-        arrived.close()
+    with EmbeddedArrivals([data], topics) as arrived:
+        report = killing.run(kills, arrived.look)
     check(report, lambda text: say(f"embedded topics, {text}"))
     assert report.repeated_in_one_life == 0, f"{report}\n{killing.node.log_text()}"
     verified = run_cli("verify", data)
@@ -118,11 +66,8 @@ def kill_with_kafka(
 ) -> None:
     options = ("--sink", "kafka-python", "--bootstrap", bootstrap)
     killing = Killing(path / "data", topics, seed, *options)
-    arrived = KafkaTopics(bootstrap, topics)
-    try:
-        report = killing.run(kills, arrived)
-    finally:
-        arrived.close()
+    with KafkaArrivals(bootstrap, topics) as arrived:
+        report = killing.run(kills, arrived.look)
     check(report, lambda text: say(f"Kafka, {text}"))
 
 

@@ -11,9 +11,10 @@ asserted leaves room for a busy machine.
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -24,14 +25,14 @@ import pytest
 from slotwheel.client import Client
 from slotwheel.wheel.rows import from_columns
 from support import kafkaload
-from support.arrivals import EmbeddedArrivals, KafkaArrivals
+from support.arrivals import Arrivals, EmbeddedArrivals, KafkaArrivals
 from support.broker import Cluster, TopicFactory
 from support.chaosaccount import Account, Arrival, Fault, account
-from support.chaosload import ChaosLoad, Promised
+from support.chaosload import ChaosLoad
 from support.deliveries import Sent
+from support.load import AHEAD_MS, Load, Promised, steady
 from support.peers import Peers
 from support.proxylab import Loopback
-from support.steady import AHEAD_MS, Steady, longest_gap, next_after
 from support.waiting import eventually, now_ms
 
 NAMES = ("a", "b", "c")
@@ -43,13 +44,12 @@ _DEAD_MS = 20
 """What a killed master had sent may still arrive so long after it is dead."""
 
 Figure = Callable[[str], None]
-Arrivals = EmbeddedArrivals | KafkaArrivals
 
 
 class Watch:
     """A group under a steady stream, and everything that is done to it."""
 
-    def __init__(self, peers: Peers, arrivals: Arrivals, stream: Steady, rng: Random) -> None:
+    def __init__(self, peers: Peers, arrivals: Arrivals, stream: Load, rng: Random) -> None:
         self.peers = peers
         self.arrivals = arrivals
         self.stream = stream
@@ -120,7 +120,7 @@ def watching(path: Path, seed: int) -> Iterator[Watch]:
         peers.wait_until_whole()
         arrivals = EmbeddedArrivals([node.data for node in peers.nodes.values()], TOPICS)
         try:
-            stream = Steady(peers.addresses, TOPICS)
+            stream = steady(peers.addresses, TOPICS)
             wait_for_first(arrivals)
             yield Watch(peers, arrivals, stream, Random(seed))
         finally:
@@ -134,11 +134,24 @@ def watching_kafka(path: Path, bootstrap: str, topics: list[str], seed: int) -> 
         peers.wait_until_whole()
         arrivals = KafkaArrivals(bootstrap, topics)
         try:
-            stream = Steady(peers.addresses, topics)
+            stream = steady(peers.addresses, topics)
             wait_for_first(arrivals)
             yield Watch(peers, arrivals, stream, Random(seed))
         finally:
             arrivals.close()
+
+
+def next_after(arrivals: Iterable[Arrival], at_ms: int) -> int | None:
+    """How long after ``at_ms`` something arrived again, in ms."""
+    later = [one.at_ms for one in arrivals if one.at_ms > at_ms]
+    return min(later) - at_ms if later else None
+
+
+def longest_gap(arrivals: Iterable[Arrival], begin_ms: int, end_ms: int) -> int:
+    """The longest time between two arrivals that follow each other, in ms."""
+    inside = sorted(one.at_ms for one in arrivals if begin_ms <= one.at_ms <= end_ms)
+    assert len(inside) > 1
+    return max(later - one for one, later in itertools.pairwise(inside))
 
 
 def wait_for_first(arrivals: Arrivals) -> None:

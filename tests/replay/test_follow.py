@@ -26,11 +26,11 @@ from slotwheel.wheel.errors import InvalidConfiguration
 from support.broker import Cluster
 from support.connector import connector_jars
 from support.killing import SMALL
+from support.load import steady
 from support.lossynode import LOST, LossyNode
 from support.nodeprocess import NodeProcess, command_line, environment
 from support.peers import Peers
 from support.proxylab import Loopback
-from support.steady import Steady
 from support.waiting import eventually, now_ms
 
 NAMES = ("a", "b", "c")
@@ -74,7 +74,7 @@ class Follower:
 def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: int) -> None:
     """A sink keeps one message to itself and says that it has delivered it."""
     with LossyNode(tmp_path / "data") as node:
-        steady = Steady(node.address, ("orders", "bills"))
+        stream = steady(node.address, ("orders", "bills"))
         follower = Follower(node.data, tmp_path / "audit.log")
         try:
             eventually(follower.windows, START_S)
@@ -95,7 +95,7 @@ def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: in
             if follower.process.poll() is None:
                 follower.process.kill()
                 follower.process.wait(15)
-            steady.stop()
+            stream.stop()
     ((at_ms, flag),) = follower.said
     assert (flag["flag"], flag["id"], flag["topic"]) == ("lost", planted, "orders")
     settled_ms = due_ms - due_ms % WINDOW_MS + WINDOW_MS + GRACE_MS
@@ -114,7 +114,7 @@ def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
     kafka = ("--sink", "confluent", "--bootstrap", broker.bootstrap)
     seen = ("--kafka", broker.bootstrap, "--kafka-jars", str(connector_jars()), "--topic", topic)
     with LossyNode(tmp_path / "data", *kafka) as node:
-        steady = Steady(node.address, (topic,))
+        stream = steady(node.address, (topic,))
         follower = Follower(node.data, tmp_path / "audit.log", *seen, "--for", "35s")
         try:
             with Client(node.address) as client:
@@ -124,7 +124,7 @@ def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
             if follower.process.poll() is None:
                 follower.process.kill()
                 follower.process.wait(15)
-            steady.stop()
+            stream.stop()
     broker.delete_topic(topic)
     assert code == 1, follower.log.read_text()
     ((_, flag),) = follower.said
@@ -138,7 +138,7 @@ def test_three_peers_whose_masters_are_killed(tmp_path: Path) -> None:
     with Peers(tmp_path, *SMALL, names=NAMES, lab=Loopback(NAMES)) as peers:
         peers.wait_until_whole()
         lab = [f"{peers[name].listen}" for name in NAMES]
-        steady = Steady(",".join(lab), ("orders", "bills"))
+        stream = steady(",".join(lab), ("orders", "bills"))
         others = [str(peers[name].data) for name in NAMES[1:]]
         follower = Follower(peers[NAMES[0]].data, tmp_path / "audit.log", *others)
         try:
@@ -155,7 +155,7 @@ def test_three_peers_whose_masters_are_killed(tmp_path: Path) -> None:
             if follower.process.poll() is None:
                 follower.process.kill()
                 follower.process.wait(15)
-            steady.stop()
+            stream.stop()
     assert {flag["flag"] for _, flag in follower.said} <= {"repeated"}
     assert follower.log.read_text().endswith("nothing is lost\n")
     assert len(follower.windows()) > 10

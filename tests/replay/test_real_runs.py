@@ -12,13 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from test_kill import EmbeddedTopics
-
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import Outcome, Verdict
 from slotwheel.wheel.journal.segment import index_of
+from support.arrivals import EmbeddedArrivals
 from support.killing import Killing
 from support.nodeprocess import command_line, environment
 
@@ -81,11 +80,8 @@ def test_a_node_killed_again_and_again(
     data, receipts = tmp_path / "data", tmp_path / "receipts.arrows"
     options = ("--retain", "1h", "--segment-bytes", "256K", "--tail-age", "500ms")
     killing = Killing(data, TOPICS, 7, *options, receipts=receipts)
-    arrived = EmbeddedTopics(data, TOPICS)
-    try:
-        report = killing.run(8, arrived)
-    finally:
-        arrived.close()
+    with EmbeddedArrivals([data], TOPICS) as arrived:
+        report = killing.run(8, arrived.look)
     live = min(index_of(path.name) for path in (data / "journal").glob("*.journal"))
     assert live > 1, "no segment was dropped: the run shows nothing of the archive"
     verdict = proof_of(spark, receipts, data)

@@ -11,18 +11,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from random import Random
 
-from slotwheel.client import Client, Receipts
+from slotwheel.client import Client
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.rows import from_columns
 from support.chaosaccount import Arrival
+from support.load import Load, Promised
 from support.waiting import now_ms
 
 _ROWS = 200
+AHEAD_MS = 4_000
 _ASKED_WITHIN_S = 6.0
 """After it was sent: from long before it is due to behind it."""
 _MOVES = 2
@@ -61,57 +62,38 @@ class Truth:
         assert self.counts["cancelled"] > self.counts.total() / 100
 
 
-@dataclass
-class CancelLoad:
-    """``rate`` messages a second from construction on, until ``stop``."""
+class CancelLoad(Load):
+    """``rate`` messages a second, nearly all of which it cancels."""
 
-    addresses: str
-    topics: list[str]
-    rng: Random
-    rate: float = 2000
-    ahead_ms: int = 4000
-    counts: Counter[str] = field(default_factory=Counter)
-    _sent: int = 0
-
-    def __post_init__(self) -> None:
-        self._reach: list[tuple[float, int, Receipts]] = []
-        """When to ask for a batch, its first number, its receipts."""
-        self._receipts: list[Receipts] = []
+    def __init__(
+        self, addresses: str, topics: Sequence[str], rng: Random, rate: float = 2000
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._rng = rng
+        self._to_ask: list[tuple[float, int]] = []
+        """When to ask for which batch."""
         self._answers: dict[Sent, str] = {}
         self._moved: dict[int, str] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._failures: list[BaseException] = []
-        self._sender = Client(self.addresses, timeout_s=90)
-        self._asker = Client(self.addresses, timeout_s=10)
-        self._threads = [
-            threading.Thread(target=self._guard, args=(step, pause_s), daemon=True)
-            for step, pause_s in ((self._send, _ROWS / self.rate), *[(self._ask, 0.01)] * _ASKERS)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._asker = Client(addresses, timeout_s=10)
+        super().__init__(addresses, topics, self._soon, rows=_ROWS, every_s=_ROWS / rate)
+        for _ in range(_ASKERS):
+            self._begin(self._ask, 0.01)
 
     @property
     def asked(self) -> int:
         return self.counts.total()
 
-    def stop(self) -> None:
-        """Ends when every receipt and answer is there. Errors: those of the threads."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(120)
-            assert not thread.is_alive()
-        if self._failures:
-            raise self._failures[0]
-        self._sender.flush(120)
-        self._sender.close()
+    def stop(self) -> Promised:
+        promised = super().stop()
         self._asker.close()
+        return promised
 
     def wanted(self) -> set[int]:
         """Numbers that have to arrive under some id."""
         gone = {number for (number, _), answer in self._answers.items() if answer != "delivered"}
         gone |= self._moved.keys()
-        return set(range(self._sent)) - gone
+        return set(range(len(self.due))) - gone
 
     def truth(self, arrivals: Iterable[Arrival]) -> Truth:
         """Hold all answers against what arrived, everywhere and under whatever id."""
@@ -130,42 +112,28 @@ class CancelLoad:
             {number for number in self._moved if len(offsets.get(number, ())) > 1},
         )
 
-    def _guard(self, step: Callable[[], None], pause_s: float) -> None:
-        try:
-            while not self._stop.wait(pause_s):
-                step()
-        except BaseException as error:
-            self._failures.append(error)
+    def _soon(self, numbers: range) -> Sequence[int]:
+        now = now_ms()
+        return [now + self._rng.randint(0, AHEAD_MS) for _ in numbers]
 
     def _send(self) -> None:
-        first, now = self._sent, now_ms()
-        numbers = range(first, first + _ROWS)
-        nothing = [None] * _ROWS
-        batch = from_columns(
-            [now + self.rng.randint(0, self.ahead_ms) for _ in numbers],
-            [self.topics[number % len(self.topics)] for number in numbers],
-            nothing,
-            nothing,
-            [b"%d" % number for number in numbers],
-            [()] * _ROWS,
-        )
-        receipts = self._sender.send_table(batch)
-        self._sent += _ROWS
-        self._receipts.append(receipts)
+        super()._send()
         with self._lock:
-            ask_s = time.monotonic() + self.rng.uniform(0, _ASKED_WITHIN_S)
-            self._reach.append((ask_s, first, receipts))
+            ask_s = time.monotonic() + self._rng.uniform(0, _ASKED_WITHIN_S)
+            self._to_ask.append((ask_s, len(self.receipts) - 1))
 
     def _ask(self) -> None:
         with self._lock:
-            chosen = min(self._reach, default=None, key=lambda one: one[0])
-            if chosen is None or chosen[0] > time.monotonic() or not chosen[2].done():
+            chosen = min(self._to_ask, default=None)
+            if chosen is None or chosen[0] > time.monotonic():
                 return
-            self._reach.remove(chosen)
-        _, first, receipts = chosen
+            receipts, first = self.receipts[chosen[1]], chosen[1] * _ROWS
+            if not receipts.done():
+                return
+            self._to_ask.remove(chosen)
         assert not receipts.errors(), receipts.errors()
         ids = [receipts[row].id for row in range(len(receipts))]
-        rows = self.rng.sample(range(len(ids)), len(ids))
+        rows = self._rng.sample(range(len(ids)), len(ids))
         for row in rows[:_MOVES]:
             self._move(first + row, ids[row])
         asked = rows[_MOVES : -len(ids) // 10]  # and a tenth is left alone
@@ -177,7 +145,7 @@ class CancelLoad:
             self._note(first + row, ids[row], answer)
 
     def _move(self, number: int, id_: str) -> None:
-        due = now_ms() + self.rng.randint(0, self.ahead_ms)
+        due = now_ms() + self._rng.randint(0, AHEAD_MS)
         try:
             answer, moved = self._asker.reschedule(id_, due=due)
         except SlotwheelError as error:

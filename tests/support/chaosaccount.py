@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from support.chaosload import Fate, Promised
+from support.load import Fate, Promised
 
 UNMARKED_MS = 1_500
 """Before a fault: the mark's interval (100 ms), a chunk, a sync and a majority's answer; the rest

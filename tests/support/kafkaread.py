@@ -58,7 +58,7 @@ class Reader:
             assert known.error is None, known.error
             self._parts += [TopicPartition(topic, p, 0) for p in sorted(known.partitions)]
         self._consumer.assign(self._parts)
-        self.records: list[Any] = []
+        self._all: list[Arrived] = []
 
     def ends(self) -> int:
         """Records the topics hold now, in all."""
@@ -68,15 +68,24 @@ class Reader:
     def read(self, count: int, within_s: float = _WITHIN_S) -> list[Arrived]:
         """Wait until there are ``count`` records, and read all that there are."""
         deadline = time.monotonic() + within_s
-        while (held := self.ends()) < count or len(self.records) < held:
-            assert time.monotonic() < deadline, f"{len(self.records)} read, {held} of {count} there"
+        while (held := self.ends()) < count:
+            assert time.monotonic() < deadline, f"{held} of {count} are there"
+            time.sleep(0.05)
+        self.new(within_s)
+        return list(self._all)
+
+    def new(self, within_s: float = _WITHIN_S) -> list[Arrived]:
+        """What came since this was asked last, up to what the topics hold now."""
+        known, deadline = len(self._all), time.monotonic() + within_s
+        while len(self._all) < (held := self.ends()):
+            assert time.monotonic() < deadline, f"{len(self._all)} of {held} were read"
             for record in self._consumer.consume(10_000, 0.2):
                 error = record.error()
                 if error is None:
-                    self.records.append(record)
+                    self._all.append(_arrived(record))
                 elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
                     raise AssertionError(error)
-        return [_arrived(record) for record in self.records]
+        return self._all[known:]
 
     def close(self) -> None:
         self._consumer.close()

@@ -8,7 +8,6 @@ repeated: the rows it does not cover.
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,33 +16,22 @@ from random import Random
 
 import numpy as np
 
-from slotwheel.client import Client
-from slotwheel.client.receipts import Receipts
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.entry import Kind
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.state import LmdbState
+from support.chaosaccount import Arrival
+from support.load import Load
 from support.nodeprocess import NodeProcess
 from support.waiting import now_ms
 
 BATCH_ROWS = 200
-SEND_EVERY_S = 0.02
+SEND_EVERY_S = 0.025
 DUE_AHEAD_MS = 3_000
 SMALL = ("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms")
 """So that spilling, cleaning and dropping segments happen all the time."""
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A row at its target: ``number`` is its value, ``at_ms`` when it was delivered."""
-
-    number: int
-    due: int
-    offset: int
-    at_ms: int
 
 
 @dataclass
@@ -52,63 +40,6 @@ class Death:
     arrivals: int
     """How much had arrived by then, in all lives so far."""
     marks: Marks
-
-
-@dataclass
-class Load:
-    """Sends numbered messages without a pause until it is stopped."""
-
-    address: str
-    topics: list[str]
-    rng: Random
-    receipts_file: Path | None = None
-    receipts: list[Receipts] = field(default_factory=list)
-    due: list[int] = field(default_factory=list)
-    """Due time of each message, by its number."""
-    _stop: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        self.client = Client(self.address, timeout_s=60, receipts=self.receipts_file)
-        self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.wait(SEND_EVERY_S):
-                self._send()
-        except BaseException as error:
-            self.failure = error
-
-    def _send(self) -> None:
-        first, now = len(self.due), now_ms()
-        numbers = range(first, first + BATCH_ROWS)
-        due = [now + self.rng.randint(0, DUE_AHEAD_MS) for _ in numbers]
-        nothing = [None] * BATCH_ROWS
-        batch = from_columns(
-            due,
-            [self.topics[number % len(self.topics)] for number in numbers],
-            nothing,
-            nothing,
-            [b"%d" % number for number in numbers],
-            [()] * BATCH_ROWS,
-        )
-        self.receipts.append(self.client.send_table(batch))
-        self.due += due
-
-    def stop(self) -> None:
-        """Stop sending, and wait for all receipts. Errors: those of the sending thread."""
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        if self.failure is not None:
-            raise self.failure
-        self.client.flush(60)
-        self.client.close()
-
-    def errors(self) -> list[str]:
-        found = (receipt.error(1) for batch in self.receipts for receipt in batch)
-        return [str(error) for error in found if error is not None]
 
 
 def last_marks(data: Path) -> Marks:
@@ -193,19 +124,28 @@ class Killing:
         each death, and in the end until nothing is missing."""
         started, clock = time.monotonic(), time.time()
         with self.node:
-            load = Load(self.address, self.topics, self.rng, self.receipts)
+            load = Load(
+                self.address,
+                self.topics,
+                self._soon,
+                rows=BATCH_ROWS,
+                every_s=SEND_EVERY_S,
+                receipts=self.receipts,
+            )
             for _ in range(kills):
                 time.sleep(self.rng.uniform(0.05, 1.2))
                 self._kill(arrived)
             time.sleep(0.3)
             load.stop()
-            errors = load.errors()
-            assert not errors, errors[:3]
             found = self._wait(load, arrived)
             self.node.signal()
         seconds = time.monotonic() - started
         step_ms = round((time.time() - clock - seconds) * 1000)
         return self._account(load, found, seconds, step_ms)
+
+    def _soon(self, numbers: range) -> list[int]:
+        now = now_ms()
+        return [now + self.rng.randint(0, DUE_AHEAD_MS) for _ in numbers]
 
     def _kill(self, arrived: Callable[[], list[Arrival]]) -> None:
         killed = now_ms()
