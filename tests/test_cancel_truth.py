@@ -48,10 +48,15 @@ def finish(load: CancelLoad, arrivals: Arrivals, figure: Figure, what: str) -> N
     truth.check()
 
 
-def kill_with_steps(path: Path, figure: Figure, asked: int, step_ms: int) -> None:
+@pytest.mark.parametrize(
+    ("asked", "step_ms"), [(6_000, 3_000), pytest.param(SOAK, 10_000, marks=pytest.mark.soak)]
+)
+def test_a_node_that_is_killed_and_wakes_up_in_the_past(
+    tmp_path: Path, figure: Figure, asked: int, step_ms: int
+) -> None:
     rng, rate = Random(asked), 4000 if asked >= SOAK else 2000
-    clock = WallClock(path / "clock")
-    node = NodeProcess(path / "data", "--listen", free_address(), *SMALL, **clock.variables)
+    clock = WallClock(tmp_path / "clock")
+    node = NodeProcess(tmp_path / "data", "--listen", free_address(), *SMALL, **clock.variables)
     with node:
         load = CancelLoad(node.address, TOPICS, rng, rate)
         arrivals = EmbeddedArrivals([node.data], TOPICS)
@@ -68,25 +73,19 @@ def kill_with_steps(path: Path, figure: Figure, asked: int, step_ms: int) -> Non
         arrivals.close()
 
 
-def test_a_node_that_is_killed_and_wakes_up_in_the_past(tmp_path: Path, figure: Figure) -> None:
-    kill_with_steps(tmp_path, figure, 6_000, 3_000)
-
-
-@pytest.mark.soak
-def test_a_node_that_is_killed_and_wakes_up_in_the_past_for_long(
-    tmp_path: Path, figure: Figure
+@pytest.mark.parametrize(
+    ("asked", "skew_ms"), [(4_000, 3_000), pytest.param(SOAK, 10_000, marks=pytest.mark.soak)]
+)
+def test_masters_whose_clocks_differ(
+    tmp_path: Path, figure: Figure, asked: int, skew_ms: int
 ) -> None:
-    kill_with_steps(tmp_path, figure, SOAK, 10_000)
-
-
-def change_masters(path: Path, figure: Figure, asked: int, skew_ms: int) -> None:
     rng, rate = Random(asked), 4000 if asked >= SOAK else 2000
     clocks = {
-        name: WallClock(path / f"clock-{name}", offset_ms)
+        name: WallClock(tmp_path / f"clock-{name}", offset_ms)
         for name, offset_ms in (("a", 0), ("b", -skew_ms), ("c", skew_ms // 2))
     }
     variables = {name: clock.variables for name, clock in clocks.items()}
-    with Peers(path, *SMALL, variables=variables) as peers:
+    with Peers(tmp_path, *SMALL, variables=variables) as peers:
         peers.wait_until_whole()
         load = CancelLoad(peers.addresses, TOPICS, rng, rate)
         arrivals = EmbeddedArrivals([node.data for node in peers.nodes.values()], TOPICS)
@@ -110,25 +109,29 @@ def change_masters(path: Path, figure: Figure, asked: int, skew_ms: int) -> None
         arrivals.close()
 
 
-def test_masters_whose_clocks_differ(tmp_path: Path, figure: Figure) -> None:
-    change_masters(tmp_path, figure, 4_000, 3_000)
-
-
-@pytest.mark.soak
-def test_masters_whose_clocks_differ_for_long(tmp_path: Path, figure: Figure) -> None:
-    change_masters(tmp_path, figure, SOAK, 10_000)
-
-
-def stop_the_broker(
-    broker: Broker, path: Path, figure: Figure, sink: str, asked: int, pause_s: float, step_ms: int
+@pytest.mark.kafka
+@pytest.mark.parametrize("sink", ["confluent", "kafka-python"])
+@pytest.mark.parametrize(
+    ("asked", "pause_s", "step_ms"),
+    [(6_000, 5.0, 3_000), pytest.param(SOAK, 16.0, 10_000, marks=pytest.mark.soak)],
+)
+def test_a_broker_that_stands_still(
+    own_broker: Broker,
+    tmp_path: Path,
+    figure: Figure,
+    sink: str,
+    asked: int,
+    pause_s: float,
+    step_ms: int,
 ) -> None:
+    broker = own_broker
     rng, rate = Random(asked), 4000 if asked >= SOAK else 2000
     topics = [broker.create_topic(f"cancels-{sink}-{asked}-{name}", 2) for name in TOPICS]
-    clock = WallClock(path / "clock")
+    clock = WallClock(tmp_path / "clock")
     options = ["--listen", free_address(), "--sink", sink, "--bootstrap", broker.bootstrap, *SMALL]
     for setting in QUICK[sink]:
         options += ["--kafka", setting]
-    node = NodeProcess(path / "data", *options, **clock.variables)
+    node = NodeProcess(tmp_path / "data", *options, **clock.variables)
     with node:
         load = CancelLoad(node.address, topics, rng, rate)
         while load.asked < asked:
@@ -144,20 +147,3 @@ def stop_the_broker(
         arrivals = KafkaArrivals(broker.bootstrap, topics)
         finish(load, arrivals, figure, f"{sink}, broker paused for up to {pause_s:g} s")
         arrivals.close()
-
-
-@pytest.mark.kafka
-@pytest.mark.parametrize("sink", ["confluent", "kafka-python"])
-def test_a_broker_that_stands_still(
-    own_broker: Broker, tmp_path: Path, figure: Figure, sink: str
-) -> None:
-    stop_the_broker(own_broker, tmp_path, figure, sink, 6_000, 5.0, 3_000)
-
-
-@pytest.mark.kafka
-@pytest.mark.soak
-@pytest.mark.parametrize("sink", ["confluent", "kafka-python"])
-def test_a_broker_that_stands_still_for_long(
-    own_broker: Broker, tmp_path: Path, figure: Figure, sink: str
-) -> None:
-    stop_the_broker(own_broker, tmp_path, figure, sink, SOAK, 16.0, 10_000)

@@ -42,12 +42,11 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
     return write
 
 
-def kill_with_embedded_topics(
-    path: Path, kills: int, seed: int, say: Callable[[str], None]
-) -> None:
+@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.soak)])
+def test_kills_with_embedded_topics(tmp_path: Path, kills: int, say: Callable[[str], None]) -> None:
     topics = ["one", "two", "three"]
-    data = path / "data"
-    killing = Killing(data, topics, seed)
+    data = tmp_path / "data"
+    killing = Killing(data, topics, kills)
     with EmbeddedArrivals([data], topics) as arrived:
         report = killing.run(kills, arrived.look)
     check(report, lambda text: say(f"embedded topics, {text}"))
@@ -56,38 +55,13 @@ def kill_with_embedded_topics(
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
-def kill_with_kafka(
-    path: Path,
-    bootstrap: str,
-    topics: list[str],
-    kills: int,
-    seed: int,
-    say: Callable[[str], None],
+@pytest.mark.parametrize("kills", [3, pytest.param(15, marks=pytest.mark.soak)])
+def test_kills_with_kafka(
+    tmp_path: Path, broker: Cluster, topic: TopicFactory, kills: int, say: Callable[[str], None]
 ) -> None:
-    options = ("--sink", "kafka-python", "--bootstrap", bootstrap)
-    killing = Killing(path / "data", topics, seed, *options)
-    with KafkaArrivals(bootstrap, topics) as arrived:
+    topics = [topic("a"), topic("b")]
+    options = ("--sink", "kafka-python", "--bootstrap", broker.bootstrap)
+    killing = Killing(tmp_path / "data", topics, kills, *options)
+    with KafkaArrivals(broker.bootstrap, topics) as arrived:
         report = killing.run(kills, arrived.look)
     check(report, lambda text: say(f"Kafka, {text}"))
-
-
-def test_kills_with_embedded_topics(tmp_path: Path, say: Callable[[str], None]) -> None:
-    kill_with_embedded_topics(tmp_path, 8, 1, say)
-
-
-def test_kills_with_kafka(
-    tmp_path: Path, broker: Cluster, topic: TopicFactory, say: Callable[[str], None]
-) -> None:
-    kill_with_kafka(tmp_path, broker.bootstrap, [topic("a"), topic("b")], 3, 2, say)
-
-
-@pytest.mark.soak
-def test_fifty_kills_with_embedded_topics(tmp_path: Path, say: Callable[[str], None]) -> None:
-    kill_with_embedded_topics(tmp_path, 50, 3, say)
-
-
-@pytest.mark.soak
-def test_fifteen_kills_with_kafka(
-    tmp_path: Path, broker: Cluster, topic: TopicFactory, say: Callable[[str], None]
-) -> None:
-    kill_with_kafka(tmp_path, broker.bootstrap, [topic("a"), topic("b")], 15, 4, say)

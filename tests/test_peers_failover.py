@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -44,6 +44,7 @@ _DEAD_MS = 20
 """What a killed master had sent may still arrive so long after it is dead."""
 
 Figure = Callable[[str], None]
+Topics = Sequence[str]
 
 
 class Watch:
@@ -114,31 +115,22 @@ class Watch:
 
 
 @contextmanager
-def watching(path: Path, seed: int) -> Iterator[Watch]:
-    """With embedded topics."""
-    with Peers(path, *SMALL, names=NAMES, lab=Loopback(NAMES)) as peers:
-        peers.wait_until_whole()
-        arrivals = EmbeddedArrivals([node.data for node in peers.nodes.values()], TOPICS)
-        try:
-            stream = steady(peers.addresses, TOPICS)
-            wait_for_first(arrivals)
-            yield Watch(peers, arrivals, stream, Random(seed))
-        finally:
-            arrivals.close()
-
-
-@contextmanager
-def watching_kafka(path: Path, bootstrap: str, topics: list[str], seed: int) -> Iterator[Watch]:
-    sink = ("--sink", "confluent", "--bootstrap", bootstrap)
+def watching(
+    path: Path, seed: int, bootstrap: str = "", topics: Topics = TOPICS
+) -> Iterator[Watch]:
+    """With embedded topics, or with those of a broker."""
+    sink = ("--sink", "confluent", "--bootstrap", bootstrap) if bootstrap else ()
     with Peers(path, *SMALL, *sink, names=NAMES, lab=Loopback(NAMES)) as peers:
         peers.wait_until_whole()
-        arrivals = KafkaArrivals(bootstrap, topics)
-        try:
+        arrivals: Arrivals = (
+            KafkaArrivals(bootstrap, topics)
+            if bootstrap
+            else EmbeddedArrivals([node.data for node in peers.nodes.values()], topics)
+        )
+        with arrivals:
             stream = steady(peers.addresses, topics)
-            wait_for_first(arrivals)
+            eventually(arrivals.look)
             yield Watch(peers, arrivals, stream, Random(seed))
-        finally:
-            arrivals.close()
 
 
 def next_after(arrivals: Iterable[Arrival], at_ms: int) -> int | None:
@@ -152,10 +144,6 @@ def longest_gap(arrivals: Iterable[Arrival], begin_ms: int, end_ms: int) -> int:
     inside = sorted(one.at_ms for one in arrivals if begin_ms <= one.at_ms <= end_ms)
     assert len(inside) > 1
     return max(later - one for one, later in itertools.pairwise(inside))
-
-
-def wait_for_first(arrivals: Arrivals) -> None:
-    eventually(arrivals.look)
 
 
 def wait_for_all(arrivals: Arrivals, promised: Promised, within_s: float) -> list[Arrival]:
@@ -182,32 +170,19 @@ def kill_again_and_again(watch: Watch, kills: int, sink: str, figure: Figure) ->
     assert max(times) < FAILOVER_MAX_MS
 
 
-def test_failover(tmp_path: Path, figure: Figure) -> None:
-    with watching(tmp_path, 41) as watch:
-        kill_again_and_again(watch, 3, "embedded topics", figure)
+@pytest.mark.parametrize("times", [3, pytest.param(30, marks=pytest.mark.soak)])
+def test_failover(tmp_path: Path, figure: Figure, times: int) -> None:
+    with watching(tmp_path, 41 + times) as watch:
+        kill_again_and_again(watch, times, "embedded topics", figure)
 
 
+@pytest.mark.parametrize("times", [2, pytest.param(30, marks=pytest.mark.soak)])
 def test_failover_with_kafka(
-    tmp_path: Path, broker: Cluster, topic: TopicFactory, figure: Figure
+    tmp_path: Path, broker: Cluster, topic: TopicFactory, figure: Figure, times: int
 ) -> None:
     topics = [topic("a"), topic("b")]
-    with watching_kafka(tmp_path, broker.bootstrap, topics, 42) as watch:
-        kill_again_and_again(watch, 2, "Kafka", figure)
-
-
-@pytest.mark.soak
-def test_thirty_failovers(tmp_path: Path, figure: Figure) -> None:
-    with watching(tmp_path, 43) as watch:
-        kill_again_and_again(watch, 30, "embedded topics", figure)
-
-
-@pytest.mark.soak
-def test_thirty_failovers_with_kafka(
-    tmp_path: Path, broker: Cluster, topic: TopicFactory, figure: Figure
-) -> None:
-    topics = [topic("a"), topic("b")]
-    with watching_kafka(tmp_path, broker.bootstrap, topics, 44) as watch:
-        kill_again_and_again(watch, 30, "Kafka", figure)
+    with watching(tmp_path, 42 + times, broker.bootstrap, topics) as watch:
+        kill_again_and_again(watch, times, "Kafka", figure)
 
 
 @pytest.mark.parametrize("times", [3, pytest.param(15, marks=pytest.mark.soak)])

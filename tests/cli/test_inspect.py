@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,10 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES
 from slotwheel.wheel.state import LmdbState
-from support.datadirs import START_MS, SinkNode, filled, messages
+from support.datadirs import START_MS, SinkNode, messages
 from support.journals import flipped
 
 SECOND = START_MS // 1000 + 61
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("data") / "pristine"
-    filled(root)
-    return root
-
-
-@pytest.fixture
-def root(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "data"))
 
 
 @pytest.fixture

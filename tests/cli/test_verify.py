@@ -34,18 +34,6 @@ SLOT = f"slots/{SECOND}.arrows"
 TOPIC = "topics/orders/" + "0" * 20
 
 
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("data") / "pristine"
-    filled(root)
-    return root
-
-
-@pytest.fixture
-def root(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "data"))
-
-
 def only_fault(root: Path, path: str) -> dict[str, Any]:
     """The one file that is invalid must be ``path``; its first fault."""
     report = verify(root)

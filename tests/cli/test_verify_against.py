@@ -13,17 +13,10 @@ from click.testing import CliRunner
 from slotwheel.cli import main
 from slotwheel.cli.verify import command
 from slotwheel.wheel.files import DirectoryLock
-from support.datadirs import START_MS, SinkNode, filled, messages
+from support.datadirs import START_MS, SinkNode, messages
 from support.journals import flipped
 
 SLOT = f"slots/{START_MS // 1000 + 61}.arrows"
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("data") / "pristine"
-    filled(root)
-    return root
 
 
 @pytest.fixture

@@ -28,11 +28,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def root(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "data"))
-
-
 def kept(root: Path, part: str) -> list[Path]:
     return sorted(root.glob(f"archive/*/{part}/*"))
 

@@ -265,36 +265,24 @@ def test_several_rows_of_a_second_are_one_problem() -> None:
     assert problem.endswith("and 3 more of that second")
 
 
-def test_a_row_too_many() -> None:
+@pytest.mark.parametrize(
+    ("second", "row", "begins", "ends"),
+    [
+        (35, (35_000, 2), f"left does not have {row_id(35_000, 2)}", ""),
+        (40, (40_000, 14), f"right has {row_id(40_000, 14)}", "twice"),
+        (30, (30_001, 12), f"{row_id(30_000, 12)}", "differs in due, created"),
+    ],
+    ids=["a row too many", "in a slot file and in the tail", "another due time"],
+)
+def test_a_slot_file_with_another_row(second: int, row: Row, begins: str, ends: str) -> None:
     made = history()
 
-    def more(slots: dict[int, list[list[Row]]]) -> None:
-        slots[SECOND + 35] = [[(BASE + 35_000, 2)]]
+    def other(slots: dict[int, list[list[Row]]]) -> None:
+        slots[SECOND + second] = [[(BASE + row[0], row[1])]]
 
-    problem = only_problem(made.peer(spilled=8), made.peer(spilled=6, changed=more))
-    assert problem.startswith(f"left does not have {row_id(35_000, 2)}")
-
-
-def test_a_row_that_is_in_a_slot_file_and_in_the_tail() -> None:
-    made = history()
-
-    def again(slots: dict[int, list[list[Row]]]) -> None:
-        slots[SECOND + 40] = [[(BASE + 40_000, 14)]]
-
-    problem = only_problem(made.peer(spilled=8), made.peer(spilled=6, changed=again))
-    assert problem.startswith(f"right has {row_id(40_000, 14)}")
-    assert problem.endswith("twice")
-
-
-def test_a_row_with_another_due_time() -> None:
-    made = history()
-
-    def moved(slots: dict[int, list[list[Row]]]) -> None:
-        slots[SECOND + 30] = [[(BASE + 30_001, 12)]]
-
-    problem = only_problem(made.peer(spilled=8), made.peer(spilled=6, changed=moved))
-    assert row_id(30_000, 12) in problem
-    assert problem.endswith("differs in due, created")
+    problem = only_problem(made.peer(spilled=8), made.peer(spilled=6, changed=other))
+    assert begins in problem
+    assert problem.endswith(ends)
 
 
 def test_a_row_with_another_content() -> None:

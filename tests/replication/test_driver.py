@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,6 @@ from support.datadirs import assert_sound
 from support.replicas import Replicas, batch_of
 from support.stopwatch import Stopwatch
 from support.waiting import eventually, now_ms
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Replicas]:
-    made = Replicas(tmp_path)
-    yield made
-    made.stop()
-    for one in made.all.values():
-        if one.path.exists():
-            assert_sound(one.path)
 
 
 def test_three_empty_peers_found_a_group_and_commit(group: Replicas) -> None:

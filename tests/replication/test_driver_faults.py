@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -46,16 +46,6 @@ class FullDisk(OsFiles):
         full.disk = self
         handle.close()
         return full
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Replicas]:
-    made = Replicas(tmp_path)
-    yield made
-    made.stop()
-    for one in made.all.values():
-        if one.path.exists():
-            assert_sound(one.path)
 
 
 class Network:

@@ -175,10 +175,15 @@ def test_a_receiver_that_stands_still_is_sent_a_bounded_amount_and_is_not_cut(ma
     assert a.lost == []
 
 
-def test_what_is_not_in_the_journal_any_more_is_told(make: Make) -> None:
+@pytest.mark.parametrize("error", [LookupError(3), OSError("the disk is gone")])
+def test_what_the_journal_does_not_give_is_reported_and_costs_no_link(
+    make: Make, error: Exception
+) -> None:
+    """An alarm is raised where it cannot be read; none where it does not hold it any more."""
+
     def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
         if first < 5:
-            raise LookupError(first)
+            raise error
         return entries_from(first, last)
 
     a, b = make("a", load=load), make("b")
@@ -187,21 +192,7 @@ def test_what_is_not_in_the_journal_any_more_is_told(make: Make) -> None:
     a.transport.send(append(5, 6))
     eventually(lambda: b.entries)
     assert a.lost == [("b", 3)]
-
-
-def test_a_journal_that_cannot_be_read_raises_an_alarm_and_costs_no_link(make: Make) -> None:
-    def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
-        if first < 5:
-            raise OSError("the disk is gone")
-        return entries_from(first, last)
-
-    a, b = make("a", load=load), make("b")
-    connected(a, b)
-    a.transport.send(append(3, 4))
-    a.transport.send(append(5, 6))
-    eventually(lambda: b.entries)
-    assert a.lost == [("b", 3)]
-    assert a.events.alarmed("peer-load-failed", "the disk is gone")
+    assert a.events.alarmed("peer-load-failed", str(error)) is isinstance(error, OSError)
 
 
 def test_entries_of_another_epoch_than_the_message_was_made_for_stay_here(make: Make) -> None:
@@ -213,7 +204,9 @@ def test_entries_of_another_epoch_than_the_message_was_made_for_stay_here(make: 
     assert [entry.index for entry in b.entries] == [5, 6]
 
 
-def test_shipments_are_forgotten_when_the_mastership_is(make: Make) -> None:
+def with_nine_under_way(make: Make) -> tuple[Mailbox, Mailbox, threading.Event]:
+    """``a``, which has sent nine entries one by one to ``b``; they are loaded once the event is
+    set."""
     gate = threading.Event()
 
     def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
@@ -225,6 +218,11 @@ def test_shipments_are_forgotten_when_the_mastership_is(make: Make) -> None:
     for index in range(1, 10):
         a.transport.send(append(index, index))
     eventually(lambda: a.loaded)
+    return a, b, gate
+
+
+def test_shipments_are_forgotten_when_the_mastership_is(make: Make) -> None:
+    a, b, gate = with_nine_under_way(make)
     a.transport.forget_shipments()
     gate.set()
     a.transport.send(append(50, 50))
@@ -234,17 +232,7 @@ def test_shipments_are_forgotten_when_the_mastership_is(make: Make) -> None:
 
 
 def test_what_is_asked_for_again_is_sent_once(make: Make) -> None:
-    gate = threading.Event()
-
-    def load(first: int, last: int, bytes_max: int) -> Sequence[Entry]:
-        gate.wait(10)
-        return entries_from(first, last)
-
-    a, b = make("a", load=load), make("b")
-    connected(a, b)
-    for index in range(1, 10):
-        a.transport.send(append(index, index))
-    eventually(lambda: a.loaded)
+    a, b, gate = with_nine_under_way(make)
     a.transport.send(append(4, 3))  # the master probes again
     a.transport.send(append(4, 9))
     gate.set()

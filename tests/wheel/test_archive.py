@@ -55,11 +55,6 @@ def names(files: Files, part: str = "slots") -> list[int]:
     return [int(path.rpartition("/")[2].split(".")[0]) for path in kept(files, part)]
 
 
-@pytest.fixture(params=["crash", "os"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    return CrashFiles() if request.param == "crash" else OsFiles(tmp_path)
-
-
 def test_without_a_limit_nothing_is_kept(files: Files) -> None:
     archive = Archive(files, CONFIG)
     info = slot(files, 5)

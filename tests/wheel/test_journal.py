@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import resource
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,16 +27,6 @@ from support.journals import (
 
 FIRST = "journal/00000000000000000001.journal"
 ENTRY_SPACE = 192  # of an entry of the default size, with frame and padding
-
-
-@pytest.fixture(params=["double", "disk"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Files]:
-    if request.param == "double":
-        yield CrashFiles()
-    else:
-        real = OsFiles(tmp_path)
-        yield real
-        real.close()
 
 
 def names(files: Files) -> list[int]:

@@ -38,11 +38,6 @@ PAYLOAD_OF_TEN = encode(from_columns(*TEN_ROWS), NOW) or b""
 OPTIONS = {"segment_bytes": 1 << 20, "entry_bytes_max": 1 << 20}
 
 
-@pytest.fixture(params=["double", "disk"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    return CrashFiles() if request.param == "double" else OsFiles(tmp_path)
-
-
 def new(files: Files) -> Journal:
     return open_journal(files, **OPTIONS)[0]
 

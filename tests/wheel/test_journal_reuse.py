@@ -7,15 +7,14 @@ The crash sweeps over reuse are in ``test_journal_crash.py``.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from slotwheel.reading.verify.journal import verify_journal
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
-from slotwheel.wheel.files import Files, OsFiles
+from slotwheel.wheel.files import Files
 from slotwheel.wheel.findings import Finding
 from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.journal.journal import Journal
@@ -26,16 +25,6 @@ from support.journals import entry, flipped, load, open_journal, store
 
 SPACE = 192  # of an entry of the default size; three fill a segment
 OPEN = f"journal/{10:020d}.journal"
-
-
-@pytest.fixture(params=["double", "disk"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Files]:
-    if request.param == "double":
-        yield CrashFiles()
-    else:
-        real = OsFiles(tmp_path)
-        yield real
-        real.close()
 
 
 def names(files: Files) -> list[str]:
