@@ -12,13 +12,13 @@ import pytest
 
 from slotwheel.client import Client
 from slotwheel.wheel.journal.segment import SEGMENT_BYTES
-from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.state import LmdbState, SlotInfo
 from support.arrivals import EmbeddedArrivals
-from support.datadirs import flip_a_bit
+from support.damage import flip
 from support.nodeprocess import run_cli
 from support.peers import PeerProcess, Peers
 from support.proxylab import Loopback
+from support.wheels import batch
 
 NAMES = ("a", "b", "c")
 SMALL = (
@@ -44,17 +44,9 @@ class Sender:
 
     def send(self, count: int) -> None:
         numbers = range(self.count, self.count + count)
-        nothing = [None] * count
+        rows = [(self.second * 1000 + n % 1000, "t", b"%d" % n) for n in numbers]
         with Client(self._peers.addresses, timeout_s=30) as client:
-            rows = from_columns(
-                [self.second * 1000 + number % 1000 for number in numbers],
-                ["t"] * count,
-                nothing,
-                nothing,
-                [b"%d" % number for number in numbers],
-                [()] * count,
-            )
-            client.send_table(rows).result(30)
+            client.send_table(batch(rows)).result(30)
         self.count += count
 
     def spilled(self, node: PeerProcess) -> SlotInfo:
@@ -101,7 +93,7 @@ def test_damage_on_two_of_three_peers_is_mended_before_it_is_due(peers: Peers) -
     master = peers.master()
     standby, sound = peers.standbys(master)
     for name in (master, standby):
-        flip_a_bit(messages.path(peers[name]))
+        flip(messages.path(peers[name]))
     messages.send(500)  # some of them are in files and some in tails when they are asked for
     for name in (master, standby):
         wait_until_mended(peers, name, messages.second)
@@ -132,7 +124,7 @@ def test_damage_again_and_again_under_load_and_kills(peers: Peers) -> None:
         files = [one for one in (victim.data / "slots").iterdir() if _is_ahead(one, 4)]
         if files:
             flipped += 1
-            flip_a_bit(rng.choice(files))
+            flip(rng.choice(files))
         if number % 8 == 7:
             peers.wait("ready", lambda: all(map(is_ready, peers.nodes.values())), 60)
             victim.kill()
@@ -157,7 +149,7 @@ def test_damage_of_a_peer_that_was_away_while_more_came_for_the_slot(peers: Peer
     messages.wait_until_spilled()
     away = peers.standbys(peers.master())[0]
     peers[away].signal()
-    flip_a_bit(messages.path(peers[away]))
+    flip(messages.path(peers[away]))
     messages.send(1000)
     peers[away].start()
     wait_until_mended(peers, away, messages.second)
@@ -173,7 +165,7 @@ def test_a_damaged_journal_is_set_aside_and_copied_from_the_others(peers: Peers)
     messages.wait_until_spilled()
     bad = peers.standbys(peers.master())[0]
     peers[bad].signal()
-    flip_a_bit(min((peers[bad].data / "journal").glob("*.journal")), SEGMENT_BYTES + 50)
+    flip(min((peers[bad].data / "journal").glob("*.journal")), SEGMENT_BYTES + 50)
     peers[bad].start()
     peers.wait_until_whole()
     messages.send(1000)
@@ -191,7 +183,7 @@ def test_what_no_peer_has_sound_is_repaired_on_one_and_mended_on_the_others(peer
     peers.stop()
     for name in NAMES:
         size = messages.path(peers[name]).stat().st_size
-        flip_a_bit(messages.path(peers[name]), size - 40)
+        flip(messages.path(peers[name]), size - 40)
     peers.start()
     nodes = peers.nodes.values()
     peers.wait("told", lambda: all(node.status().get("damaged_files") for node in nodes), 30)

@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 
 from slotwheel.client import Client
-from slotwheel.wheel.rows import from_columns
 from support import kafkaload
 from support.arrivals import Arrivals, EmbeddedArrivals, KafkaArrivals
 from support.broker import Cluster, TopicFactory
@@ -34,6 +33,7 @@ from support.load import AHEAD_MS, Load, Promised, steady
 from support.peers import Peers
 from support.proxylab import Loopback
 from support.waiting import eventually, now_ms
+from support.wheels import batch
 
 NAMES = ("a", "b", "c")
 TOPICS = ("one", "two")
@@ -285,12 +285,11 @@ def test_a_wiped_peer_comes_back_and_carries_a_failover(tmp_path: Path, figure: 
 
 def send_far(addresses: str) -> None:
     """Messages that stay, due in an hour, in sixty slots."""
-    begin, batch = now_ms() + FAR_S * 1000, 1000
+    begin, count = now_ms() + FAR_S * 1000, 1000
     with Client(addresses, timeout_s=30) as client:
-        for first in range(0, FAR_ROWS, batch):
-            nothing = [None] * batch
-            due = [begin + (first + row) % 60 * 1000 for row in range(batch)]
-            values = [b"far %d" % (first + row) for row in range(batch)]
-            rows = from_columns(due, ["far"] * batch, nothing, nothing, values, [()] * batch)
-            client.send_table(rows)
+        for first in range(0, FAR_ROWS, count):
+            rows = range(first, first + count)
+            client.send_table(
+                batch([(begin + row % 60 * 1000, "far", b"far %d" % row) for row in rows])
+            )
         client.flush(30)

@@ -10,11 +10,11 @@ import pytest
 
 from slotwheel.client import Client
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.rows import from_columns
 from support.arrivals import EmbeddedArrivals
 from support.peers import Peers
 from support.proxylab import Loopback
 from support.waiting import now_ms
+from support.wheels import batch
 
 NAMES = ("a", "b", "c")
 TOPICS = ("one", "two")
@@ -35,18 +35,9 @@ def peers(tmp_path: Path) -> Iterator[Peers]:
 
 def send(addresses: str, first: int, due: list[int]) -> list[str]:
     """Messages with the numbers from ``first`` on as their values; their ids."""
-    numbers = range(first, first + len(due))
-    nothing = [None] * len(due)
+    rows = [(at, TOPICS[n % len(TOPICS)], b"%d" % n) for n, at in enumerate(due, first)]
     with Client(addresses, timeout_s=30) as client:
-        rows = from_columns(
-            due,
-            [TOPICS[number % len(TOPICS)] for number in numbers],
-            nothing,
-            nothing,
-            [b"%d" % number for number in numbers],
-            [()] * len(due),
-        )
-        return client.send_table(rows).result(30)
+        return client.send_table(batch(rows)).result(30)
 
 
 def arrivals_of(peers: Peers, *names: str) -> EmbeddedArrivals:

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from slotwheel.client import Client
-from slotwheel.wheel.rows import from_columns
 from support.peers import Peers
 from support.waiting import now_ms
+from support.wheels import batch
 
 NAMES = ("a", "b", "c")
 SMALL = (
@@ -121,15 +121,13 @@ def filled(path: Path, nbytes: int) -> Iterator[tuple[Peers, str]]:
 
 
 def send(peers: Peers, nbytes: int, after_ms: int) -> None:
-    batch = 250
+    count = 250
     begin = now_ms() + after_ms
     with Client(peers.addresses, timeout_s=60) as client:
-        for first in range(0, nbytes // VALUE_BYTES, batch):
-            due = [begin + (first + row) % SLOTS * 1000 for row in range(batch)]
-            values = [os.urandom(VALUE_BYTES) for _ in range(batch)]
-            nothing = [None] * batch
-            rows = from_columns(due, ["t"] * batch, nothing, nothing, values, [()] * batch)
-            client.send_table(rows)
+        for first in range(0, nbytes // VALUE_BYTES, count):
+            rows = range(first, first + count)
+            due = [begin + row % SLOTS * 1000 for row in rows]
+            client.send_table(batch([(at, "t", os.urandom(VALUE_BYTES)) for at in due]))
         client.flush(60)
 
 

@@ -13,8 +13,8 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES
 from slotwheel.wheel.state import LmdbState
+from support.damage import flipped
 from support.datadirs import START_MS, SinkNode, messages
-from support.journals import flipped
 
 SECOND = START_MS // 1000 + 61
 

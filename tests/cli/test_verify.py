@@ -25,8 +25,8 @@ from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.schema import ROW
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.state import LmdbState, SlotInfo, Update
+from support.damage import flipped
 from support.datadirs import START_MS, SinkNode, filled, messages, verify
-from support.journals import flipped
 from support.wheels import as_block
 
 SECOND = START_MS // 1000 + 61

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from slotwheel.cli import main
 from slotwheel.cli.verify import command
 from slotwheel.wheel.files import DirectoryLock
+from support.damage import flipped
 from support.datadirs import START_MS, SinkNode, messages
-from support.journals import flipped
 
 SLOT = f"slots/{START_MS // 1000 + 61}.arrows"
 

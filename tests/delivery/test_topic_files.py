@@ -15,6 +15,7 @@ from slotwheel.delivery.sink import Answer
 from slotwheel.reading.topicreader import TopicReader, check_exists, ids, topics, walk
 from slotwheel.wheel.errors import Damaged, InvalidMessage, UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
+from support.damage import flipped
 from support.deliveries import MINT, NOW_MS, Sent, id_of, odd, rows_of
 
 NAME = "0" * 20
@@ -165,7 +166,7 @@ def test_a_segment_with_any_flipped_byte_is_set_aside_and_its_topic_goes_on(
     changed = folder / f"{NAME}.{suffix}"
     whole = changed.read_bytes()
     for at in range(0, len(whole), 5 if suffix == "index" else 61):
-        changed.write_bytes(flip(whole, at, at % 8))
+        changed.write_bytes(flipped(whole, at * 8 + at % 8))
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
         sink = sink_at(tmp_path)
         sink.recover_all()
@@ -198,7 +199,7 @@ def test_a_segment_with_any_flipped_byte_is_set_aside_and_its_topic_goes_on(
 def test_damage_of_a_topic_that_is_not_open_holds_back_nothing(tmp_path: Path) -> None:
     fill(tmp_path)
     stream = tmp_path / "topics" / "t" / f"{NAME}.arrows"
-    stream.write_bytes(flip(stream.read_bytes(), stream.stat().st_size - 3, 0))
+    stream.write_bytes(flipped(stream.read_bytes(), (stream.stat().st_size - 3) * 8))
     sink = sink_at(tmp_path)
     answers = sink.deliver(rows_of([Sent("t"), Sent("u"), Sent("t")]))
     assert (answers.codes == Answer.ACCEPTED).all()
@@ -213,7 +214,7 @@ def test_damage_of_a_topic_that_is_not_open_holds_back_nothing(tmp_path: Path) -
 def test_a_reader_refuses_damage(tmp_path: Path) -> None:
     fill(tmp_path)
     stream = tmp_path / "topics" / "t" / f"{NAME}.arrows"
-    stream.write_bytes(flip(stream.read_bytes(), stream.stat().st_size - 3, 0))
+    stream.write_bytes(flipped(stream.read_bytes(), (stream.stat().st_size - 3) * 8))
     reader = TopicReader(OsFiles(tmp_path), "t")
     assert reader.read() is not None
     assert reader.read() is not None
@@ -244,9 +245,3 @@ def test_header_and_record_survive_encoding() -> None:
     assert Block.decode(block.encode()) == block
     with pytest.raises(Damaged, match="first position 13"):
         IndexHeader.decode(header.encode(), "x", 13)
-
-
-def flip(data: bytes, at: int, bit: int) -> bytes:
-    changed = bytearray(data)
-    changed[at] ^= 1 << bit
-    return bytes(changed)

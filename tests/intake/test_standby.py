@@ -12,11 +12,12 @@ import pytest
 from pyarrow import flight
 
 from slotwheel.intake.flight import FlightIntake
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.errors import NotMaster, from_wire
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import NO_BATCH, AppendCommand, Refused, Stored, encode_json
 from support.exchange import Exchange, action, rows
-from support.fakewheel import CancelAnswer, FakeWheel
+from support.fakewheel import FakeWheel
 from support.waiting import eventually, now_ms
 
 MASTER = "10.0.0.1:7200"

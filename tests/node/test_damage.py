@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotwheel import Client, Message
-from support.datadirs import flip_a_bit
+from support.damage import flip
 from support.nodeprocess import NodeProcess, run_cli
 from support.waiting import eventually
 
@@ -47,7 +47,7 @@ def test_a_flipped_bit_is_told_long_before_its_slot_is_due(tmp_path: Path, runni
         assert node.get("/readyz")[0] == 200
         if not running:
             node.signal()
-        flip_a_bit(path)
+        flip(path)
         if not running:
             node.start()
         _, body = eventually(lambda: (page := node.get("/readyz"))[0] == 503 and page)
@@ -65,7 +65,7 @@ def test_a_flipped_bit_is_told_long_before_its_slot_is_due(tmp_path: Path, runni
         send(node, "soon", 3, 0.1)
         assert len(node.wait_for("soon", 3)) == 3
         assert node.metric("slotwheel_scrubbed_bytes_total") > 0
-        flip_a_bit(path)  # back: as if a backup had been put in its place
+        flip(path)  # back: as if a backup had been put in its place
         eventually(lambda: node.get("/readyz")[0] == 200)
         assert node.metric(alarms) == 1
 
@@ -75,7 +75,7 @@ def test_a_slot_that_is_due_waits_for_its_repair_and_then_all_of_it_leaves(tmp_p
     with NodeProcess(data, *SPILL_SOON) as node:
         send(node, "damaged", 40, 4)
         path = slot_file(node)
-        flip_a_bit(path)
+        flip(path)
         send(node, "behind", 5, 5)
         eventually(lambda: "delivery-error" in node.log_text())
         time.sleep(1.5)  # what is behind it is due by now
@@ -115,7 +115,7 @@ def test_a_damaged_topic_keeps_no_node_from_starting(
         node.signal()
         damaged = data / "topics" / "orders" / f"{0:020d}.{suffix}"
         size = damaged.stat().st_size
-        flip_a_bit(damaged, {"header": 9, "middle": size // 2, "end": size - 6}[place])
+        flip(damaged, {"header": 9, "middle": size // 2, "end": size - 6}[place])
         before = {path: path.read_bytes() for path in damaged.parent.iterdir()}
         node.start()
         send(node, "orders", 4, 0.05)

@@ -22,7 +22,7 @@ from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.schema import times
 from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import Update
-from support.journals import flipped
+from support.damage import flipped
 from support.peerdirs import (
     CONFIG,
     SECOND,

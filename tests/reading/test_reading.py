@@ -18,8 +18,8 @@ from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.journal.segment import SegmentHeader, spare_path
 from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE
 from support import replayrun
+from support.damage import flip
 from support.datadirs import START_MS, SinkNode, messages
-from support.replayrun import flip
 from support.wheels import as_block
 
 
@@ -92,7 +92,7 @@ def test_a_segment_that_is_used_again_before_its_header_is_read(
 
 def test_damage_of_a_live_segment_is_damage(there: Layout) -> None:
     file = live_segment(there)
-    flip(Path(file.path), file.nbytes // 2)
+    flip(Path(file.path))
     assert len(problems_in(list(read(file)))) == 1
 
 

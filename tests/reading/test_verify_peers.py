@@ -15,7 +15,7 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import Update
-from support.journals import flipped
+from support.damage import flipped
 from support.peerdirs import (
     CONFIG,
     SECOND,

@@ -21,7 +21,7 @@ from slotwheel.wheel.journal.segment import SegmentHeader, segment_path
 from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
 from support import replayrun
-from support.replayrun import flip
+from support.damage import flip
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,10 @@ from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.rows import header_column
 from slotwheel.wheel.schema import INPUT, Int64s, times
 from support import replayrun
+from support.damage import flip
 from support.datadirs import SinkNode, messages
 from support.nodeprocess import NodeProcess, run_cli
-from support.replayrun import LATER_MS, NOW_MS, START_MS, TOPIC, Run, flip
+from support.replayrun import LATER_MS, NOW_MS, START_MS, TOPIC, Run
 
 DUE = 77
 WHOLE = Selection(TOPIC, START_MS, NOW_MS)
@@ -207,7 +208,7 @@ def test_damage_is_told_and_other_peers_fill_it(tmp_path: Path) -> None:
     run = replayrun.made()
     directories = run.write(tmp_path)
     segments = sorted((tmp_path / "two/archive").glob("*/journal/*"))
-    flip(segments[1], segments[1].stat().st_size // 2)
+    flip(segments[1])
     found = redelivery(directories)
     tally = found.tally()
     assert tally.damaged == 1

@@ -18,6 +18,7 @@ from slotwheel.replay.datasource.paths import resolve
 from slotwheel.replay.source import COLUMNS, Reader, register
 from slotwheel.wheel.errors import InvalidConfiguration
 from support import factrows, replayrun
+from support.damage import flip
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_problems_are_rows(spark: Any, tmp_path: Path) -> None:
     register(spark)
     directories = replayrun.made().write(tmp_path)
     path = replayrun.first(tmp_path, "two/slots/*")
-    replayrun.flip(path, path.stat().st_size // 2)
+    flip(path)
     (tmp_path / "four").mkdir()
     frame = spark.read.format("slotwheel").option("view", "problems")
     found = frame.load(",".join([*directories, str(tmp_path / "four")])).collect()

@@ -12,6 +12,7 @@ from slotwheel.replay.datasource.options import parse_stream as parse
 from slotwheel.replay.source import COLUMNS, register
 from slotwheel.replay.stream import StreamReader
 from support import replayrun
+from support.damage import flip
 
 
 def run_once(spark: Any, frame: Any, folder: Path) -> list[Any]:
@@ -69,7 +70,7 @@ def test_damage_is_in_the_view_of_problems(spark: Any, tmp_path: Path) -> None:
     register(spark)
     directories = replayrun.made().write(tmp_path / "data")
     path = replayrun.first(tmp_path / "data", "two/topics/orders/*.arrows")
-    replayrun.flip(path, path.stat().st_size // 2)
+    flip(path)
     stream = spark.readStream.format("slotwheel").option("topics", "true")
     frame = stream.option("view", "problems").load(",".join(directories))
     (row,) = run_once(spark, frame, tmp_path)

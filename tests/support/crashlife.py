@@ -28,7 +28,6 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.due import Chunk
 from slotwheel.wheel.errors import ClockBehind, SequenceTooOld
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import ROW, times
 from slotwheel.wheel.slots.slotfile import decode_blocks, path_of
 from slotwheel.wheel.wheel import Wheel
@@ -36,7 +35,7 @@ from support.crashbook import Book, Key, Order, Stored, covers
 from support.crashfs import CrashFiles, Mode
 from support.memstate import MemoryState
 from support.steps import PowerCut, Steps
-from support.wheels import next_chunk
+from support.wheels import batch, next_chunk
 
 START_MS = 1_900_000_000_000
 POISON = b"poison"
@@ -219,17 +218,9 @@ class World:
             ]
             self.names[name] = orders
         self.book.sent.update(orders)
-        nothing = [None] * len(orders)
-        batch = from_columns(
-            [order.due for order in orders],
-            [order.topic for order in orders],
-            nothing,
-            nothing,
-            [order.value for order in orders],
-            [()] * len(orders),
-        )
+        rows_sent = batch([(order.due, order.topic, order.value) for order in orders])
         try:
-            future = self.wheel.append(batch, self.now_ms, producer=producer, sequence=sequence)
+            future = self.wheel.append(rows_sent, self.now_ms, producer=producer, sequence=sequence)
         except SequenceTooOld:
             assert name in self.bases, "a batch without an answer is called too old"
             return
@@ -422,11 +413,11 @@ class World:
             for _ in walk(self.files, topic):
                 pass
             reader = TopicReader(self.files, topic)
-            for batch in reader.batches():
-                assert batch.num_rows
-                keys = keys_of(batch)
+            for rows in reader.batches():
+                assert rows.num_rows
+                keys = keys_of(rows)
                 found.update(keys)
-                for key, value in zip(keys, batch.column("value").to_pylist(), strict=True):
+                for key, value in zip(keys, rows.column("value").to_pylist(), strict=True):
                     assert self.book.owner[key[1]][1].value == value
             reader.close()
         assert found <= self.book.offered, "a topic has what was never offered"

@@ -97,16 +97,6 @@ def verify(root: Path) -> dict[str, Any]:
     return report
 
 
-def flip_a_bit(path: Path, at: int = -1) -> None:
-    """In place, as a disk does it: the file stays the same one."""
-    with path.open("r+b") as file:
-        at = path.stat().st_size // 2 if at < 0 else at
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 0x10]))
-
-
 def filled(root: Path, *, segment_bytes: int = 2_000) -> None:
     """A journal of several segments with rows, marks and a configuration; slot files of one and
     two blocks; a topic of more than one block; a tail."""

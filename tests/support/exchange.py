@@ -11,9 +11,9 @@ from pyarrow import flight
 
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.protocol import AppendCommand, Refused, Stored, decode_answer, encode_sequence
-from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import INPUT
 from support.waiting import now_ms
+from support.wheels import batch
 
 
 class Exchange:
@@ -53,9 +53,8 @@ class Exchange:
 
 
 def rows(*values: bytes, due: int | None = None) -> pa.RecordBatch:
-    n = len(values)
     when = now_ms() + 60_000 if due is None else due
-    return from_columns([when] * n, ["t"] * n, [None] * n, [None] * n, values, [()] * n)
+    return batch([(when, "t", value) for value in values])
 
 
 def action(server: FlightIntake, name: str, body: bytes) -> dict[str, Any]:

@@ -8,31 +8,17 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
 
+from slotwheel.wheel.answers import CancelAnswer, Receipt
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import NotMaster, Overloaded, SequenceTooOld, UnknownId
 from slotwheel.wheel.ids import IdMint, MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
-from slotwheel.wheel.schema import Int64s, times
-
-
-class CancelAnswer(StrEnum):
-    CANCELLED = "cancelled"
-    DELIVERED = "already delivered"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class Receipt:
-    base_offset: int
-    count: int
-    created_ms: int
-    due: Int64s
+from slotwheel.wheel.schema import times
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import LmdbState, Loss, Update
 from support import replayrun
+from support.damage import cut, flip
 from support.factrows import KEY, kafka_rows
 from support.planting import (
     Lab,
@@ -26,15 +27,11 @@ from support.planting import (
     write_dump,
     write_receipts,
 )
-from support.replayrun import DAY, NOW_MS, PeerRun, Run, cut, flip, write_topic
+from support.replayrun import DAY, NOW_MS, PeerRun, Run, write_topic
 
 Plant = Callable[[Lab], None]
 
 # How a file is harmed.
-
-
-def flip_middle(path: Path) -> None:
-    flip(path, path.stat().st_size // 2)
 
 
 def flip_at(position: int) -> Callable[[Path], None]:
@@ -555,7 +552,7 @@ def drop_topic(lab: Lab) -> None:
 
 def set_aside(path: Path) -> None:
     """As a node does it that finds the damage when it starts."""
-    flip_middle(path)
+    flip(path)
     path.with_suffix(".damaged").write_text("damaged")
 
 

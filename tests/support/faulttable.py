@@ -7,8 +7,9 @@ from pathlib import Path
 from slotwheel.replay.report.verdict import Outcome
 from support import faults as f
 from support import replayrun
+from support.damage import cut, flip
 from support.planting import ALONE_RUN, KAFKA_RUN, OTHER_KEY, Fault, Meant
-from support.replayrun import DAY, cut
+from support.replayrun import DAY
 
 PROVEN, IN_PART, NOT_PROVEN = Outcome.PROVEN, Outcome.IN_PART, Outcome.NOT_PROVEN
 ALONE, KAFKA = (NOT_PROVEN, ALONE_RUN), (NOT_PROVEN, KAFKA_RUN)
@@ -34,8 +35,8 @@ JOURNALS = [
     Fault("all are missing", f.drop_all, *ALONE),
     Fault("a kept segment is cut in half", f.harmed(KEPT, f.halve, "damaged")),
     Fault("a kept segment is empty", f.harmed(KEPT, f.empty, "damaged")),
-    Fault("a byte of an entry is flipped", f.harmed(KEPT, f.flip_middle, "damaged")),
-    Fault("a byte of an entry is flipped", f.harmed(OWN_KEPT, f.flip_middle, "damaged"), *ALONE),
+    Fault("a byte of an entry is flipped", f.harmed(KEPT, flip, "damaged")),
+    Fault("a byte of an entry is flipped", f.harmed(OWN_KEPT, flip, "damaged"), *ALONE),
     Fault("a byte of a header is flipped", f.harmed(KEPT, f.flip_at(20), "damaged")),
     Fault("a byte of a frame is flipped", f.harmed(KEPT, f.flip_at(66), "damaged")),
     Fault("a byte of an entry's header is flipped", f.harmed(KEPT, f.flip_at(100), "damaged")),
@@ -54,7 +55,7 @@ JOURNALS = [
     Meant("a row has another due time", f.altered("journal", "due", 1, "differs", "two")),
 ]
 SLOT_FILES = [
-    Fault("a byte is flipped", f.harmed(SLOTS, f.flip_middle, "damaged")),
+    Fault("a byte is flipped", f.harmed(SLOTS, flip, "damaged")),
     Fault("the last byte is cut off", f.harmed(SLOTS, cut, "truncated")),
     Fault("one is empty", f.harmed(SLOTS, f.empty, "truncated")),
     Fault("one is missing", f.harmed(SLOTS, Path.unlink, "missing")),
@@ -67,7 +68,7 @@ SLOT_FILES = [
     Meant("a row has another key", f.altered("slot", "key", b"x", "differs", "two")),
 ]
 ARCHIVE = [
-    Fault("a byte of a kept slot file is flipped", f.harmed(KEPT_SLOTS, f.flip_middle, "damaged")),
+    Fault("a byte of a kept slot file is flipped", f.harmed(KEPT_SLOTS, flip, "damaged")),
     Fault("a kept slot file is cut", f.harmed(KEPT_SLOTS, cut, "truncated")),
     Fault("two kept slot files are exchanged", f.exchanged(KEPT_SLOTS)),
     Fault("two have each other's second as name", f.rename_kept),
@@ -93,7 +94,7 @@ TOPICS = [
     Fault("one in the middle is missing, and its index", f.drop_middle),
     Fault("the topic's directory is missing", f.drop_topic, IN_PART, ALONE_RUN),
     Fault("a segment is cut", f.harmed(ORDERS, cut, "truncated")),
-    Fault("a byte is flipped", f.harmed(ORDERS, f.flip_middle, "damaged")),
+    Fault("a byte is flipped", f.harmed(ORDERS, flip, "damaged")),
     Fault("a byte of an index is flipped", f.index_flipped),
     Fault("a segment was set aside by its node", f.harmed(ORDERS, f.set_aside, "damaged")),
     Fault("it is another group's", f.other_group_topic),

@@ -16,12 +16,12 @@ from slotwheel.delivery.hand import Hand
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import Int64s, times
 from slotwheel.wheel.wheel import Wheel
 from support.deliveries import MINT
 from support.memstate import MemoryState
 from support.waiting import now_ms
+from support.wheels import batch
 
 Script = Callable[[str, bytes | None], Answer]
 """What the sink answers for a row, by its topic and value."""
@@ -159,11 +159,9 @@ class Rig:
     def send(self, rows: Sequence[tuple[str, bytes]], due_in_ms: int | Sequence[int] = 0) -> None:
         """Append and wait for the receipt."""
         now = self.clock()
-        due = np.full(len(rows), now, np.int64) + np.asarray(due_in_ms, np.int64)
-        nothing = [None] * len(rows)
-        topics, values = [t for t, _ in rows], [v for _, v in rows]
-        batch = from_columns(due, topics, nothing, nothing, values, [()] * len(rows))
-        self.wheel.append(batch, now).result(10)
+        due = (np.full(len(rows), now, np.int64) + np.asarray(due_in_ms, np.int64)).tolist()
+        sent = batch([(at, *row) for at, row in zip(due, rows, strict=True)])
+        self.wheel.append(sent, now).result(10)
 
     def wait(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds

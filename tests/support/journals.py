@@ -65,11 +65,5 @@ def store(files: Files, path: str, content: bytes) -> None:
         handle.close()
 
 
-def flipped(content: bytes, bit: int) -> bytes:
-    changed = bytearray(content)
-    changed[bit // 8] ^= 1 << bit % 8
-    return bytes(changed)
-
-
 def payloads(entries: list[Entry]) -> list[bytes]:
     return [bytes(one.payload) for one in entries]

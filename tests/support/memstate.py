@@ -7,6 +7,9 @@ from copy import deepcopy
 
 from slotwheel.wheel.state import Stored, Update
 
+_WHOLE = (*("store_id", "epoch", "vote", "checkpoint", "group_key", "voter", "incoming", "losses"),)
+"""Fields that an update leaves as they are, or replaces."""
+
 
 class MemoryState:
     """``durable`` is what survives; a commit replaces it whole or not at all.
@@ -31,22 +34,9 @@ class MemoryState:
         if self._step is not None:
             self._step("state commit")
         new = deepcopy(self.durable)
-        if update.store_id is not None:
-            new.store_id = update.store_id
-        if update.epoch is not None:
-            new.epoch = update.epoch
-        if update.vote is not None:
-            new.vote = update.vote
-        if update.checkpoint is not None:
-            new.checkpoint = update.checkpoint
-        if update.group_key is not None:
-            new.group_key = update.group_key
-        if update.voter is not None:
-            new.voter = update.voter
-        if update.incoming is not None:
-            new.incoming = update.incoming
-        if update.losses is not None:
-            new.losses = list(update.losses)
+        for name in _WHOLE:
+            if (value := getattr(update, name)) is not None:
+                setattr(new, name, deepcopy(value))
         if update.replace:
             new.slots.clear()
             new.producers.clear()

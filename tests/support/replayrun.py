@@ -441,17 +441,6 @@ def claim_everything(run: Run) -> None:
 # Damage: bytes of a written file.
 
 
-def flip(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(data)
-
-
-def cut(path: Path, nbytes: int = 1) -> None:
-    """Take bytes from the end of a file."""
-    path.write_bytes(path.read_bytes()[:-nbytes])
-
-
 def first(root: Path, pattern: str) -> Path:
     """The second file of that pattern, as a first one is often special; or the only one."""
     found = sorted(root.glob(pattern))

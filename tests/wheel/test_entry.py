@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.journal import entry as entry_module
 from slotwheel.wheel.journal.entry import HEADER_BYTES, Entry, Kind, decode_entry
-from support.journals import flipped
+from support.damage import flipped
 
 GOLDEN = Path(__file__).parent / "golden"
 # These files are never rewritten: a version of the format that cannot read them is a new version.

@@ -26,7 +26,8 @@ from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES, SegmentH
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.tail.smallbatch import encode
 from support.crashfs import CrashFiles
-from support.journals import entry, flipped, load, open_journal, payloads, store
+from support.damage import flipped
+from support.journals import entry, load, open_journal, payloads, store
 
 AHEAD = 256 << 10
 FIRST = "journal/00000000000000000001.journal"

@@ -12,16 +12,8 @@ from slotwheel.wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from slotwheel.wheel.files import Files, OsFiles
 from slotwheel.wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, encode_frame, padded
 from support.crashfs import CrashFiles, CrashHandle
-from support.journals import (
-    STORE,
-    entry,
-    flipped,
-    load,
-    open_journal,
-    payloads,
-    store,
-    write_journal,
-)
+from support.damage import flipped
+from support.journals import STORE, entry, load, open_journal, payloads, store, write_journal
 
 # Eight entries, each synced, in segments of 1-3, 4-6 and 7-8. The frame of 8 calls 7 durable.
 FIRST, MIDDLE, LAST = (f"journal/{index:020d}.journal" for index in (1, 4, 7))

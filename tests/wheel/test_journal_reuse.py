@@ -21,7 +21,8 @@ from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.journal.scan import SegmentReader, walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES, end_mark
 from support.crashfs import CrashFiles
-from support.journals import entry, flipped, load, open_journal, store
+from support.damage import flipped
+from support.journals import entry, load, open_journal, store
 
 SPACE = 192  # of an entry of the default size; three fill a segment
 OPEN = f"journal/{10:020d}.journal"

@@ -27,7 +27,8 @@ from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import LmdbState, Loss, SlotInfo
 from slotwheel.wheel.wheel import Wheel
 from support import wheels
-from support.datadirs import assert_sound, flip_a_bit
+from support.damage import flip
+from support.datadirs import assert_sound
 from support.wheels import as_version_1, batch
 
 NOW = 1_800_000_000_000
@@ -473,7 +474,7 @@ def spilled_slot(peer: Peer, second: int, *values: bytes) -> None:
 
 def find_damage(peer: Peer, second: int) -> tuple[int, SlotInfo]:
     """Damage the slot's file, and let the scrubber find it."""
-    flip_a_bit(peer.path / path_of(second))
+    flip(peer.path / path_of(second))
     peer.wheel.scrubber.turn(1 << 20)
     if second not in peer.wheel.damaged_slots():  # the pass before had ended there
         peer.wheel.scrubber.turn(1 << 20)

@@ -26,7 +26,8 @@ from slotwheel.wheel.journal.segment import (
     spare_path,
 )
 from support.crashfs import CrashFiles
-from support.journals import STORE, entry, flipped
+from support.damage import flipped
+from support.journals import STORE, entry
 
 GOLDEN = Path(__file__).parent / "golden"
 HEADER = SegmentHeader(first_index=42, last_epoch=3, store_id=STORE)

@@ -24,7 +24,7 @@ from slotwheel.wheel.state import Checkpoint, LmdbState, Sent, SlotInfo, Update,
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, Mode
 from support.crashlife import START_MS, PowerCut, Steps, World
-from support.journals import flipped
+from support.damage import flipped
 from support.wheels import Node, batch, opened
 
 SECOND = START_MS // 1000 + 5

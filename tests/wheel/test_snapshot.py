@@ -25,7 +25,8 @@ from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, Sent, SlotInfo, Update
 from slotwheel.wheel.switch import complete_switch, set_aside
 from support.crashfs import CrashFiles
-from support.journals import flipped, store
+from support.damage import flipped
+from support.journals import store
 from support.peerdirs import (
     GROUP,
     SECOND,

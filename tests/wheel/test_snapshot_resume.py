@@ -21,7 +21,7 @@ from slotwheel.wheel.peers.snapshot_request import Held, SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
 from slotwheel.wheel.state import Update
-from support.journals import flipped
+from support.damage import flipped
 from support.peerdirs import (
     GROUP,
     SECOND,
