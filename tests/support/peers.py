@@ -24,6 +24,7 @@ from support.chaosaccount import Fault
 from support.namespaces import Lab, Namespaces, NotAllowed, SmallDisk
 from support.nodeprocess import NodeProcess, run_cli
 from support.proxylab import Proxies
+from support.waiting import eventually
 
 MASTER_WITHIN_S = 30.0
 _ASK_S = 2.0
@@ -211,10 +212,8 @@ class Peers:
             time.sleep(0.1)
 
     def wait(self, what: str, check: Callable[[], bool], within_s: float) -> None:
-        deadline = time.monotonic() + within_s
-        while not check():
-            assert time.monotonic() < deadline, f"not {what} in {within_s} s\n{self.log_ends()}"
-            time.sleep(0.1)
+        failed = lambda: f"not {what} in {within_s} s\n{self.log_ends()}"  # noqa: E731
+        eventually(check, within_s, every_s=0.1, otherwise=failed)
 
     def step_down(self, master: str, timeout_s: float = 5.0) -> dict[str, Any] | None:
         return self[master].ask(STEP_DOWN, {"timeout_s": timeout_s}, timeout_s + 2)

@@ -7,14 +7,20 @@ import socket
 import threading
 from typing import Self
 
+Link = tuple[str, str]
+"""A direction: from whom, to whom."""
+
 
 class Proxy:
-    """Forwards ``address`` to the local ``port``. ``cut()`` breaks every open connection."""
+    """Forwards ``address``, which is ``at`` that host and port, to ``port`` of ``host``. ``cut()``
+    breaks every open connection."""
 
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+    def __init__(
+        self, port: int, host: str = "127.0.0.1", at: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
+        self._target = (host, port)
+        self._listener = socket.create_server(at)
+        self.address = "{}:{}".format(*self._listener.getsockname())
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._flowing = threading.Event()
@@ -59,24 +65,40 @@ class Proxy:
                 near.close()
                 continue
             self.connections += 1
-            try:
-                far = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                near.close()
-                continue
             with self._lock:
-                self._open |= {near, far}
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+                self._open.add(near)
+            threading.Thread(target=self._connect, args=(near,), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _connect(self, near: socket.socket) -> None:
+        ends = [near]
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                self._flowing.wait()
+            ends.append(far := socket.create_connection(self._target, 5))
+            far.settimeout(None)
+            with self._lock:
+                self._open.add(far)
+            there, back = self._links(near)
+            answers = threading.Thread(target=self._pump, args=(far, near, back), daemon=True)
+            answers.start()
+            self._pump(near, far, there)
+            answers.join()
+        with self._lock:
+            self._open.difference_update(ends)
+        for end in ends:
+            end.close()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(32 << 10):
+                self._hold(link, len(data))
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        with self._lock:
-            self._open -= {source, sink}
-        source.close()
+
+    def _links(self, near: socket.socket) -> tuple[Link, Link]:
+        """The way there and the way back of a connection."""
+        return ("", ""), ("", "")
+
+    def _hold(self, link: Link, nbytes: int) -> None:
+        """Called before so many bytes go on by that way."""
+        self._flowing.wait()

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Self
 
 from .namespaces import HOST
+from .proxy import Link, Proxy
 
-_PIECE = 32 << 10
 _MAPPED = "0000000000000000FFFF0000"
-Link = tuple[str, str]
 _given: set[int] = set()
 
 
@@ -89,18 +88,13 @@ class Proxies(Loopback):
         self._rates: dict[Link, int] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self._doors = {
-            peer: socket.create_server((ip, free_port(ip))) for peer, ip in self._ips.items()
-        }
-        self._ends: set[socket.socket] = set()
-        for peer in self.peers:
-            threading.Thread(target=self._accept, args=(peer,), daemon=True).start()
+        self._doors = {peer: _Door(self, peer, *self._listen[peer]) for peer in self.peers}
 
     def _places(self) -> dict[str, str]:
         return {peer: f"127.0.0.{number}" for number, peer in enumerate(self.peers, 2)}
 
     def address(self, peer: str) -> str:
-        return "{}:{}".format(*self._doors[peer].getsockname())
+        return self._doors[peer].address
 
     def started(self, peer: str, pid: int) -> None:
         self._pids[pid] = peer
@@ -123,59 +117,38 @@ class Proxies(Loopback):
         self._closed = True
         self.heal()
         for door in self._doors.values():
-            with contextlib.suppress(OSError):
-                door.shutdown(socket.SHUT_RDWR)
             door.close()
-        for end in list(self._ends):
-            _shut(end)
 
-    # How
-
-    def _accept(self, peer: str) -> None:
-        while True:
-            try:
-                near, _ = self._doors[peer].accept()
-            except OSError:
-                return
-            threading.Thread(target=self._connect, args=(peer, near), daemon=True).start()
-
-    def _connect(self, peer: str, near: socket.socket) -> None:
-        caller = self._caller(near)
-        try:
-            far = socket.create_connection(self._listen[peer], 5)
-        except OSError:
-            near.close()
-            return
-        far.settimeout(None)
+    def hold(self, link: Link, nbytes: int) -> None:
+        """Return when so many bytes may go on by that link."""
         with self._changed:
-            self._ends |= {near, far}
-        answers = threading.Thread(target=self._pump, args=(far, near, (peer, caller)), daemon=True)
-        answers.start()
-        self._pump(near, far, (caller, peer))
-        answers.join()
-        with self._changed:
-            self._ends -= {near, far}
-        near.close()
-        far.close()
+            self._changed.wait_for(lambda: link not in self._cut or self._closed)
+            rate = self._rates.get(link)
+        if rate is not None:
+            time.sleep(nbytes / rate)
 
-    def _pump(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(_PIECE):
-                with self._changed:
-                    self._changed.wait_for(lambda: link not in self._cut or self._closed)
-                    rate = self._rates.get(link)
-                if rate is not None:
-                    time.sleep(len(data) / rate)
-                sink.sendall(data)
-        _shut(source)
-        _shut(sink)
-
-    def _caller(self, near: socket.socket) -> str:
+    def caller(self, near: socket.socket) -> str:
         inode = _inode_of(near.getpeername(), near.getsockname())
         for pid, peer in list(self._pids.items()):
             if inode is not None and _holds(pid, inode):
                 return peer
         return HOST
+
+
+class _Door(Proxy):
+    """In front of one peer."""
+
+    def __init__(self, lab: Proxies, peer: str, ip: str, port: int) -> None:
+        self._lab = lab
+        self._peer = peer
+        super().__init__(port, ip, (ip, free_port(ip)))
+
+    def _links(self, near: socket.socket) -> tuple[Link, Link]:
+        caller = self._lab.caller(near)
+        return (caller, self._peer), (self._peer, caller)
+
+    def _hold(self, link: Link, nbytes: int) -> None:
+        self._lab.hold(link, nbytes)
 
 
 def _inode_of(local: tuple[str, int], remote: tuple[str, int]) -> str | None:
@@ -216,8 +189,3 @@ def free_port(ip: str) -> int:
             if port not in _given:
                 _given.add(port)
                 return port
-
-
-def _shut(end: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
