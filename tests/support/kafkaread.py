@@ -77,7 +77,8 @@ class Reader:
     def new(self, within_s: float = _WITHIN_S) -> list[Arrived]:
         """What came since this was asked last, up to what the topics hold now."""
         known, deadline = len(self._all), time.monotonic() + within_s
-        while len(self._all) < (held := self.ends()):
+        held = self.ends()  # once: they may grow faster than they are read
+        while len(self._all) < held:
             assert time.monotonic() < deadline, f"{len(self._all)} of {held} were read"
             for record in self._consumer.consume(10_000, 0.2):
                 error = record.error()
