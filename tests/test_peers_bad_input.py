@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from slotwheel.client import Client
-from support.nodeprocess import NodeProcess, run_cli
+from support.nodeprocess import NodeProcess
 from support.peers import Peers
 from support.proxylab import Loopback, free_port
 
@@ -110,28 +110,6 @@ def test_a_second_node_under_the_same_name(group: Peers, tmp_path: Path) -> None
         told(theirs, "error.*same node id")
         check_unharmed(group)
     check_unharmed(group)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--node-id", "x"), "x"),
-        (("--node-id", "a", "--peer", "a=127.0.0.1:1"), "a"),
-        (("--node-id", "a", "--peer", "d=nonsense"), "nonsense"),
-        (("--node-id", "a", "--peer", "d=127.0.0.1:1", "--peer", "e=127.0.0.1:1"), "127.0.0.1:1"),
-    ],
-    ids=["not in its own list", "a name twice", "no address", "an address twice"],
-)
-def test_a_list_of_peers_that_cannot_be(
-    group: Peers, tmp_path: Path, options: tuple[str, ...], says: str
-) -> None:
-    """Refused before anything is made on the disk."""
-    data = tmp_path / "data"
-    done = run_cli("node", "--data", data, *list_of(group), *options)
-    assert done.returncode in (1, 2)
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not data.exists()
 
 
 def test_an_even_number_of_peers_is_warned_about(tmp_path: Path) -> None:

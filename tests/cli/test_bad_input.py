@@ -28,7 +28,6 @@ from slotwheel.client.errors import (
     InvalidBatch,
     InvalidConfiguration,
     InvalidMessage,
-    NodeUnreachable,
     Overloaded,
     SlotwheelError,
     UnknownId,
@@ -334,20 +333,6 @@ def test_a_due_time_beyond_the_horizon_is_told_as_a_time(node: NodeProcess) -> N
             utc = datetime.fromtimestamp(due / 1000, UTC).isoformat(timespec="milliseconds")
             assert f"got {utc.replace('+00:00', 'Z')} ({due} ms" in str(raised.value)
         assert f"; limit {datetime.now(UTC):%Y}-" in str(raised.value)
-
-
-def test_an_id_of_another_group_is_unknown(node: NodeProcess) -> None:
-    with Client(node.address, timeout_s=10) as client:
-        assert client.cancel([FOREIGN_ID]) == ["unknown"]
-        assert client.reschedule(FOREIGN_ID, delay=1) == ("unknown", None)
-
-
-def test_nobody_there() -> None:
-    with Client("127.0.0.1:9", timeout_s=0.5) as client:
-        with pytest.raises(NodeUnreachable, match=r"127\.0\.0\.1:9"):
-            client.send("t", b"", delay=1).result(10)
-        with pytest.raises(NodeUnreachable):
-            client.status()
 
 
 # Hostile clients

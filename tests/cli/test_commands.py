@@ -86,12 +86,6 @@ def test_a_message_that_cannot_be_sent_does_not_keep_the_others(node: NodeProces
     assert (told["message"], told["error"]["code"]) == (2, "invalid-message")
 
 
-def test_a_due_time_beyond_the_horizon(node: NodeProcess) -> None:
-    done = run_cli("send", "far", "x", "--delay", "3h", "--node", node.address)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "horizon" in done.stderr
-
-
 def test_an_illegal_topic_is_refused_before_anything_is_sent() -> None:
     done = run_cli("send", "no/topic", "x", "--delay", "1s", "--node", "127.0.0.1:1")
     assert done.returncode == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -85,28 +84,6 @@ def test_sigkill_loses_nothing_that_had_a_receipt(tmp_path: Path) -> None:
             status = json.loads(run_cli("status", "--json", "--node", node.address).stdout)
             assert (status["pending"], status["delivered"]) == (0, 2000)
             assert "recovered" in node.log_text()
-
-
-def test_a_second_node_on_the_same_directory_is_refused(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        done = run_cli("node", "--data", node.data, "--listen", "127.0.0.1:0", "--metrics", "off")
-        assert done.returncode == 1
-        assert "in use by another node" in done.stderr
-        assert str(node.running.pid) in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("option", ["--listen", "--metrics"])
-def test_a_port_that_is_taken_is_an_error_that_names_it(tmp_path: Path, option: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        options = {"--listen": "127.0.0.1:0", "--metrics": "off", option: address}
-        pairs = [part for pair in options.items() for part in pair]
-        done = run_cli("node", "--data", tmp_path / "data", *pairs)
-    assert done.returncode == 1
-    assert address in done.stderr
-    assert "taken" in done.stderr
-    assert option in done.stderr
 
 
 def test_a_directory_of_another_group_is_refused(tmp_path: Path) -> None:

@@ -332,26 +332,6 @@ def test_the_scrubber_finds_what_any_reader_would_a_little_at_a_time() -> None:
     world.finish()
 
 
-def test_one_handle_serves_appends_to_a_slot_that_is_being_read() -> None:
-    config = WheelConfig(open_handles_max=1)
-    world = World(Steps(), embedded=False, config=config)
-    world.open()
-    world.append("a", [("x", 5100), ("x", 6100)])
-    world.commit()
-    world.spill(everything=True)
-    handles = world.wheel._storage.slot_files.handles
-    with handles.use(PATH) as reader:
-        before = reader.size()
-        world.append("b", [("x", 5200), ("x", 6200)])
-        world.commit()
-        world.spill(everything=True)  # opens both files, so the reader's handle is evicted
-        assert reader.size() > before
-        assert len(handles) == 1
-    world.check_disk()
-    world.finish()
-    assert world.files.list("slots") == []
-
-
 # -- cancels -------------------------------------------------------------------------------------
 
 
