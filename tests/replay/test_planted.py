@@ -1,7 +1,7 @@
 """Each planted fault is named by message, file or input, once, and nothing that follows from it is
 blamed; and the table of them in docs/replay.md is what was found here.
 
-The faults are judged without Spark, by the same steps (``proving.py``), a few by Spark, too. With
+The faults are judged without Spark, by the same steps (``prove_here``), a few by Spark, too. With
 ``SLOTWHEEL_TABLE=1`` in the environment the table is written anew.
 """
 
@@ -17,8 +17,12 @@ import pytest
 
 import slotwheel
 from slotwheel.reading import layout
+from slotwheel.reading.files import Layout
 from slotwheel.reading.layout import find
-from slotwheel.replay.judging.context import Options
+from slotwheel.replay.conclusion import Conclusion
+from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.judging.context import Options, make_context
+from slotwheel.replay.judging.judge import judge_range
 from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import CLASSES, Verdict
 from slotwheel.wheel.mark import Mark
@@ -26,8 +30,8 @@ from slotwheel.wheel.state import STATE_DIRECTORY, LmdbState, Stored
 from support import replayrun
 from support.faulttable import BY_SPARK, FAULTS, TOGETHER
 from support.planting import RUNS, Fault, Lab, Labs, blamed_in, matches, shown
-from support.proving import prove_here
 from support.replayrun import LATER_MS, NOW_MS
+from support.told import scan
 
 WHOLE = {
     "accepted": 5995,
@@ -41,6 +45,31 @@ WHOLE = {
 PAGE = Path(slotwheel.__file__).parent / "docs" / "replay.md"
 HEAD = ["| planted | verdict | what is blamed |", "| --- | --- | --- |"]
 BEGIN, END = "<!-- faults -->\n", "<!-- end of faults -->\n"
+
+
+def prove_here(layout: Layout, options: Options) -> Verdict:
+    """The proof of a small layout by the same steps, in one process and one task; without lateness
+    by topic and time. All offsets lie in one range."""
+    terms = Terms(layout.group, layout.key, layout.dead_letter_topic)
+    told = scan(layout.files, terms)
+    context = make_context(layout, told.files, terms, options, told.chunks)
+    found, _ = judge_range(told.facts, context)
+    said = Conclusion(layout, context, told.files, found.counts, found.problem_counts)
+    problems = [*said.own(), *told.problems, *found.problems]
+    by_kind = said.problem_counts()
+    return Verdict(
+        said.reasons(),
+        said.open_points(),
+        said.counts(),
+        by_kind,
+        problems,
+        sum(by_kind.values()) > len(problems),
+        [],
+        said.agreement(),
+        said.inputs(),
+        options.interval_ms,
+        said.notes(),
+    )
 
 
 @pytest.fixture(scope="module")

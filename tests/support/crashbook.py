@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from slotwheel.wheel.answers import CancelAnswer, Receipt
-from slotwheel.wheel.mark import Mark, Marks
+from slotwheel.wheel.mark import Marks
 
 Key = tuple[int, int]
 """``(due, offset)`` of a row."""
@@ -156,7 +156,3 @@ class Book:
         values = [order.value for _, order in self.owner.values()]
         for value in set(values):
             assert values.count(value) == 1 or value in self.moved, f"{value!r} is there twice"
-
-    @staticmethod
-    def start() -> Mark:
-        return Mark()

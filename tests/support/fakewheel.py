@@ -61,7 +61,6 @@ class FakeWheel:
         self._producers = self.log.producers
         self.batches = self.log.batches
         self._positions: dict[int, int] = {}
-        self._spans: list[tuple[int, int, int]] = []
 
     def append(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from slotwheel.replication.rules.core import Core
 from slotwheel.replication.rules.messages import (
@@ -97,20 +98,14 @@ class SimPeer:
     # Events
 
     def tick(self, boot: int) -> None:
-        if self._ended(boot):
-            return
-        if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self.tick, boot)
+        if not self._can(boot, self.tick, boot):
             return
         self.core.tick(self.clock())
         self.drive()
         self.world.after(self.world.tick_s, self.tick, boot)
 
     def deliver(self, message: Message) -> None:
-        if not self.up:
-            return
-        if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self.deliver, message)
+        if not self._can(self.boot, self.deliver, message):
             return
         if isinstance(message, AskVote) and not self.core.progress and self.world.blinks():
             self.world.note(f"{self.name} blinks")
@@ -150,6 +145,16 @@ class SimPeer:
         self.core.log_begins(keep + 1)
         self.drive()
 
+    def _can(self, boot: int, do: Callable[[Any], None], what: Any) -> bool:
+        """Whether the process of that start does something now. One that is gone never does, one
+        that stands still does it when it goes on."""
+        if self._ended(boot):
+            return False
+        if self.paused_until > self.world.now:
+            self.world.at(self.paused_until, do, what)
+            return False
+        return True
+
     def _ended(self, boot: int) -> bool:
         """The process that an event was meant for is gone."""
         return boot != self.boot or not self.up
@@ -161,10 +166,7 @@ class SimPeer:
 
     def _write(self, boot: int) -> None:
         """What was written at the last call is durable now; what was queued is written."""
-        if self._ended(boot):
-            return
-        if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self._write, boot)
+        if not self._can(boot, self._write, boot):
             return
         disk = self.disk
         self.writing = False
@@ -207,10 +209,7 @@ class SimPeer:
 
     def _notice(self, boot: int) -> None:
         """The core learns what was written; maybe too late."""
-        if self._ended(boot):
-            return
-        if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self._notice, boot)
+        if not self._can(boot, self._notice, boot):
             return
         for index, item in self.notices:
             self.core.appended(index, item, self.clock())
@@ -365,10 +364,7 @@ class SimPeer:
     def _fetch(self, what: tuple[int, str]) -> None:
         """A snapshot arrives, if its sender is still there."""
         boot, name = what
-        if self._ended(boot):
-            return
-        if self.paused_until > self.world.now:
-            self.world.at(self.paused_until, self._fetch, what)
+        if not self._can(boot, self._fetch, what):
             return
         self.fetching = False
         source = self.world.peers[name]

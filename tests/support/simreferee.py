@@ -87,19 +87,17 @@ class Referee:
 
     def cut(self, node: str, disk: Disk, index: int) -> None:
         """A log is about to end at ``index``; not by a power cut or a full disk."""
-        for gone in range(max(index, disk.base) + 1, min(disk.durable, len(self.committed)) + 1):
-            self._require(
-                disk.item(gone) is not self.committed[gone - 1], f"{node} cuts committed {gone}"
-            )
+        self._lose(disk, index, f"{node} cuts committed")
         self._require(index >= disk.base, f"{node} cuts what a snapshot holds")
 
     def replaced(self, node: str, disk: Disk, index: int) -> None:
         """A snapshot up to ``index`` takes the place of the log."""
+        self._lose(disk, index, f"{node} loses to a snapshot committed")
+
+    def _lose(self, disk: Disk, index: int, what: str) -> None:
+        """All that is behind ``index`` goes; nothing of it may be durable there and committed."""
         for gone in range(max(index, disk.base) + 1, min(disk.durable, len(self.committed)) + 1):
-            self._require(
-                disk.item(gone) is not self.committed[gone - 1],
-                f"{node} loses the committed {gone} to a snapshot",
-            )
+            self._require(disk.item(gone) is not self.committed[gone - 1], f"{what} {gone}")
 
     # Elections
 
