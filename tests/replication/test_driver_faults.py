@@ -125,61 +125,57 @@ def test_links_that_break_all_the_time_lose_nothing(group: Replicas) -> None:
         assert group.master().deliver(now_ms() + 100_000) == sent
 
 
-def test_a_master_with_a_full_disk_hands_over(tmp_path: Path) -> None:
-    group = Replicas(tmp_path)
+@pytest.fixture
+def small_disks(group: Replicas) -> Replicas:
+    """Started, each with a disk that can be full."""
     for one in group.all.values():
         one._make_files = FullDisk
-    group.start()
-    try:
-        group.send(b"before")
-        group.agree()
-        first = group.master()
-        first.files.full = True
-        writes = threading.Event()
-
-        def appends() -> None:
-            while not writes.wait(0.05):
-                if first.wheel.serving:
-                    first.wheel.append(batch_of(b"refused"), now_ms())
-
-        writer = threading.Thread(target=appends)
-        writer.start()
-        began = Stopwatch()
-        eventually(lambda: any(one.is_master for one in group.running if one is not first))
-        assert began.wall_s > 0.9
-        assert began.seconds < 4.0
-        writes.set()
-        writer.join()
-        assert first.events.alarmed("master-cannot-write", "handing over")
-        assert first.fatal == []
-        group.send(b"after")
-        first.files.full = False
-        group.agree()
-        assert group.master().deliver(now_ms() + 100_000) == [b"before", b"after"]
-    finally:
-        group.stop()
+    return group.start()
 
 
-def test_a_standby_with_a_full_disk_catches_up_when_there_is_room(tmp_path: Path) -> None:
-    group = Replicas(tmp_path)
-    for one in group.all.values():
-        one._make_files = FullDisk
-    group.start()
-    try:
-        group.send(b"before")
-        group.agree()
-        poor = group.standbys()[0]
-        poor.files.full = True
-        sent = [b"%d" % n for n in range(30)]
-        for value in sent:
-            group.send(value)
-        assert poor.wheel.commit_index < group.master().wheel.commit_index
-        poor.files.full = False
-        group.agree()
-        assert poor.fatal == []
-        assert group.master().deliver(now_ms() + 100_000) == [b"before", *sent]
-    finally:
-        group.stop()
+def test_a_master_with_a_full_disk_hands_over(small_disks: Replicas) -> None:
+    group = small_disks
+    group.send(b"before")
+    group.agree()
+    first = group.master()
+    first.files.full = True
+    writes = threading.Event()
+
+    def appends() -> None:
+        while not writes.wait(0.05):
+            if first.wheel.serving:
+                first.wheel.append(batch_of(b"refused"), now_ms())
+
+    writer = threading.Thread(target=appends)
+    writer.start()
+    began = Stopwatch()
+    eventually(lambda: any(one.is_master for one in group.running if one is not first))
+    assert began.wall_s > 0.9
+    assert began.seconds < 4.0
+    writes.set()
+    writer.join()
+    assert first.events.alarmed("master-cannot-write", "handing over")
+    assert first.fatal == []
+    group.send(b"after")
+    first.files.full = False
+    group.agree()
+    assert group.master().deliver(now_ms() + 100_000) == [b"before", b"after"]
+
+
+def test_a_standby_with_a_full_disk_catches_up_when_there_is_room(small_disks: Replicas) -> None:
+    group = small_disks
+    group.send(b"before")
+    group.agree()
+    poor = group.standbys()[0]
+    poor.files.full = True
+    sent = [b"%d" % n for n in range(30)]
+    for value in sent:
+        group.send(value)
+    assert poor.wheel.commit_index < group.master().wheel.commit_index
+    poor.files.full = False
+    group.agree()
+    assert poor.fatal == []
+    assert group.master().deliver(now_ms() + 100_000) == [b"before", *sent]
 
 
 def test_a_promise_without_room_is_tried_again(
