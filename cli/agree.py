@@ -8,7 +8,8 @@ import click
 from rich.progress import MofNCompleteColumn, TextColumn
 
 from ..reading.agreement.compare import Agreement, Peer, compare
-from ..reading.directory import load_state, reading, running_process
+from ..reading.directory import reading, running_process
+from ..reading.state import load_state
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.texts import counted
 from .progress import bars

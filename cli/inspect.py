@@ -14,7 +14,8 @@ import click
 from crc32c import crc32c
 
 from ..delivery.embedded.topicfile import TOPICS_DIRECTORY
-from ..reading.directory import ReadOnlyFiles, load_state, reading
+from ..reading.directory import ReadOnlyFiles, reading
+from ..reading.state import load_state
 from ..reading.topicreader import TopicReader, check_exists, topics
 from ..reading.topicreader import walk as walk_topic
 from ..reading.verify.slots import read_slot, slot_blocks

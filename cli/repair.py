@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ..reading.directory import load_state, reading, running_process
+from ..reading.directory import reading, running_process
+from ..reading.state import load_state
 from ..reading.verify.salvage import Salvage, repair, salvage
 from ..wheel.errors import DirectoryInUse, InvalidConfiguration
 from ..wheel.files import DirectoryLock, OsFiles

@@ -15,7 +15,8 @@ from typing import Any
 import click
 from rich.progress import MofNCompleteColumn, TextColumn
 
-from ..reading.directory import ReadOnlyFiles, load_state, reading, running_process
+from ..reading.directory import ReadOnlyFiles, reading, running_process
+from ..reading.state import load_state
 from ..reading.verify.archive import verify_archive
 from ..reading.verify.journal import verify_journal
 from ..reading.verify.slots import verify_slots, verify_state

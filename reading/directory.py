@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import lmdb
-
-from ..wheel.errors import Damaged, InvalidConfiguration
+from ..wheel.errors import InvalidConfiguration
 from ..wheel.files import OsFiles, OsHandle
-from ..wheel.state import STATE_DIRECTORY, LmdbState, Stored
 
 _SUBDIRECTORIES = ("state", "journal", "slots", "topics")
 
@@ -68,51 +63,3 @@ def running_process(root: str | os.PathLike[str]) -> str | None:
     finally:
         os.close(fd)
     return None
-
-
-def load_state(root: str | os.PathLike[str]) -> Stored:
-    """The state as it is now. Read until two looks agree, as a running node may be writing it.
-
-    Errors: ``Damaged``, ``UnsupportedVersion``.
-    """
-    _check_length(Path(root) / STATE_DIRECTORY)
-    state = LmdbState(root, readonly=True)
-    try:
-        stored = state.load()
-        for _ in range(10):
-            again = state.load()
-            if again == stored:
-                break
-            stored = again
-        return stored
-    except (lmdb.Error, ValueError) as error:
-        raise Damaged(state.path, 0, expected="a state store", found=str(error)) from None
-    finally:
-        state.close()
-
-
-def _check_length(path: Path) -> None:
-    """LMDB maps its file: touching a page that a cut took away would end this process."""
-    data = path / "data.mdb"
-    if not data.is_file():
-        raise Damaged(str(data), 0, expected="a state store", found="no such file")
-    try:
-        with lmdb.open(str(path), readonly=True, lock=False, create=False) as env:
-            wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    except lmdb.Error as error:
-        raise Damaged(str(data), 0, expected="an LMDB environment", found=str(error)) from None
-    size = data.stat().st_size
-    # A free page at the end may never have been written: then it is short and yet whole.
-    if size < wanted and not _loads(path.parent):
-        raise Damaged(str(data), size, expected=f"{wanted} bytes", found=f"{size} bytes")
-
-
-def _loads(root: Path) -> bool:
-    """Whether a process of its own survives reading the state."""
-    code = (
-        "import sys; from slotwheel.wheel.state import LmdbState;"
-        " LmdbState(sys.argv[1], readonly=True).load()"
-    )
-    command = [sys.executable, "-c", code, str(root)]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    return done.returncode == 0

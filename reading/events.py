@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ..wheel.errors import Damaged, SlotwheelError
 from ..wheel.mark import Marks
 from ..wheel.schema import Int64s
 from .files import File
@@ -91,3 +92,10 @@ def damage(file: File, kind: str, position: int, expected: object, found: object
     """A problem of a file's bytes. ``kind``: "damaged", "truncated", "unsorted", ..."""
     text = f"expected {expected}, found {found}"
     return Problem(INTEGRITY, kind, text, file=file.name, position=position)
+
+
+def problem_of(file: File, error: SlotwheelError, position: int = 0) -> Problem:
+    """The same for what a decoder raised at ``position``, or behind it."""
+    if isinstance(error, Damaged):
+        return damage(file, "damaged", max(error.position, position), error.expected, error.found)
+    return damage(file, "damaged", position, "a known version", error)

@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +26,24 @@ from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from ..wheel.files import OsHandle
 from ..wheel.journal.entry import Entry, Kind
 from ..wheel.journal.payloads import decode_config, decode_rows
-from ..wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
+from ..wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
 from ..wheel.journal.segment import SEGMENT_BYTES
 from ..wheel.mark import Marks
 from ..wheel.schema import ROW
-from .events import BYTES_MAX, GONE, ROWS_MAX, ConfigSeen, Ended, Event, MarkSeen, Rows, damage
+from .events import (
+    BYTES_MAX,
+    GONE,
+    ROWS_MAX,
+    ConfigSeen,
+    Ended,
+    Event,
+    MarkSeen,
+    Rows,
+    damage,
+    problem_of,
+)
 from .files import File
+from .listing import kept_segment
 
 _GONE = f"{GONE}: its file serves as another segment"
 
@@ -53,15 +65,54 @@ def read_journal(file: File, span: Span | None = None) -> Iterator[Event]:
     descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     handle = OsHandle(descriptor, file.path)
     try:
-        yield from _Segment(file, handle, descriptor, span).events()
+        yield from _Segment(file, handle, os.fstat(descriptor).st_ino, span).events()
     finally:
         handle.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Bytes of a segment that are no entry."""
+
+    position: int
+    error: SlotwheelError
+    following: int | None
+    """Where the next valid frame begins; None: there is none."""
+    witness: int
+    """The highest durable index that a frame behind it names; -1: none does."""
+
+
+def entries(
+    reader: SegmentReader, position: int = SEGMENT_BYTES, stop: int = -1
+) -> Iterator[Located | Broken]:
+    """Every entry up to the byte ``stop`` (-1: to the end), and what is broken between them.
+    Whether an end is torn or damaged is for the caller to say, who may stop there.
+    Errors: ``OSError``.
+    """
+    while position < (reader.size if stop < 0 else stop):
+        try:
+            located = reader.entry_or_end(position)
+        except (Damaged, UnsupportedVersion) as error:
+            following, witness = reader.next_frame(position), reader.witness(position)
+            # A running node may have been writing it: all before what was found behind it is whole
+            # by now.
+            if reader.is_sound(position):
+                continue
+            yield Broken(position, error, following, witness)
+            if following is None:
+                return
+            position = following
+            continue
+        if located is None:
+            return
+        yield located
+        position = located.end
+
+
 class _Segment:
-    def __init__(self, file: File, handle: OsHandle, descriptor: int, span: Span | None) -> None:
+    def __init__(self, file: File, handle: OsHandle, inode: int, span: Span | None) -> None:
         self._file = file
-        self._descriptor = descriptor
+        self._inode = inode
         self._handle = handle
         self._span = span
         self._waiting: list[tuple[Entry, pa.RecordBatch]] = []
@@ -87,7 +138,7 @@ class _Segment:
             if self._is_gone():
                 yield Ended(self._file, _GONE)
                 return
-            yield self._problem(error, 0)
+            yield problem_of(self._file, error)
             yield Ended(self._file, damaged=True)
             return
         store = reader.header.store_id.hex()
@@ -129,68 +180,75 @@ class _Segment:
             if header != reader.header.encode():
                 return True
         try:
-            return Path(self._file.path).stat().st_ino != os.fstat(self._descriptor).st_ino
+            return Path(self._file.path).stat().st_ino != self._inode
         except FileNotFoundError:
             # Moved to the archive it is what it was.
-            root, name = Path(self._file.path).parents[1], Path(self._file.path).name
-            return not any(root.glob(f"archive/*/journal/{name}"))
+            path = Path(self._file.path)
+            return kept_segment(path.parents[1], path.name) is None
 
     def _entries_of(self, reader: SegmentReader) -> Iterator[Event]:
         span = self._span or Span(index=reader.header.first_index)
-        position, expected, epoch = span.start, span.index, span.epoch
-        stop = reader.size if span.stop < 0 else span.stop
-        durable = reader.header.durable_index
-        while position < stop:
-            located = None
-            try:
-                located = reader.entry_or_end(position)
-                if located is None:
-                    return
-                entry = located.entry
-                if expected >= 0 and entry.index != expected:
-                    yield from self._break(position, f"index {expected}", entry.index)
-                elif entry.epoch < epoch:
-                    yield from self._break(position, f"epoch {epoch} or later", entry.epoch)
-                elif expected >= 0 and 0 <= self._next_offset < entry.base_offset:
-                    # Which of its rows is not there cannot be seen: all behind it are others'.
-                    if self._waiting:
-                        self._rows -= self._waiting.pop()[1].num_rows
-                    yield from self._leave()
-                    yield self._gap(entry, position)
-                rows = decode_rows(entry, self._file.path) if entry.kind is Kind.ROWS else None
-                other = None if rows is not None else self._other(entry)
-            except (Damaged, UnsupportedVersion) as error:
+        expected, epoch, durable = span.index, span.epoch, reader.header.durable_index
+        for found in entries(reader, span.start, reader.size if span.stop < 0 else span.stop):
+            content = self._content(reader, found) if isinstance(found, Located) else found
+            if isinstance(content, Broken):
                 if self._is_gone(reader):
                     self._note = _GONE
                     return
-                following, witness = reader.next_frame(position), reader.witness(position)
-                # Was it being written, then all before what was found behind it is written now.
-                if located is None and self._file.is_last and reader.is_sound(position):
-                    continue
-                may_be_torn = self._file.is_last and isinstance(error, Damaged)
-                if may_be_torn and following is None and expected > max(durable, witness):
-                    self._note = f"a torn end of {reader.size - position} bytes"
+                may_be_torn = self._file.is_last and isinstance(content.error, Damaged)
+                is_witnessed = expected <= max(durable, content.witness)
+                if may_be_torn and content.following is None and not is_witnessed:
+                    self._note = f"a torn end of {reader.size - content.position} bytes"
                     return
                 yield from self._leave()
                 self._damaged = True
-                yield self._problem(error, position)
-                if following is None:
-                    return
-                position, expected = following, -1
+                yield problem_of(self._file, content.error, content.position)
+                expected = -1
                 continue
-            if rows is not None:
-                yield from self._take(entry, rows)
-            elif other is not None:
+            assert isinstance(found, Located)
+            entry = found.entry
+            if expected >= 0 and entry.index != expected:
+                yield from self._break(found.position, f"index {expected}", entry.index)
+            elif entry.epoch < epoch:
+                yield from self._break(found.position, f"epoch {epoch} or later", entry.epoch)
+            elif expected >= 0 and 0 <= self._next_offset < entry.base_offset:
+                # Which of its rows is not there cannot be seen: all behind it are others'.
+                if self._waiting:
+                    self._rows -= self._waiting.pop()[1].num_rows
                 yield from self._leave()
-                yield other
+                yield self._gap(entry, found.position)
+            if isinstance(content, pa.RecordBatch):
+                yield from self._take(entry, content)
+            else:
+                yield from self._leave()
+                yield content
             self._entries += 1
             self._first_index = entry.index if self._first_index < 0 else self._first_index
             self._last_index, self._last_epoch = entry.index, entry.epoch
             if self._first_offset < 0:
                 self._first_offset = entry.base_offset
             self._next_offset = max(self._next_offset, entry.base_offset + entry.count)
-            durable = max(durable, located.durable)
-            position, expected, epoch = located.end, entry.index + 1, entry.epoch
+            durable = max(durable, found.durable)
+            expected, epoch = entry.index + 1, entry.epoch
+
+    def _content(
+        self, reader: SegmentReader, located: Located
+    ) -> pa.RecordBatch | MarkSeen | ConfigSeen | Broken:
+        entry, path = located.entry, self._file.path
+        try:
+            if entry.kind is Kind.ROWS:
+                return decode_rows(entry, path)
+            if entry.kind is Kind.MARK:
+                marks = Marks.decode(bytes(entry.payload), path)
+                return MarkSeen(self._file, entry.index, entry.epoch, marks)
+            config = decode_config(entry, path)
+        except (Damaged, UnsupportedVersion) as error:
+            following = None if reader.ends_at(located.end) else located.end
+            witness = reader.witness(located.position)
+            return Broken(located.position, error, following, witness)
+        group, key = str(config["group"]), str(config["key"])
+        peers = len(config.get("stores", ()))
+        return ConfigSeen(self._file, entry.index, entry.epoch, group, key, peers)
 
     def _check_store(self, reader: SegmentReader) -> None:
         """Errors: ``Damaged``: the file is one of another journal by now."""
@@ -217,21 +275,6 @@ class _Segment:
         is not what was written."""
         expected = f"offset {self._next_offset}, where entry {entry.index - 1} ends"
         return damage(self._file, "gap", position, expected, entry.base_offset)
-
-    def _other(self, entry: Entry) -> MarkSeen | ConfigSeen:
-        """Errors: ``Damaged``, ``UnsupportedVersion``."""
-        if entry.kind is Kind.MARK:
-            marks = Marks.decode(bytes(entry.payload), self._file.path)
-            return MarkSeen(self._file, entry.index, entry.epoch, marks)
-        config = decode_config(entry, self._file.path)
-        return ConfigSeen(
-            self._file,
-            entry.index,
-            entry.epoch,
-            str(config["group"]),
-            str(config["key"]),
-            _stores(config),
-        )
 
     def _take(self, entry: Entry, rows: pa.RecordBatch) -> Iterator[Event]:
         """The last one waits in any case: what follows shows whether it is whole."""
@@ -260,14 +303,3 @@ class _Segment:
         epoch = np.repeat(np.array([entry.epoch for entry in entries], np.int64), counts)
         self._waiting, self._rows, self._nbytes = [], 0, 0
         yield Rows(self._file, rows, index, epoch)
-
-    def _problem(self, error: SlotwheelError, position: int) -> Event:
-        if isinstance(error, Damaged):
-            at = error.position if error.position > position else position
-            return damage(self._file, "damaged", at, error.expected, error.found)
-        return damage(self._file, "damaged", position, "a known version", error)
-
-
-def _stores(config: Mapping[str, object]) -> int:
-    stores = config.get("stores")
-    return len(stores) if isinstance(stores, dict) else 0

@@ -13,11 +13,10 @@ Rules
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +29,18 @@ from ..delivery.embedded.topicfile import (
 )
 from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, InvalidConfiguration, SlotwheelError
-from ..wheel.files import OsHandle
-from ..wheel.journal.entry import Kind
-from ..wheel.journal.payloads import decode_config
-from ..wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
-from ..wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, index_of, is_segment_name
+from ..wheel.journal.segment import index_of
 from ..wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
 from ..wheel.slots.slotfile import SLOT_DIRECTORY, SUFFIX, path_of, second_of
 from ..wheel.state import STATE_DIRECTORY, Stored
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, Peer
+from .inputs import existing, existing_file, is_data_directory, refuse_a_part, short_names
+from .listing import journal_segments, sizes
 from .problems import INTEGRITY, Problem
-from .state import read_state
+from .state import first_config, not_its_own, read_state
 
-_PARTS = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY, ARCHIVE_DIRECTORY)
 _OF_SEGMENTS = (INDEX_SUFFIX, SEGMENT_SUFFIX)
-_CONFIG_WITHIN = 10_000
-"""The first configuration stands among the first entries of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +108,7 @@ class _Search:
             for number, root in enumerate(kept):
                 self._add(_topics(root, number, self.peers[number].name))
         for kind, paths in ((DUMP, dumps), (RECEIPTS, receipts)):
-            self._add(_single(path, kind) for path in paths)
+            self._add(_single(existing_file(path), kind) for path in paths)
         return Layout(
             self.group,
             self.key,
@@ -137,16 +131,16 @@ class _Search:
     def _peer(self, root: Path, name: str) -> Peer | None:
         """One directory; its files are added. None when it does not belong to the group."""
         if not is_data_directory(root):
-            _refuse_a_part(root)
+            refuse_a_part(root)
             self._problem("empty", "expected a data directory, found none of its parts", name)
             return None
         stored = self._stored(root, name)
-        segments = list(_segments(root))
+        segments = list(journal_segments(root).values())
         if stored is not None and self._is_anothers(root, name, stored, segments):
             stored = None
         config = dict(stored.checkpoint.config) if stored is not None else {}
         if not config:
-            config = _first_config([path for path, _ in segments])
+            config = first_config([path for path, _ in segments])
         if not self._same_group(config, name) or self._is_copy(stored, name):
             return None
         stores = config.get("stores")
@@ -178,14 +172,14 @@ class _Search:
         """What the state store says; None: it does not, and a problem says why."""
         shown = f"{name}/{STATE_DIRECTORY}"
         try:
-            stored = _state(root)
+            stored = read_state(root)
         except SlotwheelError as error:
             text = str(error)
             if isinstance(error, Damaged):
                 text = f"expected {error.expected}, found {error.found}"
             self._problem("damaged", text, shown)
             return None
-        parts = (_sizes(root / part) for part in (JOURNAL_DIRECTORY, SLOT_DIRECTORY))
+        parts = (sizes(root / part) for part in (JOURNAL_DIRECTORY, SLOT_DIRECTORY))
         if stored is None and any(parts):
             text = "expected a state store, which says what slot files hold and is pending; found"
             self._problem("missing", f"{text} none", shown)
@@ -195,9 +189,9 @@ class _Search:
         self, root: Path, name: str, stored: Stored, segments: Sequence[tuple[Path, bool]]
     ) -> bool:
         """Whether the state store is not that of these segments, and was told to be so."""
-        why = _not_its_own(stored, segments)
+        why = not_its_own(stored, segments)
         if why is not None:  # a node that runs may have gone on since the state was read
-            why = _not_its_own(_state(root) or stored, segments)
+            why = not_its_own(read_state(root) or stored, segments)
         if why is not None:
             self._problem(*why, f"{name}/{STATE_DIRECTORY}")
         return why is not None
@@ -243,9 +237,9 @@ class _Search:
         self, root: Path, peer: int, name: str, stored: Stored | None
     ) -> Iterator[File]:
         directory = root / SLOT_DIRECTORY
-        sizes = _sizes(directory)
+        there = sizes(directory)
         if stored is None:
-            for found, size in sorted(sizes.items()):
+            for found, size in sorted(there.items()):
                 second = second_of(found)
                 if second is not None and self.wanted.second(second):
                     shown = f"{name}/{SLOT_DIRECTORY}/{found}"
@@ -255,7 +249,7 @@ class _Search:
             if not self.wanted.second(second):
                 continue
             shown = f"{name}/{SLOT_DIRECTORY}/{second}{SUFFIX}"
-            if f"{second}{SUFFIX}" not in sizes and self._is_missing(root, second):
+            if f"{second}{SUFFIX}" not in there and self._is_missing(root, second):
                 self._problem("missing", f"expected {info.length} bytes, found no file", shown)
                 self.missing.append((peer, second))
                 continue
@@ -278,7 +272,7 @@ class _Search:
         """Whether a slot file is not there although the state says so, now; the node may have
         deleted it since."""
         try:
-            stored = _state(root)
+            stored = read_state(root)
         except SlotwheelError:
             return True
         if stored is None or second not in stored.slots:
@@ -295,134 +289,6 @@ def with_topics(layout: Layout) -> Layout:
             if file.path not in known:
                 files.append(replace(file, number=len(files)))
     return replace(layout, files=files)
-
-
-def short_names(roots: Sequence[Path]) -> list[str]:
-    """The last parts of each path, as many as it takes to tell them apart."""
-    for parts in range(1, 20):
-        names = ["/".join(root.parts[-parts:]) for root in roots]
-        if len(set(names)) == len(names):
-            return names
-    return [str(root) for root in roots]
-
-
-def is_data_directory(root: Path) -> bool:
-    """Whether it has any part of one; a node that has just begun may have none yet."""
-    return any((root / part).is_dir() for part in _PARTS)
-
-
-def existing(path: str) -> Path:
-    """Errors: ``InvalidConfiguration``: there is no such directory."""
-    root = Path(path).resolve()
-    if not root.is_dir():
-        raise InvalidConfiguration(
-            "not a directory" if root.exists() else "no such directory",
-            got=path,
-            remedy="Name the directory that the node was given with --data, or a copy of it",
-        )
-    return root
-
-
-def _refuse_a_part(root: Path) -> None:
-    """Errors: ``InvalidConfiguration``: a folder of slot files, say, and not what it belongs to."""
-    names = list(_sizes(root))
-    kinds = {
-        "slot files": any(second_of(name) is not None or _is_archived(name) for name in names),
-        "journal segments": any(is_segment_name(name) for name in names),
-        "topic segments": any(first_position_of(name) is not None for name in names),
-    }
-    for kind, there in kinds.items():
-        if there:
-            raise InvalidConfiguration(
-                f"a folder of {kind}, not a data directory",
-                got=str(root),
-                remedy="Name the directory that it belongs to: the one given to the node as --data",
-            )
-
-
-def _is_archived(name: str) -> bool:
-    try:
-        parse_archived_slot(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _single(path: str, kind: str) -> File:
-    found = Path(path)
-    if not found.is_file():
-        raise InvalidConfiguration(
-            "not a file" if found.exists() else "no such file",
-            got=path,
-            remedy="Name an Arrow IPC stream that `slotwheel consume --arrow` or a client wrote",
-        )
-    return File(-1, kind, str(found.resolve()), found.name, found.stat().st_size)
-
-
-def _not_its_own(stored: Stored, segments: Sequence[tuple[Path, bool]]) -> tuple[str, str] | None:
-    """Why a state store is not that of these segments, as a problem's kind and text: it belongs to
-    another directory, or is of some time before: a node drops or archives a segment only when the
-    checkpoint is behind its last entry."""
-    if not segments:
-        return None
-    mine = stored.store_id.hex()
-    stores = {_store_of(path) for path, _ in (segments[0], segments[-1])} - {""}
-    if stored.store_id and stores and mine not in stores:
-        text = (
-            f"expected the state of store {min(stores)}, that of the journal, found one of {mine}"
-        )
-        return "foreign", f"{text}. Give the directory with its own state/"
-    first = index_of(segments[0][0].name)
-    ends = [index_of(after[0].name) for before, after in pairwise(segments) if before[1]]
-    behind = stored.checkpoint.index + 1
-    begun = max([first, *ends])
-    if begun <= behind:
-        return None
-    text = f"expected a checkpoint that reaches index {begun - 1}, as segments before were archived"
-    return "older", (
-        f"{text} or dropped, found one at index {behind - 1}: the state is of some time before."
-        " Give files that were copied together"
-    )
-
-
-def _store_of(path: Path) -> str:
-    """Store id by a segment's header, hex; empty: it does not say."""
-    try:
-        with path.open("rb") as file:
-            return SegmentHeader.decode(file.read(SEGMENT_BYTES), str(path)).store_id.hex()
-    except (OSError, SlotwheelError):
-        return ""
-
-
-def _state(root: Path) -> Stored | None:
-    return read_state(str(root))
-
-
-def _sizes(directory: Path) -> dict[str, int]:
-    """Names and sizes of the files in a directory; empty if there is none."""
-    try:
-        with os.scandir(directory) as entries:
-            found = list(entries)
-    except FileNotFoundError:
-        return {}
-    sizes = {}
-    for entry in found:
-        try:
-            sizes[entry.name] = entry.stat().st_size
-        except FileNotFoundError:  # a running node took it away
-            continue
-    return sizes
-
-
-def _segments(root: Path) -> Iterator[tuple[Path, bool]]:
-    """All journal segments by their first index, archived ones marked; live ones are listed first,
-    so that one that is moved meanwhile is seen at least once."""
-    live = [root / JOURNAL_DIRECTORY / name for name in _sizes(root / JOURNAL_DIRECTORY)]
-    archived = sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{JOURNAL_DIRECTORY}/*"))
-    found = {path.name: (path, False) for path in live if is_segment_name(path.name)}
-    found |= {path.name: (path, True) for path in archived if is_segment_name(path.name)}
-    for name in sorted(found):
-        yield found[name]
 
 
 def _journal(
@@ -463,51 +329,27 @@ def _journal(
         )
 
 
-def _first_config(segments: Sequence[Path]) -> dict[str, Any]:
-    """The first configuration in a journal that is known by no checkpoint; empty if there is none.
-    Begin of the journal and some segment may be gone or damaged: a later one may have it, too."""
-    for path in segments:
-        try:
-            handle = OsHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
-        except FileNotFoundError:
-            continue
-        try:
-            for entry in islice(_entries(handle, str(path)), _CONFIG_WITHIN):
-                if entry.kind is Kind.CONFIG:
-                    return decode_config(entry, str(path))
-        except SlotwheelError:
-            continue
-        finally:
-            handle.close()
-    return {}
-
-
-def _entries(handle: OsHandle, path: str) -> Iterator[Any]:
-    reader = SegmentReader(handle, path, ENTRY_BYTES_MAX)
-    position = SEGMENT_BYTES
-    while position < reader.size:
-        located = reader.entry(position)
-        yield located.entry
-        position = located.end
+def _single(path: Path, kind: str) -> File:
+    return File(-1, kind, str(path.resolve()), path.name, path.stat().st_size)
 
 
 def _topics(root: Path, peer: int, name: str) -> Iterator[File]:
     """All segments of all topics; one whose place before the others is empty is listed, too."""
     base = root / TOPICS_DIRECTORY
-    for topic in sorted(_sizes(base)):
-        sizes = _sizes(base / topic)
-        firsts = {_first_of(found) for found in sizes} - {None}
+    for topic in sorted(sizes(base)):
+        there = sizes(base / topic)
+        firsts = {_first_of(found) for found in there} - {None}
         firsts |= {0} if firsts else set()
         ordered = sorted(first for first in firsts if first is not None)
         for first, following in zip(ordered, [*ordered[1:], -1], strict=True):
             data = f"{first:020d}{SEGMENT_SUFFIX}"
-            is_set_aside = f"{first:020d}{DAMAGED_SUFFIX}" in sizes
+            is_set_aside = f"{first:020d}{DAMAGED_SUFFIX}" in there
             yield File(
                 -1,
                 TOPIC,
                 str(base / topic / data),
                 f"{name}/{TOPICS_DIRECTORY}/{topic}/{data}",
-                sizes.get(data, 0),
+                there.get(data, 0),
                 peer,
                 first=first,
                 end=-1 if is_set_aside else following,

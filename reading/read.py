@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ..wheel.slots.archive import ARCHIVE_DIRECTORY
+from ..wheel.slots.slotfile import SLOT_DIRECTORY
 from .events import GONE, ConfigSeen, Ended, Event, MarkSeen, Rows, damage
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
 from .journal import read_journal
+from .listing import kept_segment
 from .problems import Problem
 from .slots import read_slot
 from .topics import read_stream, read_topic
@@ -68,10 +71,10 @@ def _in_archive(file: File) -> File | None:
     """Where a live file is by now. Its number and name stay: facts are named by them."""
     if file.archived or file.kind not in (JOURNAL, SLOT):
         return None
-    root = Path(file.path).parents[1] / "archive"
+    root = Path(file.path).parents[1]
     if file.kind == JOURNAL:
-        found = sorted(root.glob(f"*/journal/{Path(file.path).name}"))
-        return replace(file, path=str(found[-1]), is_last=False) if found else None
+        kept = kept_segment(root, Path(file.path).name)
+        return replace(file, path=str(kept), is_last=False) if kept else None
     wanted = f"{file.second}.{file.length}.{file.crc:08x}.arrows"
-    found = sorted(root.glob(f"*/slots/{wanted}"))
+    found = sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{SLOT_DIRECTORY}/{wanted}"))
     return replace(file, path=str(found[-1]), archived=True) if found else None

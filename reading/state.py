@@ -1,8 +1,10 @@
-"""Reading the state store of a data directory, beside a running node or of a damaged one.
+"""What a data directory says of itself: its state store, its first configuration, and whether the
+journal is that of the state.
 
 Theory: LMDB maps its file. Where a cut took pages away, touching them ends the process (SIGBUS),
 and no check beforehand can tell for sure. So a process of its own reads the store, and hands on
-what it found; what ends it is damage, and not the end of a proof.
+what it found; what ends it is damage, and not the end of a proof. Where a look is to be quick and
+the file is as long as it says, it is read here.
 """
 
 from __future__ import annotations
@@ -10,10 +12,21 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
+
+import lmdb
 
 from ..wheel.errors import Damaged, SlotwheelError
+from ..wheel.journal.entry import Kind
+from ..wheel.journal.payloads import decode_config
+from ..wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
+from ..wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, index_of
 from ..wheel.state import STATE_DIRECTORY, LmdbState, Stored
+from .journal import entries
+from .listing import opened
 
 _LOOKS = 10
 _TIME_MAX_S = 120.0
@@ -23,9 +36,11 @@ sys.path[:0] = {path!r}
 from slotwheel.reading.state import child
 child(sys.argv[1])
 """
+_CONFIG_WITHIN = 10_000
+"""The first configuration stands among the first entries of a log."""
 
 
-def read_state(root: str) -> Stored | None:
+def read_state(root: str | Path) -> Stored | None:
     """The state as it is now; None when the directory has none. Errors: ``Damaged``,
     ``UnsupportedVersion``."""
     data = Path(root) / STATE_DIRECTORY / "data.mdb"
@@ -33,7 +48,10 @@ def read_state(root: str) -> Stored | None:
         return None
     code = _CODE.format(path=sys.path)
     done = subprocess.run(
-        [sys.executable, "-c", code, root], capture_output=True, timeout=_TIME_MAX_S, check=False
+        [sys.executable, "-c", code, str(root)],
+        capture_output=True,
+        timeout=_TIME_MAX_S,
+        check=False,
     )
     if done.returncode < 0:
         found = f"a file that cannot be read to its end ({data.stat().st_size} bytes)"
@@ -48,6 +66,27 @@ def read_state(root: str) -> Stored | None:
     return found
 
 
+def load_state(root: str | Path) -> Stored:
+    """As ``read_state``, in this process unless the file is shorter than it says. A directory
+    without a state is ``Damaged``, too."""
+    data = Path(root) / STATE_DIRECTORY / "data.mdb"
+    if not data.is_file():
+        raise Damaged(str(data), 0, expected="a state store", found="no such file")
+    try:
+        with lmdb.open(str(data.parent), readonly=True, lock=False, create=False) as env:
+            wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    except lmdb.Error as error:
+        raise Damaged(str(data), 0, expected="an LMDB environment", found=str(error)) from None
+    size = data.stat().st_size
+    try:
+        # A free page at the end may never have been written: then it is short and yet whole.
+        stored = _load(root) if size >= wanted else read_state(root)
+    except (lmdb.Error, ValueError) as error:
+        raise Damaged(str(data), 0, expected="a state store", found=str(error)) from None
+    assert stored is not None
+    return stored
+
+
 def child(root: str) -> None:
     """In the process of its own: what was read, or its error, to standard output."""
     found: Stored | SlotwheelError
@@ -58,7 +97,7 @@ def child(root: str) -> None:
     sys.stdout.buffer.write(pickle.dumps(found))
 
 
-def _load(root: str) -> Stored:
+def _load(root: str | Path) -> Stored:
     """Read until two looks agree, as a running node may be writing it."""
     state = LmdbState(root, readonly=True)
     try:
@@ -71,3 +110,55 @@ def _load(root: str) -> Stored:
         return stored
     finally:
         state.close()
+
+
+def first_config(segments: Sequence[Path]) -> dict[str, Any]:
+    """The first configuration in a journal that is known by no checkpoint; empty if there is none.
+    Begin of the journal and some segment may be gone or damaged: a later one may have it, too."""
+    for path in segments:
+        try:
+            with opened(path) as handle:
+                reader = SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
+                for located in islice(entries(reader), _CONFIG_WITHIN):
+                    if not isinstance(located, Located):
+                        break
+                    if located.entry.kind is Kind.CONFIG:
+                        return decode_config(located.entry, str(path))
+        except (FileNotFoundError, SlotwheelError):
+            continue
+    return {}
+
+
+def not_its_own(stored: Stored, segments: Sequence[tuple[Path, bool]]) -> tuple[str, str] | None:
+    """Why a state store is not that of these segments, as a problem's kind and text: it belongs to
+    another directory, or is of some time before: a node drops or archives a segment only when the
+    checkpoint is behind its last entry."""
+    if not segments:
+        return None
+    mine = stored.store_id.hex()
+    stores = {_store_of(path) for path, _ in (segments[0], segments[-1])} - {""}
+    if stored.store_id and stores and mine not in stores:
+        text = (
+            f"expected the state of store {min(stores)}, that of the journal, found one of {mine}"
+        )
+        return "foreign", f"{text}. Give the directory with its own state/"
+    first = index_of(segments[0][0].name)
+    ends = [index_of(after[0].name) for before, after in pairwise(segments) if before[1]]
+    behind = stored.checkpoint.index + 1
+    begun = max([first, *ends])
+    if begun <= behind:
+        return None
+    text = f"expected a checkpoint that reaches index {begun - 1}, as segments before were archived"
+    return "older", (
+        f"{text} or dropped, found one at index {behind - 1}: the state is of some time before."
+        " Give files that were copied together"
+    )
+
+
+def _store_of(path: Path) -> str:
+    """Store id by a segment's header, hex; empty: it does not say."""
+    try:
+        with path.open("rb") as file:
+            return SegmentHeader.decode(file.read(SEGMENT_BYTES), str(path)).store_id.hex()
+    except (OSError, SlotwheelError):
+        return ""

@@ -32,7 +32,8 @@ from ..reading.growing.journal import UNLIMITED, look_at_journal
 from ..reading.growing.parts import JournalPart, Part, TopicPart, read_part
 from ..reading.growing.positions import JournalAt, Positions, TopicAt
 from ..reading.growing.topics import look_at_topic, topics
-from ..reading.layout import Wanted, existing, find, is_data_directory, short_names
+from ..reading.inputs import existing, is_data_directory, short_names
+from ..reading.layout import Wanted, find
 from ..reading.problems import Problem, problem_batch
 from ..wheel.errors import InvalidConfiguration
 from .datasource.columns import PROBLEMS, SCAN

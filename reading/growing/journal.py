@@ -12,9 +12,6 @@ Rules
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,55 +21,20 @@ from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Handle, OsHandle
 from ...wheel.journal.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 from ...wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
-from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
-from ...wheel.journal.segment import FRAME_BYTES, index_of, is_segment_name, segment_path
+from ...wheel.journal.segment import FRAME_BYTES
+from ..journal import Broken, entries
+from ..listing import journal_segments, opened, segment_file
 from .positions import JournalAt
 
-ARCHIVE_DIRECTORY = "archive"
 UNLIMITED = 1 << 62
-
-
-def segments(root: Path, *, archive: bool) -> dict[int, Path]:
-    """Journal segments by first index, ascending; a live one rather than an archived one."""
-    found: dict[int, Path] = {}
-    if archive:
-        for path in sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{JOURNAL_DIRECTORY}/*")):
-            if is_segment_name(path.name):
-                found[index_of(path.name)] = path
-    for name in names_in(root / JOURNAL_DIRECTORY):
-        if is_segment_name(name):
-            found[index_of(name)] = root / JOURNAL_DIRECTORY / name
-    return dict(sorted(found.items()))
-
-
-def segment_file(root: Path, first: int, *, archive: bool) -> Path | None:
-    """Where a segment lies now; None when it was dropped."""
-    live = root / segment_path(first)
-    if live.exists():
-        return live
-    if not archive:
-        return None
-    # Looked at again: it may have been moved in between, and what is in the archive stays.
-    found = sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{JOURNAL_DIRECTORY}/{live.name}"))
-    return found[-1] if found else None
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[OsHandle]:
-    """Errors: ``OSError``, among them ``FileNotFoundError``."""
-    handle = OsHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
-    try:
-        yield handle
-    finally:
-        handle.close()
 
 
 def first_entry(root: Path, *, archive: bool) -> JournalAt | None:
     """The oldest position of a journal; None when it has no segment yet."""
-    found = segments(root, archive=archive)
+    found = journal_segments(root, archive=archive)
     if not found:
         return None
-    oldest = min(found)
+    oldest = next(iter(found))
     return JournalAt(oldest, index=oldest, begun=oldest)
 
 
@@ -132,28 +94,22 @@ class _JournalLook:
                 at, position=position, index=index, epoch=epoch, last=last, crc=crc, note=note
             )
 
-        while position < reader.size:
+        for found in entries(reader, position):
             if self._left <= 0:
                 self.ended = True
                 return here()
-            try:
-                located = reader.entry(position)
-            except (Damaged, UnsupportedVersion) as error:
-                if reader.ends_at(position):
-                    break
+            if isinstance(found, Broken):
                 if not path.exists() or self._grew(path, position):
                     return here()  # it was moved, or is whole by now: looked at once more
-                called = index <= reader.witness(position) or self._next(at.segment) is not None
-                if reader.is_sound(position):
-                    continue  # what calls it durable was written since it was looked at
-                if isinstance(error, Damaged) and not called:
+                called = index <= found.witness or self._next(at.segment) is not None
+                if isinstance(found.error, Damaged) and not called:
                     break  # not written yet
                 skipped = f"byte {position} of segment {at.segment} is damaged"
-                position = reader.next_frame(position) or reader.size
+                position = found.following or reader.size
                 continue
             last = position
-            self._left -= located.end - position
-            position, index, epoch = located.end, located.entry.index + 1, located.entry.epoch
+            self._left -= found.end - position
+            position, index, epoch = found.end, found.entry.index + 1, found.entry.epoch
         return self._behind(here())
 
     def _behind(self, at: JournalAt) -> JournalAt:
@@ -201,7 +157,7 @@ class _JournalLook:
         return replace(oldest, restarts=restarts, note=f"{note} (restart {restarts})")
 
     def _gone(self, at: JournalAt) -> JournalAt:
-        live = segments(self._root, archive=False)
+        live = journal_segments(self._root, archive=False)
         # Segments are dropped from the oldest on, and cut off from the newest on.
         if live and min(live) < at.segment and at.segment not in live:
             return self._anew(at, f"entries before index {at.index} were cut off and replaced")
@@ -217,8 +173,8 @@ class _JournalLook:
         return replace(self._begin(at, following), note=f"segment {at.segment}: {error}")
 
     def _next(self, segment: int) -> int | None:
-        later = [first for first in segments(self._root, archive=self._archive) if first > segment]
-        return min(later) if later else None
+        firsts = journal_segments(self._root, archive=self._archive)
+        return next((first for first in firsts if first > segment), None)
 
 
 def _is_readable(path: Path) -> bool:
@@ -233,10 +189,3 @@ def _is_readable(path: Path) -> bool:
 def check_of(handle: Handle, position: int) -> int:
     """Checksum of the frame and the header of the entry there; the header has the entry's own."""
     return crc32c(handle.pread(FRAME_BYTES + ENTRY_HEADER_BYTES, position))
-
-
-def names_in(folder: Path) -> list[str]:
-    try:
-        return [entry.name for entry in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []

@@ -26,15 +26,14 @@ from ...delivery.embedded.topicfile import (
     TOPICS_DIRECTORY,
     Block,
     IndexHeader,
-    first_position_of,
 )
 from ...wheel.errors import SlotwheelError
 from ..events import Ended, Event, Rows, damage
 from ..files import JOURNAL, TOPIC, File
 from ..journal import Span, read_journal
+from ..listing import journal_segments, opened, segment_file, topic_segments
 from ..problems import INTEGRITY, Problem
 from ..topics import topic_blocks
-from .journal import opened, segment_file, segments
 from .positions import JournalAt, TopicAt
 
 
@@ -98,7 +97,7 @@ def _journal(part: JournalPart) -> Iterator[Event]:
                     yield event
         if at.segment == end.segment and path is not None:
             break
-        firsts = segments(root, archive=part.archive)
+        firsts = journal_segments(root, archive=part.archive)
         later = [first for first in firsts if at.segment < first <= end.segment]
         following = min(later, default=end.segment)
         if following > last.index:
@@ -163,11 +162,7 @@ def _topic(part: TopicPart) -> Iterator[Event]:
     if end.note and (part.start is None or end.note != part.start.note):
         damaged = True
         yield gap(whole, end.note)
-    firsts = sorted(
-        first
-        for path in folder.glob(f"*{INDEX_SUFFIX}")
-        if (first := first_position_of(path.name)) is not None
-    )
+    firsts = topic_segments(folder)
     start = part.start or TopicAt(firsts[0] if firsts else end.segment)
     for first in firsts:
         if not start.segment <= first <= end.segment:

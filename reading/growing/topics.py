@@ -17,9 +17,9 @@ from ...delivery.embedded.topicfile import (
     RECORD_BYTES,
     TOPICS_DIRECTORY,
     Block,
-    first_position_of,
 )
-from .journal import UNLIMITED, names_in, opened
+from ..listing import opened, sizes, topic_segments
+from .journal import UNLIMITED
 from .positions import TopicAt
 
 
@@ -28,9 +28,7 @@ def look_at_topic(
 ) -> tuple[TopicAt | None, bool]:
     """How far an embedded topic goes, as ``look_at_journal`` does it for a journal."""
     folder = root / TOPICS_DIRECTORY / topic
-    firsts = sorted(
-        first for name in names_in(folder) if (first := first_position_of(name)) is not None
-    )
+    firsts = topic_segments(folder)
     if at is None:
         if not firsts:
             return None, True
@@ -81,4 +79,4 @@ def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
 
 
 def topics(root: Path) -> list[str]:
-    return sorted(names_in(root / TOPICS_DIRECTORY))
+    return sorted(sizes(root / TOPICS_DIRECTORY))

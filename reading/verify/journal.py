@@ -23,6 +23,7 @@ from ...wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
 from ...wheel.journal.segment import DIRECTORY, SEGMENT_BYTES, is_segment_name, is_spare_name
 from ...wheel.mark import Mark, Marks
 from ...wheel.state import Stored
+from ..journal import entries
 
 
 @dataclass(slots=True)
@@ -139,40 +140,28 @@ def _check_header(item: Checked, reader: SegmentReader, log: _Log) -> None:
 
 
 def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) -> None:
-    position = SEGMENT_BYTES
-    while position < reader.size:
-        try:
-            located = reader.entry(position)
-        except (Damaged, UnsupportedVersion) as error:
-            following = reader.next_frame(position)
-            if is_last and isinstance(error, Damaged):
-                durable = max(log.durable, reader.witness(position))
-                # A running node may have been writing it, and gone on. So it is looked at again,
-                # behind what was found: by then all before that is written.
-                is_end = reader.ends_at(position)
-                if is_end and following is None:
-                    return
-                if not is_end and reader.is_sound(position):
-                    continue
-                if log.next_index > durable:
-                    if not is_end:
-                        item.note(
-                            position,
-                            error.expected,
-                            f"{error.found}: a torn end of {reader.size - position} bytes, never"
-                            " acknowledged; cut when a node opens the directory",
-                        )
-                    return
-            item.error(error, position)
-            log.next_index, log.next_offset, log.broken = -1, -1, True
-            if following is None:
-                return
-            position = following
+    end = SEGMENT_BYTES
+    for found in entries(reader):
+        if isinstance(found, Located):
+            item.rows += 1
+            _check_order(item, found, log)
+            _check_content(item, found, log)
+            end = found.end
             continue
-        item.rows += 1
-        _check_order(item, located, log)
-        _check_content(item, located, log)
-        position = located.end
+        durable = max(log.durable, found.witness)
+        if is_last and isinstance(found.error, Damaged) and log.next_index > durable:
+            item.note(
+                found.position,
+                found.error.expected,
+                f"{found.error.found}: a torn end of {reader.size - found.position} bytes, never"
+                " acknowledged; cut when a node opens the directory",
+            )
+            return
+        item.error(found.error, found.position)
+        log.next_index, log.next_offset, log.broken = -1, -1, True
+    witness = reader.witness(end) if is_last else -1
+    if 0 <= log.next_index <= witness and reader.ends_at(end):  # or a running node has gone on
+        item.fault(end, f"entries up to index {witness}, as a later frame says", "an end mark")
 
 
 def _check_order(item: Checked, located: Located, log: _Log) -> None:

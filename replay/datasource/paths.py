@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from ...reading.files import DUMP, Layout
 from ...reading.files import RECEIPTS as RECEIPTS_FILE
-from ...reading.layout import Wanted, find, short_names
+from ...reading.inputs import short_names
+from ...reading.layout import Wanted, find
 from ...reading.problems import Problem
 from ...wheel.errors import InvalidConfiguration
 from .columns import DELIVERED, FACTS, PROBLEMS, RECEIPTS

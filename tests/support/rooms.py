@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "reading/verify": frozenset(
         {
             *(ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "wheel/due", "wheel"),
-            *("wheel/peers", "delivery/embedded"),
+            *("wheel/peers", "delivery/embedded", "reading"),
         }
     ),
     "reading/agreement": frozenset(

@@ -1,0 +1,80 @@
+"""The paths that somebody named: directories and files, refused by name when they are not that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..delivery.embedded.topicfile import TOPICS_DIRECTORY, first_position_of
+from ..wheel.errors import InvalidConfiguration
+from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ..wheel.journal.segment import is_segment_name
+from ..wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
+from ..wheel.slots.slotfile import SLOT_DIRECTORY, second_of
+from ..wheel.state import STATE_DIRECTORY
+from .listing import sizes
+
+_PARTS = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY, ARCHIVE_DIRECTORY)
+
+
+def existing(path: str) -> Path:
+    """Errors: ``InvalidConfiguration``: there is no such directory."""
+    root = Path(path).resolve()
+    if not root.is_dir():
+        raise InvalidConfiguration(
+            "not a directory" if root.exists() else "no such directory",
+            got=path,
+            remedy="Name the directory that the node was given with --data, or a copy of it",
+        )
+    return root
+
+
+def existing_file(path: str) -> Path:
+    """Errors: ``InvalidConfiguration``: there is no such file."""
+    found = Path(path)
+    if not found.is_file():
+        raise InvalidConfiguration(
+            "not a file" if found.exists() else "no such file",
+            got=path,
+            remedy="Name an Arrow IPC stream that `slotwheel consume --arrow` or a client wrote",
+        )
+    return found
+
+
+def is_data_directory(root: Path) -> bool:
+    """Whether it has any part of one; a node that has just begun may have none yet."""
+    return any((root / part).is_dir() for part in _PARTS)
+
+
+def refuse_a_part(root: Path) -> None:
+    """Errors: ``InvalidConfiguration``: a folder of slot files, say, and not what it belongs to."""
+    names = list(sizes(root))
+    kinds = {
+        "slot files": any(second_of(name) is not None or _is_archived(name) for name in names),
+        "journal segments": any(is_segment_name(name) for name in names),
+        "topic segments": any(first_position_of(name) is not None for name in names),
+    }
+    for kind, there in kinds.items():
+        if there:
+            raise InvalidConfiguration(
+                f"a folder of {kind}, not a data directory",
+                got=str(root),
+                remedy="Name the directory that it belongs to: the one given to the node as --data",
+            )
+
+
+def _is_archived(name: str) -> bool:
+    try:
+        parse_archived_slot(name)
+    except ValueError:
+        return False
+    return True
+
+
+def short_names(roots: Sequence[Path]) -> list[str]:
+    """The last parts of each path, as many as it takes to tell them apart."""
+    for parts in range(1, 20):
+        names = ["/".join(root.parts[-parts:]) for root in roots]
+        if len(set(names)) == len(names):
+            return names
+    return [str(root) for root in roots]
