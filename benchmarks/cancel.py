@@ -134,12 +134,14 @@ def _while_held(report: Report, path: Path, count: int) -> None:
     receipts = [wheel.append(rows, _NOW_MS).result(30) for _ in range(count // 1000)]
     wheel.spill(_NOW_MS, everything=True)
     now_ms = _NOW_MS + 7_000
+    master = wheel.master
+    assert master is not None
     while wheel.status().pending > count // 2:
-        chunk = wheel.next_chunk(now_ms)
+        chunk = master.next_chunk(now_ms)
         if chunk is None:  # a mark that reaches so far is on its way to the disk
             time.sleep(0.001)
             continue
-        wheel.answer(chunk, np.asarray(pc.not_equal(chunk.rows.column("topic"), _HELD)))
+        master.answer(chunk, np.asarray(pc.not_equal(chunk.rows.column("topic"), _HELD)))
     ids = [
         str(wheel.mint.one(int(receipt.due[row]), receipt.base_offset + row))
         for receipt in receipts

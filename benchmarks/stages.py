@@ -108,9 +108,11 @@ def _life(path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter) -
     with meter.of("spill"):
         wheel.spill(now_ms, everything=True)
     now_ms += config.horizon_ms + 2_000
+    master = wheel.master
+    assert master is not None
     while True:
         with meter.of("read"):
-            chunk = wheel.next_chunk(now_ms)
+            chunk = master.next_chunk(now_ms)
         if chunk is None:
             if wheel.write_pending(0):  # a mark that reaches further, which rows may wait for
                 continue
@@ -118,10 +120,10 @@ def _life(path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter) -
         with meter.of("deliver"):
             answers = sink.deliver(chunk.rows)
         with meter.of("answer"):
-            wheel.answer(chunk, answers.codes == Answer.ACCEPTED)
+            master.answer(chunk, answers.codes == Answer.ACCEPTED)
             wheel.write_pending(0)
     with meter.of("clean"):
-        wheel.tell_mark(now_ms, at_once=True)
+        master.tell_mark(now_ms, at_once=True)
         wheel.write_pending(0)
         while wheel.clean(now_ms):
             pass

@@ -1,7 +1,7 @@
 """What the hand asks of a wheel, what it reports to the node, and how long it waits between tries.
 
-A ``Wheel`` fits as ``DuePort``, and so does the ``Master`` of one epoch: then nothing that a sink
-answers after the epoch is lost can be booked in the next one.
+The ``Master`` of one epoch fits as ``DuePort``: nothing that a sink answers after the epoch is lost
+can be booked in the next one.
 """
 
 from __future__ import annotations

@@ -304,7 +304,8 @@ class Node:
     def _write_the_last_mark(self, deadline: float) -> None:
         """So that nothing is delivered again after the start."""
         try:
-            self.wheel.tell_mark(self._clock(), at_once=True)
+            if self.wheel.master is not None:
+                self.wheel.master.tell_mark(self._clock(), at_once=True)
             while self.wheel.write_pending(0.0) and time.monotonic() < deadline:
                 pass
         except Exception as error:

@@ -23,15 +23,13 @@ from concurrent.futures import Future
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from .answers import CancelAnswer, Receipt, Status
 from .checks import check_input
 from .config import TICK_MS, WheelConfig
-from .due.canceller import Canceller, QueueRows
+from .due.canceller import QueueRows
 from .due.cancels import Cancels
-from .due.due import Chunk, Due
 from .errors import (
     InvalidBatch,
     InvalidMessage,
@@ -200,12 +198,9 @@ class Wheel:
         return NotMaster()
 
     @property
-    def _due(self) -> Due:
-        return self._the_master.due
-
-    @property
-    def _canceller(self) -> Canceller:
-        return self._the_master.canceller
+    def master(self) -> Master | None:
+        """What delivers and decides about cancels, while this node is the master."""
+        return self._master
 
     @property
     def serving(self) -> bool:
@@ -517,46 +512,6 @@ class Wheel:
                     self._master.mark_lost()
                 if queued.entry.kind is Kind.CONFIG:
                     self._config_told = False
-
-    # -- delivery: what the master says ----------------------------------------------------------
-
-    @property
-    def master(self) -> Master | None:
-        """The part that delivers, while this node is the master."""
-        return self._master
-
-    def next_chunk(self, now_ms: int) -> Chunk | None:
-        """See ``Master.next_chunk``; so for the others."""
-        return self._the_master.next_chunk(now_ms)
-
-    def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None:
-        return self._the_master.next_topic_chunk(topic, now_ms)
-
-    def answer(
-        self,
-        chunk: Chunk,
-        answered: npt.NDArray[np.bool_],
-        dead: int = 0,
-        *,
-        unknown: npt.NDArray[np.bool_] | None = None,
-        sink_down: bool = False,
-    ) -> None:
-        self._the_master.answer(chunk, answered, dead, unknown=unknown, sink_down=sink_down)
-
-    def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
-        return self._the_master.prepare(now_ms, ahead_ms)
-
-    def held_topics(self) -> list[str]:
-        return self._the_master.held_topics()
-
-    def next_due_ms(self) -> int | None:
-        return self._the_master.next_due_ms()
-
-    def wait_for_due(self, until_ms: int | None, now_ms: int, timeout_s: float) -> None:
-        self._the_master.wait_for_due(until_ms, now_ms, timeout_s)
-
-    def tell_mark(self, now_ms: int, *, at_once: bool = False) -> None:
-        self._the_master.tell_mark(now_ms, at_once=at_once)
 
     # -- the slot-file thread --------------------------------------------------------------------
 

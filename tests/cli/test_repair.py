@@ -21,7 +21,7 @@ from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import LmdbState, Stored, Update
 from support.datadirs import START_MS, SinkNode, messages, verify
 from support.nodeprocess import command_line, environment, run_cli
-from support.wheels import Node, keys_of, next_chunk
+from support.wheels import Node, keys_of, master_of, next_chunk
 
 SECOND = (START_MS + 60_000) // TICK_MS
 PATH = path_of(SECOND)
@@ -70,7 +70,7 @@ def delivered(root: Path) -> list[tuple[int, int]]:
     while (chunk := next_chunk(node.wheel, node.now, node.sync)) is not None:
         found += keys_of(chunk.rows)
         answers = node.sink.deliver(chunk.rows)
-        node.wheel.answer(chunk, answers.codes == 0)
+        master_of(node.wheel).answer(chunk, answers.codes == 0)
     assert node.wheel.status().pending == 0
     node.close()
     return found
@@ -169,7 +169,7 @@ def test_a_message_that_a_repair_gave_up_is_never_called_delivered(tmp_path: Pat
     later, found = START_MS + 63_000, []
     while (chunk := node.next_chunk(later)) is not None:
         found += chunk.rows.column("offset").to_pylist()
-        node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+        master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
     lost = [one for one in map(MessageId.parse, ids) if one.offset not in found]
     assert len(lost) == 10
     answers = node.blocking(lambda: node.wheel.cancel(lost, later))

@@ -23,7 +23,7 @@ from slotwheel.wheel.wheel import Wheel
 from support.memstate import MemoryState
 from support.proxy import Proxy
 from support.waiting import eventually, now_ms
-from support.wheels import next_chunk
+from support.wheels import master_of, next_chunk
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def delivered(wheel: Wheel) -> list[tuple[bytes, int]]:
     while (chunk := next_chunk(wheel, later, lambda: time.sleep(0.005))) is not None:
         offsets = chunk.rows.column("offset").to_pylist()
         found += zip(chunk.rows.column("value").to_pylist(), offsets, strict=True)
-        wheel.answer(chunk, np.ones(chunk.rows.num_rows, bool))
+        master_of(wheel).answer(chunk, np.ones(chunk.rows.num_rows, bool))
     return found
 
 

@@ -20,6 +20,7 @@ from slotwheel.wheel.errors import Damaged, SyncFailed
 from slotwheel.wheel.mark import Mark
 from slotwheel.wheel.schema import ROW
 from support.handrig import Rig, Script
+from support.wheels import master_of
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def refuse(*topics: str, answer: Answer = Answer.NOT_NOW) -> Script:
 def asleep(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """For how many seconds the hand wants to sleep, each time; 0 behind them while it is awake."""
     sleeps = [0.0]
-    wait_for_due = rig.wheel.wait_for_due
+    wait_for_due = master_of(rig.wheel).wait_for_due
 
     def note(until_ms: int | None, now_ms: int, timeout_s: float) -> None:
         until_s = timeout_s if until_ms is None else (until_ms - now_ms) / 1000
@@ -46,7 +47,7 @@ def asleep(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
         wait_for_due(until_ms, now_ms, timeout_s)
         sleeps.append(0.0)
 
-    monkeypatch.setattr(rig.wheel, "wait_for_due", note)
+    monkeypatch.setattr(master_of(rig.wheel), "wait_for_due", note)
     return sleeps
 
 
@@ -107,7 +108,7 @@ def test_a_sink_that_chokes_on_one_topic(rig: Rig) -> None:
     rig.send([("poison" if n == 50 else f"t{n % 3}", b"%d" % n) for n in range(100)])
     rig.send(numbered("t0", 10, 100), 50)
     rig.wait(lambda: len(rig.scripted.taken) == 109)
-    assert rig.wheel.held_topics() == ["poison"]
+    assert master_of(rig.wheel).held_topics() == ["poison"]
     assert ("delivery-error", "ValueError: cannot encode") in rig.events.notes
     rig.scripted.before = lambda _rows, _trial: None
     rig.wait(lambda: rig.scripted.values("poison") == [b"50"])
@@ -115,7 +116,7 @@ def test_a_sink_that_chokes_on_one_topic(rig: Rig) -> None:
 
 
 def test_an_exception_outside_the_sink(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    next_chunk = rig.wheel.next_chunk
+    next_chunk = master_of(rig.wheel).next_chunk
     failures = iter([RuntimeError("once")])
 
     def fail(now_ms: int) -> object:
@@ -123,7 +124,7 @@ def test_an_exception_outside_the_sink(rig: Rig, monkeypatch: pytest.MonkeyPatch
             raise error
         return next_chunk(now_ms)
 
-    monkeypatch.setattr(rig.wheel, "next_chunk", fail)
+    monkeypatch.setattr(master_of(rig.wheel), "next_chunk", fail)
     rig.start()
     rig.send(numbered("t", 10))
     rig.wait(lambda: len(rig.scripted.taken) == 10)
@@ -155,7 +156,7 @@ def test_one_topic_is_held_back_and_the_others_go_on(rig: Rig) -> None:
     rig.wait(lambda: len(rig.scripted.values("good")) == 200)
     rig.send([("good", b"later"), ("bad", b"last")], 50)
     rig.wait(lambda: len(rig.scripted.values("good")) == 201)
-    assert rig.wheel.held_topics() == ["bad"]
+    assert master_of(rig.wheel).held_topics() == ["bad"]
     assert ("held", "bad") in rig.events.notes
     rig.scripted.script = refuse()
     rig.wait(lambda: len(rig.scripted.values("bad")) == 101)
@@ -163,7 +164,7 @@ def test_one_topic_is_held_back_and_the_others_go_on(rig: Rig) -> None:
     wanted = [b"%d" % n for n in range(0, 300, 3)] + [b"last"]
     assert rig.scripted.values("bad") == wanted
     assert rig.scripted.probes["bad"] >= 1
-    assert rig.wheel.held_topics() == []
+    assert master_of(rig.wheel).held_topics() == []
 
 
 def test_a_topic_that_hangs_delays_nobody(rig: Rig) -> None:
@@ -207,7 +208,7 @@ def test_a_held_topic_whose_slot_is_damaged_is_tried_less_and_less_often(
     rig.scripted.script = refuse("bad")
     rig.start()
     with monkeypatch.context() as patched:
-        patched.setattr(rig.wheel, "next_topic_chunk", fail)
+        patched.setattr(master_of(rig.wheel), "next_topic_chunk", fail)
         rig.send([("bad", b"1")])
         rig.wait(lambda: rig.events.count("held-topic-error") == 1)
         time.sleep(1)
@@ -229,7 +230,7 @@ def test_more_topics_than_can_be_held_back(tmp_path: Path) -> None:
     for start in range(0, len(rows), 60):
         rig.send(rows[start : start + 60])
     time.sleep(0.5)
-    assert len(rig.wheel.held_topics()) <= 8
+    assert len(master_of(rig.wheel).held_topics()) <= 8
     busy = rig.scripted.calls
     time.sleep(0.3)
     assert rig.scripted.calls - busy < 40, "it must not spin"
@@ -237,7 +238,7 @@ def test_more_topics_than_can_be_held_back(tmp_path: Path) -> None:
     rig.wait(lambda: len(rig.scripted.taken) == len(rows))
     for topic in bad:
         assert rig.scripted.values(topic) == [b"%d" % n for n in range(20)]
-    rig.wait(lambda: not rig.wheel.held_topics())
+    rig.wait(lambda: not master_of(rig.wheel).held_topics())
     rig.close()
     assert not rig.fatal
 
@@ -250,8 +251,8 @@ def test_seventy_topics_held_back_one_after_the_other(rig: Rig) -> None:
         rig.send([(topic, b"1"), (topic, b"2"), ("good", b"g")])
         # One by one: a chunk with more new ones than there is room for holds back none of them.
         held = min(64, 1 + bad.index(topic))
-        rig.wait(lambda held=held: len(rig.wheel.held_topics()) == held)  # type: ignore[misc]
-    assert len(rig.wheel.held_topics()) == 64
+        rig.wait(lambda held=held: len(master_of(rig.wheel).held_topics()) == held)  # type: ignore[misc]
+    assert len(master_of(rig.wheel).held_topics()) == 64
     rig.scripted.script = refuse()
     rig.wait(lambda: len(rig.scripted.taken) == 210, 20)
     assert all(rig.scripted.values(topic) == [b"1", b"2"] for topic in bad)
@@ -276,7 +277,7 @@ def test_a_sink_that_is_down_loses_nothing(rig: Rig) -> None:
     rig.wait(lambda: len(rig.scripted.taken) == 100)
     assert rig.scripted.values("t") == [b"%d" % n for n in range(100)]
     assert rig.events.count("down") == rig.events.count("up") == 1
-    assert rig.wheel.held_topics() == []
+    assert master_of(rig.wheel).held_topics() == []
 
 
 def test_one_bad_row_among_many_is_a_dead_letter(rig: Rig) -> None:
@@ -323,7 +324,7 @@ def test_a_step_back_between_taking_and_handing_over(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.send([("t", b"1")], 300)
-    next_chunk = rig.wheel.next_chunk
+    next_chunk = master_of(rig.wheel).next_chunk
     stepped: list[int] = []
 
     def step_after(now_ms: int) -> object:
@@ -333,7 +334,7 @@ def test_a_step_back_between_taking_and_handing_over(
             rig.clock.offset_ms -= 400
         return chunk
 
-    monkeypatch.setattr(rig.wheel, "next_chunk", step_after)
+    monkeypatch.setattr(master_of(rig.wheel), "next_chunk", step_after)
     rig.start()
     rig.wait(lambda: len(rig.scripted.taken) == 1)
     assert stepped == [0], "the clock stepped back with a chunk in hand"

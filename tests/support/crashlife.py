@@ -35,7 +35,7 @@ from support.crashbook import Book, Key, Order, Stored, covers
 from support.crashfs import CrashFiles, Mode
 from support.memstate import MemoryState
 from support.steps import PowerCut, Steps
-from support.wheels import batch, next_chunk
+from support.wheels import batch, master_of, next_chunk
 
 START_MS = 1_900_000_000_000
 POISON = b"poison"
@@ -143,7 +143,7 @@ class World:
             queue_mark(now_ms)
             marks = self.wheel._log.uncommitted()[-1].marks
             self.book.check_marks(marks)
-            ahead = frozenset(self.wheel._due._main.ahead)
+            ahead = frozenset(master_of(self.wheel).due._main.ahead)
             self._told.append((marks, len(self._answers), ahead))
 
         self.wheel._master.queue_mark = queue_and_note
@@ -156,7 +156,7 @@ class World:
         self.target = Target(self, inner)
         self.dead = DeadLetters(self.target, None)
         self.check_disk()
-        marks = self.wheel._due.marks()
+        marks = master_of(self.wheel).due.marks()
         if self._last_marks is not None:
             self.book.check_grown(self._last_marks, marks)
         next_offset = self.wheel._log.next_offset
@@ -298,11 +298,11 @@ class World:
 
     def _deliver_held(self) -> int:
         count = 0
-        for topic in self.wheel.held_topics():
+        for topic in master_of(self.wheel).held_topics():
             for _ in range(100):
                 if topic in self.blocked:
                     break
-                chunk = self.wheel.next_topic_chunk(topic, self.now_ms)
+                chunk = master_of(self.wheel).next_topic_chunk(topic, self.now_ms)
                 if chunk is None:
                     break
                 count += self._settle(chunk)
@@ -315,7 +315,7 @@ class World:
         names = chunk.rows.column("topic").to_pylist()
         pairs = zip(keys_of(chunk.rows), names, answered, strict=True)
         self._answers += [(key, name) for key, name, yes in pairs if yes]
-        self.wheel.answer(
+        master_of(self.wheel).answer(
             chunk,
             answered,
             outcome.dead_count if outcome else 0,
@@ -327,7 +327,7 @@ class World:
         self.wheel.spill(self.now_ms, everything=everything)
 
     def clean(self) -> None:
-        self.wheel.tell_mark(self.now_ms, at_once=True)
+        master_of(self.wheel).tell_mark(self.now_ms, at_once=True)
         self.commit()
         self.wheel.clean(self.now_ms)
 
@@ -339,8 +339,8 @@ class World:
         for _ in range(200):
             self.deliver()
             self.commit()
-            due = self.wheel.next_due_ms()
-            if due is None and not self.wheel.held_topics():
+            due = master_of(self.wheel).next_due_ms()
+            if due is None and not master_of(self.wheel).held_topics():
                 break
             self.now_ms = max(self.now_ms + 1, due or 0)
         self.book.check_end()

@@ -16,6 +16,7 @@ from slotwheel.delivery.sink import Answer
 from slotwheel.reading.directory import reading
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import from_columns
+from support.wheels import master_of
 
 from .wheels import Node, next_chunk
 
@@ -67,9 +68,9 @@ class SinkNode(Node):
             if chunk is None:
                 break
             answers = self.sink.deliver(chunk.rows)
-            self.wheel.answer(chunk, answers.codes == Answer.ACCEPTED)
+            master_of(self.wheel).answer(chunk, answers.codes == Answer.ACCEPTED)
             count += chunk.rows.num_rows
-        self.wheel.tell_mark(self.now, at_once=True)
+        master_of(self.wheel).tell_mark(self.now, at_once=True)
         self.sync()
         return count
 

@@ -21,7 +21,7 @@ from slotwheel.wheel.wheel import Wheel
 from support.deliveries import MINT
 from support.memstate import MemoryState
 from support.waiting import now_ms
-from support.wheels import batch
+from support.wheels import batch, master_of
 
 Script = Callable[[str, bytes | None], Answer]
 """What the sink answers for a row, by its topic and value."""
@@ -138,7 +138,7 @@ class Rig:
         self.fatal: list[BaseException] = []
         self.dead_letters = DeadLetters(self.sink, None)
         self.hand = Hand(
-            self.wheel,
+            master_of(self.wheel),
             self.sink,
             self.dead_letters,
             self.clock,

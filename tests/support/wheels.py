@@ -46,13 +46,18 @@ def batch(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
     )
 
 
+def master_of(wheel: Wheel) -> Master:
+    """What delivers, while this wheel is the master's."""
+    assert wheel.master is not None
+    return wheel.master
+
+
 def next_chunk(wheel: Wheel | Master, now_ms: int, wait: Callable[[], object]) -> Chunk | None:
     """As the hand asks: again, until the mark that rows may wait for is committed. ``wait`` commits
     it, or gives others the time to."""
-    master = wheel.master if isinstance(wheel, Wheel) else wheel
-    assert master is not None
+    master = master_of(wheel) if isinstance(wheel, Wheel) else wheel
     for _ in range(2_000):
-        chunk = wheel.next_chunk(now_ms)
+        chunk = master.next_chunk(now_ms)
         if chunk is not None or master.due.reach >= master._reach_ms:
             return chunk
         wait()
@@ -107,13 +112,13 @@ class Node:
             rows = list(zip(*columns, strict=True))
             answers = np.array([accepts(row) for row in rows], np.bool_)
             taken.extend(row[1] for row, ok in zip(rows, answers.tolist(), strict=True) if ok)
-            self.wheel.answer(chunk, answers, sink_down=down and not answers.all())
+            master_of(self.wheel).answer(chunk, answers, sink_down=down and not answers.all())
             return bool(answers.all())
 
         while (chunk := self.next_chunk(now_ms)) is not None and (hand(chunk) or not down):
             pass
-        for topic in self.wheel.held_topics():
-            while (chunk := self.wheel.next_topic_chunk(topic, now_ms)) is not None:
+        for topic in master_of(self.wheel).held_topics():
+            while (chunk := master_of(self.wheel).next_topic_chunk(topic, now_ms)) is not None:
                 before = len(taken)
                 hand(chunk)
                 if len(taken) == before and chunk.rows.num_rows:

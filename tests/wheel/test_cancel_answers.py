@@ -15,7 +15,7 @@ from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
 from support.stopwatch import Stopwatch
-from support.wheels import Node, opened
+from support.wheels import Node, master_of, opened
 
 NOW = 1_900_000_000_000
 CONFIG = WheelConfig(slots=60, chunk_rows_max=7, cancels_remembered_max=0, disk_reserve_bytes=0)
@@ -40,7 +40,7 @@ class Asking:
 
     def __init__(self, node: Node, *ids: MessageId) -> None:
         self.answers: list[CancelAnswer] = []
-        self._waiting: Any = node.wheel._due.answered
+        self._waiting: Any = master_of(node.wheel).due.answered
         self.thread = threading.Thread(
             target=lambda: self.answers.extend(node.wheel.cancel(ids, NOW, 10)), daemon=True
         )
@@ -61,7 +61,7 @@ def test_before_during_and_after_delivery_and_twice(node: Node) -> None:
     assert chunk is not None
     asking = Asking(node, second)
     asking.start()
-    node.wheel.answer(chunk, np.ones(3, np.bool_))
+    master_of(node.wheel).answer(chunk, np.ones(3, np.bool_))
     asking.thread.join(5)
     assert asking.answers == [CancelAnswer.DELIVERED]
     assert cancel(node, third, first) == [CancelAnswer.DELIVERED, CancelAnswer.CANCELLED]
@@ -87,12 +87,12 @@ def test_a_row_that_goes_into_flight_again_is_waited_for_again(node: Node) -> No
     asking = Asking(node, *ids)
     asking.start()
     with node.wheel._lock:  # in one go: both are in flight when the question is asked again
-        node.wheel.answer(chunk, np.zeros(2, np.bool_), sink_down=True)
-        chunk = node.wheel.next_chunk(NOW)
+        master_of(node.wheel).answer(chunk, np.zeros(2, np.bool_), sink_down=True)
+        chunk = master_of(node.wheel).next_chunk(NOW)
     assert chunk is not None
     time.sleep(0.1)
     assert not asking.answers
-    node.wheel.answer(chunk, np.ones(2, np.bool_))
+    master_of(node.wheel).answer(chunk, np.ones(2, np.bool_))
     asking.thread.join(5.0)
     assert asking.answers == [CancelAnswer.DELIVERED] * 2
 
@@ -101,10 +101,10 @@ def test_a_cancel_on_its_way_stops_a_held_topic_before_its_row(node: Node) -> No
     """The line of the held-back topic passes neither that row nor the one behind it."""
     first, _ = sent(node, 2)
     assert node.delivered(NOW, lambda _: False) == []
-    assert node.wheel.held_topics() == ["t"]
+    assert master_of(node.wheel).held_topics() == ["t"]
     assert node.wheel.cancel([first], NOW, 0.0) == [CancelAnswer.UNKNOWN]  # not committed yet
-    assert node.wheel.next_chunk(NOW) is None
-    assert node.wheel.next_topic_chunk("t", NOW) is None
+    assert master_of(node.wheel).next_chunk(NOW) is None
+    assert master_of(node.wheel).next_topic_chunk("t", NOW) is None
     assert node.wheel.status().pending == 2
     node.sync()
     assert node.delivered(NOW) == [b"1"]
@@ -117,7 +117,7 @@ def test_a_row_whose_topic_is_held_back_by_the_answer_can_be_cancelled(node: Nod
     assert chunk is not None
     asking = Asking(node, *ids)
     asking.start()
-    node.wheel.answer(chunk, np.array([False]))
+    master_of(node.wheel).answer(chunk, np.array([False]))
     while asking.thread.is_alive():
         node.wheel.write_pending(0.001)
     assert asking.answers == [CancelAnswer.CANCELLED]
@@ -130,7 +130,7 @@ def test_the_cancel_of_a_late_row_outlives_the_cleaner(node: Node) -> None:
     assert node.delivered(NOW) == []
     late = sent(node, 1, NOW - 5_000)
     assert cancel(node, *late) == [CancelAnswer.CANCELLED]
-    node.wheel.tell_mark(NOW, at_once=True)
+    master_of(node.wheel).tell_mark(NOW, at_once=True)
     node.sync()
     node.wheel.clean(NOW)
     assert node.delivered(NOW) == []
@@ -145,7 +145,7 @@ def test_pending_is_exact_between_a_row_and_its_cancel(tmp_path: Path) -> None:
         assert node.wheel.status().pending == 2
         chunk = node.next_chunk(NOW)
         assert chunk is not None
-        node.wheel.answer(chunk, np.array([True, True]))
+        master_of(node.wheel).answer(chunk, np.array([True, True]))
         assert node.wheel.status().pending == 0
         assert node.delivered(NOW) == []
         assert node.wheel.status().pending == 0

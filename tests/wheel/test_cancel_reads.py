@@ -17,7 +17,7 @@ from slotwheel.wheel.due.due import Due
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.slots.storage import Storage
-from support.wheels import Node, batch
+from support.wheels import Node, batch, master_of
 
 NOW = 1_800_000_000_000
 IDS = 10_000
@@ -49,8 +49,8 @@ def held(tmp_path: Path) -> Any:
     node.wheel.spill(NOW, everything=True)
     while (chunk := node.next_chunk(NOW + 5_000)) is not None:
         topics = chunk.rows.column("topic").to_pylist()
-        node.wheel.answer(chunk, np.array([topic != "t" for topic in topics], np.bool_))
-    assert node.wheel.held_topics() == ["t"]
+        master_of(node.wheel).answer(chunk, np.array([topic != "t" for topic in topics], np.bool_))
+    assert master_of(node.wheel).held_topics() == ["t"]
     ids = [node.wheel.mint.one(row[0], offset) for offset, row in enumerate(rows)]
     yield node, ids, [row[1] for row in rows]
     node.close()
@@ -98,7 +98,7 @@ def test_a_topic_that_is_held_back_in_between(
         nonlocal asked
         asked += 1
         if asked == 2:
-            node.wheel.answer(chunk, np.zeros(10, np.bool_))
+            master_of(node.wheel).answer(chunk, np.zeros(10, np.bool_))
         return has_left(due, *rows)
 
     monkeypatch.setattr(Due, "has_left", refused_meanwhile)

@@ -23,6 +23,7 @@ from slotwheel.wheel.journal.log import Log
 from slotwheel.wheel.journal.producers import Producers
 from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
+from slotwheel.wheel.master import Master
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.storage import Storage
 from slotwheel.wheel.state import SlotInfo, Update
@@ -32,6 +33,7 @@ from support.crashfs import MODES, CrashFiles, CrashHandle
 from support.crashlife import Steps, World
 from support.crashscript import SCENES, live_on, play
 from support.memstate import MemoryState
+from support.wheels import master_of
 
 Patch = pytest.MonkeyPatch
 
@@ -91,7 +93,7 @@ def cleaned_by_a_mark_that_is_not_committed(patch: Patch) -> None:
     clean = Wheel.clean
 
     def eager(self: Wheel, now_ms: int) -> int:
-        self._committed_marks = self._due.marks()
+        self._committed_marks = master_of(self).due.marks()
         return clean(self, now_ms)
 
     patch.setattr(Wheel, "clean", eager)
@@ -107,22 +109,22 @@ def cleaned_in_spite_of_held_topics(patch: Patch) -> None:
 def mark_ahead_of_the_answers(patch: Patch) -> None:
     """A mark that tells of the chunk in flight, told while the sink works on it."""
     marks = Due.marks
-    next_chunk = Wheel.next_chunk
+    next_chunk = Master.next_chunk
 
     def with_flight(self: Due, reach: int = -1) -> Marks:
         flight = self._main.flight
         found = marks(self, reach)
         return found if flight is None else replace(found, main=flight.chunk.after)
 
-    def tell_at_once(self: Wheel, now_ms: int) -> Any:
+    def tell_at_once(self: Master, now_ms: int) -> Any:
         chunk = next_chunk(self, now_ms)
         if chunk is not None:
             self.tell_mark(now_ms, at_once=True)
-            self.write_pending(0)
+            self._queue_marks.__self__.write_pending(0)  # type: ignore[attr-defined]
         return chunk
 
     patch.setattr(Due, "marks", with_flight)
-    patch.setattr(Wheel, "next_chunk", tell_at_once)
+    patch.setattr(Master, "next_chunk", tell_at_once)
 
 
 def mark_forgets_held_topics(patch: Patch) -> None:
@@ -192,8 +194,8 @@ def cancel_answered_before_its_commit(patch: Patch) -> None:
 
 
 def early_by_a_second(patch: Patch) -> None:
-    next_chunk = Wheel.next_chunk
-    patch.setattr(Wheel, "next_chunk", lambda self, now_ms: next_chunk(self, now_ms + 1000))
+    next_chunk = Master.next_chunk
+    patch.setattr(Master, "next_chunk", lambda self, now_ms: next_chunk(self, now_ms + 1000))
 
 
 def uncommitted_rows_delivered(patch: Patch) -> None:

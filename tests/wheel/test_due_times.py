@@ -12,7 +12,7 @@ import pytest
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import ClockBehind
 from slotwheel.wheel.slots.slotfile import path_of
-from support.wheels import Node, opened
+from support.wheels import Node, master_of, opened
 
 NOW = 1_900_000_000_000
 CONFIG = WheelConfig(
@@ -59,7 +59,7 @@ def test_an_earlier_revolutions_file_is_not_reused(node: Node) -> None:
         assert (node.path / path_of(second + revolution * 60)).exists()
         expected = [b"%d" % n for n in range(revolution * 10, revolution * 10 + 10)]
         assert node.delivered(now + 6_001) == expected
-        node.wheel.tell_mark(now + 6_001, at_once=True)
+        master_of(node.wheel).tell_mark(now + 6_001, at_once=True)
         node.sync()
         assert node.wheel.clean(now + 6_001) == 1
         assert not list((node.path / "slots").iterdir())
@@ -85,15 +85,16 @@ def test_a_held_topic_waits_for_a_clock_behind_the_main_mark(node: Node) -> None
     node.send([(NOW + 10, "t", b"")], NOW)
     chunk = node.next_chunk(NOW + 10)
     assert chunk is not None
-    node.wheel.answer(chunk, np.zeros(1, np.bool_))
+    master_of(node.wheel).answer(chunk, np.zeros(1, np.bool_))
     assert node.next_chunk(NOW + 5_000) is None
-    chunk = node.wheel.next_topic_chunk("t", NOW + 20)
+    chunk = master_of(node.wheel).next_topic_chunk("t", NOW + 20)
     assert chunk is not None
-    node.wheel.answer(chunk, np.ones(1, np.bool_))
-    assert node.wheel.next_topic_chunk("t", NOW + 20) is None  # no empty chunks, one after another
-    assert node.wheel.held_topics() == ["t"]
-    assert node.wheel.next_topic_chunk("t", NOW + 5_000) is None
-    assert node.wheel.held_topics() == []
+    master_of(node.wheel).answer(chunk, np.ones(1, np.bool_))
+    again = master_of(node.wheel).next_topic_chunk("t", NOW + 20)
+    assert again is None, "no empty chunks, one after another"
+    assert master_of(node.wheel).held_topics() == ["t"]
+    assert master_of(node.wheel).next_topic_chunk("t", NOW + 5_000) is None
+    assert master_of(node.wheel).held_topics() == []
 
 
 def test_a_restart_restarts_no_due_time(node: Node) -> None:

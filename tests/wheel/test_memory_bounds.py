@@ -13,7 +13,7 @@ import pytest
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due import reader
 from slotwheel.wheel.schema import times
-from support.wheels import Node, opened
+from support.wheels import Node, master_of, opened
 
 NOW = 1_900_000_000_000
 
@@ -22,7 +22,7 @@ def deliver_one(node: Node, now_ms: int) -> int:
     """One chunk; its rows."""
     chunk = node.next_chunk(now_ms)
     assert chunk is not None
-    node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+    master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
     return int(chunk.rows.num_rows)
 
 
@@ -42,7 +42,7 @@ def test_rows_that_join_an_open_window_do_not_outgrow_it(tmp_path: Path) -> None
             if wheel.spill_needed(now_ms):
                 wheel.spill(now_ms)
             delivered += deliver_one(node, now_ms)
-            cursor = wheel._due._main.cursor
+            cursor = master_of(wheel).due._main.cursor
             if cursor is not None:
                 largest = max(largest, cursor._window.nbytes)
         assert largest <= 3 * config.window_bytes_max
@@ -75,7 +75,7 @@ def test_late_rows_in_slot_files_are_taken_by_the_chunk(
         offsets: list[int] = []
         while (chunk := node.next_chunk(NOW)) is not None:
             offsets += chunk.rows.column("offset").to_pylist()
-            node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+            master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
         assert offsets == [*range(1, 1001), 0]
         assert max(sizes) <= 3 * config.chunk_bytes_max
 
@@ -113,6 +113,6 @@ def test_a_burst_at_one_millisecond_leaves_in_bounded_chunks(tmp_path: Path) -> 
         while (chunk := node.next_chunk(NOW + 5_000)) is not None:
             assert chunk.rows.num_rows <= 5_000
             got.append(times(chunk.rows, "offset"))
-            node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+            master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
     assert time.perf_counter() - began < 20
     assert np.array_equal(np.concatenate(got), np.arange(100_000))

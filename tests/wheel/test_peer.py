@@ -29,7 +29,7 @@ from slotwheel.wheel.wheel import Wheel
 from support import wheels
 from support.damage import flip
 from support.datadirs import assert_sound
-from support.wheels import as_version_1, batch
+from support.wheels import as_version_1, batch, master_of
 
 NOW = 1_800_000_000_000
 STORES = {"a": b"a" * 16, "b": b"b" * 16}
@@ -117,7 +117,7 @@ def delivered(peer: Peer, now_ms: int) -> list[bytes]:
     values: list[bytes] = []
     while (chunk := next_chunk(peer, now_ms)) is not None:
         values += chunk.rows.column("value").to_pylist()
-        peer.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+        master_of(peer.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
     return values
 
 
@@ -160,7 +160,7 @@ def test_a_caller_waits_for_the_commit_and_early_ones_for_the_disk(
     a.sync()
     assert early.done()
     assert not late.done()
-    assert a.wheel.next_chunk(NOW + 5) is None, "what is not committed is not delivered"
+    assert master_of(a.wheel).next_chunk(NOW + 5) is None, "what is not committed is not delivered"
     a.wheel.commit(a.wheel.log_view().durable)
     assert late.result(0).base_offset == 0
     assert delivered(a, NOW + 5) == [b"1", b"2"]
@@ -173,7 +173,7 @@ def test_a_standby_takes_over_where_the_committed_mark_stands(peers: tuple[Peer,
     a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
     assert delivered(a, NOW + 2) == [b"first"]
-    a.wheel.tell_mark(NOW + 500, at_once=True)
+    master_of(a.wheel).tell_mark(NOW + 500, at_once=True)
     a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
     a.ship(b)
@@ -289,7 +289,7 @@ def test_a_snapshot_fills_an_empty_peer(peers: tuple[Peer, Peer]) -> None:
         a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
     assert len(delivered(a, NOW + 10_000)) == 11
-    a.wheel.tell_mark(NOW + 10_000, at_once=True)
+    master_of(a.wheel).tell_mark(NOW + 10_000, at_once=True)
     a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
     a.wheel.spill(NOW + 60_000, everything=True)
@@ -339,7 +339,7 @@ def test_marks_and_configurations_are_entries_like_others(peers: tuple[Peer, Pee
     a, b = peers
     a.lead(1)
     a.wheel.tell_stores({**STORES, "c": b"c" * 16})
-    a.wheel.tell_mark(NOW + 1_000, at_once=True)
+    master_of(a.wheel).tell_mark(NOW + 1_000, at_once=True)
     a.sync()
     kinds = [entry.kind for entry in a.wheel.entries(1, 9, 1 << 20)]
     assert kinds == [Kind.CONFIG, Kind.CONFIG]
@@ -432,7 +432,7 @@ def test_a_cancel_that_outlives_its_epoch_decides_nothing(peers: tuple[Peer, Pee
     a.wheel.stand_by("b")
     b.lead(2)
     assert delivered(b, NOW + 200) == [b"x"]
-    b.wheel.tell_mark(NOW + 500, at_once=True)
+    master_of(b.wheel).tell_mark(NOW + 500, at_once=True)
     b.sync()
     b.wheel.commit(b.wheel.log_view().durable)
     b.ship(a)
@@ -455,8 +455,8 @@ def test_late_rows_of_an_older_epoch_find_a_mark_that_reaches_them(
     with monkeypatch.context() as patch:
         patch.setattr(Marks, "encode", lambda marks: as_version_1(encode(marks)))
         a.lead(1)
-        a.wheel.next_chunk(NOW + 5_000)
-        a.wheel.tell_mark(NOW + 5_000, at_once=True)
+        master_of(a.wheel).next_chunk(NOW + 5_000)
+        master_of(a.wheel).tell_mark(NOW + 5_000, at_once=True)
         a.send((NOW - 1_000, "t", b"late"))
         a.sync()
         a.wheel.commit(a.wheel.log_view().durable)

@@ -27,7 +27,7 @@ from slotwheel.wheel.peers.peer import PeerWheel
 from support.crashfs import MODES, CrashFiles
 from support.memstate import MemoryState
 from support.peerdirs import Replica
-from support.wheels import batch
+from support.wheels import batch, master_of
 
 START = 1_800_000_000_000
 CONFIG = WheelConfig(segment_bytes=2500, peer_journal_bytes_max=4000, disk_reserve_bytes=0)
@@ -190,12 +190,12 @@ class Group:
     def deliver(self) -> None:
         wheel = self.master.wheel
         for _ in range(self.rng.randint(1, 4)):
-            chunk = wheel.next_chunk(self.now)
+            chunk = master_of(wheel).next_chunk(self.now)
             if chunk is None:
                 break
             self.delivered += chunk.rows.column("value").to_pylist()
-            wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
-        wheel.tell_mark(self.now, at_once=True)
+            master_of(wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+        master_of(wheel).tell_mark(self.now, at_once=True)
         self.master.sync()
 
     def cancel(self) -> None:

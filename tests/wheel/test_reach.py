@@ -13,7 +13,7 @@ from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.due import Due
 from slotwheel.wheel.mark import Marks
-from support.wheels import Node, as_version_1, batch
+from support.wheels import Node, as_version_1, batch, master_of
 
 NOW = 1_800_000_000_000
 CONFIG = WheelConfig(disk_reserve_bytes=0)
@@ -29,10 +29,10 @@ def node(tmp_path: Path) -> Any:
 
 def taken(node: Node, now_ms: int) -> list[bytes]:
     """What one look hands out; the sink takes it."""
-    chunk = node.wheel.next_chunk(now_ms)
+    chunk = master_of(node.wheel).next_chunk(now_ms)
     if chunk is None:
         return []
-    node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+    master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
     values: list[bytes] = chunk.rows.column("value").to_pylist()
     return values
 
@@ -93,7 +93,7 @@ def test_with_a_disk_that_is_almost_full_delivery_needs_no_further_mark(
     node.sync()
     monkeypatch.setattr(node.files, "free_bytes", lambda: 1000)
     assert taken(node, NOW + 1_000) == [b"0"]
-    node.wheel.tell_mark(NOW + 1_000, at_once=True)
+    master_of(node.wheel).tell_mark(NOW + 1_000, at_once=True)
     node.sync()
 
     def full(entries: object) -> None:

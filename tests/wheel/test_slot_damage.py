@@ -25,7 +25,7 @@ from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, Mode
 from support.crashlife import START_MS, PowerCut, Steps, World
 from support.damage import flipped
-from support.wheels import Node, batch, opened
+from support.wheels import Node, batch, master_of, opened
 
 SECOND = START_MS // 1000 + 5
 PATH = path_of(SECOND)
@@ -74,7 +74,7 @@ def test_a_damaged_slot_is_not_delivered_and_its_repair_brings_every_row() -> No
         world.let_go()
         world.wheel = Wheel.open(world.files, world.state, world.config, world.now_ms)
         with pytest.raises(Damaged, match=str(SECOND)):
-            world.wheel.next_chunk(START_MS + 20_000)
+            master_of(world.wheel).next_chunk(START_MS + 20_000)
         assert not world.wheel.clean(START_MS + 20_000)
     assert not world.book.offered
     world.files.replace(PATH, content)
@@ -366,7 +366,7 @@ def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
         node.wheel.spill(NOW, everything=True)
     storage = node.wheel._storage
     second = due // 1000
-    assert node.wheel.prepare(due - 1_000), "it was read ahead"
+    assert master_of(node.wheel).prepare(due - 1_000), "it was read ahead"
     before = storage.catalog[second]
     rows = sort_rows(pa.concat_batches(storage.read_blocks(second, before)))
     storage.replace(second, [rows], Update())
@@ -382,7 +382,7 @@ def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
     found: list[bytes] = []
     while (chunk := node.next_chunk(due + 5_000)) is not None:
         found += chunk.rows.column("value").to_pylist()
-        node.wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+        master_of(node.wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
     assert found == [*(b"%d" % number for number in range(6)), b"x" * size]
     node.close()
 

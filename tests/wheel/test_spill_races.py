@@ -18,7 +18,7 @@ from slotwheel.wheel.schema import times
 from slotwheel.wheel.slots.storage import Storage
 from slotwheel.wheel.tail.tail import _FAN
 from support.crashlife import START_MS, Steps, World
-from support.wheels import Node, batch
+from support.wheels import Node, batch, master_of
 
 SECOND = START_MS // 1000 + 5
 ALL = SECOND * 1000 + 999, OFFSET_END
@@ -124,17 +124,17 @@ def test_append_and_spill_while_the_slot_drains(tmp_path: Path) -> None:
 
     def take() -> None:
         now = clock[0]
-        while (chunk := wheel.next_chunk(now)) is not None:
+        while (chunk := master_of(wheel).next_chunk(now)) is not None:
             assert int(times(chunk.rows, "due").max(initial=0)) <= now
             taken.update(chunk.rows.column("value").to_pylist())
-            wheel.answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
+            master_of(wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
 
     threads = [
         loop(lambda: wheel.write_pending(0.001)),
         loop(take),
         loop(lambda: wheel.spill(clock[0], everything=True)),
         loop(lambda: wheel.clean(clock[0])),
-        loop(lambda: wheel.prepare(clock[0])),
+        loop(lambda: master_of(wheel).prepare(clock[0])),
     ]
     sent = 0
     until = time.monotonic() + 2.0

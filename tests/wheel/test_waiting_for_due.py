@@ -12,7 +12,7 @@ import pytest
 
 from slotwheel.wheel.config import WheelConfig
 from support.stopwatch import Stopwatch
-from support.wheels import Node, opened
+from support.wheels import Node, master_of, opened
 
 NOW = 1_900_000_000_000
 
@@ -25,7 +25,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_a_row_committed_while_the_hand_looks_does_not_have_to_wait(node: Node) -> None:
     """Behind the last look at what is committed, before the slot is chosen: still woken for."""
-    due: Any = node.wheel._due
+    due: Any = master_of(node.wheel).due
     choose = due._choose_cursor
 
     def choose_late(*arguments: Any) -> None:
@@ -34,9 +34,9 @@ def test_a_row_committed_while_the_hand_looks_does_not_have_to_wait(node: Node) 
         choose(*arguments)
 
     due._choose_cursor = choose_late
-    assert node.wheel.next_chunk(NOW) is None
+    assert master_of(node.wheel).next_chunk(NOW) is None
     began = Stopwatch()
-    node.wheel.wait_for_due(node.wheel.next_due_ms(), NOW, 5.0)
+    master_of(node.wheel).wait_for_due(master_of(node.wheel).next_due_ms(), NOW, 5.0)
     assert began.seconds < 1.0
     assert node.delivered(NOW) == [b"v"]
 
@@ -48,9 +48,9 @@ def test_the_hand_does_not_spin_while_a_late_row_waits_for_its_cancel(node: Node
     asked.start()
     while not list(node.wheel._cancels.pending(NOW // 1000)):
         time.sleep(0.001)
-    assert node.wheel.next_chunk(NOW) is None
+    assert master_of(node.wheel).next_chunk(NOW) is None
     began = time.monotonic()
-    node.wheel.wait_for_due(NOW + 50, NOW, 5.0)
+    master_of(node.wheel).wait_for_due(NOW + 50, NOW, 5.0)
     assert time.monotonic() - began >= 0.04
     node.sync()
     asked.join()

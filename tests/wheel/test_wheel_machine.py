@@ -39,7 +39,7 @@ from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.journal.producers import IN_FLIGHT_MAX
 from slotwheel.wheel.mark import Marks
 from support.wheelmodel import Mask, Model, NewRow, Row
-from support.wheels import Node, batch, next_chunk
+from support.wheels import Node, batch, master_of, next_chunk
 
 START_MS = 1_000_000
 TOPICS = ("a", "b", "c")
@@ -254,11 +254,11 @@ class WheelMachine(RuleBasedStateMachine):
             if spill_first:
                 self.node.wheel.spill(self.now, everything=True)
             self._set_clock(self.now + tick_ms)
-            self.node.wheel.prepare(self.now)
+            master_of(self.node.wheel).prepare(self.now)
             self._deliver(sink, sync=True)
             if not spill_first:
                 self.node.wheel.spill(self.now, everything=False)
-            self.node.wheel.tell_mark(self.now, at_once=True)
+            master_of(self.node.wheel).tell_mark(self.now, at_once=True)
             self._sync()
             self.node.wheel.clean(self.now)
         self._check_files()
@@ -276,7 +276,7 @@ class WheelMachine(RuleBasedStateMachine):
         chunk = self._next_chunk()
         if chunk is None:
             return
-        rows = self.model.hand_out(chunk, self.now, self.node.wheel.held_topics())
+        rows = self.model.hand_out(chunk, self.now, master_of(self.node.wheel).held_topics())
         self._send(self._rows(shape))
         self._sync()
         if spill:
@@ -293,14 +293,14 @@ class WheelMachine(RuleBasedStateMachine):
     @rule(tell=st.booleans())
     def clean(self, tell: bool) -> None:
         if tell:
-            self.node.wheel.tell_mark(self.now, at_once=True)
+            master_of(self.node.wheel).tell_mark(self.now, at_once=True)
             self._sync()
         self.node.wheel.clean(self.now)
         self._check_files()
 
     @rule(ahead=st.sampled_from([0, 1000, 2000, 10_000]))
     def prepare(self, ahead: int) -> None:
-        self.node.wheel.prepare(self.now, ahead)
+        master_of(self.node.wheel).prepare(self.now, ahead)
 
     # -- cancel and reschedule -------------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class WheelMachine(RuleBasedStateMachine):
         chunk = self._next_chunk()
         if chunk is None:
             return
-        rows = self.model.hand_out(chunk, self.now, self.node.wheel.held_topics())
+        rows = self.model.hand_out(chunk, self.now, master_of(self.node.wheel).held_topics())
         if not rows:
             self._answer(chunk, rows, sink)
             return
@@ -430,7 +430,7 @@ class WheelMachine(RuleBasedStateMachine):
     @rule(graceful=st.booleans())
     def close_and_reopen(self, graceful: bool) -> None:
         if graceful:
-            self.node.wheel.tell_mark(self.now, at_once=True)
+            master_of(self.node.wheel).tell_mark(self.now, at_once=True)
             self._sync()
         self._stop()
         self.node.open(self.now)
@@ -507,7 +507,7 @@ class WheelMachine(RuleBasedStateMachine):
         self.late_cancels.clear()
 
     def _next_chunk(self) -> Chunk | None:
-        mark = self.node.wheel._due.main
+        mark = master_of(self.node.wheel).due.main
         try:
             chunk = next_chunk(self.node.wheel, self.now, self._sync)
         except ClockBehind:
@@ -524,22 +524,22 @@ class WheelMachine(RuleBasedStateMachine):
                 break
         if sync:
             self._sync()
-        for topic in self.node.wheel.held_topics():
+        for topic in master_of(self.node.wheel).held_topics():
             for _ in range(chunks_max):
-                chunk = self.node.wheel.next_topic_chunk(topic, self.now)
+                chunk = master_of(self.node.wheel).next_topic_chunk(topic, self.now)
                 if chunk is None or not self._take(chunk, sink):
                     break
 
     def _take(self, chunk: Chunk, sink: Sink) -> bool:
         """Whether to go on."""
-        rows = self.model.hand_out(chunk, self.now, self.node.wheel.held_topics())
+        rows = self.model.hand_out(chunk, self.now, master_of(self.node.wheel).held_topics())
         return self._answer(chunk, rows, sink)
 
     def _answer(self, chunk: Chunk, rows: list[Row], sink: Sink) -> bool:
         answered, unknown, dead, down = sink.answer(rows)
         wheel = self.node.wheel
-        before = set(wheel.held_topics())
-        wheel.answer(chunk, answered, dead, unknown=unknown, sink_down=down)
+        before = set(master_of(wheel).held_topics())
+        master_of(wheel).answer(chunk, answered, dead, unknown=unknown, sink_down=down)
         self.in_flight = False
         self.model.settle(rows, answered, unknown)
         self.delivered += int(answered.sum()) - dead
@@ -547,7 +547,7 @@ class WheelMachine(RuleBasedStateMachine):
         left = {row.topic for row, ok in zip(rows, answered.tolist(), strict=True) if not ok}
         if chunk.topic is None and not down:
             room = self.node.config.held_topics_max - len(before)
-            fresh = set(wheel.held_topics()) - before
+            fresh = set(master_of(wheel).held_topics()) - before
             assert fresh <= left
             assert len(fresh) == min(len(left), room), "a topic was held back without need, or not"
         return not left
@@ -555,7 +555,7 @@ class WheelMachine(RuleBasedStateMachine):
     def _certain(self, row: Row) -> bool:
         """Whether the engine must know about a row; else the answer may be *unknown*."""
         wheel = self.node.wheel
-        canceller = wheel._canceller
+        canceller = master_of(wheel).canceller
         old = row.offset < canceller._epoch_offset and row.due <= canceller._reach_ms
         forgotten = row.due <= wheel._cancels.floor_ms
         return not old and not forgotten and row.offset not in self.model.doubtful
@@ -637,8 +637,8 @@ class WheelMachine(RuleBasedStateMachine):
         self._set_clock(self.now + self.node.config.horizon_ms + 2000)
         self._deliver(Sink(), sync=True)
         wheel = self.node.wheel
-        assert wheel.held_topics() == []
-        wheel.tell_mark(self.now, at_once=True)
+        assert master_of(wheel).held_topics() == []
+        master_of(wheel).tell_mark(self.now, at_once=True)
         self._sync()
         wheel.spill(self.now, everything=True)
         wheel.clean(self.now)
