@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from ..wheel.due.due import Chunk
+from ..wheel.due.lines import Chunk
 from ..wheel.schema import Int64s, times
 from .ask import ask
 from .deadletters import DeadLetters

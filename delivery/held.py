@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from cachetools import TTLCache
 
 from ..wheel.backoff import Backoff
-from ..wheel.due.due import Chunk
+from ..wheel.due.lines import Chunk
 from ..wheel.schema import times
 from .handover import Outcome, give_back
 from .ports import DeliveryEvents, DuePort

@@ -24,7 +24,8 @@ import numpy.typing as npt
 from .config import WheelConfig
 from .due.canceller import Canceller
 from .due.cancels import Cancels
-from .due.due import Chunk, Due
+from .due.due import Due
+from .due.lines import Chunk
 from .ids import IdMint
 from .journal.log import Log
 from .mark import Marks

@@ -25,7 +25,7 @@ from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.reading.topicreader import TopicReader, topics, walk
 from slotwheel.wheel.answers import CancelAnswer, Receipt
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due.due import Chunk
+from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.errors import ClockBehind, SequenceTooOld
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.schema import ROW, times

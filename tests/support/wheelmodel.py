@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotwheel.wheel.answers import CancelAnswer
-from slotwheel.wheel.due.due import Chunk
+from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.schema import times
 

@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from slotwheel.wheel.answers import Receipt
 from slotwheel.wheel.config import TICK_MS, WheelConfig
-from slotwheel.wheel.due.due import Chunk
+from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId

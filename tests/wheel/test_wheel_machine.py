@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 
 from slotwheel.wheel.answers import CancelAnswer, Receipt
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due.due import Chunk
+from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.errors import ClockBehind, InvalidMessage, Overloaded, SequenceTooOld
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.journal.producers import IN_FLIGHT_MAX

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 import numpy as np
@@ -28,14 +27,12 @@ from ..config import TICK_MS, WheelConfig
 from ..errors import ClockBehind
 from ..mark import Mark, Marks, TopicMark
 from ..rows import from_numpy, members, take_rows
-from ..schema import times
+from ..schema import Int64s, Mask, times
 from ..slots.storage import Storage
 from .cancels import Cancels, among
+from .lines import Chunk, Flight, Line, mark_before
 from .reader import SlotCursor, late_rows
 from .runs import EMPTY, OFFSET_END, Key
-
-Mask = npt.NDArray[np.bool_]
-Int64s = npt.NDArray[np.int64]
 
 _STEPS_MAX = 32
 """Steps without a row to hand out before the caller gets a turn to do something else."""
@@ -65,52 +62,6 @@ class _Then(Enum):
     NOTHING = "no row is left up to the given key"
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows to hand to the sink: ROW schema, in ``(due, offset)`` order (late ones: by offset).
-
-    ``topic``: the held-back topic it belongs to, None for the main mark. May have no rows; it has
-    to be answered all the same. ``after`` is the mark once every row is answered.
-    """
-
-    rows: pa.RecordBatch
-    topic: str | None
-    before: Mark
-    after: Mark
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A chunk in flight with all rows it passes, also those not handed out."""
-
-    chunk: Chunk
-    due: Int64s
-    offset: Int64s
-    late: bool
-    kept: Int64s
-    """Positions of the rows handed out."""
-    cancels: Mask
-    """Which rows are cancel rows."""
-    gone: Mask
-    """Which rows were cancelled."""
-    topics: pa.Array
-    of_held: dict[str, Int64s]
-    """Positions of the messages of held-back topics, cancelled or answered ones among them. On the
-    main line they are left to lines of their own; on such a line they are that line's."""
-
-
-@dataclass(slots=True)
-class _Line:
-    topic: str | None
-    mark: Mark
-    behind: int = 0
-    """Messages of the topic between this line's mark and the main mark, whatever became of them."""
-    ahead: set[int] = field(default_factory=set)
-    """Offsets that were answered but lie beyond the mark; of its own topic, for one held back."""
-    flight: _Flight | None = None
-    cursor: SlotCursor | None = None
-
-
 class Due:
     """Moves the marks. ``high``: asks for the highest committed offset (under the lock)."""
 
@@ -128,9 +79,9 @@ class Due:
         self._config = config
         self._lock = lock
         self._high = high
-        self._main = _Line(None, marks.main)
+        self._main = Line(None, marks.main)
         self._held = {
-            topic: _Line(topic, copy.mark, copy.behind) for topic, copy in marks.copies.items()
+            topic: Line(topic, copy.mark, copy.behind) for topic, copy in marks.copies.items()
         }
         self._unknown: set[int] = set()
         """Offsets that the sink was handed and could not answer for, until it does."""
@@ -208,8 +159,8 @@ class Due:
         for topic in self._held.keys() & set(names.tolist()):
             line, at = self._held[topic], held[np.equal(names, topic)]
             left[at[line.mark.covered(due[at], offset[at])]] = Left.YES
-            left[at[_in_flight(line, due[at], offset[at])]] = Left.IN_FLIGHT
-        left[_in_flight(self._main, due, offset)] = Left.IN_FLIGHT
+            left[at[line.in_flight(due[at], offset[at])]] = Left.IN_FLIGHT
+        left[self._main.in_flight(due, offset)] = Left.IN_FLIGHT
         asked, ahead = set(offset.tolist()), set[int]()
         for line in (self._main, *self._held.values()):
             ahead |= line.ahead & asked
@@ -228,7 +179,7 @@ class Due:
         """Whether the sink has one of these rows in hand, as far as the marks tell; ``topics``: of
         those that depend on it. Both shape (rows,)."""
         return any(
-            bool(_in_flight(line, due, offset).any())
+            bool(line.in_flight(due, offset).any())
             for line in (self._main, *self._held.values())
             if line.topic is None or line.topic in topics
         )
@@ -395,7 +346,7 @@ class Due:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _late(self, line: _Line, upto: int) -> Chunk | None:
+    def _late(self, line: Line, upto: int) -> Chunk | None:
         """Step one: rows that are late for this line leave in offset order, ``L`` follows."""
         mark = line.mark
         rows, cancelled, reached = late_rows(
@@ -408,7 +359,7 @@ class Due:
             return None
         return self._hand_out(line, rows, cancelled, after, late=True)
 
-    def _due(self, line: _Line, until: Key) -> tuple[Chunk | None, _Then]:
+    def _due(self, line: Line, until: Key) -> tuple[Chunk | None, _Then]:
         """Step two: rows in due order up to ``until``. Also what to do where there is no chunk."""
         cursor, mark = line.cursor, line.mark
         assert cursor is not None
@@ -432,7 +383,7 @@ class Due:
             line.cursor = None
         return None, _Then.AGAIN
 
-    def _move(self, line: _Line, mark: Mark, now_ms: int) -> None:
+    def _move(self, line: Line, mark: Mark, now_ms: int) -> None:
         """Nothing is due: the mark follows the clock, so that what comes in now counts as late."""
         with self._lock:
             if (
@@ -442,7 +393,7 @@ class Due:
             ):
                 line.mark = Mark(now_ms, OFFSET_END, mark.L)
 
-    def _choose_cursor(self, line: _Line, until_ms: int) -> None:
+    def _choose_cursor(self, line: Line, until_ms: int) -> None:
         """Make ``line.cursor`` the first slot that can have rows due up to ``until_ms``."""
         mark = line.mark
         if line.topic is None:
@@ -475,7 +426,7 @@ class Due:
             self._cancels.add_from_file(second, cursor.cancelled)
 
     def _hand_out(
-        self, line: _Line, rows: pa.RecordBatch, cancelled: set[int], after: Mark, *, late: bool
+        self, line: Line, rows: pa.RecordBatch, cancelled: set[int], after: Mark, *, late: bool
     ) -> Chunk | None:
         """Judge rows under the lock and put them in flight; None if there is nothing to wait for.
 
@@ -492,7 +443,7 @@ class Due:
             if stop < len(due):
                 if stop == 0:
                     return None
-                after = _mark_before(line.mark, due, offset, stop, late)
+                after = mark_before(line.mark, due, offset, stop, late)
                 rows, due, offset, gone = (
                     rows.slice(0, stop),
                     due[:stop],
@@ -501,7 +452,7 @@ class Due:
                 )
             topics = rows.column("topic")
             cancels = np.asarray(rows.column("cancels").is_valid())
-            drop = gone | cancels | _ahead(line, offset)
+            drop = gone | cancels | line.answered_ahead(offset)
             held: dict[str, Int64s] = {}
             for topic in self._held if line.topic is None else (line.topic,):
                 mine = np.asarray(pc.equal(topics, topic)) & ~cancels
@@ -510,7 +461,7 @@ class Due:
             kept = np.flatnonzero(~drop)
             handed = rows if len(kept) == len(due) else take_rows(rows, kept)
             chunk = Chunk(handed, line.topic, line.mark, after)
-            flight = _Flight(chunk, due, offset, late, kept, cancels, gone, topics, held)
+            flight = Flight(chunk, due, offset, late, kept, cancels, gone, topics, held)
             if not len(kept):
                 self.changes += 1
                 self._pass(line, flight, len(due), after)
@@ -530,7 +481,7 @@ class Due:
                 stop = min(stop, int(at[0])) if len(at) else stop
         return gone, stop
 
-    def _pass(self, line: _Line, flight: _Flight, count: int, after: Mark) -> None:
+    def _pass(self, line: Line, flight: Flight, count: int, after: Mark) -> None:
         """The first ``count`` rows of a flight are done with: the line's mark is ``after`` now."""
         line.mark = after
         passed = flight.offset[:count]
@@ -554,7 +505,7 @@ class Due:
         if line.ahead:
             line.ahead.difference_update(passed.tolist())
 
-    def _answer_partly(self, line: _Line, flight: _Flight, answered: Mask, sink_down: bool) -> None:
+    def _answer_partly(self, line: Line, flight: Flight, answered: Mask, sink_down: bool) -> None:
         """Hold topics back as far as that is possible; the line stops before what is left over."""
         line.ahead.update(flight.offset[flight.kept[answered]].tolist())
         stop = int(flight.kept[~answered][0])
@@ -562,10 +513,10 @@ class Due:
             stop = self._hold_back(flight, answered)
         after = flight.chunk.after
         if stop < len(flight.due):
-            after = _mark_before(flight.chunk.before, flight.due, flight.offset, stop, flight.late)
+            after = flight.mark_before(stop)
         self._pass(line, flight, stop, after)
 
-    def _hold_back(self, flight: _Flight, answered: Mask) -> int:
+    def _hold_back(self, flight: Flight, answered: Mask) -> int:
         """Give each topic with unanswered rows a line of its own, first come first served.
 
         Returns the position before which the main line has to stop: that of the first row of a
@@ -577,13 +528,13 @@ class Due:
         room = max(0, self._config.held_topics_max - len(self._held))
         first = [int(waiting[pc.index(topics, name).as_py()]) for name in names]
         for name, at in zip(names[:room], first, strict=False):
-            mark = _mark_before(flight.chunk.before, flight.due, flight.offset, at, flight.late)
-            self._held[name] = _Line(name, mark)
+            mark = flight.mark_before(at)
+            self._held[name] = Line(name, mark)
             mine = np.flatnonzero(np.asarray(pc.equal(flight.topics, name)) & ~flight.cancels)
             flight.of_held[name] = mine[mine >= at]
         return first[room] if room < len(names) else len(flight.due)
 
-    def _empty(self, line: _Line) -> Chunk:
+    def _empty(self, line: Line) -> Chunk:
         """A chunk without rows: much was passed without anything to hand out, take a turn."""
         with self._lock:
             chunk = Chunk(EMPTY, line.topic, line.mark, line.mark)
@@ -591,29 +542,5 @@ class Due:
             no = np.empty(0, np.bool_)
             topics = EMPTY.column("topic")
             held = {} if line.topic is None else {line.topic: none}
-            line.flight = _Flight(chunk, none, none, False, none, no, no, topics, held)
+            line.flight = Flight(chunk, none, none, False, none, no, no, topics, held)
         return chunk
-
-
-def _ahead(line: _Line, offset: Int64s) -> Mask:
-    """Which rows were answered before, although the mark has not passed them."""
-    if not line.ahead:
-        return np.zeros(len(offset), np.bool_)
-    return np.isin(offset, np.fromiter(line.ahead, np.int64, len(line.ahead)))
-
-
-def _in_flight(line: _Line, due: Int64s, offset: Int64s) -> Mask:
-    """Which rows the sink has in hand, as far as the marks tell; shape (rows,)."""
-    if line.flight is None:
-        return np.zeros(len(due), np.bool_)
-    chunk = line.flight.chunk
-    return chunk.after.covered(due, offset) & ~chunk.before.covered(due, offset)
-
-
-def _mark_before(before: Mark, due: Int64s, offset: Int64s, at: int, late: bool) -> Mark:
-    """The mark that covers the rows before position ``at`` of a chunk, and not that row."""
-    if late:
-        return Mark(before.c, before.r, int(offset[at]) - 1)
-    if at == 0:
-        return before
-    return Mark(int(due[at - 1]), int(offset[at - 1]), before.L)
