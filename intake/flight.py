@@ -40,7 +40,6 @@ from ..wheel.errors import (
     InvalidMessage,
     NotMaster,
     NotRunning,
-    Overloaded,
     SlotwheelError,
 )
 from ..wheel.ids import MessageId
@@ -61,6 +60,7 @@ from ..wheel.protocol import (
     encode_json,
 )
 from .append_stream import AppendStream
+from .calls import OpenCalls
 from .connections import CONNECTIONS_MAX, Address, Connections, address_of, cut_connections
 from .ports import Clock, GroupPort, IntakeEvents, PeerPort, SilentEvents, StepDown, WheelPort
 
@@ -104,19 +104,14 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._damaged = damaged
         self._clock = clock
         self._events: IntakeEvents = events or SilentEvents()
-        self._streams_max = streams_max
-        self._quiet_s = quiet_s
         self._room_timeout_s = room_timeout_s
         self._group = group
         self._hand_over = step_down
         self._peers = peers
-        self._connections = Connections(connections_max, quiet_s, self._calls_quiet_s)
         self._closing = threading.Event()
         self._ending = threading.Event()
-        self._lock = threading.Lock()
-        self._streams: set[AppendStream] = set()
-        self._asking: list[Address] = []  # whose actions are not answered yet
-        self._cut: set[AppendStream] = set()  # their connections are, and they are about to end
+        self._calls = OpenCalls(streams_max, quiet_s, self._closing, self._cut)
+        self._connections = Connections(connections_max, quiet_s, self._calls.quiet_s)
         self._actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             HELLO: self._hello,
             CANCEL: self._cancel,
@@ -157,16 +152,12 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 gone=context.is_cancelled,
                 has_peers=self._group is not None,
             )
-            self._admit(stream)
-            try:
-                stream.run()
-            except InvalidBatch as error:
-                self._events.refused(error.code, 0)
-                raise
-            finally:
-                with self._lock:
-                    self._streams.discard(stream)
-                    self._cut.discard(stream)
+            with self._calls.admitted(stream):
+                try:
+                    stream.run()
+                except InvalidBatch as error:
+                    self._events.refused(error.code, 0)
+                    raise
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with _as_flight_errors():
@@ -193,7 +184,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                     "unknown action", got=repr(action.type[:80]), limit=", ".join(ACTIONS)
                 )
             body = b"" if action.body is None else action.body.to_pybytes()
-            with self._waits_for_answer(address_of(context.peer())):
+            with self._calls.waits_for_answer(address_of(context.peer())):
                 return iter([encode_json(answer(decode_json(body)))])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002
@@ -210,8 +201,11 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         return self._peers
 
     def _cutter(self, context: Any) -> Callable[[], object]:
-        caller = {address_of(context.peer())}
-        return lambda: cut_connections(self.port, caller)
+        caller = address_of(context.peer())
+        return lambda: self._cut(caller)
+
+    def _cut(self, caller: Address) -> int:
+        return cut_connections(self.port, {caller})
 
     # The actions
 
@@ -299,58 +293,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
 
     def depose(self) -> None:
         """It is not the master any more: every open stream is told, and its client leaves."""
-        error = self._not_master()
-        with self._lock:
-            for stream in self._streams:
-                stream.depose(error)
-
-    def _admit(self, stream: AppendStream) -> None:
-        with self._lock:
-            if self._closing.is_set():
-                raise NotRunning("the node is shutting down", remedy="Try again in a moment")
-            if len(self._streams) >= self._streams_max:
-                self._make_room()
-            if len(self._streams) >= self._streams_max:
-                raise Overloaded(
-                    "too many open streams",
-                    got=len(self._streams),
-                    limit=self._streams_max,
-                    remedy="Share one client between threads, or close some",
-                )
-            self._streams.add(stream)
-
-    def _make_room(self) -> None:
-        """Under the lock: cut the connection that has been quiet longest, if long enough. A client
-        may hold one for days, and one whose machine died never ends its own."""
-        quiet_s = self._quiet_of_calls()
-        address = max(quiet_s, key=quiet_s.__getitem__)
-        if quiet_s[address] >= self._quiet_s and cut_connections(self.port, {address}):
-            cut = {stream for stream in self._streams if address_of(stream.peer) == address}
-            self._streams -= cut
-            self._cut |= cut
-
-    def _calls_quiet_s(self) -> dict[Address, float]:
-        with self._lock:
-            return self._quiet_of_calls()
-
-    def _quiet_of_calls(self) -> dict[Address, float]:
-        """Under the lock: for how long each client's calls have been quiet, in seconds; -1 while
-        one waits for its answer."""
-        quiet_s = dict.fromkeys(self._asking, -1.0)
-        for stream in self._streams:
-            address = address_of(stream.peer)
-            quiet_s[address] = min(stream.quiet_s, quiet_s.get(address, stream.quiet_s))
-        return quiet_s
-
-    @contextlib.contextmanager
-    def _waits_for_answer(self, address: Address) -> Iterator[None]:
-        with self._lock:
-            self._asking.append(address)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._asking.remove(address)
+        self._calls.depose(self._not_master())
 
     def close(self, grace_s: float = 1.0) -> None:
         """Take nothing more, answer what was read (for ``grace_s`` at most), and end."""
@@ -359,12 +302,10 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._closing.set()
         self._connections.close()
         deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and not self._idle():
+        while time.monotonic() < deadline and not self._calls.idle:
             time.sleep(0.005)
         self._ending.set()
-        with self._lock:
-            for stream in self._streams | self._cut:
-                stream.look()
+        self._calls.look()
         time.sleep(_LAST_WORDS_S)
         shutdown = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
         shutdown.start()
@@ -372,10 +313,6 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         while shutdown.is_alive() and time.monotonic() < deadline:
             cut_connections(self.port)
             shutdown.join(0.02)
-
-    def _idle(self) -> bool:
-        with self._lock:
-            return all(stream.idle for stream in self._streams)
 
 
 @contextlib.contextmanager

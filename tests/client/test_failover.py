@@ -101,9 +101,9 @@ def test_a_deposed_master_sends_the_client_on() -> None:
 def test_a_quiet_client_leaves_a_deposed_master() -> None:
     with FakeGroup() as group, Client(group.addresses, timeout_s=20) as client:
         client.send("t", b"1", delay=60).result(10)
-        assert len(group.servers[0]._streams) == 1
+        assert len(group.servers[0]._calls.streams) == 1
         group.elect(1)
-        eventually(lambda: not group.servers[0]._streams, 10)
+        eventually(lambda: not group.servers[0]._calls.streams, 10)
         client.send("t", b"2", delay=60).result(10)
         assert len(group.wheels[0].early) == 1  # it was not even asked
         assert group.wheel.values() == [b"1", b"2"]

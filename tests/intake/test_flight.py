@@ -206,7 +206,7 @@ def test_a_quiet_connection_makes_room(wheel: FakeWheel, host: str) -> None:
     server = FlightIntake(wheel, f"{host}:0", streams_max=2, quiet_s=0.0)
     try:
         silent = Exchange(server, host=host).begin()
-        eventually(lambda: len(server._streams) == 1)
+        eventually(lambda: len(server._calls.streams) == 1)
         second = Exchange(server, host=host).begin()
         second.send(rows(b"2"), 0)
         assert isinstance(second.answer(), Stored)
@@ -368,4 +368,4 @@ def test_end_does_not_wait_for_commits_that_never_come(wheel: FakeWheel) -> None
         assert answer.sequence == sequence
         assert type(answer.error) is NotRunning
     ending.join(30)
-    assert not server._streams
+    assert not server._calls.streams

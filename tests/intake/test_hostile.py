@@ -331,7 +331,7 @@ def test_half_a_message_and_gone(server: FlightIntake, wheel: FakeWheel) -> None
         connection = raw_exchange(server.port)
         connection.sendall(h2_frame(0, 0, 1, data[:length]))
         connection.close()
-    eventually(lambda: not server._streams)
+    eventually(lambda: not server._calls.streams)
     assert all(value == b"v" for value in wheel.values())
 
 
@@ -388,7 +388,7 @@ def test_memory_returns_after_refusals(server: FlightIntake, wheel: FakeWheel) -
     before = in_use()
     for _ in range(8):
         attack()
-    eventually(lambda: not server._streams)
+    eventually(lambda: not server._calls.streams)
     eventually(lambda: in_use() < before + 8)
     assert pa.total_allocated_bytes() < 200 * MIB
 
@@ -403,7 +403,7 @@ def test_client_that_reads_no_answers(server: FlightIntake, wheel: FakeWheel) ->
             writer.write_with_metadata(good(50), pa.py_buffer(encode_sequence(sequence)))
         assert answer_to(server, good(1)) == "stored"
         reader.cancel()
-    eventually(lambda: not server._streams)
+    eventually(lambda: not server._calls.streams)
 
 
 def test_errors_name_the_limit_and_the_remedy(server: FlightIntake, wheel: FakeWheel) -> None:

@@ -131,7 +131,7 @@ def test_a_quiet_client_is_told_that_the_master_was_deposed(
 ) -> None:
     wheel.serving = True
     exchange = Exchange(server).begin()
-    eventually(lambda: len(server._streams) == 1)
+    eventually(lambda: len(server._calls.streams) == 1)
     wheel.serving = False
     server.depose()
     answer = exchange.answer()

@@ -1,0 +1,112 @@
+"""The calls that clients have open: streams of batches, and actions that are not answered yet.
+
+Streams are bounded in number. One more than that ends the connection whose calls have been quiet
+longest: a client may hold one for days, and one whose machine died never ends its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from ..wheel.errors import NotMaster, NotRunning, Overloaded
+from .append_stream import AppendStream
+from .connections import Address, address_of
+
+
+class OpenCalls:
+    """``quiet_s``: a client that was quiet for so long may have to make room. ``closing``: nothing
+    more is admitted. ``cut`` ends a client's connection; whether there was one. Thread-safe."""
+
+    def __init__(
+        self,
+        streams_max: int,
+        quiet_s: float,
+        closing: threading.Event,
+        cut: Callable[[Address], int],
+    ) -> None:
+        self._streams_max = streams_max
+        self._quiet_s = quiet_s
+        self._closing = closing
+        self._cut = cut
+        self._lock = threading.Lock()
+        self.streams: set[AppendStream] = set()
+        self._asking: list[Address] = []  # whose actions are not answered yet
+        self._leaving: set[AppendStream] = set()  # they were cut, and are about to end
+
+    @contextlib.contextmanager
+    def admitted(self, stream: AppendStream) -> Iterator[None]:
+        """While it runs. Errors: ``NotRunning``; ``Overloaded`` when there is no room for it."""
+        self._admit(stream)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.streams.discard(stream)
+                self._leaving.discard(stream)
+
+    def _admit(self, stream: AppendStream) -> None:
+        with self._lock:
+            if self._closing.is_set():
+                raise NotRunning("the node is shutting down", remedy="Try again in a moment")
+            if len(self.streams) >= self._streams_max:
+                self._make_room()
+            if len(self.streams) >= self._streams_max:
+                raise Overloaded(
+                    "too many open streams",
+                    got=len(self.streams),
+                    limit=self._streams_max,
+                    remedy="Share one client between threads, or close some",
+                )
+            self.streams.add(stream)
+
+    def _make_room(self) -> None:
+        """Under the lock: cut the connection that has been quiet longest, if long enough."""
+        quiet_s = self._quiet_of_calls()
+        address = max(quiet_s, key=quiet_s.__getitem__)
+        if quiet_s[address] >= self._quiet_s and self._cut(address):
+            cut = {stream for stream in self.streams if address_of(stream.peer) == address}
+            self.streams -= cut
+            self._leaving |= cut
+
+    def quiet_s(self) -> dict[Address, float]:
+        """For how long each client's calls have been quiet, in seconds; -1 while one waits for its
+        answer."""
+        with self._lock:
+            return self._quiet_of_calls()
+
+    def _quiet_of_calls(self) -> dict[Address, float]:
+        """Under the lock."""
+        quiet_s = dict.fromkeys(self._asking, -1.0)
+        for stream in self.streams:
+            address = address_of(stream.peer)
+            quiet_s[address] = min(stream.quiet_s, quiet_s.get(address, stream.quiet_s))
+        return quiet_s
+
+    @contextlib.contextmanager
+    def waits_for_answer(self, address: Address) -> Iterator[None]:
+        with self._lock:
+            self._asking.append(address)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asking.remove(address)
+
+    def depose(self, error: NotMaster) -> None:
+        """Every open stream is told, and its client leaves."""
+        with self._lock:
+            for stream in self.streams:
+                stream.depose(error)
+
+    def look(self) -> None:
+        """Have every stream look whether it is to end."""
+        with self._lock:
+            for stream in self.streams | self._leaving:
+                stream.look()
+
+    @property
+    def idle(self) -> bool:
+        with self._lock:
+            return all(stream.idle for stream in self.streams)
