@@ -19,9 +19,10 @@ import pytest
 from support.arrivals import Arrivals, EmbeddedArrivals, KafkaArrivals
 from support.broker import Broker
 from support.cancelload import AHEAD_MS, CancelLoad
-from support.killing import SMALL, free_address
+from support.killing import SMALL
 from support.nodeprocess import NodeProcess
 from support.peers import Peers
+from support.ports import free_address
 from support.wallclock import WallClock
 
 TOPICS = ["one", "two", "three"]

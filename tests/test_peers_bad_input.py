@@ -17,7 +17,8 @@ import pytest
 from slotwheel.client import Client
 from support.nodeprocess import NodeProcess
 from support.peers import Peers
-from support.proxylab import Loopback, free_port
+from support.ports import free_address
+from support.proxylab import Loopback
 
 NAMES = ("a", "b", "c")
 ELECTION = ("--election", "6s")
@@ -104,7 +105,7 @@ def test_a_peer_that_was_set_up_differently(
 def test_a_second_node_under_the_same_name(group: Peers, tmp_path: Path) -> None:
     name = group.standbys(group.wait_until_whole())[0]
     theirs = log_of(group)
-    own = ("--node-id", name, "--listen", f"127.0.0.1:{free_port('127.0.0.1')}")
+    own = ("--node-id", name, "--listen", free_address())
     with stray(tmp_path, *own, *list_of(group)) as node:
         told(node.log_text, "error.*same node id")
         told(theirs, "error.*same node id")

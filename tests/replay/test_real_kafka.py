@@ -27,8 +27,9 @@ from support.broker import Cluster
 from support.connector import connector_jars
 from support.deliveries import Sent
 from support.kafkaread import Reader, held, read_all
-from support.killing import SMALL, free_address
+from support.killing import SMALL
 from support.nodeprocess import NodeProcess, run_cli
+from support.ports import free_address
 from support.waiting import now_ms
 
 COUNT, DEAD, CANCELLED = 20_000, 7, 30

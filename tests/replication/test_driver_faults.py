@@ -252,14 +252,12 @@ def test_what_a_peer_says_wrongly_is_told_and_ignored(group: Replicas) -> None:
 def test_a_second_node_with_the_same_id_does_not_disturb_the_group(
     group: Replicas, tmp_path: Path
 ) -> None:
-    from support.mailboxes import free_addresses
+    from support.ports import free_address
 
     group.start()
     group.send(b"x")
     standby = group.standbys()[0]
-    twin = Replica(
-        tmp_path / "twin", standby.group, standby.config, listen=free_addresses(1)[0]
-    ).start()
+    twin = Replica(tmp_path / "twin", standby.group, standby.config, listen=free_address()).start()
     try:
         eventually(lambda: twin.events.alarmed("peer-refuses", "the same node id"))
         master = group.master()

@@ -18,7 +18,8 @@ from slotwheel.replication.transport import exchange
 from slotwheel.replication.transport.handshake import SNAPSHOT, Greeting
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, SyncFailed
 from slotwheel.wheel.peers.snapshot_request import Held, SnapshotRequest
-from support.mailboxes import Events, Mailbox, free_addresses
+from support.mailboxes import Events, Mailbox
+from support.ports import free_address
 from support.proxy import Proxy
 from support.waiting import eventually
 
@@ -92,7 +93,7 @@ class Sink:
 
 @pytest.fixture
 def peers() -> dict[str, str]:
-    return dict(zip("ab", free_addresses(2), strict=True))
+    return {name: free_address() for name in "ab"}
 
 
 class Rig:

@@ -29,7 +29,8 @@ from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.peers.heal import SlotRows
 from slotwheel.wheel.protocol import PEER_ACTION, PEER_COMMAND
-from support.mailboxes import Mailbox, entries_from, free_addresses, store_of
+from support.mailboxes import Mailbox, entries_from, store_of
+from support.ports import free_address
 from support.proxy import Proxy
 from support.stopwatch import Stopwatch
 from support.waiting import eventually
@@ -39,7 +40,7 @@ Make = Callable[..., Mailbox]
 
 @pytest.fixture
 def peers() -> dict[str, str]:
-    return dict(zip("abc", free_addresses(3), strict=True))
+    return {name: free_address() for name in "abc"}
 
 
 @pytest.fixture
@@ -376,7 +377,7 @@ def test_a_lane_that_is_made_again_lets_no_other_node_of_that_id_in(
 ) -> None:
     first, b = make("a"), make("b")
     connected(first, b)
-    second = make("a", listen=free_addresses(1)[0])
+    second = make("a", listen=free_address())
     eventually(lambda: b.events.alarmed("peer-refused", "two running nodes"))
     for _ in range(5):
         first.transport._control["b"].cut()
@@ -465,7 +466,7 @@ def test_a_second_node_with_the_same_id_is_refused_while_the_first_lives(
     b, c = make("b"), make("c")
     with Mailbox("a", peers) as first:
         connected(first, b, c)
-        second = make("a", listen=free_addresses(1)[0])
+        second = make("a", listen=free_address())
         eventually(lambda: second.events.alarmed("peer-refuses", "two running nodes"))
         eventually(lambda: b.events.alarmed("peer-refused", "two running nodes"))
         time.sleep(1.0)

@@ -14,7 +14,6 @@ A broker lives no longer than the process that started it.
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -28,6 +27,8 @@ from typing import Any, Protocol, Self
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
+
+from .ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE_ID = 1
@@ -135,7 +136,7 @@ class Broker(Cluster):
         self._process: subprocess.Popen[bytes] | None = None
         self._classpath = f"{libs}/*"
         self._heap = heap
-        port, controller_port = _free_ports(2)
+        port, controller_port = free_port(), free_port()
         super().__init__(f"{host}:{port}")
         self.host = host
         self.port = port
@@ -339,22 +340,3 @@ def _threads_not_stopped(pid: int) -> bool:
 
 def _setting(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports nothing listens on, below the range that outgoing connections take theirs from.
-
-    A client that keeps dialling a dead port inside that range can be given the very same port for
-    its own end, connects to itself, and the restarted broker finds its port taken.
-    """
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(12_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found

@@ -7,7 +7,6 @@ repeated: the rows it does not cover.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from slotwheel.wheel.state import LmdbState
 from support.chaosaccount import Arrival
 from support.load import Load
 from support.nodeprocess import NodeProcess
+from support.ports import free_address
 from support.waiting import now_ms
 
 BATCH_ROWS = 200
@@ -60,12 +60,6 @@ def last_marks(data: Path) -> Marks:
     finally:
         files.close()
     return found
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -15,15 +14,6 @@ from slotwheel.replication.transport.handshake import Greeting
 from slotwheel.replication.transport.transport import Transport
 from slotwheel.wheel.journal.entry import Entry, Kind
 from support.fakewheel import FakeWheel
-
-
-def free_addresses(count: int) -> list[str]:
-    """Addresses on loopback that nothing listens on now."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
-    for probe in probes:
-        probe.close()
-    return addresses
 
 
 def store_of(name: str) -> bytes:

@@ -11,7 +11,6 @@ Limits: connections are taken by the kernel also over a cut link, and nothing fo
 from __future__ import annotations
 
 import contextlib
-import random
 import socket
 import struct
 import threading
@@ -21,10 +20,10 @@ from pathlib import Path
 from typing import Self
 
 from .namespaces import HOST
+from .ports import free_port
 from .proxy import Link, Proxy
 
 _MAPPED = "0000000000000000FFFF0000"
-_given: set[int] = set()
 
 
 class Loopback:
@@ -177,15 +176,3 @@ def _holds(pid: int, inode: str) -> bool:
                 if str(handle.readlink()) == wanted:
                     return True
     return False
-
-
-def free_port(ip: str) -> int:
-    """A port nothing listens on, below the range that outgoing connections take theirs from: a
-    peer that keeps dialling a dead one would else be given the very same port some day."""
-    while True:
-        port = random.randrange(12_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind((ip, port))
-            if port not in _given:
-                _given.add(port)
-                return port

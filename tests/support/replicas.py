@@ -23,7 +23,8 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.peers.peer import PeerWheel
 from slotwheel.wheel.state import LmdbState
-from support.mailboxes import Events, free_addresses
+from support.mailboxes import Events
+from support.ports import free_address
 from support.waiting import eventually, now_ms
 from support.wheels import batch, next_chunk
 
@@ -157,7 +158,7 @@ class Replicas:
         dial: Callable[[str, str], str | None] = lambda me, peer: None,
         **limits: Any,
     ) -> None:
-        peers = dict(zip(names, free_addresses(len(names)), strict=True))
+        peers = {name: free_address() for name in names}
         config = WheelConfig(**({"disk_reserve_bytes": 0} | limits))
         self.all = {
             name: Replica(path / name, Group(name, peers, timing), config) for name in names

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import pyspark
 
-from support.killing import free_address
+from support.ports import free_address
 from support.spark import LOGGING
 
 SPARK = Path(pyspark.__file__).parent
