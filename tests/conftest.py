@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
@@ -14,8 +15,6 @@ from support.broker import Broker, Cluster, TopicFactory
 
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
 KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
-
-_figures = pytest.StashKey[list[str]]()
 
 
 def pytest_configure() -> None:
@@ -31,10 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("kafka")
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    lines = config.stash.get(_figures, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = [
+        text
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "teardown"
+        for name, text in report.user_properties
+        if name == "figure"
+    ]
     if lines:
         terminalreporter.section("figures")
     for line in lines:
@@ -42,9 +46,9 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture
-def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Takes a line with what a test measured; all of them stand at the end of the run's report."""
-    return request.config.stash.setdefault(_figures, []).append
+    return functools.partial(record_property, "figure")
 
 
 @pytest.fixture(scope="session")
