@@ -80,9 +80,21 @@ def cli() -> None:
     """
 
 
+class _WithoutPandas:
+    """pyarrow imports pandas, where it is installed, when it first sees a list: half a second and
+    40 MB, which no command but ``replay`` has any use for."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("this command does without pandas", name=name)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Always ends with ``SystemExit``."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    found = sys.argv[1:] if arguments is None else arguments
+    if "replay" not in found:
+        sys.meta_path.insert(0, _WithoutPandas())
+    sys.exit(run(found))
 
 
 def run(arguments: Sequence[str]) -> int:
