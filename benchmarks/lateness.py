@@ -200,7 +200,7 @@ def start_broker() -> Any:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
     from support.broker import Broker
 
-    return Broker()
+    return Broker(steady=True)
 
 
 if __name__ == "__main__":

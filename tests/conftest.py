@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.broker import Broker, Cluster, TopicFactory
+from support.java import SHORT_LIVED
 
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
 KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
 
 
 def pytest_configure() -> None:
+    # Read by each Spark that is started here or by a command under test.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
     # A job in a shell's background ignores SIGINT, and so would every process that a test starts
     # to interrupt it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -42,7 +45,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if lines:
         terminalreporter.section("figures")
     for line in lines:
-        terminalreporter.write_line(line)
+        terminalreporter.write_line(str(line))
 
 
 @pytest.fixture

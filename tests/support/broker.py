@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -28,6 +29,7 @@ from typing import Any, Protocol, Self
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from .java import SHORT_LIVED
 from .ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +53,10 @@ os.execvp(sys.argv[2], sys.argv[2:])
 # short-lived thread would take it down with that thread, so one thread starts them all and lives
 # as long as the interpreter.
 _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker-spawner")
+
+_formatted: dict[str, bytes] = {}
+"""The files of a formatted data directory. They are the same for every broker, and the tool that
+writes them takes seconds."""
 
 _LOGGING = """
 rootLogger.level = INFO
@@ -116,7 +122,8 @@ class Broker(Cluster):
 
     `directory` is where it keeps its data and logs; by default a temporary one, which `close()`
     removes. `settings` are further lines of server.properties, with `.` in their names. `host` is
-    the address it listens on and gives to its clients.
+    the address it listens on and gives to its clients. `steady`: it is measured, so its Java runs
+    as one of production does.
     """
 
     def __init__(
@@ -124,9 +131,9 @@ class Broker(Cluster):
         directory: Path | None = None,
         *,
         settings: dict[str, str] | None = None,
-        heap: str = "768m",
         start_timeout_s: float = 90.0,
         host: str = "127.0.0.1",
+        steady: bool = False,
     ) -> None:
         libs = jars()
         self._temporary = directory is None
@@ -135,7 +142,8 @@ class Broker(Cluster):
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._classpath = f"{libs}/*"
-        self._heap = heap
+        options = ("-XX:MaxGCPauseMillis=20",) if steady else SHORT_LIVED
+        self._options = ("-Xms768m", "-Xmx768m", *options)
         port, controller_port = free_port(), free_port()
         super().__init__(f"{host}:{port}")
         self.host = host
@@ -159,8 +167,7 @@ class Broker(Cluster):
         """Start on the known port and data, and wait until every partition has a leader."""
         if self._process is not None:
             raise BrokerError("the broker is running already")
-        options = [f"-Xms{self._heap}", f"-Xmx{self._heap}", "-XX:MaxGCPauseMillis=20"]
-        self._process = self._java(options, "kafka.Kafka", str(self._properties))
+        self._process = self._java(self._options, "kafka.Kafka", str(self._properties))
         self._wait_until_it_answers()
 
     def stop(self, timeout_s: float = 15.0) -> None:
@@ -258,14 +265,20 @@ class Broker(Cluster):
         (self.directory / "log4j2.properties").write_text(_LOGGING)
 
     def _format(self) -> None:
-        # The short-lived tool is started for speed, the broker for steady running.
-        options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        data = self.directory / "data"
+        if _formatted:
+            data.mkdir()
+            for name, content in _formatted.items():
+                (data / name).write_bytes(content)
+            return
         arguments = ["format", "--cluster-id", CLUSTER_ID, "--config", str(self._properties)]
+        options = ("-Xmx128m", *SHORT_LIVED)
         tool = self._java(options, "kafka.tools.StorageTool", *arguments)
         if tool.wait(self._start_timeout_s) != 0:
             raise BrokerError(f"Kafka's storage could not be formatted:\n{self._last_output()}")
+        _formatted.update((file.name, file.read_bytes()) for file in data.iterdir())
 
-    def _java(self, options: list[str], main: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _java(self, options: Sequence[str], main: str, *arguments: str) -> subprocess.Popen[bytes]:
         home = os.environ.get("JAVA_HOME")
         java = str(Path(home) / "bin" / "java") if home else "java"
         if shutil.which(java) is None:
