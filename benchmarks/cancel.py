@@ -134,7 +134,7 @@ def _while_held(report: Report, path: Path, count: int) -> None:
     receipts = [wheel.append(rows, _NOW_MS).result(30) for _ in range(count // 1000)]
     wheel.spill(_NOW_MS, everything=True)
     now_ms = _NOW_MS + 7_000
-    master = wheel.master
+    master = wheel.dispatcher
     assert master is not None
     while wheel.status().pending > count // 2:
         chunk = master.next_chunk(now_ms)

@@ -32,19 +32,19 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.delivery.embedded.topicfile import (
-    Block,
     IndexHeader,
+    IndexRecord,
     index_path,
     schema_of,
     segment_path,
 )
 from slotwheel.reading import layout
-from slotwheel.reading.files import JOURNAL, File, Layout, Peer
+from slotwheel.reading.files import JOURNAL, File, Layout, PeerFiles
 from slotwheel.replay import plan
-from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import IdMint
-from slotwheel.wheel.journal.entry import HEADER_BYTES, Entry, Kind
+from slotwheel.wheel.journal.entry import HEADER_BYTES, Entry, EntryKind
 from slotwheel.wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
 from slotwheel.wheel.journal.segment import SEGMENT_BYTES, SegmentHeader
 from slotwheel.wheel.journal.writer import SegmentWriter
@@ -111,7 +111,7 @@ def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
         raw = _timed(lambda: sum(pool.map(_bare, tasks)))
     if raw.found != 3 * total:
         raise RuntimeError(f"{3 * total} rows were written, but {raw.found} read")
-    terms = Terms(_GROUP, _KEY.hex())
+    terms = GroupTerms(_GROUP, _KEY.hex())
 
     def source() -> None:
         read = spark.read.format("slotwheel").option("topics", "true").load(str(data))
@@ -149,7 +149,7 @@ def _check(spark: Any, files: Sequence[File], total: int) -> None:
     """The scan finds what was written, and nothing wrong. Workers are warm then, too."""
     from slotwheel.replay.facts.scan import scan, summaries, tasks_frame
 
-    found = scan(tasks_frame(spark, plan.tasks(files, 2)), Terms(_GROUP, _KEY.hex())).persist()
+    found = scan(tasks_frame(spark, plan.tasks(files, 2)), GroupTerms(_GROUP, _KEY.hex())).persist()
     rows = sum(one.rows for one in summaries(found)[0])
     problems = found.where("what = 'problem'").count()
     found.unpersist()
@@ -162,7 +162,7 @@ def _prove(spark: Any, files: Sequence[File]) -> Any:
     from slotwheel.replay.proof import prove
 
     found = [replace(file, number=number) for number, file in enumerate(files)]
-    peers = [Peer("wheel", "")]
+    peers = [PeerFiles("wheel", "")]
     return prove(spark, Layout(_GROUP, _KEY.hex(), peers, found, made_ms=_START_MS))
 
 
@@ -235,7 +235,7 @@ def _bare_journal(path: str) -> int:
         while position < reader.size:
             located = reader.entry(position)
             position = located.end
-            if located.entry.kind is Kind.ROWS:
+            if located.entry.kind is EntryKind.ROWS:
                 data = pa.py_buffer(located.entry.payload)
                 rows += _touch(pa.ipc.read_record_batch(data, PAYLOAD))
         return rows
@@ -260,7 +260,9 @@ def write(root: Path, start: int, end: int) -> None:
     mint = IdMint(_GROUP, _KEY)
     index = 1 + start // _ENTRY
     if not start:
-        _write_segment(files, store, 1, [_entry(Kind.CONFIG, 1, 0, 0, json.dumps(config).encode())])
+        _write_segment(
+            files, store, 1, [_entry(EntryKind.CONFIG, 1, 0, 0, json.dumps(config).encode())]
+        )
     for first in range(start, end, _SEGMENT):
         last = min(end, first + _SEGMENT)
         entries = []
@@ -268,7 +270,9 @@ def write(root: Path, start: int, end: int) -> None:
             index += 1
             rows = _rows(np.arange(base, min(last, base + _ENTRY), dtype=np.int64))
             payload = pa.RecordBatch.from_arrays(rows.columns[1:], schema=PAYLOAD)
-            entries.append(_entry(Kind.ROWS, index, base, len(rows), bytes(payload.serialize())))
+            entries.append(
+                _entry(EntryKind.ROWS, index, base, len(rows), bytes(payload.serialize()))
+            )
         _write_segment(files, store, entries[0].index, entries)
         _write_topic(root, mint, first, last)
     for base in range(start, end, _SECOND):
@@ -281,7 +285,7 @@ def write(root: Path, start: int, end: int) -> None:
     state.close()
 
 
-def _entry(kind: Kind, index: int, base: int, count: int, payload: bytes) -> Entry:
+def _entry(kind: EntryKind, index: int, base: int, count: int, payload: bytes) -> Entry:
     return Entry(kind, 1, index, base, count, 0, -1, payload)
 
 
@@ -350,7 +354,7 @@ def _write_topic(root: Path, mint: IdMint, first: int, last: int) -> None:
             data = bytes(pa.RecordBatch.from_arrays(columns, schema=schema).serialize())
             stream.write(data)
             crc, end = crc32c(data, crc), end + len(data)
-            index.append(Block(base, end, len(offset), crc, int(due[-1]) + 3).encode())
+            index.append(IndexRecord(base, end, len(offset), crc, int(due[-1]) + 3).encode())
     (root / index_path(_TOPIC, first)).write_bytes(b"".join(index))
 
 

@@ -108,7 +108,7 @@ def _life(path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter) -
     with meter.of("spill"):
         wheel.spill(now_ms, everything=True)
     now_ms += config.horizon_ms + 2_000
-    master = wheel.master
+    master = wheel.dispatcher
     assert master is not None
     while True:
         with meter.of("read"):
@@ -123,7 +123,7 @@ def _life(path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter) -
             master.answer(chunk, answers.codes == Answer.ACCEPTED)
             wheel.write_pending(0)
     with meter.of("clean"):
-        master.tell_mark(now_ms, at_once=True)
+        master.append_mark(now_ms, at_once=True)
         wheel.write_pending(0)
         while wheel.clean(now_ms):
             pass

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.progress import MofNCompleteColumn, TextColumn
 
-from ..reading.agreement.compare import Agreement, Peer, compare
+from ..reading.agreement.compare import Agreement, PeerDirectory, compare
 from ..reading.directory import reading, running_process
 from ..reading.state import load_state
 from ..wheel.errors import Damaged, UnsupportedVersion
@@ -31,8 +31,8 @@ def compare_directories(left: Path, right: Path, quiet: bool) -> Agreement:
         task = shown.add_task("comparing", total=None)
         try:
             peers = (
-                Peer(str(left), left_files, load_state(left)),
-                Peer(str(right), right_files, load_state(right)),
+                PeerDirectory(str(left), left_files, load_state(left)),
+                PeerDirectory(str(right), right_files, load_state(right)),
             )
         except (Damaged, UnsupportedVersion) as error:
             found = Agreement()

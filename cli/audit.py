@@ -99,8 +99,8 @@ def run_audit(
         folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(_alone(folder))
         stack.enter_context(quiet_pipe())
-        tell = print_json if as_json else _tell
-        audit = Audit(folder.resolve(), settings, group, tell=tell, note=_note)
+        report = print_json if as_json else _print_finding
+        audit = Audit(folder.resolve(), settings, group, report=report, note=_note)
         interrupted = False
         try:
             spark = stack.enter_context(session(master, driver_memory=driver_memory, more=more))
@@ -129,7 +129,7 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _tell(finding: Mapping[str, Any]) -> None:
+def _print_finding(finding: Mapping[str, Any]) -> None:
     where = finding.get("id") or finding.get("file") or ""
     topic = f" for {finding['topic']}" if finding.get("topic") else ""
     more = f" (and {finding['and_more']:,} more)" if "and_more" in finding else ""
@@ -159,8 +159,8 @@ def _counts(line: Mapping[str, Any]) -> str:
     always = ("accepted", "delivered")
     names = ("pending", "overdue", "cancelled", "dead", "lost", "undecided", "in doubt")
     more = (*names, "repeated", "unaccounted")
-    said = [f"{line[name]:,} {name}" for name in always]
-    return ", ".join(said + [f"{line[name]:,} {name}" for name in more if line[name]])
+    parts = [f"{line[name]:,} {name}" for name in always]
+    return ", ".join(parts + [f"{line[name]:,} {name}" for name in more if line[name]])
 
 
 def _flagged(line: Mapping[str, Any]) -> str:

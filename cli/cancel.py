@@ -48,9 +48,9 @@ def answers(client: Client, ids: Iterable[str]) -> Iterator[tuple[str, str]]:
     ids = iter(ids)
     while part := list(itertools.islice(ids, AT_ONCE)):
         good = [one for one in part if is_id(one)]
-        said = dict(zip(good, client.cancel(good) if good else [], strict=True))
+        answers = dict(zip(good, client.cancel(good) if good else [], strict=True))
         for one in part:
-            yield one, said.get(one, UNKNOWN)
+            yield one, answers.get(one, UNKNOWN)
 
 
 def is_id(text: str) -> bool:

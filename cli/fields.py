@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..delivery.embedded.topicfile import Block
+from ..delivery.embedded.topicfile import IndexRecord
 from ..reading.topicreader import ids
-from ..wheel.journal.entry import Kind
+from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import Located
 from ..wheel.mark import Marks
@@ -100,7 +100,7 @@ def topic_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
         yield delivered_fields(*row)
 
 
-def block_fields(path: str, block: Block) -> Fields:
+def block_fields(path: str, block: IndexRecord) -> Fields:
     return {
         "path": path,
         "block": block.position,
@@ -135,14 +135,14 @@ def entry_fields(path: str, located: Located) -> Fields:
         "base_offset": entry.base_offset,
         "bytes": len(entry.payload),
     }
-    if entry.kind is Kind.ROWS:
+    if entry.kind is EntryKind.ROWS:
         due = times(decode_rows(entry, path), "due")
         fields |= {"count": entry.count}
         if entry.producer:
             fields |= {"producer": entry.producer, "sequence": entry.sequence}
         if len(due):
             fields |= {"due_from_ms": int(due.min()), "due_to_ms": int(due.max())}
-    elif entry.kind is Kind.MARK:
+    elif entry.kind is EntryKind.MARK:
         fields |= marks_fields(Marks.decode(bytes(entry.payload), path))
     else:
         fields |= {"config": public(decode_config(entry, path))}

@@ -21,7 +21,7 @@ from ..reading.topicreader import walk as walk_topic
 from ..reading.verify.slots import read_slot, slot_blocks
 from ..wheel.checks import check_topic
 from ..wheel.errors import Damaged, InvalidConfiguration
-from ..wheel.journal.entry import Kind
+from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_rows
 from ..wheel.journal.scan import walk as walk_journal
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
@@ -119,7 +119,7 @@ def journal(directory: Path, path: str | None, limit: int, as_json: bool, with_r
             for located in walk_journal(files, segment):
                 entry = located.entry
                 listed.record(entry_fields(segment, located))
-                if with_rows and entry.kind is Kind.ROWS:
+                if with_rows and entry.kind is EntryKind.ROWS:
                     for fields in row_fields(decode_rows(entry, segment), entry.base_offset):
                         listed.line(fields, "  ")
 

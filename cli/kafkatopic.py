@@ -211,11 +211,11 @@ def record_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
         strict=True,
     )
     for position, delivered_ms, message in columns:
-        id_, due_ms, created_ms = _take_ours(message["headers"])
+        id_, due_ms, created_ms = _split_ours(message["headers"])
         yield delivered_fields(position, id_, due_ms, created_ms, delivered_ms, message)
 
 
-def _take_ours(headers: list[Fields]) -> tuple[str | None, Any, Any]:
+def _split_ours(headers: list[Fields]) -> tuple[str | None, Any, Any]:
     """Id, due and created, taken out of a record's headers; nulls when they are not there."""
     last = headers[-3:]
     if [one["key"] for one in last] != _OURS:

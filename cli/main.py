@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.UsageError as error:
         # A wrong option stops click before it has looked at the right ones.
         if session.json or "--json" in arguments:
-            _tell({"code": "usage", "message": error.format_message()})
+            _print_error({"code": "usage", "message": error.format_message()})
         else:
             error.show()
         return Exit.USAGE
@@ -128,19 +128,19 @@ def run(arguments: Sequence[str]) -> int:
 
 def _fail(session: Session, fields: dict[str, object], text: str = "") -> None:
     if session.json:
-        _tell(fields)
+        _print_error(fields)
     else:
         click.echo(f"error: {text or fields['message']}", err=True)
 
 
-def _tell(fields: dict[str, object]) -> None:
+def _print_error(fields: dict[str, object]) -> None:
     click.echo(json.dumps({"error": fields}), err=True)
 
 
 def _defect(session: Session, error: Exception) -> int:
     message = f"{type(error).__name__}: {error}"
     if session.json:
-        _tell({"code": "defect", "message": message, "remedy": REPORT})
+        _print_error({"code": "defect", "message": message, "remedy": REPORT})
     else:
         frames = traceback.format_exception(error)[-4:]
         click.echo("".join(frames).rstrip(), err=True)

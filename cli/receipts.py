@@ -67,7 +67,7 @@ class ReceiptPrinter:
         else:
             for number, receipt in enumerate(receipts):
                 if number in errors:
-                    self._tell_bad(self._printed + number + 1, errors[number])
+                    self._report_bad(self._printed + number + 1, errors[number])
                 else:
                     self._print_stored([receipt.id], [receipt.due_ms])
         self._printed += len(receipts)
@@ -78,7 +78,7 @@ class ReceiptPrinter:
             ids = [json.dumps({"id": one, "due_ms": due}) for one, due in both]
         sys.stdout.write("\n".join(ids) + "\n")
 
-    def _tell_bad(self, number: int, error: SlotwheelError) -> None:
+    def _report_bad(self, number: int, error: SlotwheelError) -> None:
         if not isinstance(error, InvalidMessage):
             raise error
         self.bad += 1

@@ -30,7 +30,7 @@ from .receipts import print_refused
 from .shared import Exit, F, check_range, epoch_ms, is_typed, node_options, now_ms, print_json
 
 if TYPE_CHECKING:
-    from ..replay.redeliver import Redelivery, Selection, Tally
+    from ..replay.redeliver import Redelivery, RedeliveryCounts, Selection
 
 _OURS = {"redeliver", "to_topic", "yes", "skip", "address", "timeout"}
 _SHARED = {"directories", "topics", "start", "end", "as_json"}
@@ -115,10 +115,10 @@ def _refuse(names: Set[str], why: str) -> None:
 
 def redeliver(asked: RedeliverOptions) -> int:
     """Count, ask, send; the exit code. Errors: what the node or the disk says."""
-    from ..reading.layout import Wanted, find
+    from ..reading.layout import FileFilter, find
     from ..replay.redeliver import Redelivery, Selection
 
-    layout = find(asked.directories, wanted=Wanted(slots=False, topics=False))
+    layout = find(asked.directories, wanted=FileFilter(slots=False, topics=False))
     selection = Selection(asked.topic, epoch_ms(asked.start), epoch_ms(asked.end))
     redelivery = Redelivery(layout, selection)
     with progress_bar("reading", redelivery.nbytes, DownloadColumn(), TimeElapsedColumn()) as step:
@@ -145,32 +145,32 @@ def redeliver(asked: RedeliverOptions) -> int:
     return Exit.FAILED if sending.refused else Exit.DONE
 
 
-def _show(asked: RedeliverOptions, tally: Tally) -> None:
-    def say(text: str) -> None:
+def _show(asked: RedeliverOptions, tally: RedeliveryCounts) -> None:
+    def note(text: str) -> None:
         click.echo(text, err=True)
 
-    say(f"{tally.messages:,} messages for {asked.topic}, {tally.nbytes:,} bytes")
+    note(f"{tally.messages:,} messages for {asked.topic}, {tally.nbytes:,} bytes")
     if tally.messages:
         first, last = time_text(tally.first_due_ms), time_text(tally.last_due_ms)
-        say(f"  first due {first}, last due {last}")
-        say(f"  to {asked.to_topic} through {asked.address}, due at once")
+        note(f"  first due {first}, last due {last}")
+        note(f"  to {asked.to_topic} through {asked.address}, due at once")
     if asked.skip:
-        say(f"  without the first {asked.skip:,}")
+        note(f"  without the first {asked.skip:,}")
     if tally.cancelled:
-        say(f"  left out: {tally.cancelled:,} cancelled")
+        note(f"  left out: {tally.cancelled:,} cancelled")
     if tally.in_doubt:
-        say(f"  left out: {tally.in_doubt:,} of which no peer says that they were committed")
+        note(f"  left out: {tally.in_doubt:,} of which no peer says that they were committed")
     if tally.missing:
-        say(
+        note(
             f"  not sent: those among {tally.missing:,} messages of any topic whose journal is gone"
         )
     if tally.damaged:
-        say(f"  {tally.damaged:,} places cannot be read, what stood there is not sent:")
+        note(f"  {tally.damaged:,} places cannot be read, what stood there is not sent:")
         for text in tally.damage:
-            say(f"    {text}")
+            note(f"    {text}")
 
 
-def _nothing(selection: Selection, tally: Tally) -> InvalidMessage:
+def _nothing(selection: Selection, tally: RedeliveryCounts) -> InvalidMessage:
     there = ", ".join(sorted(tally.topics)[:10]) or "none"
     return InvalidMessage(
         "there is nothing to send again",
@@ -240,7 +240,7 @@ class _Resending:
 
 
 def _send(
-    asked: RedeliverOptions, tally: Tally, redelivery: Redelivery, sending: _Resending
+    asked: RedeliverOptions, tally: RedeliveryCounts, redelivery: Redelivery, sending: _Resending
 ) -> None:
     total = tally.messages - asked.skip
     with (
@@ -253,7 +253,7 @@ def _send(
             sending.settle()
 
 
-def _finish(asked: RedeliverOptions, tally: Tally, sending: _Resending) -> None:
+def _finish(asked: RedeliverOptions, tally: RedeliveryCounts, sending: _Resending) -> None:
     """Say what was done, and how to do the rest."""
     complete = sending.done >= tally.messages
     if asked.as_json:

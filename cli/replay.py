@@ -196,7 +196,7 @@ def command(
     if follow and kafka is not None and not topics:
         raise click.UsageError("--follow with --kafka needs each --topic")
     _check_spark(started=not master)
-    from ..reading.layout import Wanted, find
+    from ..reading.layout import FileFilter, find
     from ..replay.facts.connector import connector_settings
     from ..replay.facts.kafka_topics import KafkaTopics
     from ..replay.judging.context import Options
@@ -231,7 +231,7 @@ def command(
         directories,
         dumps=[str(path) for path in dumps],
         receipts=[str(path) for path in receipts],
-        wanted=Wanted(start_ms=start_ms, end_ms=end_ms),
+        wanted=FileFilter(start_ms=start_ms, end_ms=end_ms),
     )
     layout = replace(layout, dead_letter_topic=dead_letter_topic)
     if report is not None:
@@ -266,8 +266,8 @@ def _prove(
         with session(master, driver_memory=driver_memory, more=more) as spark:
             progress.watch(spark.sparkContext.statusTracker())
             try:
-                told = progress.phase
-                return prove(spark, layout, options, kafka=kafka, progress=told, tables=tables)
+                on_phase = progress.phase
+                return prove(spark, layout, options, kafka=kafka, progress=on_phase, tables=tables)
             except Exception as error:
                 failure = None if kafka is None else kafka.failure(error)
                 if failure is None:

@@ -23,7 +23,7 @@ from ..reading.verify.slots import verify_slots, verify_state
 from ..reading.verify.topics import verify_topics
 from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.findings import Checked, Finding
-from ..wheel.state import STATE_DIRECTORY, Stored
+from ..wheel.state import STATE_DIRECTORY, StoredState
 from .agree import compare_directories, print_agreement
 from .printing import print_table
 from .progress import progress_bar
@@ -96,7 +96,7 @@ class Summary:
 def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Checked]:
     """Every part of a data directory, in the order in which a start would trust it."""
 
-    def now() -> Stored:
+    def now() -> StoredState:
         return load_state(root) if running else stored
 
     try:
@@ -145,15 +145,15 @@ def command(directory: Path, against: Path | None, as_json: bool) -> int:
         raise click.UsageError("--against names the same directory.")
     reports = [verify(one, as_json) for one in (directory, against) if one is not None]
     valid = not any(report.summary.invalid for report in reports)
-    told = reports[0].to_json()
+    fields = reports[0].to_json()
     if against is not None:
         agreement = compare_directories(directory, against, as_json)
         valid = valid and agreement.agrees
-        told |= {"against": reports[1].to_json(), "agreement": asdict(agreement)}
+        fields |= {"against": reports[1].to_json(), "agreement": asdict(agreement)}
         if not as_json:
             print_agreement(agreement)
     if as_json:
-        print_json(told)
+        print_json(fields)
     return Exit.DONE if valid else Exit.FAILED
 
 

@@ -141,10 +141,10 @@ class Addresses:
         if not self._several or not reasons:
             return error
         names = [*self.given, *(one for one in reasons if one not in self.given)]
-        told = [f"{one}: {_short(reasons[one])}" for one in names if one in reasons]
+        failures = [f"{one}: {_short(reasons[one])}" for one in names if one in reasons]
         return NodeUnreachable(
             "none of the peers could do it",
-            got="; ".join(told),
+            got="; ".join(failures),
             remedy="Check that a majority of the peers runs, and that they reach each other",
         )
 

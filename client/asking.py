@@ -53,7 +53,7 @@ class Asker:
         backoff = Backoff(_PAUSE_S)
         while True:
             address = addresses.current
-            heard = not addresses.several
+            reached = not addresses.several
             try:
                 connection = self._connection(address)
                 if addresses.several:
@@ -61,14 +61,14 @@ class Asker:
                     place = read_place(call(connection, HELLO, {}, patience_s))
                     if of_master:
                         place.check_master()
-                    heard = True
+                    reached = True
                 left_s = max(0.1, end - time.monotonic())
                 if again and addresses.several:
                     left_s = min(left_s, _ANSWER_S)
                 answer = call(connection, action, dict(fields), left_s)
             except SlotwheelError as error:
                 again_here = again and (addresses.several or not isinstance(error, NotRunning))
-                if not _may_go_on(error, heard=heard, again=again_here):
+                if not _may_go_on(error, reached=reached, again=again_here):
                     raise
                 at_once = addresses.failed(address, error)
                 reason = addresses.explain(error)
@@ -95,8 +95,8 @@ class Asker:
             return self._connections[address]
 
 
-def _may_go_on(error: SlotwheelError, *, heard: bool, again: bool) -> bool:
+def _may_go_on(error: SlotwheelError, *, reached: bool, again: bool) -> bool:
     """Whether another node, or the same one later, may be asked after this."""
-    if isinstance(error, NotMaster) or not heard:
+    if isinstance(error, NotMaster) or not reached:
         return True
     return again and isinstance(error, NodeUnreachable | NotRunning)

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..wheel.digest import UInt64s, digests
+from ..wheel.digest import digests
 from ..wheel.errors import SlotwheelError
 from ..wheel.ids import MessageId
 from ..wheel.protocol import Stored
 from ..wheel.rows import from_columns
-from ..wheel.schema import Int64s
+from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
 
 Columns = tuple[list[Any], ...]

@@ -46,7 +46,7 @@ from .asking import Asker
 from .batch import Shipment
 from .columns import Sorted, conform, pieces, sort_messages, sort_rows
 from .link import Link, epoch_of_master
-from .message import Delay, Due, Headers, Message, due_ms_of, flatten
+from .message import Delay, DueTime, Headers, Message, due_ms_of, flatten
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
 from .sender import Sender
@@ -150,7 +150,7 @@ class Client:
         key: Content = None,
         headers: Headers = (),
         partition: int | None = None,
-        due: Due = None,
+        due: DueTime = None,
         delay: Delay = None,
     ) -> Receipt: ...
     def send(
@@ -161,7 +161,7 @@ class Client:
         key: Content = None,
         headers: Headers = (),
         partition: int | None = None,
-        due: Due = None,
+        due: DueTime = None,
         delay: Delay = None,
     ) -> Receipt:
         """Hand over one message, due at ``due`` or after ``delay`` (exactly one of the two).
@@ -250,7 +250,7 @@ class Client:
         return answers
 
     def reschedule(
-        self, message_id: str | Receipt, *, due: Due = None, delay: Delay = None
+        self, message_id: str | Receipt, *, due: DueTime = None, delay: Delay = None
     ) -> tuple[str, str | None]:
         """Give a message a new due time: the answer as of ``cancel``, and the new id if it moved.
 

@@ -142,14 +142,14 @@ class Link:
         if self._answers:
             self.cut()
         else:
-            self._say_done()
+            self._send_done()
         we_read = threading.current_thread() is self._reads_in
         if not we_read and not self._read_to_the_end.wait(timeout_s):
             self.cut()
             self._read_to_the_end.wait(timeout_s)
         close_all(self._writer, self._client)
 
-    def _say_done(self) -> None:
+    def _send_done(self) -> None:
         with contextlib.suppress(pa.ArrowException, OSError), self._writing, self._ending:
             if not self._cut and not self._read_to_the_end.is_set():
                 self._writer.done_writing()
@@ -181,7 +181,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PeerStatus:
     """What a node says it is among its peers. ``address``: the master's, empty if unknown."""
 
     serving: bool
@@ -194,12 +194,12 @@ class Place:
             raise NotMaster(master=self.address)
 
 
-def read_place(hello: dict[str, Any]) -> Place:
+def read_place(hello: dict[str, Any]) -> PeerStatus:
     """Errors: ``SlotwheelError``."""
     if "role" not in hello:  # a node without peers
-        return Place(True, 0, "")
+        return PeerStatus(True, 0, "")
     try:
-        return Place(
+        return PeerStatus(
             bool(hello["serving"]), int(hello["epoch"]), str(hello["master_address"] or "")
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -222,12 +222,12 @@ def epoch_of_master(address: str, timeout_s: float) -> int:
 def read_hello(fields: dict[str, Any]) -> tuple[str, Limits]:
     """The group and the limits in a node's hello. Errors: ``SlotwheelError``."""
     try:
-        said = fields["limits"]
+        limits = fields["limits"]
         limits = Limits(
-            message_bytes=int(said["message_bytes"]),
-            batch_rows=int(said["batch_rows"]),
-            batch_bytes=int(said["batch_bytes"]),
-            horizon_ms=int(said["horizon_ms"]),
+            message_bytes=int(limits["message_bytes"]),
+            batch_rows=int(limits["batch_rows"]),
+            batch_bytes=int(limits["batch_bytes"]),
+            horizon_ms=int(limits["horizon_ms"]),
             clock_ahead_ms=int(fields["now_ms"]) - time.time_ns() // 1_000_000,
         )
         return str(fields["group"]), limits

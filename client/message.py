@@ -25,7 +25,7 @@ from ..wheel.errors import InvalidMessage
 from ..wheel.rows import Content, Header
 
 Headers = Sequence[tuple[str, Content]] | Mapping[str, Content]
-Due = datetime | int | None
+DueTime = datetime | int | None
 Delay = timedelta | float | None
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,11 +44,11 @@ class Message:
     key: Content = None
     headers: Headers = ()
     partition: int | None = None
-    due: Due = None
+    due: DueTime = None
     delay: Delay = None
 
 
-def due_ms_of(due: Due, delay: Delay, now_ms: int) -> int:
+def due_ms_of(due: DueTime, delay: Delay, now_ms: int) -> int:
     """The due time in ms since the epoch. Errors: ``InvalidMessage``."""
     if (due is None) == (delay is None):
         raise _unusable(

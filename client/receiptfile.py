@@ -30,11 +30,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..wheel.digest import UInt64s
 from ..wheel.errors import InvalidConfiguration
-from ..wheel.protocol import UInt32s
 from ..wheel.rows import from_numpy
-from ..wheel.schema import TIME, Int64s
+from ..wheel.schema import TIME, Int64s, UInt32s, UInt64s
 
 _log = logging.getLogger("slotwheel.client")
 
@@ -61,7 +59,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class BatchReceipts:
     """The receipts of one batch. ``due``, ``check``, ``topic``, ``digest``: shape (rows,)."""
 
     group: str
@@ -100,7 +98,7 @@ class ReceiptFile:
                 remedy="Name a new file for each client; none is written over or added to",
             ) from None
         self._changed = threading.Condition()
-        self._waiting: deque[Promised] = deque()
+        self._waiting: deque[BatchReceipts] = deque()
         self._rows = 0
         self._write_at = 0.0
         self._hurried = False
@@ -121,7 +119,7 @@ class ReceiptFile:
         self._on_written = on_written
         self._thread.start()
 
-    def put(self, promised: Promised) -> bool:
+    def put(self, promised: BatchReceipts) -> bool:
         """Take receipts, of at least one row. False when they are left out, after an error or
         ``close``: then ``on_written`` is not told of them."""
         with self._changed:
@@ -167,7 +165,7 @@ class ReceiptFile:
     # The writer's thread
 
     def _run(self) -> None:
-        while (batch := self._take()) is not None:
+        while (batch := self._next_group()) is not None:
             failure: OSError | None = None
             try:
                 self._write(bytes(to_batch(batch).serialize()))
@@ -184,7 +182,7 @@ class ReceiptFile:
                 self._written([], error)
         os.close(self._fd)
 
-    def _take(self) -> list[Promised] | None:
+    def _next_group(self) -> list[BatchReceipts] | None:
         """What is to be written next; None when the file is to be ended."""
         with self._changed:
             while True:
@@ -197,7 +195,7 @@ class ReceiptFile:
                     if self._closed:
                         return None
                 self._changed.wait(left_s if self._waiting else None)
-            batch: list[Promised] = []
+            batch: list[BatchReceipts] = []
             rows = 0
             while self._waiting and (not batch or rows + self._waiting[0].rows <= BATCH_ROWS):
                 batch.append(self._waiting.popleft())
@@ -206,7 +204,7 @@ class ReceiptFile:
             self._writing = True
             return batch
 
-    def _written(self, batch: list[Promised], failure: OSError | None) -> None:
+    def _written(self, batch: list[BatchReceipts], failure: OSError | None) -> None:
         nbytes = sum(promised.nbytes for promised in batch)
         with self._changed:
             self._writing = False
@@ -227,7 +225,7 @@ class ReceiptFile:
             view = view[os.write(self._fd, view) :]
 
 
-def to_batch(parts: list[Promised]) -> pa.RecordBatch:
+def to_batch(parts: list[BatchReceipts]) -> pa.RecordBatch:
     """The rows of several receipts in their order, schema ``RECEIPTS``."""
     counts = [part.rows for part in parts]
     offset = np.concatenate([np.arange(p.base_offset, p.base_offset + p.rows) for p in parts])

@@ -51,7 +51,7 @@ from .addresses import Addresses
 from .batch import Batch, Shipment, gathered
 from .columns import Errors, Limits
 from .message import Flat
-from .receiptfile import Promised, ReceiptFile
+from .receiptfile import BatchReceipts, ReceiptFile
 
 _log = logging.getLogger("slotwheel.client")
 
@@ -154,7 +154,7 @@ class Sender:
         for thread in self._threads:
             thread.start()
         if receipts is not None:
-            receipts.start(self._free_room)
+            receipts.start(self._release_room)
 
     # Called by the application's threads
 
@@ -166,7 +166,7 @@ class Sender:
         assert shipment.rows is not None
         shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
         with self._changed:
-            self._take_room(shipment.nbytes)
+            self._acquire_room(shipment.nbytes)
             self._seal()
             shipment.deadline = time.monotonic() + self._timeout_s
             self._open.add(shipment)
@@ -177,7 +177,7 @@ class Sender:
         """Add a message to the shipment being gathered; gives it and the row's number in it."""
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
-            self._take_room(nbytes)
+            self._acquire_room(nbytes)
             shipment = self._lingering
             if shipment is not None and shipment.nbytes + nbytes > self._bytes_max:
                 self._seal()
@@ -240,7 +240,7 @@ class Sender:
 
     # Under the lock
 
-    def _take_room(self, nbytes: int) -> None:
+    def _acquire_room(self, nbytes: int) -> None:
         def has_room() -> bool:
             return self._closed or not self._buffered or self._buffered + nbytes <= limit
 
@@ -508,7 +508,7 @@ class Sender:
     def _keep_receipts(self, batch: Batch, rows: pa.RecordBatch, stored: Stored) -> None:
         if self._receipts is None or batch.digest is None:
             return
-        promised = Promised(
+        promised = BatchReceipts(
             self._group,
             stored.base_offset,
             times(rows, "due"),
@@ -521,7 +521,7 @@ class Sender:
         if self._receipts.put(promised):
             self._buffered += promised.nbytes
 
-    def _free_room(self, nbytes: int) -> None:
+    def _release_room(self, nbytes: int) -> None:
         with self._changed:
             self._buffered -= nbytes
             self._ended.notify_all()

@@ -18,21 +18,21 @@ import pyarrow as pa
 
 from ..wheel.checks import check_topic
 from ..wheel.rows import Header, header_column
-from ..wheel.schema import ROW
+from ..wheel.schema import ROW, Mask
 from .ask import ask
 from .names import DEAD_LETTER_TOPIC, PARTITION_HEADER, REASON_HEADER, TOPIC_HEADER
-from .sink import Answer, Mask, Sink
+from .sink import Answer, Sink
 
 _REASON_BYTES_MAX = 1000
 
 
 @dataclass(slots=True)
-class Buried:
-    """``taken``: which rows are safe, ``unknown``: which may be, both shape (rows,). ``local``: how
-    many lie in the data directory. ``held``: why the others are not safe, or an empty text.
+class DeadLettered:
+    """``stored``: which rows are safe, ``unknown``: which may be, both shape (rows,). ``local``:
+    how many lie in the data directory. ``held``: why the others are not safe, or an empty text.
     ``down``: the sink is down. ``errors``: what a sink raised instead of answering."""
 
-    taken: Mask
+    stored: Mask
     unknown: Mask
     local: int = 0
     held: str = ""
@@ -50,14 +50,16 @@ class DeadLetters:
         self._local = local
         self.topic = topic
 
-    def bury(self, rows: pa.RecordBatch, reasons: list[str], *, trial: bool = False) -> Buried:
+    def bury(
+        self, rows: pa.RecordBatch, reasons: list[str], *, trial: bool = False
+    ) -> DeadLettered:
         """Take refused ``rows`` (schema ``ROW``); ``reasons``: one a row."""
         letters = self._letters(rows, reasons)
         # A row whose own topic is the dead-letter topic has been refused by it already.
         tried = np.array([t != self.topic for t in rows.column("topic").to_pylist()], np.bool_)
         codes = np.full(rows.num_rows, Answer.REFUSED, np.int8)
         nothing = np.zeros(rows.num_rows, np.bool_)
-        buried = Buried(nothing, nothing.copy())
+        buried = DeadLettered(nothing, nothing.copy())
         if tried.any():
             answers = ask(self._sink, letters.filter(pa.array(tried)), buried.errors, trial=trial)
             codes[tried] = answers.codes
@@ -70,8 +72,8 @@ class DeadLetters:
             codes[homeless] = answers.codes
             buried.local = int(answers.which(Answer.ACCEPTED).sum())
             buried.held = buried.held or answers.why_not
-        buried.taken, buried.unknown = codes == Answer.ACCEPTED, codes == Answer.UNKNOWN
-        if not buried.taken.all() and not buried.held:
+        buried.stored, buried.unknown = codes == Answer.ACCEPTED, codes == Answer.UNKNOWN
+        if not buried.stored.all() and not buried.held:
             buried.held = "the dead-letter topic does not take it now"
         return buried
 

@@ -31,9 +31,9 @@ from ..wheel.due.lines import Chunk
 from ..wheel.errors import ClockBehind, Damaged, SyncFailed
 from ..wheel.schema import times
 from .deadletters import DeadLetters
-from .handover import Outcome, give_back, hand_over, lateness
+from .handover import BatchOutcome, give_back, hand_over, lateness
 from .held import HeldTopics
-from .ports import DeliveryEvents, DuePort, NoEvents
+from .ports import DeliveryEvents, DuePort, NoDeliveryEvents
 from .sink import Sink
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Hand:
         self._clock = clock
         self._allowed = allowed
         self._monotonic = monotonic
-        self._events: DeliveryEvents = events or NoEvents()
+        self._events: DeliveryEvents = events or NoDeliveryEvents()
         self._on_fatal = on_fatal
         self._held = HeldTopics(
             wheel,
@@ -194,14 +194,14 @@ class Hand:
             self._pause(self._stuck.failed())
         return True
 
-    def _deliver_held(self, chunk: Chunk) -> Outcome:
+    def _deliver_held(self, chunk: Chunk) -> BatchOutcome:
         """In a worker, which may have waited, or stood still, since the chunk was taken."""
         if not self._allowed() or int(times(chunk.rows, "due").max()) > self._clock():
             nothing = np.zeros(chunk.rows.num_rows, np.bool_)
-            return Outcome(nothing, nothing.copy(), nothing.copy(), held="not now")
+            return BatchOutcome(nothing, nothing.copy(), nothing.copy(), held="not now")
         return hand_over(self._sink, self._dead_letters, chunk.rows, trial=True)
 
-    def _settle(self, chunk: Chunk, outcome: Outcome) -> None:
+    def _settle(self, chunk: Chunk, outcome: BatchOutcome) -> None:
         """Book what became of a chunk: first the wheel, then those who watch."""
         held_before = set(self._wheel.held_topics())
         self._wheel.answer(

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from ..wheel.due.lines import Chunk
-from ..wheel.schema import Int64s, times
+from ..wheel.schema import Int64s, Mask, times
 from .ask import ask
 from .deadletters import DeadLetters
 from .ports import DuePort
-from .sink import Answer, Mask, Sink
+from .sink import Answer, Sink
 
 
 @dataclass(slots=True)
-class Outcome:
+class BatchOutcome:
     """What became of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them the
     sink took; ``unknown``: rows that may have left, or may yet; ``dead``: how many dead letters by
     reason; ``held``: why other rows are not answered."""
@@ -45,22 +45,22 @@ class Outcome:
 
 def hand_over(
     sink: Sink, dead_letters: DeadLetters, rows: pa.RecordBatch, *, trial: bool = False
-) -> Outcome:
+) -> BatchOutcome:
     """Deliver ``rows``; returns within the limits of the sinks. Errors: ``SyncFailed``."""
     errors: list[str] = []
     answers = ask(sink, rows, errors, trial=trial)
     accepted = answers.which(Answer.ACCEPTED)
     unknown = answers.which(Answer.UNKNOWN)
-    outcome = Outcome(accepted.copy(), accepted, unknown, down=answers.down, errors=errors)
+    outcome = BatchOutcome(accepted.copy(), accepted, unknown, down=answers.down, errors=errors)
     outcome.held = answers.why_not
     refused = answers.which(Answer.REFUSED)
     if refused.any():
         at = np.flatnonzero(refused)
         reasons = [answers.reasons.get(row, "refused") for row in at.tolist()]
         buried = dead_letters.bury(rows.take(pa.array(at)), reasons, trial=trial)
-        outcome.answered[at[buried.taken]] = True
+        outcome.answered[at[buried.stored]] = True
         outcome.unknown[at[buried.unknown]] = True
-        for reason, taken in zip(reasons, buried.taken.tolist(), strict=True):
+        for reason, taken in zip(reasons, buried.stored.tolist(), strict=True):
             if taken:
                 outcome.dead[reason] = outcome.dead.get(reason, 0) + 1
         outcome.held = outcome.held or buried.held

@@ -21,7 +21,7 @@ from cachetools import TTLCache
 from ..wheel.backoff import Backoff
 from ..wheel.due.lines import Chunk
 from ..wheel.schema import times
-from .handover import Outcome, give_back
+from .handover import BatchOutcome, give_back
 from .ports import DeliveryEvents, DuePort
 from .sink import Sink
 
@@ -37,7 +37,7 @@ class _Held:
     backoff: Backoff
     next_try_s: float
     probe: Future[bool] | None = None
-    job: Future[Outcome] | None = None
+    job: Future[BatchOutcome] | None = None
     chunk: Chunk | None = None
     usable: bool = False
     """The last probe or chunk went well: go on without asking again."""
@@ -50,8 +50,8 @@ class HeldTopics:
 
     wheel: DuePort
     sink: Sink
-    hand_over: Callable[[Chunk], Outcome]
-    settle: Callable[[Chunk, Outcome], None]
+    hand_over: Callable[[Chunk], BatchOutcome]
+    settle: Callable[[Chunk, BatchOutcome], None]
     clock: Callable[[], int]
     monotonic: Callable[[], float]
     events: DeliveryEvents

@@ -1,7 +1,7 @@
 """What the hand asks of a wheel, what it reports to the node, and how long it waits between tries.
 
-The ``Master`` of one epoch fits as ``DuePort``: nothing that a sink answers after the epoch is lost
-can be booked in the next one.
+The ``Dispatcher`` of one epoch fits as ``DuePort``: nothing that a sink answers after the epoch is
+lost can be booked in the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..wheel.schema import Int64s
 
 
 class DuePort(Protocol):
-    """See ``wheel.master.Master`` for what each says."""
+    """See ``wheel.dispatcher.Dispatcher`` for what each says."""
 
     def next_chunk(self, now_ms: int) -> Chunk | None: ...
     def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None: ...
@@ -59,7 +59,7 @@ class DeliveryEvents(Protocol):
         """Something a person has to look at: ``clock-behind``, ``delivery-error``."""
 
 
-class NoEvents:
+class NoDeliveryEvents:
     """Tells nobody."""
 
     def delivered(self, lateness_ms: Int64s) -> None: ...

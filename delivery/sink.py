@@ -29,10 +29,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..wheel.ids import IdMint
-from ..wheel.schema import Int64s
+from ..wheel.schema import Int64s, Mask
 
 Int8s = npt.NDArray[np.int8]
-Mask = npt.NDArray[np.bool_]
 
 
 class Answer(IntEnum):

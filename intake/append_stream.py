@@ -222,7 +222,7 @@ class AppendStream:
     def _write_answers(self) -> None:
         while (item := self._next_answer()) is not None:
             if isinstance(item, NotMaster):
-                self._say_deposed(item)
+                self._send_deposed(item)
                 continue
             try:
                 answer = self._answer(item)
@@ -245,7 +245,7 @@ class AppendStream:
             return True
         return item.outcome.done() or self._ending.is_set()
 
-    def _say_deposed(self, error: NotMaster) -> None:
+    def _send_deposed(self, error: NotMaster) -> None:
         try:
             self._writer.write_metadata(pa.py_buffer(encode_refused(NO_BATCH, error)))
         except Exception:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..wheel.rows import Header
 from .delay_topic import SourceOutOfRange, SourceUnreachable
-from .records import NotText, Records
+from .records import ConsumerRecords, NotText
 
 RECORDS_MAX = 5000
 _TIMEOUT_S = 3.0
@@ -53,7 +53,7 @@ class ConfluentReader:
         self._out_of_range = ""
         self._consumer.assign([self._kafka.TopicPartition(name, number, offset)])
 
-    def poll(self, timeout_s: float) -> Records:
+    def poll(self, timeout_s: float) -> ConsumerRecords:
         if self._out_of_range:
             raise SourceOutOfRange(self._out_of_range)
         records: list[Any] = []
@@ -72,7 +72,7 @@ class ConfluentReader:
                 break
             elif not error.retriable() and error.code() != self._kafka.KafkaError._ALL_BROKERS_DOWN:
                 raise SourceUnreachable(error.str())
-        return Records(
+        return ConsumerRecords(
             [record.offset() for record in records],
             [record.timestamp()[1] for record in records],
             [record.key() for record in records],

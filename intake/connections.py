@@ -211,8 +211,8 @@ def _remote(found: socket.socket) -> Address:
 
 
 def _quiet_s(found: socket.socket) -> float:
-    said = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    return float(_TCP_INFO.unpack(said)[0]) / 1000
+    info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    return float(_TCP_INFO.unpack(info)[0]) / 1000
 
 
 def _plain(host: str) -> str:

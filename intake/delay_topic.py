@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 from ..wheel.backoff import Backoff
 from ..wheel.errors import Overloaded
-from .ports import Clock, IntakeEvents, SilentEvents, WheelPort
-from .records import DEAD_TOPIC, Records, take
+from .ports import Clock, IntakeEvents, NoIntakeEvents, WheelPort
+from .records import DEAD_TOPIC, ConsumerRecords, rows_of
 
 POLL_S = 0.25
 COMMIT_INTERVAL_S = 5.0
@@ -48,7 +48,7 @@ class SourceReader(Protocol):
     """
 
     def seek(self, offset: int) -> None: ...
-    def poll(self, timeout_s: float) -> Records: ...
+    def poll(self, timeout_s: float) -> ConsumerRecords: ...
     def range(self) -> tuple[int, int]:
         """The earliest offset there is, and the one after the last."""
 
@@ -80,7 +80,7 @@ class DelayTopicIntake:
         self._source = f"{topic}/{partition}"
         self._partition = partition
         self._clock = clock
-        self._events: IntakeEvents = events or SilentEvents()
+        self._events: IntakeEvents = events or NoIntakeEvents()
         self._dead_topic = dead_topic
         self._backoff = Backoff(0.1)
         self._next_commit = 0.0
@@ -117,7 +117,7 @@ class DelayTopicIntake:
                     continue
                 if records.offsets:
                     self._set_reachable(True)
-                    self._take(records, stop)
+                    self._append_records(records, stop)
                 self._look_after(reader)
             reader.commit(self.position + 1)
         finally:
@@ -141,7 +141,7 @@ class DelayTopicIntake:
         else:
             reader.seek(wanted)
 
-    def _take(self, records: Records, stop: threading.Event) -> None:
+    def _append_records(self, records: ConsumerRecords, stop: threading.Event) -> None:
         """Append all of ``records``, cut where a batch would pass its limits."""
         config = self._wheel.config
         parts = [records]
@@ -152,7 +152,7 @@ class DelayTopicIntake:
             count = len(part.offsets)
             started = time.perf_counter()
             now_ms = self._clock()
-            rows, dead = take(part, self._source, config, now_ms, self._dead_topic)
+            rows, dead = rows_of(part, self._source, config, now_ms, self._dead_topic)
             too_much = count > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
             if too_much and count > 1:
                 parts += [part.part(count // 2), part.part(0, count // 2)]
@@ -195,7 +195,7 @@ class DelayTopicIntake:
                     self._events.alarm("delay-topic-commit-slow", source=self._source)
         return False
 
-    def _trimmed(self, records: Records) -> Records:
+    def _trimmed(self, records: ConsumerRecords) -> ConsumerRecords:
         position, start = self.position, 0
         while start < len(records.offsets) and records.offsets[start] <= position:
             start += 1

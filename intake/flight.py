@@ -62,7 +62,7 @@ from ..wheel.protocol import (
 from .append_stream import AppendStream
 from .calls import OpenCalls
 from .connections import CONNECTIONS_MAX, Address, Connections, address_of, cut_connections
-from .ports import Clock, GroupPort, IntakeEvents, PeerPort, SilentEvents, StepDown, WheelPort
+from .ports import Clock, GroupPort, IntakeEvents, NoIntakeEvents, PeerPort, StepDown, WheelPort
 
 STREAMS_MAX = 64
 QUIET_S = 5.0
@@ -103,7 +103,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._wheel = wheel
         self._damaged = damaged
         self._clock = clock
-        self._events: IntakeEvents = events or SilentEvents()
+        self._events: IntakeEvents = events or NoIntakeEvents()
         self._room_timeout_s = room_timeout_s
         self._group = group
         self._hand_over = step_down
@@ -131,12 +131,12 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with _as_flight_errors():
-            said = descriptor.command or b""
-            if said.startswith(PEER_COMMAND):
-                self._replication().exchange(said, reader, writer, self._cutter(context))
+            sent = descriptor.command or b""
+            if sent.startswith(PEER_COMMAND):
+                self._replication().exchange(sent, reader, writer, self._cutter(context))
                 return
             self._connections.check(context.peer())
-            command = AppendCommand.decode(said)
+            command = AppendCommand.decode(sent)
             self._check_master()
             stream = AppendStream(
                 self._wheel,
@@ -173,8 +173,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         with _as_flight_errors():
             if action.type == PEER_ACTION:
-                said = b"" if action.body is None else action.body.to_pybytes()
-                accepted = self._replication().greet(said)
+                sent = b"" if action.body is None else action.body.to_pybytes()
+                accepted = self._replication().greet(sent)
                 self._connections.admit(context.peer())
                 return iter([accepted])
             self._connections.check(context.peer())

@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.structs import OffsetAndMetadata
 
 from .delay_topic import SourceOutOfRange, SourceUnreachable
-from .records import NotText, Records
+from .records import ConsumerRecords, NotText
 
 RECORDS_MAX = 5000
 _TIMEOUT_S = 3.0
@@ -90,13 +90,13 @@ class KafkaPythonReader:
     def seek(self, offset: int) -> None:
         self._consumer.seek(self._source, offset)
 
-    def poll(self, timeout_s: float) -> Records:
+    def poll(self, timeout_s: float) -> ConsumerRecords:
         try:
             found = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
         except OffsetOutOfRangeError as error:
             raise SourceOutOfRange(str(error)) from error
         records = list(chain.from_iterable(found.values()))
-        return Records(
+        return ConsumerRecords(
             [record.offset for record in records],
             [record.timestamp for record in records],
             [record.key for record in records],

@@ -112,7 +112,7 @@ class IntakeEvents(Protocol):
         """Something a person should look at."""
 
 
-class SilentEvents:
+class NoIntakeEvents:
     """``IntakeEvents`` for whoever does not want to know."""
 
     def appended(self, rows: int, nbytes: int, seconds: float) -> None: ...

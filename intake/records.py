@@ -46,7 +46,7 @@ class NotText(str):
     """A header key that was not UTF-8, as far as it can be shown."""
 
 
-class Records(NamedTuple):
+class ConsumerRecords(NamedTuple):
     """Records of one partition, by column; every list has one entry a record."""
 
     offsets: list[int]
@@ -55,9 +55,9 @@ class Records(NamedTuple):
     values: list[bytes | None]
     headers: list[list[Header]]
 
-    def part(self, start: int, stop: int | None = None) -> Records:
+    def part(self, start: int, stop: int | None = None) -> ConsumerRecords:
         cut = slice(start, stop)
-        return Records(
+        return ConsumerRecords(
             self.offsets[cut],
             self.timestamps[cut],
             self.keys[cut],
@@ -77,16 +77,20 @@ class Row(NamedTuple):
     headers: Sequence[Header]
 
 
-class Taken(NamedTuple):
+class IntakeRows(NamedTuple):
     """``rows``: one a record, in their order. ``dead``: how many of them are dead letters."""
 
     rows: pa.RecordBatch
     dead: int
 
 
-def take(
-    records: Records, source: str, config: WheelConfig, now_ms: int, dead_topic: str = DEAD_TOPIC
-) -> Taken:
+def rows_of(
+    records: ConsumerRecords,
+    source: str,
+    config: WheelConfig,
+    now_ms: int,
+    dead_topic: str = DEAD_TOPIC,
+) -> IntakeRows:
     """Rows for all of ``records`` (at least one). ``source``: ``topic/partition``."""
     bytes_max = min(config.message_bytes_max, config.batch_bytes_max // 2)
     rows: list[Row] = []
@@ -130,7 +134,7 @@ def take(
         )
         bury()
         batch = from_columns(*zip(*rows, strict=True))
-    return Taken(batch, len(reasons))
+    return IntakeRows(batch, len(reasons))
 
 
 def _row(timestamp_ms: int, key: bytes | None, value: bytes | None, headers: list[Header]) -> Row:
@@ -210,23 +214,23 @@ def _dead_letter(
     dead_topic: str,
     bytes_max: int,
 ) -> Row:
-    said: list[Header] = [
+    added: list[Header] = [
         (DEAD_REASON, str(error)[:_REASON_CHARACTERS].encode("utf-8", "replace")),
         (DEAD_SOURCE, where.encode()),
     ]
     wanted = next((value for name, value in original if name == TOPIC), None)
     if wanted is not None:
-        said.append((DEAD_FOR, wanted[:_REASON_CHARACTERS]))
+        added.append((DEAD_FOR, wanted[:_REASON_CHARACTERS]))
     headers: list[Header] = [
         (name.encode("utf-8", "replace").decode(), content) for name, content in original
     ]
     # The value is the first to be left out; a record can be too large without it, too.
-    room = bytes_max - _size(said) - 3 * 48
+    room = bytes_max - _size(added) - 3 * 48
     parts = {"value": len(value or b""), "key": len(key or b""), "headers": _size(headers)}
     extra = {"headers": len(headers) * _HEADER_OVERHEAD}
     for part in ("value", "headers", "key"):
         if sum(parts.values()) + sum(extra.values()) > room:
-            said.append((DEAD_BYTES.format(part), str(parts.pop(part)).encode()))
+            added.append((DEAD_BYTES.format(part), str(parts.pop(part)).encode()))
             extra.pop(part, None)
     return Row(
         now_ms,
@@ -234,7 +238,7 @@ def _dead_letter(
         None,
         key if "key" in parts else None,
         value if "value" in parts else None,
-        [*(headers if "headers" in parts else ()), *said],
+        [*(headers if "headers" in parts else ()), *added],
     )
 
 

@@ -44,7 +44,7 @@ class Damage:
         self._clock = clock
         self._events = events
         self._metrics = metrics
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._next_pass_s = 0.0
         self.heal: Callable[[Set[str]], None] = lambda _: None
         """Called each turn with the paths of all that was told: peers mend slot files."""
@@ -63,8 +63,8 @@ class Damage:
         try:
             self._scrub()
         finally:
-            self._tell()
-            self.heal(self._told)
+            self._report()
+            self.heal(self._reported)
         return SCRUB_EVERY_S
 
     def _scrub(self) -> None:
@@ -76,20 +76,20 @@ class Damage:
             self._metrics.scrub_passes.inc()
             self._next_pass_s = time.monotonic() + PASS_EVERY_S
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         slots, topics = self._slot_files(), self._topics()
         for path, text in slots.items():
-            if path not in self._told:
+            if path not in self._reported:
                 self._events.alarm("slot-file-damaged", text)
         for path, text in topics.items():
-            if path not in self._told:
+            if path not in self._reported:
                 self._events.alarm(
                     "topic-damaged",
                     f"{text}. The segment is set aside, its topic goes on in a new one",
                 )
-        for path in self._told - {*slots, *topics}:
+        for path in self._reported - {*slots, *topics}:
             self._events.intake.event("damage-gone", file=path)
-        self._told = {*slots, *topics}
+        self._reported = {*slots, *topics}
 
     def _slot_files(self) -> dict[str, str]:
         """By path."""
@@ -100,7 +100,7 @@ class Damage:
 
     def _effect(self, second: int) -> str:
         """What comes of a damaged slot file of that second, now or later."""
-        if self._wheel.master is None:
+        if self._wheel.dispatcher is None:
             return ""  # another peer delivers
         if second * TICK_MS > self._clock():
             return "When it is due, delivery stops there. "

@@ -30,9 +30,9 @@ class Healing:
         self._others = tuple(others)
         self._not_before: dict[int, float] = {}
 
-    def turn(self, told: Set[str]) -> None:
-        """Try one damaged slot of those whose paths are in ``told``, the first in due order that
-        does not wait.
+    def turn(self, reported: Set[str]) -> None:
+        """Try one damaged slot of those whose paths are in ``reported``: the first in due order
+        that does not wait.
 
         Errors: ``OSError``, ``SyncFailed``.
         """
@@ -40,7 +40,7 @@ class Healing:
         waiting = {second: at for second, at in self._not_before.items() if second in damaged}
         self._not_before = waiting
         for second, (upto, info) in damaged.items():
-            if path_of(second) in told and waiting.get(second, now) <= now:
+            if path_of(second) in reported and waiting.get(second, now) <= now:
                 if not self._heal(second, upto, info):
                     waiting[second] = now + AGAIN_S
                 return
@@ -53,7 +53,7 @@ class Healing:
                 rows = self._driver.fetch_slot(peer, second, upto)
             except SlotwheelError as error:
                 silent = silent or not isinstance(error, DamagedThere)
-                _tell(peer, second, error)
+                _log_failure(peer, second, error)
                 continue
             if rows.losses:
                 incomplete[peer] = rows
@@ -67,12 +67,12 @@ class Healing:
         try:
             done = self._wheel.heal(rows, upto, info)
         except Damaged as error:
-            _tell(peer, rows.second, error)
+            _log_failure(peer, rows.second, error)
             return False
         if done:
             event(log, logging.INFO, "slot file mended", second=rows.second, rows_of=peer)
         return done
 
 
-def _tell(peer: str, second: int, error: SlotwheelError) -> None:
+def _log_failure(peer: str, second: int, error: SlotwheelError) -> None:
     event(log, logging.WARNING, "no sound slot", second=second, peer=peer, error=str(error))

@@ -4,7 +4,7 @@
                     |                                              |
                   wheel  <-- syncer, slot-files                    +-- Loop, events, status
                     |
-    ways out: a reign (hand, prefetcher) --> sink, dead letters
+    ways out: the master's threads (hand, prefetcher) --> sink, dead letters
 
 Rules
 - Whatever fails goes on: each thread logs, raises an alarm, waits and tries again. Only what makes
@@ -27,8 +27,8 @@ from collections.abc import Callable
 from functools import partial
 
 from ..intake.flight import FlightIntake, check_free
+from ..wheel.dispatcher import Dispatcher
 from ..wheel.files import DirectoryLock, OsFiles
-from ..wheel.master import Master
 from ..wheel.peers.peer import PeerWheel
 from . import descriptors, work
 from .config import EMBEDDED, NodeConfig, check_address
@@ -37,10 +37,10 @@ from .events import NodeEvents
 from .healing import Healing
 from .health import HealthServer
 from .logs import event
+from .master import MasterThreads
 from .metrics import Metrics
 from .opening import open_wheel
-from .peers import Peers, group_of
-from .reign import Reign
+from .peer import PeerNode, group_of
 from .sinks import WaysOut
 from .threads import Threads
 
@@ -50,7 +50,7 @@ STOP_WITHIN_S = 1.3
 _LAST_MARK_S = 0.4
 """Kept of that time for the last mark and for closing."""
 _HAND_OVER_S = 0.3
-_HEAR_S = 0.2
+_SUCCESSOR_S = 0.2
 SWITCH_INTERVAL_S = 0.002
 """How long a thread keeps the interpreter: short, so that the hand is punctual. Not shorter, for
 each thread that waits for it wakes that often, and each connection has two."""
@@ -97,8 +97,8 @@ class Node:
         self._clock = clock
         self._on_fatal = on_fatal
         self._threads = Threads(self.events.failed, on_fatal)
-        self._alone: Reign | None = None
-        self._peers: Peers | None = None
+        self._single: MasterThreads | None = None
+        self._peers: PeerNode | None = None
         self._started = False
         self._stopping = False
         self._undo = contextlib.ExitStack()
@@ -140,7 +140,7 @@ class Node:
                 self._clock,
                 self._files.free_bytes,
                 lambda: self.events.sink_problem is None,
-                lambda: None if self._reign is None else self._reign.source_lag,
+                lambda: None if self._master_threads is None else self._master_threads.source_lag,
                 lambda: len(self._damage.all()),
                 (lambda: {} if self._peers is None else self._peers.status())
                 if self.config.peers
@@ -175,31 +175,31 @@ class Node:
         threads.loop("slot-files", slot_files.turn)
         threads.loop("scrubber", self._damage.turn)
         if isinstance(wheel, PeerWheel):
-            self._peers = Peers(
+            self._peers = PeerNode(
                 group_of(self.config),
                 wheel,
                 clock,
                 self.events,
-                self._begin_reign,
+                self._start_master,
                 self._on_fatal,
             )
             threads.loop("roles", self._peers.turn)
             others = group_of(self.config).others
             self._damage.heal = Healing(wheel, self._peers.driver, others).turn
         else:
-            assert wheel.master is not None, "alone, a node is its own master"
-            self._alone = self._begin_reign(wheel.master)
+            assert wheel.dispatcher is not None, "alone, a node is its own master"
+            self._single = self._start_master(wheel.dispatcher)
         if self.config.sink != EMBEDDED:
             where = f"Kafka at {self.config.bootstrap}"
-            reached = partial(threads.tell, "sink-check")
+            reached = partial(threads.request_stop, "sink-check")
             check = work.SinkCheck(self._out.sink, self.events, where, reached)
             threads.loop("sink-check", check.turn)
 
-    def _begin_reign(self, master: Master) -> Reign:
-        return Reign(
+    def _start_master(self, dispatcher: Dispatcher) -> MasterThreads:
+        return MasterThreads(
             self.config,
             self.wheel,
-            master,
+            dispatcher,
             self._out,
             self._clock,
             self.events,
@@ -229,15 +229,15 @@ class Node:
         return flight
 
     @property
-    def _reign(self) -> Reign | None:
-        return self._alone if self._peers is None else self._peers.reign
+    def _master_threads(self) -> MasterThreads | None:
+        return self._single if self._peers is None else self._peers.master_threads
 
     # Running
 
     def unhealthy(self) -> list[str]:
         """Why the process should be restarted; empty if it should not."""
-        reign = self._reign
-        return self._threads.unhealthy() + ([] if reign is None else reign.unhealthy())
+        threads = self._master_threads
+        return self._threads.unhealthy() + ([] if threads is None else threads.unhealthy())
 
     def unready(self) -> list[str]:
         """Why the node does not do its whole job now; empty if it does."""
@@ -272,8 +272,8 @@ class Node:
         deadline = time.monotonic() + within_s
         if self._peers is not None:
             self._hand_over(self._peers)
-        if self._reign is not None:
-            self._reign.tell()
+        if self._master_threads is not None:
+            self._master_threads.request_stop()
         self._flight.close(grace_s=within_s / 4)
         # The syncer goes last: others may wait for a commit.
         left = self._stop_threads(deadline - _LAST_MARK_S)
@@ -290,12 +290,12 @@ class Node:
         event(log, logging.INFO, "stopped")
         return []
 
-    def _hand_over(self, peers: Peers) -> None:
+    def _hand_over(self, peers: PeerNode) -> None:
         """So that the others need not find out that this one is gone. Then say nothing more."""
         try:
             if peers.step_down(_HAND_OVER_S):
                 # The word to take over is on its way until the next master is heard.
-                heard = peers.wait_for_master(_HEAR_S)
+                heard = peers.wait_for_master(_SUCCESSOR_S)
                 event(log, logging.INFO, "handed over", to=heard or "nobody yet")
         except Exception:
             log.exception("the hand-over failed; the others will elect a master")
@@ -304,8 +304,8 @@ class Node:
     def _write_the_last_mark(self, deadline: float) -> None:
         """So that nothing is delivered again after the start."""
         try:
-            if self.wheel.master is not None:
-                self.wheel.master.tell_mark(self._clock(), at_once=True)
+            if self.wheel.dispatcher is not None:
+                self.wheel.dispatcher.append_mark(self._clock(), at_once=True)
             while self.wheel.write_pending(0.0) and time.monotonic() < deadline:
                 pass
         except Exception as error:
@@ -316,7 +316,8 @@ class Node:
         deadline = time.monotonic() + 1.0 if deadline is None else deadline
         if self._peers is not None:
             self._peers.driver.stop()
-        left = [] if self._reign is None else self._reign.stop(deadline - time.monotonic())
+        threads = self._master_threads
+        left = [] if threads is None else threads.stop(deadline - time.monotonic())
         return left + self._threads.stop(deadline, last="syncer")
 
     def _close_sinks(self) -> None:

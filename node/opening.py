@@ -41,7 +41,7 @@ def open_wheel(
         wheel = _open(config, files, clock)
     seconds = time.perf_counter() - started
     metrics.recovery.set(seconds)
-    _tell(wheel, seconds, clock())
+    _log_recovery(wheel, seconds, clock())
     return wheel
 
 
@@ -55,7 +55,7 @@ def _open(config: NodeConfig, files: Files, clock: Callable[[], int]) -> Wheel:
         raise
 
 
-def _tell(wheel: Wheel, seconds: float, now_ms: int) -> None:
+def _log_recovery(wheel: Wheel, seconds: float, now_ms: int) -> None:
     report, status = wheel.recovery, wheel.status()
     event(
         log,

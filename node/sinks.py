@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..delivery.deadletters import DeadLetters
@@ -14,13 +13,11 @@ from ..delivery.sink import Sink
 from ..intake.confluent_reader import ConfluentReader
 from ..intake.delay_topic import DelayTopicIntake, SourceReader
 from ..intake.kafka_reader import KafkaPythonReader
-from ..intake.ports import IntakeEvents
+from ..intake.ports import Clock, IntakeEvents
 from ..wheel.files import Files
 from ..wheel.ids import IdMint
 from ..wheel.wheel import Wheel
 from .config import CONFLUENT, EMBEDDED, NodeConfig
-
-Clock = Callable[[], int]
 
 
 class WaysOut:

@@ -65,7 +65,7 @@ class Threads:
         thread.start()
 
     def unhealthy(self) -> list[str]:
-        """Threads that ended without being told to, and loops that do not turn."""
+        """Threads that ended without being asked to, and loops that do not turn."""
         reasons = []
         for name, thread in list(self._threads.items()):
             silent_s = self._silent_s.get(name, float)()
@@ -77,8 +77,8 @@ class Threads:
                 reasons.append(f"thread {name} has not turned for {silent_s:.0f} s")
         return reasons
 
-    def tell(self, *names: str) -> None:
-        """Tell threads to stop, and do not wait for them."""
+    def request_stop(self, *names: str) -> None:
+        """Ask threads to end, and do not wait for them."""
         for name in names:
             if name in self._stops:
                 self._stops[name].set()
@@ -87,11 +87,11 @@ class Threads:
         """Stop all, ``last`` after the others, until ``deadline`` on the monotonic clock. The names
         of those that did not end."""
         others = [name for name in self._threads if name != last]
-        self.tell(*others)
+        self.request_stop(*others)
         for name in others:
             self._join(name, deadline)
         if last in self._threads:
-            self.tell(last)
+            self.request_stop(last)
             self._join(last, deadline)
         return [name for name, thread in self._threads.items() if thread.is_alive()]
 

@@ -17,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ..delivery.sink import Sink
+from ..intake.ports import Clock
+from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import Damaged, SyncFailed
-from ..wheel.master import Master
 from ..wheel.wheel import Wheel
 from . import memory
 from .events import NodeEvents
@@ -35,12 +36,11 @@ DAMAGED_EVERY_S = 1.0
 """How often a damaged slot file is opened again: all of it is read each time."""
 SINK_CHECK_EVERY_S = 1.0
 RELEASE_AFTER_S = 2.0
-TELL_EVERY_S = 60.0
+LOG_MISSED_EVERY_S = 60.0
 _AHEAD = 3
 """Ranges of a spill that are made before they can be written: making and writing take turns in
 being the slower one."""
 
-Clock = Callable[[], int]
 T = TypeVar("T")
 
 
@@ -51,10 +51,10 @@ def sync(wheel: Wheel, metrics: Metrics) -> float:
     return 0.0
 
 
-def prepare(master: Master, clock: Clock) -> float:
+def prepare(dispatcher: Dispatcher, clock: Clock) -> float:
     """Open one slot ahead of its time, if one comes."""
     try:
-        return 0.0 if master.prepare(clock()) else PREPARE_EVERY_S
+        return 0.0 if dispatcher.prepare(clock()) else PREPARE_EVERY_S
     except Damaged:  # the wheel remembers it, and ``damage`` reports it
         return DAMAGED_EVERY_S
 
@@ -70,7 +70,7 @@ class SlotFileWork:
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="spill-helper")
         self._next_clean_s = 0.0
         self._missed = 0
-        self._next_tell_s = 0.0
+        self._next_log_s = 0.0
         self._release_at_s: float | None = None
 
     def turn(self) -> float:
@@ -126,16 +126,16 @@ class SlotFileWork:
         deleted = self._wheel.clean(self._clock())
         if deleted:
             event(log, logging.DEBUG, "deleted covered slot files", files=deleted)
-        self._tell_missed()
+        self._log_missed()
 
-    def _tell_missed(self) -> None:
+    def _log_missed(self) -> None:
         missed, why = self._wheel.archive_missed
-        if missed == self._missed or time.monotonic() < self._next_tell_s:
+        if missed == self._missed or time.monotonic() < self._next_log_s:
             return
         text = "files were deleted that the archive could not keep"
         event(log, logging.WARNING, text, files=missed - self._missed, reason=why)
         self._missed = missed
-        self._next_tell_s = time.monotonic() + TELL_EVERY_S
+        self._next_log_s = time.monotonic() + LOG_MISSED_EVERY_S
 
 
 class SinkCheck:

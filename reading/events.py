@@ -21,7 +21,7 @@ BYTES_MAX = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsSeen:
     """Rows of a file, of one or several consecutive entries or blocks.
 
     Their schema: JOURNAL and SLOT: ``ROW``; TOPIC and a DUMP of an embedded topic: the topic's own;
@@ -85,7 +85,7 @@ class Ended:
     """It was taken away meanwhile, by right."""
 
 
-Event = Rows | MarkSeen | ConfigSeen | Problem | Ended
+Event = RowsSeen | MarkSeen | ConfigSeen | Problem | Ended
 
 
 def damage(file: File, kind: str, position: int, expected: object, found: object) -> Problem:

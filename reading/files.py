@@ -63,7 +63,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerFiles:
     """One data directory, as it was when the layout was made."""
 
     name: str
@@ -86,7 +86,7 @@ class Layout:
 
     group: str
     key: str
-    peers: list[Peer]
+    peers: list[PeerFiles]
     files: list[File]
     problems: list[str] = field(default_factory=list)
     """``Problem`` as JSON: what is wrong with a directory as such."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from ..wheel.files import OsHandle
-from ..wheel.journal.entry import Entry, Kind
+from ..wheel.journal.entry import Entry, EntryKind
 from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
 from ..wheel.journal.segment import SEGMENT_BYTES
@@ -38,7 +38,7 @@ from .events import (
     Ended,
     Event,
     MarkSeen,
-    Rows,
+    RowsSeen,
     damage,
     problem_of,
 )
@@ -218,7 +218,7 @@ class _Segment:
                 yield from self._leave()
                 yield self._gap(entry, found.position)
             if isinstance(content, pa.RecordBatch):
-                yield from self._take(entry, content)
+                yield from self._rows_seen(entry, content)
             else:
                 yield from self._leave()
                 yield content
@@ -236,9 +236,9 @@ class _Segment:
     ) -> pa.RecordBatch | MarkSeen | ConfigSeen | Broken:
         entry, path = located.entry, self._file.path
         try:
-            if entry.kind is Kind.ROWS:
+            if entry.kind is EntryKind.ROWS:
                 return decode_rows(entry, path)
-            if entry.kind is Kind.MARK:
+            if entry.kind is EntryKind.MARK:
                 marks = Marks.decode(bytes(entry.payload), path)
                 return MarkSeen(self._file, entry.index, entry.epoch, marks)
             config = decode_config(entry, path)
@@ -276,7 +276,7 @@ class _Segment:
         expected = f"offset {self._next_offset}, where entry {entry.index - 1} ends"
         return damage(self._file, "gap", position, expected, entry.base_offset)
 
-    def _take(self, entry: Entry, rows: pa.RecordBatch) -> Iterator[Event]:
+    def _rows_seen(self, entry: Entry, rows: pa.RecordBatch) -> Iterator[Event]:
         """The last one waits in any case: what follows shows whether it is whole."""
         if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
             yield from self._leave()
@@ -302,4 +302,4 @@ class _Segment:
         index = np.repeat(np.array([entry.index for entry in entries], np.int64), counts)
         epoch = np.repeat(np.array([entry.epoch for entry in entries], np.int64), counts)
         self._waiting, self._rows, self._nbytes = [], 0, 0
-        yield Rows(self._file, rows, index, epoch)
+        yield RowsSeen(self._file, rows, index, epoch)

@@ -33,8 +33,8 @@ from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import index_of
 from ..wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
 from ..wheel.slots.slotfile import SLOT_DIRECTORY, SUFFIX, path_of, second_of
-from ..wheel.state import STATE_DIRECTORY, Stored
-from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, Peer
+from ..wheel.state import STATE_DIRECTORY, StoredState
+from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, PeerFiles
 from .inputs import existing, existing_file, is_data_directory, refuse_a_part, short_names
 from .listing import journal_segments, sizes
 from .problems import INTEGRITY, Problem
@@ -44,7 +44,7 @@ _OF_SEGMENTS = (INDEX_SUFFIX, SEGMENT_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FileFilter:
     """Which kinds of files, and of which due times (ms; None: no limit; the end is exclusive)."""
 
     slots: bool = True
@@ -67,18 +67,18 @@ def find(
     *,
     dumps: Sequence[str] = (),
     receipts: Sequence[str] = (),
-    wanted: Wanted | None = None,
+    wanted: FileFilter | None = None,
 ) -> Layout:
     """The layout of one wheel group. Errors: ``InvalidConfiguration``: a path is not there."""
-    return _Search(wanted or Wanted()).run(directories, dumps, receipts)
+    return _Search(wanted or FileFilter()).run(directories, dumps, receipts)
 
 
 @dataclass(slots=True)
 class _Search:
-    wanted: Wanted
+    wanted: FileFilter
     group: str = ""
     key: str = ""
-    peers: list[Peer] = field(default_factory=list)
+    peers: list[PeerFiles] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
@@ -128,7 +128,7 @@ class _Search:
     def _problem(self, kind: str, text: str, name: str) -> None:
         self.problems.append(Problem(INTEGRITY, kind, text, file=name).to_json())
 
-    def _peer(self, root: Path, name: str) -> Peer | None:
+    def _peer(self, root: Path, name: str) -> PeerFiles | None:
         """One directory; its files are added. None when it does not belong to the group."""
         if not is_data_directory(root):
             refuse_a_part(root)
@@ -158,7 +158,7 @@ class _Search:
         if self.wanted.journal:
             self._add(_journal(segments, number, name, root, stored, self.wanted))
         checkpoint = stored.checkpoint if stored is not None else None
-        return Peer(
+        return PeerFiles(
             name,
             str(root),
             checkpoint.index if checkpoint else 0,
@@ -168,7 +168,7 @@ class _Search:
             is_replica=bool(config.get("stores")) or bool(stored and stored.group_key),
         )
 
-    def _stored(self, root: Path, name: str) -> Stored | None:
+    def _stored(self, root: Path, name: str) -> StoredState | None:
         """What the state store says; None: it does not, and a problem says why."""
         shown = f"{name}/{STATE_DIRECTORY}"
         try:
@@ -186,7 +186,7 @@ class _Search:
         return stored
 
     def _is_anothers(
-        self, root: Path, name: str, stored: Stored, segments: Sequence[tuple[Path, bool]]
+        self, root: Path, name: str, stored: StoredState, segments: Sequence[tuple[Path, bool]]
     ) -> bool:
         """Whether the state store is not that of these segments, and was told to be so."""
         why = not_its_own(stored, segments)
@@ -205,7 +205,7 @@ class _Search:
         self._problem("foreign", f"expected group {self.group}, found {what}: {group}", name)
         return False
 
-    def _is_copy(self, stored: Stored | None, name: str) -> bool:
+    def _is_copy(self, stored: StoredState | None, name: str) -> bool:
         """Of a directory that was given before: it would agree with it, and count for a peer."""
         if stored is None or not stored.store_id:
             return False
@@ -215,7 +215,9 @@ class _Search:
             self._problem("foreign", text, name)
         return other != name
 
-    def _slots(self, root: Path, peer: int, name: str, stored: Stored | None) -> Iterator[File]:
+    def _slots(
+        self, root: Path, peer: int, name: str, stored: StoredState | None
+    ) -> Iterator[File]:
         live = list(self._live_slots(root, peer, name, stored))
         known = {(file.second, file.length, file.crc) for file in live}
         yield from live
@@ -234,7 +236,7 @@ class _Search:
             yield File(-1, SLOT, str(path), shown, length, peer, True, second, length, crc)
 
     def _live_slots(
-        self, root: Path, peer: int, name: str, stored: Stored | None
+        self, root: Path, peer: int, name: str, stored: StoredState | None
     ) -> Iterator[File]:
         directory = root / SLOT_DIRECTORY
         there = sizes(directory)
@@ -296,8 +298,8 @@ def _journal(
     peer: int,
     name: str,
     root: Path,
-    stored: Stored | None,
-    wanted: Wanted,
+    stored: StoredState | None,
+    wanted: FileFilter,
 ) -> Iterator[File]:
     if not segments:
         return

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..wheel.slots.archive import ARCHIVE_DIRECTORY
 from ..wheel.slots.slotfile import SLOT_DIRECTORY
-from .events import GONE, ConfigSeen, Ended, Event, MarkSeen, Rows, damage
+from .events import GONE, ConfigSeen, Ended, Event, MarkSeen, RowsSeen, damage
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
 from .journal import read_journal
 from .listing import kept_segment
@@ -23,7 +23,7 @@ from .problems import Problem
 from .slots import read_slot
 from .topics import read_stream, read_topic
 
-__all__ = ["ConfigSeen", "Ended", "Event", "MarkSeen", "Rows", "read"]
+__all__ = ["ConfigSeen", "Ended", "Event", "MarkSeen", "RowsSeen", "read"]
 
 _READERS: dict[str, Callable[[File], Iterator[Event]]] = {
     JOURNAL: read_journal,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..wheel.schema import ROW, SCHEMA_VERSION, Int64s, times
-from .events import BYTES_MAX, ROWS_MAX, Ended, Event, Rows, damage
+from .events import BYTES_MAX, ROWS_MAX, Ended, Event, RowsSeen, damage
 from .files import File
 
 _CRC_BYTES = 16 << 20
@@ -68,7 +68,7 @@ def _blocks(file: File, data: pa.Buffer) -> Iterator[Event]:
             reader = pa.ipc.open_stream(data)
         for block in reader:
             block.validate(full=True)
-            yield from blocks.take(block)
+            yield from blocks.add(block)
     except (pa.ArrowException, ValueError, EOFError, OSError) as error:
         yield from blocks.leave()
         yield damage(file, "damaged", 0, "an Arrow IPC stream", str(error)[:200])
@@ -92,7 +92,7 @@ class _Blocks:
         self._highest = -1
         self.rows = 0
 
-    def take(self, block: pa.RecordBatch) -> Iterator[Event]:
+    def add(self, block: pa.RecordBatch) -> Iterator[Event]:
         self._waiting.append(block)
         self._rows += block.num_rows
         self._nbytes += block.nbytes
@@ -108,7 +108,7 @@ class _Blocks:
         self.rows += rows.num_rows
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         yield from self._order(rows, starts)
-        yield Rows(self._file, rows)
+        yield RowsSeen(self._file, rows)
 
     def _order(self, rows: pa.RecordBatch, starts: Int64s) -> Iterator[Event]:
         """Inside a block by (due, offset); each block's offsets above those of the one before."""

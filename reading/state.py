@@ -20,11 +20,11 @@ from typing import Any
 import lmdb
 
 from ..wheel.errors import Damaged, SlotwheelError
-from ..wheel.journal.entry import Kind
+from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_config
 from ..wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
 from ..wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, index_of
-from ..wheel.state import STATE_DIRECTORY, LmdbState, Stored
+from ..wheel.state import STATE_DIRECTORY, LmdbState, StoredState
 from .journal import entries
 from .listing import opened
 
@@ -40,7 +40,7 @@ _CONFIG_WITHIN = 10_000
 """The first configuration stands among the first entries of a log."""
 
 
-def read_state(root: str | Path) -> Stored | None:
+def read_state(root: str | Path) -> StoredState | None:
     """The state as it is now; None when the directory has none. Errors: ``Damaged``,
     ``UnsupportedVersion``."""
     data = Path(root) / STATE_DIRECTORY / "data.mdb"
@@ -62,11 +62,11 @@ def read_state(root: str | Path) -> Stored | None:
     found = pickle.loads(done.stdout)  # noqa: S301 - written by ourselves, just now
     if isinstance(found, SlotwheelError):
         raise found
-    assert isinstance(found, Stored)
+    assert isinstance(found, StoredState)
     return found
 
 
-def load_state(root: str | Path) -> Stored:
+def load_state(root: str | Path) -> StoredState:
     """As ``read_state``, in this process unless the file is shorter than it says. A directory
     without a state is ``Damaged``, too."""
     data = Path(root) / STATE_DIRECTORY / "data.mdb"
@@ -89,7 +89,7 @@ def load_state(root: str | Path) -> Stored:
 
 def child(root: str) -> None:
     """In the process of its own: what was read, or its error, to standard output."""
-    found: Stored | SlotwheelError
+    found: StoredState | SlotwheelError
     try:
         found = _load(root)
     except SlotwheelError as error:
@@ -97,7 +97,7 @@ def child(root: str) -> None:
     sys.stdout.buffer.write(pickle.dumps(found))
 
 
-def _load(root: str | Path) -> Stored:
+def _load(root: str | Path) -> StoredState:
     """Read until two looks agree, as a running node may be writing it."""
     state = LmdbState(root, readonly=True)
     try:
@@ -122,14 +122,16 @@ def first_config(segments: Sequence[Path]) -> dict[str, Any]:
                 for located in islice(entries(reader), _CONFIG_WITHIN):
                     if not isinstance(located, Located):
                         break
-                    if located.entry.kind is Kind.CONFIG:
+                    if located.entry.kind is EntryKind.CONFIG:
                         return decode_config(located.entry, str(path))
         except (FileNotFoundError, SlotwheelError):
             continue
     return {}
 
 
-def not_its_own(stored: Stored, segments: Sequence[tuple[Path, bool]]) -> tuple[str, str] | None:
+def not_its_own(
+    stored: StoredState, segments: Sequence[tuple[Path, bool]]
+) -> tuple[str, str] | None:
     """Why a state store is not that of these segments, as a problem's kind and text: it belongs to
     another directory, or is of some time before: a node drops or archives a segment only when the
     checkpoint is behind its last entry."""

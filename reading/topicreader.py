@@ -22,8 +22,8 @@ from ..delivery.embedded.topicfile import (
     HEADER_BYTES,
     RECORD_BYTES,
     TOPICS_DIRECTORY,
-    Block,
     IndexHeader,
+    IndexRecord,
     index_path,
     parse_index,
     segment_path,
@@ -59,7 +59,7 @@ class _Segment:
             raise
         message = self._data.pread(header.schema_bytes, 0)
         self.schema = header.check_schema(message, self._path)
-        self.blocks = [Block(first, header.schema_bytes, 0, header.schema_crc, 0)]
+        self.blocks = [IndexRecord(first, header.schema_bytes, 0, header.schema_crc, 0)]
 
     def refresh(self) -> None:
         """Take in records written since the last look."""
@@ -227,12 +227,12 @@ class TopicReader:
             raise
 
 
-def _number_at(blocks: list[Block], position: int) -> int:
+def _number_at(blocks: list[IndexRecord], position: int) -> int:
     """The number of the block that holds ``position``; one past the last if none does."""
     return bisect.bisect_right(blocks, position, key=lambda block: block.next_position)
 
 
-def walk(files: Files, topic: str) -> Iterator[tuple[str, Block]]:
+def walk(files: Files, topic: str) -> Iterator[tuple[str, IndexRecord]]:
     """Each committed block of a topic with its segment's path, compared with its bytes.
 
     For ``inspect`` and ``verify``: yields what it decoded and raises ``Damaged`` where it stops.

@@ -20,13 +20,13 @@ from ..delivery.embedded.topicfile import (
     HEADER_BYTES,
     INDEX_SUFFIX,
     SEGMENT_SUFFIX,
-    Block,
     IndexHeader,
+    IndexRecord,
     check_schema,
     parse_index,
 )
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
-from .events import BYTES_MAX, ROWS_MAX, Ended, Event, Rows, damage
+from .events import BYTES_MAX, ROWS_MAX, Ended, Event, RowsSeen, damage
 from .files import RECEIPTS, File
 from .problems import INTEGRITY, Problem
 
@@ -70,7 +70,7 @@ def _without_index(file: File, nbytes: int) -> Iterator[Event]:
     yield Ended(file, damaged=True)
 
 
-def _behind(file: File, block: Block) -> Event:
+def _behind(file: File, block: IndexRecord) -> Event:
     """``block``: the last one, behind which another segment should begin."""
     first = block.next_position
     name = f"{file.name.rpartition('/')[0]}/{first:020d}{SEGMENT_SUFFIX}"
@@ -79,7 +79,7 @@ def _behind(file: File, block: Block) -> Event:
 
 
 def topic_blocks(
-    file: File, header: IndexHeader, blocks: list[Block], data: pa.Buffer
+    file: File, header: IndexHeader, blocks: list[IndexRecord], data: pa.Buffer
 ) -> Iterator[Event]:
     """``blocks``: the first one stands for what lies before the others."""
     try:
@@ -119,7 +119,7 @@ def topic_blocks(
             yield from rows.leave()
             yield damage(file, "damaged", before.end, "a record batch", str(error)[:200])
         else:
-            yield from rows.take(batch)
+            yield from rows.add(batch)
     yield from rows.leave()
     if not damaged and blocks[-1].next_position < file.end:
         damaged = True
@@ -143,7 +143,7 @@ def read_stream(file: File) -> Iterator[Event]:
             rows.of(reader.schema)
             for batch in reader:
                 batch.validate(full=True)
-                yield from rows.take(batch)
+                yield from rows.add(batch)
             yield from rows.leave()
         except (Damaged, UnsupportedVersion) as error:
             yield _problem(file, error)
@@ -201,7 +201,7 @@ class _Gathered:
         self._topic = metadata.get(b"slotwheel.topic", b"").decode()
         self._group = metadata.get(b"slotwheel.group", b"").decode()
 
-    def take(self, batch: pa.RecordBatch) -> Iterator[Event]:
+    def add(self, batch: pa.RecordBatch) -> Iterator[Event]:
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._nbytes += batch.nbytes
@@ -214,7 +214,7 @@ class _Gathered:
         rows = pa.concat_batches(self._waiting)
         number, self._number = self._number, self._number + self._rows
         self._waiting, self._rows, self._nbytes = [], 0, 0
-        yield Rows(self._file, rows, position=number, topic=self._topic, group=self._group)
+        yield RowsSeen(self._file, rows, position=number, topic=self._topic, group=self._group)
 
 
 def _problem(file: File, error: SlotwheelError, index_name: str = "") -> Event:

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..wheel.schema import Int64s
-
-Mask = npt.NDArray[np.bool_]
+from ..wheel.schema import Int64s, Mask
 
 _PIECE_BITS = 18
 

@@ -31,12 +31,12 @@ CLOCKS_DIFFER_MS = 60_000
 
 @dataclass(frozen=True)
 class Conclusion:
-    """``told``: one summary a file. ``sums``: of all tasks, messages by class, and ``equal:I:J``
-    and ``different:I:J`` of peers. ``judged``: problems that judging found, by kind."""
+    """``summaries``: one a file. ``sums``: of all tasks, messages by class, and ``equal:I:J`` and
+    ``different:I:J`` of peers. ``judged``: problems that judging found, by kind."""
 
     layout: Layout
     context: Context
-    told: Sequence[FileSummary]
+    summaries: Sequence[FileSummary]
     sums: Mapping[str, int]
     judged: Mapping[str, int]
 
@@ -52,7 +52,7 @@ class Conclusion:
     def problem_counts(self) -> dict[str, int]:
         """How many problems of each kind there are, listed or not."""
         found = Counter(self.judged)
-        for summary in self.told:
+        for summary in self.summaries:
             found.update(summary.problems)
         found.update(problem.kind for problem in self.own())
         return dict(found)
@@ -76,7 +76,7 @@ class Conclusion:
         return reasons
 
     def _group_size(self) -> int:
-        return max(self.layout.group_size, *(summary.peers for summary in self.told), 0)
+        return max(self.layout.group_size, *(summary.peers for summary in self.summaries), 0)
 
     def open_points(self) -> list[OpenPoint]:
         """What could not be decided, and why."""
@@ -121,7 +121,7 @@ class Conclusion:
         if not number:
             return []
         horizon_ms = self.layout.horizon_ms
-        behind = [one for one in self.told if one.first_offset == pairs[-1][1]]
+        behind = [one for one in self.summaries if one.first_offset == pairs[-1][1]]
         created = [one.first_created_ms for one in behind if one.first_created_ms >= 0]
         done_ms = min(created, default=self.layout.made_ms) + horizon_ms + CLOCKS_DIFFER_MS
         start_ms = self.context.options.start_ms
@@ -152,9 +152,11 @@ class Conclusion:
         missing = []
         for base, end in pairs[:RANGES_MAX]:
             before = (
-                [one.last_index for one in self.told if one.next_offset == base] if base else [0]
+                [one.last_index for one in self.summaries if one.next_offset == base]
+                if base
+                else [0]
             )
-            behind = [one.first_index for one in self.told if one.first_offset == end]
+            behind = [one.first_index for one in self.summaries if one.first_offset == end]
             start = f"segment {segment_name(max(before) + 1)}" if before else f"offset {base:,}"
             until = f" up to {segment_name(min(behind))}, which is there" if behind else ""
             missing.append(f"from {start} on{until}")
@@ -179,7 +181,7 @@ class Conclusion:
                 " one of its key was not judged"
             )
         kept = {file.number for file in self.layout.of(SLOT) if file.archived}
-        rows = sum(one.rows for one in self.told if one.number in kept)
+        rows = sum(one.rows for one in self.summaries if one.number in kept)
         if rows:
             limits.append(
                 f"compared with the journals: {counted(rows, 'row')} of kept slot files; whether"
@@ -189,7 +191,7 @@ class Conclusion:
 
     def _not_given(self) -> Iterator[OpenPoint]:
         """Inputs that were forgotten, most likely, as messages may have gone there."""
-        topics = {topic for summary in self.told for topic in summary.topics.items()}
+        topics = {topic for summary in self.summaries for topic in summary.topics.items()}
         names = {f"{crc:08x}": topic for crc, topic in topics}
         unseen = {
             name.removeprefix("not given:topic:"): number
@@ -231,7 +233,7 @@ class Conclusion:
     def inputs(self) -> list[Input]:
         kinds: dict[str, list[int]] = {}
         files = {file.number: file for file in self.layout.files}
-        for summary in self.told:
+        for summary in self.summaries:
             file = files.get(summary.number)
             name = "Kafka" if file is None else file.kind
             if file is not None and file.archived:
@@ -244,7 +246,7 @@ class Conclusion:
 
     def notes(self) -> list[str]:
         names = {file.number: file.name for file in self.layout.files}
-        noted = [summary for summary in self.told if summary.note]
+        noted = [summary for summary in self.summaries if summary.note]
         notes = [
             f"{names.get(summary.number, 'Kafka')}: {summary.note}" for summary in noted[:NOTES_MAX]
         ]

@@ -8,7 +8,7 @@ single fields leave a task, one row a sighting. A receipt has no more than the o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from ..reading.events import Rows
+from ..reading.events import RowsSeen
 from ..reading.files import DUMP, JOURNAL, TOPIC, File
 from ..reading.problems import Problem
 from ..reading.read import read
 from ..wheel.schema import Int64s, times
-from .facts.headers import Headers, take_dead, take_identity
-from .facts.making import Terms
+from .facts.headers import HeaderColumn, split_dead_letter, split_identity
+from .facts.making import GroupTerms
 from .facts.records import parse_ids
-from .facts.scan import RECORD_COLUMNS, files_of, tasks_frame
+from .facts.scan import RECORD_COLUMNS, Batches, files_of, tasks_frame
 from .facts.summary import FileSummary
 from .judging.conservation import CONTENT
 from .plan import tasks
@@ -36,7 +36,6 @@ SIGHTINGS = "offset bigint, accepted boolean, key string, value string, headers 
 _ARROW = pa.schema(
     [("offset", pa.int64()), ("accepted", pa.bool_()), *((name, pa.utf8()) for name in FIELDS)]
 )
-Batches = Iterator[pa.RecordBatch]
 
 
 def looked_at_again(problems: Sequence[Problem]) -> list[int]:
@@ -46,10 +45,10 @@ def looked_at_again(problems: Sequence[Problem]) -> list[int]:
 
 
 def files_with(
-    files: Sequence[File], told: Sequence[FileSummary], offsets: Sequence[int]
+    files: Sequence[File], summaries: Sequence[FileSummary], offsets: Sequence[int]
 ) -> list[File]:
     """Journals that hold some of the offsets, and all that was delivered to files."""
-    ranges = {one.number: one.offsets for one in told}
+    ranges = {one.number: one.offsets for one in summaries}
     return [
         file
         for file in files
@@ -62,7 +61,7 @@ def files_with(
 
 
 def sightings(
-    spark: SparkSession, files: Sequence[File], offsets: Collection[int], terms: Terms
+    spark: SparkSession, files: Sequence[File], offsets: Collection[int], terms: GroupTerms
 ) -> DataFrame:
     """Of some messages in files. ``SIGHTINGS``."""
     planned = tasks(files, spark.sparkContext.defaultParallelism)
@@ -70,19 +69,19 @@ def sightings(
     def look(batches: Batches) -> Batches:
         for file in files_of(batches):
             for event in read(file):
-                if isinstance(event, Rows):
+                if isinstance(event, RowsSeen):
                     yield _sighted(event, offsets, terms)
 
     return tasks_frame(spark, planned).mapInArrow(look, SIGHTINGS)
 
 
-def record_sightings(records: DataFrame, offsets: Collection[int], terms: Terms) -> DataFrame:
+def record_sightings(records: DataFrame, offsets: Collection[int], terms: GroupTerms) -> DataFrame:
     """Of some messages among records of Spark's Kafka source. ``SIGHTINGS``."""
     kafka = File(-1, DUMP, "", "Kafka", 0)
 
     def look(batches: Batches) -> Batches:
         for batch in batches:
-            yield _sighted(Rows(kafka, batch), offsets, terms)
+            yield _sighted(RowsSeen(kafka, batch), offsets, terms)
 
     return records.select(*RECORD_COLUMNS).mapInArrow(look, SIGHTINGS)
 
@@ -105,7 +104,7 @@ def name_fields(problems: Sequence[Problem], found: DataFrame) -> list[Problem]:
     return named
 
 
-def _sighted(event: Rows, offsets: Collection[int], terms: Terms) -> pa.RecordBatch:
+def _sighted(event: RowsSeen, offsets: Collection[int], terms: GroupTerms) -> pa.RecordBatch:
     """The fields of the messages that are looked for, as digests."""
     rows, accepted = event.rows, event.file.kind == JOURNAL
     found, headers = (times(rows, "offset"), None) if accepted else _delivered(event, terms)
@@ -124,20 +123,20 @@ def _sighted(event: Rows, offsets: Collection[int], terms: Terms) -> pa.RecordBa
     )
 
 
-def _delivered(event: Rows, terms: Terms) -> tuple[Int64s, pa.Array | None]:
+def _delivered(event: RowsSeen, terms: GroupTerms) -> tuple[Int64s, pa.Array | None]:
     """Offsets of the group's messages (-1: none) and the headers that they were sent with."""
-    rows, headers = event.rows, Headers(event.rows.column("headers"))
+    rows, headers = event.rows, HeaderColumn(event.rows.column("headers"))
     every = np.arange(rows.num_rows)
     if event.topic:
         if event.topic == terms.dead_letter_topic:
-            take_dead(headers, every)
+            split_dead_letter(headers, every)
         found = times(rows, "offset") if event.group == terms.group else np.full(len(every), -1)
         return found, headers.left()
-    identity = take_identity(headers)
+    identity = split_identity(headers)
     ids = parse_ids(identity.id, terms.group)
     found = np.full(rows.num_rows, -1, np.int64)
     found[identity.rows[ids.rows]] = ids.offset
-    take_dead(
+    split_dead_letter(
         headers, every[np.asarray(rows.column("topic").to_pylist()) == terms.dead_letter_topic]
     )
     return found, headers.left()

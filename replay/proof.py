@@ -40,7 +40,7 @@ from .contents import (
 )
 from .facts.chunks import OrderChunk
 from .facts.integrity import problems_of
-from .facts.making import Terms
+from .facts.making import GroupTerms
 from .facts.scan import scan, scan_records, summaries, tasks_frame
 from .facts.summary import FileSummary
 from .judging import validators
@@ -58,7 +58,7 @@ TOPICS_MAX = 200
 _ARROW_BYTES = 64 << 20
 _FACTS_A_TASK = 4 << 20
 
-Progress = Callable[[str], None]
+OnPhase = Callable[[str], None]
 """Told what is done now."""
 
 
@@ -83,7 +83,7 @@ def prove(
     options: Options | None = None,
     *,
     kafka: Elsewhere | None = None,
-    progress: Progress | None = None,
+    progress: OnPhase | None = None,
     tables: str = "",
 ) -> Verdict:
     """``tables``: where it is written as Parquet, too (``report/tables.py``); empty: nowhere.
@@ -97,13 +97,13 @@ def prove(
 
 class _Proof:
     def __init__(
-        self, spark: SparkSession, layout: Layout, options: Options, progress: Progress
+        self, spark: SparkSession, layout: Layout, options: Options, progress: OnPhase
     ) -> None:
         self._spark = spark
         self._layout = layout
         self._options = options
-        self._told = progress
-        self._terms = Terms(layout.group, layout.key, layout.dead_letter_topic)
+        self._on_phase = progress
+        self._terms = GroupTerms(layout.group, layout.key, layout.dead_letter_topic)
         self._kept: list[DataFrame] = []
         self._records: DataFrame | None = None
         """Of Kafka."""
@@ -112,33 +112,33 @@ class _Proof:
 
     def run(self, kafka: Elsewhere | None, tables: str) -> Verdict:
         self._progress("reading the files")
-        scanned, told, chunks = self._scan(kafka)
+        scanned, summaries, chunks = self._scan(kafka)
         read = None if kafka is None else kafka.found
-        context = make_context(self._layout, told, self._terms, self._options, chunks, read)
+        context = make_context(self._layout, summaries, self._terms, self._options, chunks, read)
         self._progress("judging the messages")
-        judged = self._keep(judge(scanned, context, self._partitions(told)))
+        judged = self._keep(judge(scanned, context, self._partitions(summaries)))
         sums = _Sums(judged)
-        said = Conclusion(self._layout, context, told, sums.counts, sums.problems)
-        by_kind = said.problem_counts()
+        conclusion = Conclusion(self._layout, context, summaries, sums.counts, sums.problems)
+        by_kind = conclusion.problem_counts()
         self._progress("writing it down")
         found = problems_of(scanned).union(validators.problems(judged))
-        listed = self._name_fields(self._listed(found, said.own(), by_kind), told)
+        listed = self._name_fields(self._listed(found, conclusion.own(), by_kind), summaries)
         interval = sums.interval(self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
         tallies = validators.tallies(judged, interval)
         by_topic, by_bucket = _counts(tallies, context, late=self._options.late_ms is not None)
         verdict = Verdict(
-            said.reasons(),
-            said.open_points(),
-            said.counts(),
+            conclusion.reasons(),
+            conclusion.open_points(),
+            conclusion.counts(),
             by_kind,
             listed,
             len(listed) < sum(by_kind.values()),
             lateness,
-            said.agreement(),
-            said.inputs(),
+            conclusion.agreement(),
+            conclusion.inputs(),
             interval,
-            said.notes() + (kafka.notes() if kafka is not None else []),
+            conclusion.notes() + (kafka.notes() if kafka is not None else []),
             time.monotonic() - self._began,
             {
                 "exactly_once": self._options.exactly_once,
@@ -164,7 +164,7 @@ class _Proof:
 
     def _progress(self, phase: str) -> None:
         """Tell what is done now, in Spark's page, too."""
-        self._told(phase)
+        self._on_phase(phase)
         self._spark.sparkContext.setJobDescription(f"slotwheel replay: {phase}")
 
     def close(self) -> None:
@@ -196,41 +196,41 @@ class _Proof:
         # stage before planning the next costs more than it saves.
         self._set("spark.sql.adaptive.enabled", "false")
         self._set("spark.sql.shuffle.partitions", cores)
-        scanned, told, chunks = self._take(self._files(cores, topics=False))
+        scanned, summaries, chunks = self._collect(self._files(cores, topics=False))
         self._progress("reading what was delivered")
         self._layout = with_topics(self._layout)
         sources = []
         if self._layout.of(TOPIC):
             sources.append(self._files(cores, topics=True))
         if kafka is not None:
-            self._records = kafka.records(self._spark, self._topics(told))
+            self._records = kafka.records(self._spark, self._topics(summaries))
         if self._records is not None and kafka is not None:
             self._terms = replace(self._terms, partitions=kafka.partitions)
             sources.append(scan_records(self._records, self._terms, len(self._layout.files)))
         for source in sources:
-            more = self._take(source)
+            more = self._collect(source)
             scanned = scanned.union(more[0])
-            told += more[1]
+            summaries += more[1]
             chunks += more[2]
-        return scanned, told, chunks
+        return scanned, summaries, chunks
 
     def _files(self, cores: int, *, topics: bool) -> DataFrame:
         files = [file for file in self._layout.files if (file.kind == TOPIC) == topics]
         return scan(tasks_frame(self._spark, tasks(files, cores)), self._terms)
 
-    def _take(self, frame: DataFrame) -> tuple[DataFrame, list[FileSummary], list[OrderChunk]]:
+    def _collect(self, frame: DataFrame) -> tuple[DataFrame, list[FileSummary], list[OrderChunk]]:
         """Reads all of it, once."""
         kept = self._keep(frame)
         return kept, *summaries(kept)
 
-    def _topics(self, told: Iterable[FileSummary]) -> set[str] | None:
-        if any(summary.topics_omitted for summary in told):
+    def _topics(self, summaries: Iterable[FileSummary]) -> set[str] | None:
+        if any(summary.topics_omitted for summary in summaries):
             return None
-        return {topic for summary in told for topic in summary.topics.values()}
+        return {topic for summary in summaries for topic in summary.topics.values()}
 
-    def _partitions(self, told: Iterable[FileSummary]) -> int:
+    def _partitions(self, summaries: Iterable[FileSummary]) -> int:
         """Some for each core, and not more facts in one than a task should sort."""
-        rows = sum(summary.rows for summary in told)
+        rows = sum(summary.rows for summary in summaries)
         cores = self._spark.sparkContext.defaultParallelism
         return max(cores, -(-rows // _FACTS_A_TASK))
 
@@ -249,14 +249,14 @@ class _Proof:
         return sorted(listed, key=lambda one: (one.kind, one.offset, one.file))
 
     def _name_fields(
-        self, listed: Sequence[Problem], told: Sequence[FileSummary]
+        self, listed: Sequence[Problem], summaries: Sequence[FileSummary]
     ) -> Sequence[Problem]:
         """Of messages that were altered, read again which of the fields is another one."""
         offsets = looked_at_again(listed)
         if not offsets:
             return listed
         self._progress("looking again at what was altered")
-        files = files_with(self._layout.files, told, offsets)
+        files = files_with(self._layout.files, summaries, offsets)
         found = sightings(self._spark, files, offsets, self._terms)
         if self._records is not None:
             found = found.union(record_sightings(self._records, offsets, self._terms))

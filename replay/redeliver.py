@@ -14,7 +14,8 @@ Rules
 - The order is that of the offsets, and does not depend on which peers are given or what each of
   them still has; so "the first N are sent already" means the same messages in the next run.
 - What may never have been committed is not sent. A peer of a group proves what it has spilled, and
-  what a mark in its journal says has left (``Peer.proven``); the little behind that is counted.
+  what a mark in its journal says has left (``PeerJournal.proven``); the little behind that is
+  counted.
 - A cancelled message is not sent. A cancel stands behind its message, so the first reading finds
   the cancels (of messages due in that time), and the second, if it is needed, knows them.
 - What is damaged cannot be sent. It is told before anybody is asked.
@@ -32,15 +33,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..reading.events import Ended, MarkSeen, Rows
+from ..reading.events import Ended, MarkSeen, RowsSeen
 from ..reading.files import JOURNAL, File, Layout
 from ..reading.problems import Problem
 from ..reading.read import read
 from ..wheel.checks import REDELIVERED_PREFIX, RESERVED_PREFIX, reserved_headers
 from ..wheel.rows import from_numpy, take_rows
-from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, sizes, times
+from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, Mask, sizes, times
 from .bits import Bits
-from .facts.making import Mask, Terms
+from .facts.making import GroupTerms
 
 ID_HEADER = f"{REDELIVERED_PREFIX}id"
 """The id that the message had when it was sent first."""
@@ -49,7 +50,7 @@ TOPICS_SHOWN = 100
 _READINGS_MAX = 4
 _EVERYTHING = (1 << 63) - 1
 
-Progress = Callable[[int], None]
+OnSearched = Callable[[int], None]
 """Is told how many bytes of journals were read; less than none when it begins again."""
 
 
@@ -63,7 +64,7 @@ class Selection:
 
 
 @dataclass(slots=True)
-class Tally:
+class RedeliveryCounts:
     """What would be sent. ``nbytes``: of keys, values and headers."""
 
     messages: int = 0
@@ -104,7 +105,7 @@ class Redelivery:
 
     def __init__(self, layout: Layout, selection: Selection) -> None:
         self.selection = selection
-        self._terms = Terms(layout.group, layout.key)
+        self._terms = GroupTerms(layout.group, layout.key)
         self._files: dict[int, list[File]] = {number: [] for number in range(len(layout.peers))}
         for file in layout.of(JOURNAL):
             self._files[file.peer].append(file)
@@ -121,13 +122,13 @@ class Redelivery:
         """Of all journals; what one reading costs."""
         return sum(file.nbytes for files in self._files.values() for file in files)
 
-    def tally(self, progress: Progress = lambda _nbytes: None) -> Tally:
+    def tally(self, progress: OnSearched = lambda _nbytes: None) -> RedeliveryCounts:
         """Read everything and count. Errors: ``OSError``."""
-        tally = Tally()
+        tally = RedeliveryCounts()
         for reading in range(_READINGS_MAX):  # a running node may cancel more meanwhile
             progress(-self.nbytes if reading else 0)
             before = (self._cancelled.count, tuple(self._proven))
-            tally = Tally()
+            tally = RedeliveryCounts()
             for text in self._damage:
                 tally.problem(text)
             for rows in self._messages(tally, progress):
@@ -141,7 +142,7 @@ class Redelivery:
     ) -> Iterator[pa.RecordBatch]:
         """The messages as they are to be sent (schema ``INPUT``), without the first ``skip``.
         ``due_ms`` is asked for each batch. Call ``tally`` before. Errors: ``OSError``."""
-        for rows in self._messages(Tally(), lambda _nbytes: None):
+        for rows in self._messages(RedeliveryCounts(), lambda _nbytes: None):
             left = rows.slice(min(skip, rows.num_rows))
             skip -= rows.num_rows - left.num_rows
             if left.num_rows:
@@ -166,7 +167,7 @@ class Redelivery:
 
     # The merge
 
-    def _messages(self, tally: Tally, progress: Progress) -> Iterator[pa.RecordBatch]:
+    def _messages(self, tally: RedeliveryCounts, progress: OnSearched) -> Iterator[pa.RecordBatch]:
         """Each message once (schema ``ROW``), in the order of the offsets."""
         stretches = _Stretches()
         streams = {peer: self._of_peer(peer, tally, progress, stretches) for peer in self._files}
@@ -192,7 +193,9 @@ class Redelivery:
             done = horizon
         tally.missing = stretches.missing()
 
-    def _union(self, parts: list[_Picked], done: int, tally: Tally) -> Iterator[pa.RecordBatch]:
+    def _union(
+        self, parts: list[_Picked], done: int, tally: RedeliveryCounts
+    ) -> Iterator[pa.RecordBatch]:
         rows = pa.concat_batches([part.rows for part in parts])
         doubt = np.concatenate([part.doubt for part in parts])
         offset = times(rows, "offset")
@@ -210,12 +213,12 @@ class Redelivery:
             yield take_rows(rows, wanted)
 
     def _of_peer(
-        self, peer: int, tally: Tally, progress: Progress, stretches: _Stretches
+        self, peer: int, tally: RedeliveryCounts, progress: OnSearched, stretches: _Stretches
     ) -> Iterator[tuple[list[_Picked], int]]:
         """What one peer's journal has, and up to which offset it was read."""
         for file in self._files[peer]:
             for event in read(file):
-                if isinstance(event, Rows):
+                if isinstance(event, RowsSeen):
                     rows, offset = event.rows, times(event.rows, "offset")
                     stretches.add(peer, offset)
                     yield self._pick(peer, rows, tally), int(offset.max())
@@ -227,7 +230,7 @@ class Redelivery:
                     tally.problem(f"{file.name}: gone while it was about to be read")
             progress(file.nbytes)
 
-    def _pick(self, peer: int, rows: pa.RecordBatch, tally: Tally) -> list[_Picked]:
+    def _pick(self, peer: int, rows: pa.RecordBatch, tally: RedeliveryCounts) -> list[_Picked]:
         wanted, due, offset = self.selection, times(rows, "due"), times(rows, "offset")
         mask: Mask = (due >= wanted.start_ms) & (due < wanted.end_ms)
         if not mask.any():

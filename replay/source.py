@@ -38,7 +38,7 @@ from .datasource.options import OF_TABLES, SourceOptions, parse, parse_stream, s
 from .datasource.paths import look, resolve
 from .datasource.views import view_batches
 from .facts.filescan import SCANNED
-from .facts.making import Terms
+from .facts.making import GroupTerms
 from .plan import tasks
 
 __all__ = ["COLUMNS", "NAME", "SlotwheelSource", "register"]
@@ -107,7 +107,7 @@ def _columns(schema: Any, view: str) -> tuple[str, ...]:
 class _Task(InputPartition):
     files: Sequence[tuple[File, str]]
     """With the names of the peers they belong to; empty: to none."""
-    terms: Terms
+    terms: GroupTerms
     problems: Sequence[str] = ()
 
 
@@ -123,9 +123,9 @@ class Reader(DataSourceReader):
         chosen = self._chosen
         given = resolve(chosen.paths, chosen.view)
         layout = look(given, chosen.wanted, chosen.view, chosen.peer)
-        terms = Terms(layout.group, layout.key, chosen.dead_letter_topic)
+        terms = GroupTerms(layout.group, layout.key, chosen.dead_letter_topic)
         peers = {number: peer.name for number, peer in enumerate(layout.peers)}
-        files = [file for file in layout.files if chosen.takes(file, peers.get(file.peer, ""))]
+        files = [file for file in layout.files if chosen.includes(file, peers.get(file.peer, ""))]
         found = [
             _Task([(file, peers.get(file.peer, "")) for file in some], terms)
             for some in tasks(files, CORES)

@@ -33,7 +33,7 @@ from ..reading.growing.parts import JournalPart, Part, TopicPart, read_part
 from ..reading.growing.positions import JournalAt, Positions, TopicAt
 from ..reading.growing.topics import look_at_topic, topics
 from ..reading.inputs import existing, is_data_directory, short_names
-from ..reading.layout import Wanted, find
+from ..reading.layout import FileFilter, find
 from ..reading.problems import Problem, problem_batch
 from ..wheel.errors import InvalidConfiguration
 from .datasource.columns import PROBLEMS, SCAN
@@ -43,22 +43,22 @@ from .datasource.paths import check_peer, resolve
 from .datasource.views import row_batches
 from .facts.buckets import Buckets
 from .facts.filescan import Output
-from .facts.making import Terms
+from .facts.making import GroupTerms
 from .facts.onefile import OneFile
 
 
 @dataclass
 class _Partition(InputPartition):
     part: Part | None
-    terms: Terms
-    said: str = ""
+    terms: GroupTerms
+    text: str = ""
     """Of a partition without a part: what it says, as JSON."""
 
 
 class StreamReader(DataSourceStreamReader):
     def __init__(self, chosen: SourceOptions) -> None:
         self._chosen = chosen
-        self._terms = Terms()
+        self._terms = GroupTerms()
         self._roots: dict[str, Path] = {}
 
     @in_one_line
@@ -83,8 +83,8 @@ class StreamReader(DataSourceStreamReader):
             _Partition(part, terms) for part in self._parts(before, after)
         ]
         if scan:
-            said = json.dumps({"looked_ms": abs(after.looked_ms), "all": after.looked_ms > 0})
-            found.append(_Partition(None, terms, said))
+            text = json.dumps({"looked_ms": abs(after.looked_ms), "all": after.looked_ms > 0})
+            found.append(_Partition(None, terms, text))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -158,17 +158,17 @@ class StreamReader(DataSourceStreamReader):
             self._roots = {n: root for n, root in peers.items() if not wanted or n == wanted}
         return self._roots
 
-    def _find_terms(self) -> Terms:
+    def _find_terms(self) -> GroupTerms:
         """Group and key, which a node that has just begun does not have yet."""
         if not self._terms.key:
             found = find_group([str(root) for root in self._peers().values()])
-            self._terms = Terms(found.group, found.key, self._chosen.dead_letter_topic)
+            self._terms = GroupTerms(found.group, found.key, self._chosen.dead_letter_topic)
         return self._terms
 
 
 def find_group(paths: Sequence[str]) -> Layout:
     """Whose directories these are: the peers and the group, without any files."""
-    wanted = Wanted(slots=False, journal=False, archive=False, topics=False)
+    wanted = FileFilter(slots=False, journal=False, archive=False, topics=False)
     return find(list(paths), wanted=wanted)
 
 
@@ -176,7 +176,7 @@ def _facts(partition: _Partition) -> Iterator[pa.RecordBatch]:
     out = Output()
     part = partition.part
     if part is None:
-        yield from out.text("look", -1, partition.said)
+        yield from out.text("look", -1, partition.text)
         yield from out.leave()
         return
     kind = JOURNAL if isinstance(part, JournalPart) else TOPIC
@@ -184,7 +184,7 @@ def _facts(partition: _Partition) -> Iterator[pa.RecordBatch]:
     one = OneFile(File(part.peer, kind, "", part.name, 0, part.peer, topic=topic), partition.terms)
     buckets = Buckets()
     for event in read_part(part):
-        made = one.take(event)
+        made = one.facts_of(event)
         if made is not None:
             one.summary.topics |= made.topics
             one.summary.foreign += made.foreign
@@ -192,6 +192,6 @@ def _facts(partition: _Partition) -> Iterator[pa.RecordBatch]:
         for problem in one.new_problems():
             yield from out.text("problem", part.peer, problem.to_json())
     yield from out.pieces(buckets.drain())
-    said = {"peer": part.peer, "topic": topic, "summary": one.summary.to_json()}
-    yield from out.text("part", part.peer, json.dumps(said))
+    text = {"peer": part.peer, "topic": topic, "summary": one.summary.to_json()}
+    yield from out.text("part", part.peer, json.dumps(text))
     yield from out.leave()

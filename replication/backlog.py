@@ -38,7 +38,7 @@ class Backlog:
         """Out of the inbox, into the wheel's queue."""
         self._queued.append((last, nbytes))
 
-    def look(self, written: int, placed: int) -> None:
+    def update(self, written: int, placed: int) -> None:
         """The journal ends at ``written``, the queue at ``placed``."""
         while self._queued and self._queued[0][0] <= written:
             self._gone += self._queued.popleft()[1]

@@ -35,17 +35,17 @@ from ..wheel.peers.peer import PeerWheel
 from .backlog import BACKLOG_BYTES_MAX, Backlog
 from .rules.core import Core
 from .rules.group import Group
-from .rules.messages import HardState, Message, Meta
-from .rules.ready import Mastery, Ready
+from .rules.messages import HardState, Meta, PeerMessage
+from .rules.ready import Elected, Ready
 from .rules.states import Role
 from .rules.timing import NEVER
 from .snapshots.fetching import Fetching
-from .snapshots.pull import Fetch, Snapshots
+from .snapshots.pull import SnapshotFetch, SnapshotServer
 from .snapshots.slots import fetch_slot, slot_stream
 from .status import master_address, status_of
 from .transport.handshake import SLOT, fingerprint
 from .transport.incoming import Incoming
-from .transport.transport import Events, Silent, Transport
+from .transport.transport import NoReplicationEvents, ReplicationEvents, Transport
 
 TICK_S = 0.02
 """Or a quarter of a heartbeat, if that is less."""
@@ -87,7 +87,7 @@ class Driver:
         group: Group,
         *,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        events: Events | None = None,
+        events: ReplicationEvents | None = None,
         changed: Callable[[], None] = lambda: None,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
         address_of: Callable[[str], str] | None = None,
@@ -96,14 +96,14 @@ class Driver:
         self._wheel = wheel
         self._group = group
         self._clock = clock
-        self._events: Events = events or Silent()
+        self._events: ReplicationEvents = events or NoReplicationEvents()
         self._changed = changed
         self._on_fatal = on_fatal
         self._now = monotonic
         self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._backlog = Backlog()
         self._look_asked = False
-        self._snapshots = Snapshots(
+        self._snapshots = SnapshotServer(
             wheel.snapshot, self._events.event, self._events.alarm, monotonic
         )
         self.transport = Transport(
@@ -133,11 +133,11 @@ class Driver:
         self._status: dict[str, Any] = {}
         self._role_moved = threading.Condition()
         self._refused_hand_overs = 0
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         self._stopping = threading.Event()
         self._slow_due = NEVER
         self._first = 0
-        self._told_master: str | None = None
+        self._published_master: str | None = None
         self._failing_since: float | None = None
         self._handed_over = NEVER
         self._turned = monotonic()
@@ -161,7 +161,7 @@ class Driver:
             store=wheel.store_id,
             hard=HardState(epoch, vote, voter),
             epochs=wheel.epochs(),
-            stores=wheel.known_stores(),
+            stores=wheel.admitted_stores(),
             commit=wheel.commit_index,
             now=now,
             random=random.Random(),
@@ -224,7 +224,7 @@ class Driver:
 
     # -- for the transport (Receiver), from its threads ------------------------------------------
 
-    def receive(self, message: Message, entries: Sequence[Entry]) -> None:
+    def receive(self, message: PeerMessage, entries: Sequence[Entry]) -> None:
         nbytes = sum(len(entry.payload) for entry in entries)
         if nbytes:
             self._backlog.came(nbytes)
@@ -286,7 +286,9 @@ class Driver:
             if ready.events or ready.hard is not None:
                 self._publish(now)
 
-    def _step(self, message: Message, entries: Sequence[Entry], nbytes: int, now: float) -> None:
+    def _step(
+        self, message: PeerMessage, entries: Sequence[Entry], nbytes: int, now: float
+    ) -> None:
         self._core.step(message, now)
         self._after(now, entries, nbytes)
 
@@ -301,8 +303,8 @@ class Driver:
             self._promise(ready.hard)
         if ready.deposed:
             self.transport.forget_shipments()
-            self._told_master = master_address(core, self._group) or ""
-            wheel.stand_by(self._told_master)
+            self._published_master = master_address(core, self._group) or ""
+            wheel.stand_by(self._published_master)
         if ready.truncate_after is not None:
             wheel.cut_after(ready.truncate_after)
         if ready.receive is not None:
@@ -311,17 +313,17 @@ class Driver:
             self.transport.send(message)
         if ready.commit is not None:
             wheel.commit(core.commit)
-        if ready.became_master is not None:
-            self._told_master = None
-            self._lead(core, ready.became_master)
+        if ready.elected is not None:
+            self._published_master = None
+            self._lead(core, ready.elected)
         if ready.admit is not None:
-            wheel.tell_stores(ready.admit.stores)
+            wheel.admit_stores(ready.admit.stores)
         if ready.fetch_from is not None:
             self._fetching.want(ready.fetch_from)
         for name, fields in ready.events:
             self._event(name, fields)
 
-    def _lead(self, core: Core, won: Mastery) -> None:
+    def _lead(self, core: Core, won: Elected) -> None:
         try:
             self._wheel.lead(won.epoch, won.stores, self._clock(), after=core.last_index)
         except LookupError:  # what it was elected with is gone: the next look tells the core
@@ -353,7 +355,7 @@ class Driver:
             if isinstance(error, NotRunning):
                 self._stopping.set()
             elif isinstance(error, SlotwheelError):
-                self.transport.alarm("entries-refused", str(self._told_master), error)
+                self.transport.alarm("entries-refused", str(self._published_master), error)
             self._log_changed()
 
     def _look(self, now: float) -> None:
@@ -366,7 +368,7 @@ class Driver:
             self._after(now)
             view = wheel.log_view()
         self._failing_since = (self._failing_since or now) if view.failing else None
-        self._backlog.look(view.written, view.placed)
+        self._backlog.update(view.written, view.placed)
         if core.role is Role.MASTER:
             # All that one look finds is shipped together.
             for index, epoch, stores in wheel.written_after(core.last_index):
@@ -385,7 +387,7 @@ class Driver:
         self._look(now)  # spilling drops old entries, and tells nobody
         self._fetching.watch()
         self._snapshots.watch()
-        self._tell_master(core)
+        self._publish_master(core)
         failing = self._failing_since is not None and now - self._failing_since > JOURNAL_FAILS_S
         if failing and core.may_propose and now - self._handed_over > HAND_OVER_AGAIN_S:
             peers = core.progress.values()
@@ -397,13 +399,13 @@ class Driver:
                 self._hand_over(now)
         self._publish(now)
 
-    def _tell_master(self, core: Core) -> None:
+    def _publish_master(self, core: Core) -> None:
         """Callers who come here are told where the master is."""
         if core.role is Role.MASTER:
             return
         address = master_address(core, self._group) or ""
-        if address != self._told_master:
-            self._told_master = address
+        if address != self._published_master:
+            self._published_master = address
             self._wheel.stand_by(address)
             if self._fetching.progress is not None and core.master is not None:
                 self._fetching.keep_only(core.master)
@@ -413,7 +415,7 @@ class Driver:
         self._core.hand_over(now)
         self._after(now)
 
-    def _fetched(self, fetch: Fetch, now: float) -> None:
+    def _fetched(self, fetch: SnapshotFetch, now: float) -> None:
         """A snapshot came in whole, or did not."""
         core = self._core
         if not self._fetching.ended(fetch):
@@ -429,7 +431,7 @@ class Driver:
             "snapshot-installed", peer=fetch.peer, index=index, seconds=self._now() - began
         )
         view = self._wheel.log_view()
-        self._backlog.look(view.written, view.placed)
+        self._backlog.update(view.written, view.placed)
         now = self._now()
         core.snapshot_installed(index, epoch, stores, now)
         self._after(now)
@@ -442,14 +444,14 @@ class Driver:
             text = ", ".join(f"{key} {value}" for key, value in fields.items())
             error = SlotwheelError(f"a peer broke the protocol: {text}")
             self.transport.alarm("peer-fault", str(fields.get("peer")), error)
-        elif name not in _OFTEN or self._not_told_lately(name):
+        elif name not in _OFTEN or self._not_logged_lately(name):
             self._events.event(f"replication-{name}", **fields)
 
-    def _not_told_lately(self, name: str) -> bool:
+    def _not_logged_lately(self, name: str) -> bool:
         now = self._now()
-        if now - self._told_at.get(name, NEVER) < OFTEN_EVERY_S:
+        if now - self._logged_at.get(name, NEVER) < OFTEN_EVERY_S:
             return False
-        self._told_at[name] = now
+        self._logged_at[name] = now
         return True
 
     # -- what others see -------------------------------------------------------------------------
@@ -469,5 +471,5 @@ class Driver:
         with self._role_moved:
             self._role_moved.notify_all()
         if moved:
-            self._tell_master(core)
+            self._publish_master(core)
             self._changed()

@@ -48,12 +48,12 @@ def _peer(
     }
     progress = core.progress.get(peer)
     if progress is not None:
-        heard_s = now - progress.heard
+        silent_s = now - progress.answered_at
         told |= {
             "state": progress.state.value,
             "match": progress.match,
             "lag_entries": max(0, core.last_index - progress.match),
-            "heard_ms": int(heard_s * 1000) if heard_s < 1e9 else None,
+            "heard_ms": int(silent_s * 1000) if silent_s < 1e9 else None,
             # Admitted, and said so itself: only then does it count for a majority.
             "admitted": progress.counted > 0 and core.admitted.get(peer) == progress.store,
         }

@@ -9,7 +9,7 @@ from .schema import Int64s
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class AppendReceipt:
     """An entry is committed. Row ``i`` has offset ``base_offset + i``.
 
     ``due``: due times in ms, shape (count,); with the offsets they make the messages' ids.

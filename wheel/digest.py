@@ -30,8 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-UInt64s = npt.NDArray[np.uint64]
-UInt32s = npt.NDArray[np.uint32]
+from .schema import UInt32s, UInt64s
 
 _NULL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 """In place of length and CRC; no value is that long."""

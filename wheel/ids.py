@@ -15,17 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from .errors import UnknownId
 from .rows import from_numpy
-from .schema import FEW_ROWS, Int64s
-
-UInt64s = npt.NDArray[np.uint64]
-UInt32s = npt.NDArray[np.uint32]
-Mask = npt.NDArray[np.bool_]
+from .schema import FEW_ROWS, Int64s, Mask, UInt32s, UInt64s
 
 KEY_BYTES = 16
 _INT64_END = 1 << 63
@@ -73,15 +68,15 @@ class MessageId:
 
 
 class IdMint:
-    """Makes and checks the ids of one wheel group. Without a ``key`` it waits for ``learn``: a new
-    peer has the key only when it has the group's first entry."""
+    """Makes and checks the ids of one wheel group. Without a ``key`` it waits for ``set_key``: a
+    new peer has the key only when it has the group's first entry."""
 
     def __init__(self, group: str, key: bytes | None = None) -> None:
         self.group = group
         if key is not None:
-            self.learn(key)
+            self.set_key(key)
 
-    def learn(self, key: bytes) -> None:
+    def set_key(self, key: bytes) -> None:
         """The group's key, 16 bytes, before anything is made or checked."""
         assert len(key) == KEY_BYTES
         self._k0 = int.from_bytes(key[:8], "little")

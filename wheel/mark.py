@@ -22,13 +22,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from .errors import Damaged, UnsupportedVersion
+from .schema import Int64s, Mask
 
-Int64s = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+RowKey = tuple[int, int]
+"""``(due, offset)``: the order of delivery."""
+
 
 MARK_VERSION = 2
 

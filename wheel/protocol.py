@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from .errors import (
@@ -30,8 +29,7 @@ from .errors import (
     UnsupportedVersion,
     from_wire,
 )
-
-UInt32s = npt.NDArray[np.uint32]
+from .schema import UInt32s
 
 PROTOCOL_VERSION = 1
 VERSION_KEY = "slotwheel"

@@ -24,7 +24,7 @@ from .journal.journal import Journal, RecoveryReport
 from .journal.producers import Producers
 from .journal.queued import Queued, arrived
 from .journal.segment import DIRECTORY, is_segment_name
-from .state import StateStore, Stored, Update
+from .state import StateStore, StoredState, Update
 from .switch import complete_switch
 
 STORE_ID_BYTES = 16
@@ -38,7 +38,7 @@ class Recovered:
 
     journal: Journal
     report: RecoveryReport
-    stored: Stored
+    stored: StoredState
     fresh: bool
     entries: list[Queued]
     """What the journal holds behind the checkpoint."""
@@ -78,7 +78,7 @@ def recover(
     committed_index = checkpoint.index if replicated else None
     entries: list[Queued] = []
 
-    def take(entry: Entry) -> None:
+    def add(entry: Entry) -> None:
         queued = arrived(entry)
         entries.append(queued)
         if queued.sent is not None:
@@ -92,7 +92,7 @@ def recover(
         store_id=stored.store_id,
         segment_bytes=config.segment_bytes,
         entry_bytes_max=HEADER_BYTES + config.batch_bytes_max + _ENTRY_SLACK_BYTES,
-        on_entry=take,
+        on_entry=add,
     )
     found = Recovered(journal, report, stored, fresh, entries, producers)
     try:

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+UInt32s = npt.NDArray[np.uint32]
 Mask = npt.NDArray[np.bool_]
 
 SCHEMA_VERSION = 1

@@ -29,6 +29,9 @@ from crc32c import crc32c
 from .errors import Damaged, SyncFailed, UnsupportedVersion
 from .mark import Marks
 
+StoreIds = Mapping[str, bytes]
+"""Id of each admitted store, by its node."""
+
 STATE_VERSION = 1
 STATE_DIRECTORY = "state"
 _MAP_BYTES = 1 << 30  # address space, not memory; growing a map in place kills open transactions
@@ -98,7 +101,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ProducerEntry:
     """One entry of a producer, as far as a duplicate needs to be answered."""
 
     sequence: int
@@ -137,7 +140,7 @@ class Update:
     checkpoint: Checkpoint | None = None
     slots: Mapping[int, SlotInfo] = field(default_factory=dict)
     slots_deleted: Sequence[int] = ()
-    producers: Mapping[int, Sequence[Sent]] = field(default_factory=dict)
+    producers: Mapping[int, Sequence[ProducerEntry]] = field(default_factory=dict)
     producers_deleted: Sequence[int] = ()
     voter: bool | None = None
     group_key: bytes | None = None
@@ -148,7 +151,7 @@ class Update:
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredState:
     """The whole state as loaded at open."""
 
     store_id: bytes = b""
@@ -156,7 +159,7 @@ class Stored:
     vote: str = ""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     slots: dict[int, SlotInfo] = field(default_factory=dict)
-    producers: dict[int, list[Sent]] = field(default_factory=dict)
+    producers: dict[int, list[ProducerEntry]] = field(default_factory=dict)
     voter: bool = False
     """This store may vote: it took part in the founding, or saw its own admission committed."""
     incoming: bool = False
@@ -171,7 +174,7 @@ class Stored:
 class StateStore(Protocol):
     """Loads the state once, then commits updates; each commit is durable when it returns."""
 
-    def load(self) -> Stored: ...
+    def load(self) -> StoredState: ...
 
     def commit(self, update: Update) -> None: ...
 
@@ -226,14 +229,14 @@ def decode_slot(data: bytes | memoryview) -> SlotInfo:
     return SlotInfo(*_SLOT.unpack(data))
 
 
-def encode_sent(sent: Sequence[Sent]) -> bytes:
+def encode_sent(sent: Sequence[ProducerEntry]) -> bytes:
     return b"".join(
         _SENT.pack(one.sequence, one.base_offset, one.created, one.index, one.count) for one in sent
     )
 
 
-def decode_sent(data: bytes | memoryview) -> list[Sent]:
-    return [Sent(*fields) for fields in _SENT.iter_unpack(data)]
+def decode_sent(data: bytes | memoryview) -> list[ProducerEntry]:
+    return [ProducerEntry(*fields) for fields in _SENT.iter_unpack(data)]
 
 
 def seal(key: bytes, value: bytes) -> bytes:
@@ -307,9 +310,9 @@ class LmdbState:
                 remedy="Use the slotwheel version that wrote it, or a newer one",
             )
 
-    def load(self) -> Stored:
+    def load(self) -> StoredState:
         """Errors: ``Damaged`` when a record is not what was written."""
-        stored = Stored()
+        stored = StoredState()
         with self._env.begin() as txn:
             stored.store_id = self._get(txn, b"store_id", b"")
             stored.epoch = int(self._get(txn, b"epoch", b"0"))

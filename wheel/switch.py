@@ -29,7 +29,7 @@ from .journal.segment import DIRECTORY, SegmentHeader, is_segment_name, is_spare
 from .journal.writer import SegmentWriter
 from .slots.archive import ARCHIVE_DIRECTORY
 from .slots.slotfile import SLOT_DIRECTORY, path_of, second_of
-from .state import STATE_DIRECTORY, SlotInfo, StateStore, Stored, Update
+from .state import STATE_DIRECTORY, SlotInfo, StateStore, StoredState, Update
 
 INCOMING = "incoming"
 INCOMING_SLOTS = f"{INCOMING}/{SLOT_DIRECTORY}"
@@ -40,7 +40,7 @@ def incoming_path(second: int) -> str:
     return f"{INCOMING}/{path_of(second)}"
 
 
-def complete_switch(files: Files, state: StateStore) -> Stored:
+def complete_switch(files: Files, state: StateStore) -> StoredState:
     """Bring the files in line with a state whose ``incoming`` is set; the state without it.
 
     What follows the commit of a received snapshot (``SnapshotSink.finish``), and the first thing at

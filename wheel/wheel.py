@@ -25,9 +25,10 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from .answers import CancelAnswer, Receipt, Status
+from .answers import AppendReceipt, CancelAnswer, Status
 from .checks import check_input
 from .config import TICK_MS, WheelConfig
+from .dispatcher import Dispatcher
 from .due.canceller import QueueRows
 from .due.cancels import Cancels
 from .errors import (
@@ -40,20 +41,19 @@ from .errors import (
 )
 from .files import Bytes, Files
 from .ids import IdMint, MessageId
-from .journal.entry import Kind
+from .journal.entry import EntryKind
 from .journal.log import Log
 from .journal.payloads import CancelRows
 from .journal.producers import SOURCE_PRODUCER
-from .journal.queued import Carried, Queued
+from .journal.queued import Queued, Waiter
 from .mark import Marks
-from .master import Master
 from .recovery import Recovered, configuration, recover
 from .rows import from_numpy
 from .schema import PAYLOAD, TIME, Int64s, times
 from .slots.scrub import Scrubber
 from .slots.spill import Ahead, in_turn
 from .slots.storage import SpillPlan, SpillReport, Storage
-from .state import Checkpoint, Sent, StateStore, Update
+from .state import Checkpoint, ProducerEntry, StateStore, Update
 from .tail.smallbatch import by_arrow, encode
 from .tail.tail import Piece, Tail, piece_of, together, unread_piece
 
@@ -76,7 +76,7 @@ class Wheel:
         self._room = threading.Condition(self._lock)
         self._files_lock = threading.Lock()
         """Held while slot files are written or deleted."""
-        self._master: Master | None = None
+        self._dispatcher: Dispatcher | None = None
         self.mint = IdMint(config.group)
         self._disk_checked_ms = -1
         self._spill_failed: tuple[str, str] | None = None
@@ -114,7 +114,7 @@ class Wheel:
         """A configuration of the group is committed."""
         self._configuration = dict(known)
         if known:
-            self.mint.learn(bytes.fromhex(known["key"]))
+            self.mint.set_key(bytes.fromhex(known["key"]))
 
     @classmethod
     def open(
@@ -151,14 +151,14 @@ class Wheel:
         told = self._configuration
         self._configure(configuration(told, self.config))
         # An epoch begins with an entry of its own: the configuration where new, and the mark.
-        self._config_told = self._configuration == told
+        self._config_queued = self._configuration == told
         with self._lock:
-            self._reign(self._log.next_offset, now_ms)
-            self._the_master.queue_mark(now_ms)
+            self._start_dispatcher(self._log.next_offset, now_ms)
+            self._serving_dispatcher.queue_mark(now_ms)
 
-    def _reign(self, epoch_offset: int, now_ms: int) -> None:
-        """Under the lock: be the master, from the committed marks on."""
-        self._master = Master(
+    def _start_dispatcher(self, epoch_offset: int, now_ms: int) -> None:
+        """Under the lock: be the master from the committed marks on."""
+        self._dispatcher = Dispatcher(
             self._log,
             self._storage,
             self._cancels,
@@ -173,34 +173,34 @@ class Wheel:
             lost_seconds=lambda: {one.second for one in self._losses},
         )
 
-    def _tell_config(self) -> None:
+    def _queue_config_once(self) -> None:
         """Queue the configuration unless the journal has it: without its key no id is genuine."""
-        if not self._config_told:
-            self._config_told = True
+        if not self._config_queued:
+            self._config_queued = True
             self._queue_config(self._configuration)
 
     def _queue_config(self, config: Mapping[str, Any]) -> Queued:
-        queued = self._log.queue(Kind.CONFIG, json.dumps(config, sort_keys=True).encode())
+        queued = self._log.queue(EntryKind.CONFIG, json.dumps(config, sort_keys=True).encode())
         queued.config = config
         return queued
 
     def _queue_marks(self, marks: Marks) -> None:
-        self._tell_config()
-        self._log.queue(Kind.MARK, marks.encode()).marks = marks
+        self._queue_config_once()
+        self._log.queue(EntryKind.MARK, marks.encode()).marks = marks
 
     @property
-    def _the_master(self) -> Master:
-        if self._master is None:
+    def _serving_dispatcher(self) -> Dispatcher:
+        if self._dispatcher is None:
             raise self._not_master()
-        return self._master
+        return self._dispatcher
 
     def _not_master(self) -> NotMaster:
         return NotMaster()
 
     @property
-    def master(self) -> Master | None:
+    def dispatcher(self) -> Dispatcher | None:
         """What delivers and decides about cancels, while this node is the master."""
-        return self._master
+        return self._dispatcher
 
     @property
     def serving(self) -> bool:
@@ -221,7 +221,7 @@ class Wheel:
         producer: int = 0,
         sequence: int = -1,
         early: bool = False,
-    ) -> Future[Receipt]:
+    ) -> Future[AppendReceipt]:
         """Check a batch and queue it; the future resolves when it is committed.
 
         ``rows``: the INPUT schema (columns that may be missing: see ``checks.check_input``).
@@ -242,7 +242,7 @@ class Wheel:
 
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
-    ) -> Future[Receipt]:
+    ) -> Future[AppendReceipt]:
         """Append what was read from a partition of a delay topic, offsets ``first`` to ``last``.
 
         Errors: as ``append``, and ``InvalidBatch`` when a part of it was taken before.
@@ -277,8 +277,8 @@ class Wheel:
         Blocks until the cancels are committed, or ``timeout_s``: then *unknown* is the answer.
         Errors: ``UnknownId`` when a text has not the form of an id.
         """
-        master = self._the_master
-        return master.canceller.cancel(ids, self._queue_for(master, now_ms), timeout_s)
+        dispatcher = self._serving_dispatcher
+        return dispatcher.canceller.cancel(ids, self._queue_for(dispatcher, now_ms), timeout_s)
 
     def reschedule(
         self, message_id: MessageId, due_ms: int, now_ms: int, timeout_s: float = 10.0
@@ -287,11 +287,11 @@ class Wheel:
 
         Returns what became of the old one, and the id of the new one if it was stored.
         """
-        master = self._the_master
-        return master.canceller.reschedule(
+        dispatcher = self._serving_dispatcher
+        return dispatcher.canceller.reschedule(
             message_id,
             due_ms,
-            self._queue_for(master, now_ms),
+            self._queue_for(dispatcher, now_ms),
             lambda rows: check_input(rows, self.config, now_ms, reserved=True),
             timeout_s,
         )
@@ -312,7 +312,7 @@ class Wheel:
         sequence: int,
         *,
         early: bool = False,
-    ) -> Future[Receipt]:
+    ) -> Future[AppendReceipt]:
         # Copied once, out of whatever buffers the batch came in; journal and tail share the copy.
         stored: pa.RecordBatch | None = None
         data: Bytes | None = encode(rows, now_ms)
@@ -321,26 +321,26 @@ class Wheel:
             data, stored = memoryview(written), pa.ipc.read_record_batch(written, PAYLOAD)
         due = times(rows, "due").copy() if stored is None else times(stored, "due")
         with self._lock:
-            _ = self._the_master  # what a standby knows of a producer may be cut again
+            _ = self._serving_dispatcher  # what a standby knows of a producer may be cut again
             if producer:
                 known = self._log.producers.find(producer, sequence)
                 if known is not None:
                     return self._again(known, due, early=early)
             return self._queue(data, due, stored, now_ms, producer, sequence, early=early).future
 
-    def _queue_for(self, master: Master, now_ms: int) -> QueueRows:
-        """Queue what that master has decided. Errors: ``NotMaster`` when its epoch is over: a later
-        one's marks may say something else."""
+    def _queue_for(self, dispatcher: Dispatcher, now_ms: int) -> QueueRows:
+        """Queue what that dispatcher has decided. Errors: ``NotMaster`` when its epoch is over: the
+        marks of a later one may be others."""
 
-        def append(rows: pa.RecordBatch) -> Carried:
+        def append(rows: pa.RecordBatch) -> Waiter:
             with self._lock:
-                if self._master is not master:
+                if self._dispatcher is not dispatcher:
                     raise self._not_master()
                 return self._queue_rows(rows, now_ms)
 
         return append
 
-    def _queue_rows(self, rows: pa.RecordBatch, now_ms: int) -> Carried:
+    def _queue_rows(self, rows: pa.RecordBatch, now_ms: int) -> Waiter:
         """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in),
         cancel rows among them: what they name is held back from then on."""
         created = from_numpy(np.full(rows.num_rows, now_ms, np.int64), TIME)
@@ -360,16 +360,16 @@ class Wheel:
         sequence: int = -1,
         *,
         early: bool = False,
-    ) -> Carried:
+    ) -> Waiter:
         """Under the lock. ``rows``: None when they are read later (``encode``).
 
         Errors: ``NotMaster``, ``Overloaded``.
         """
-        _ = self._the_master
+        _ = self._serving_dispatcher
         self._check_room(now_ms)
-        self._tell_config()
+        self._queue_config_once()
         queued = self._log.queue(
-            Kind.ROWS,
+            EntryKind.ROWS,
             data,
             count=len(due),
             producer=producer,
@@ -381,22 +381,22 @@ class Wheel:
             queued.piece = unread_piece(entry.base_offset, data, due, entry.index, now_ms)
         else:
             queued.piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
-        receipt = Receipt(entry.base_offset, entry.count, now_ms, due)
+        receipt = AppendReceipt(entry.base_offset, entry.count, now_ms, due)
         carried = self._wait_for(queued, receipt, early=early)
         if queued.piece.cancels:
             queued.cancels = CancelRows.of(queued.piece.rows, entry.base_offset)
             self._cancels.add(queued.cancels, carried.future)
-        self._the_master.appended(queued.piece.earliest, now_ms)
+        self._serving_dispatcher.appended(queued.piece.earliest, now_ms)
         return carried
 
     @staticmethod
-    def _wait_for(queued: Queued, receipt: Receipt, *, early: bool) -> Carried:
-        carried = Carried(receipt, Future(), early)
+    def _wait_for(queued: Queued, receipt: AppendReceipt, *, early: bool) -> Waiter:
+        carried = Waiter(receipt, Future(), early)
         carried.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
         queued.callers.append(carried)
         return carried
 
-    def _again(self, known: Sent, due: Int64s, *, early: bool) -> Future[Receipt]:
+    def _again(self, known: ProducerEntry, due: Int64s, *, early: bool) -> Future[AppendReceipt]:
         """The answer to an entry that is here already: the first one's, once it is committed."""
         if known.count != len(due):
             raise InvalidBatch(
@@ -412,8 +412,8 @@ class Wheel:
                 same = [caller for caller in waiting.callers if caller.early is early]
                 receipt = waiting.callers[0].receipt
                 return (same or [self._wait_for(waiting, receipt, early=early)])[0].future
-        future: Future[Receipt] = Future()
-        future.set_result(Receipt(known.base_offset, known.count, known.created, due))
+        future: Future[AppendReceipt] = Future()
+        future.set_result(AppendReceipt(known.base_offset, known.count, known.created, due))
         return future
 
     def _full(self) -> bool:
@@ -490,8 +490,8 @@ class Wheel:
             # The checkpoint's are newer than what lies just behind it.
             if queued.marks is not None and queued.marks.follows(self._committed_marks):
                 self._committed_marks = queued.marks
-                if self._master is not None:
-                    self._master.reach_committed(queued.marks.reach)
+                if self._dispatcher is not None:
+                    self._dispatcher.reach_committed(queued.marks.reach)
             if queued.config is not None:
                 self._configure(queued.config)
             if queued.cancels is not None:
@@ -499,8 +499,8 @@ class Wheel:
                 self._cancel_rows += len(queued.cancels)
         if pieces:
             self._rows += sum(piece.count for piece in pieces)
-            if self._master is not None:
-                self._master.committed(min(piece.earliest for piece in pieces))
+            if self._dispatcher is not None:
+                self._dispatcher.committed(min(piece.earliest for piece in pieces))
 
     def _give_up(self, failed: Sequence[Queued]) -> None:
         """Entries that had a place and lost it."""
@@ -508,10 +508,10 @@ class Wheel:
             for queued in failed:
                 if queued.cancels is not None:
                     self._cancels.revert(queued.cancels)
-                if queued.marks is not None and self._master is not None:
-                    self._master.mark_lost()
-                if queued.entry.kind is Kind.CONFIG:
-                    self._config_told = False
+                if queued.marks is not None and self._dispatcher is not None:
+                    self._dispatcher.mark_lost()
+                if queued.entry.kind is EntryKind.CONFIG:
+                    self._config_queued = False
 
     # -- the slot-file thread --------------------------------------------------------------------
 
@@ -625,8 +625,8 @@ class Wheel:
         with self._lock:
             log, storage = self._log, self._storage
             marks = self._committed_marks
-            now = marks if self._master is None else self._master.due.marks()
-            ahead = 0 if self._master is None else self._master.due.ahead
+            now = marks if self._dispatcher is None else self._dispatcher.due.marks()
+            ahead = 0 if self._dispatcher is None else self._dispatcher.due.ahead
             return Status(
                 group=self.config.group,
                 epoch=log.epoch,

@@ -13,11 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from ...wheel.schema import Int64s
-
-Mask = npt.NDArray[np.bool_]
+from ...wheel.schema import Int64s, Mask
 
 
 @dataclass(frozen=True, slots=True)

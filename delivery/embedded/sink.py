@@ -29,7 +29,7 @@ from ...wheel.slots.handles import HandleCache
 from ..sink import Answer, Answers, Sink, split_by_topic
 from .topicdamage import damaged_segments
 from .topicfile import TOPICS_DIRECTORY
-from .topiclog import Append, TopicEnd, TopicWriter
+from .topiclog import PendingAppend, TopicEnd, TopicWriter
 
 SEGMENT_BYTES = 64 * MIB
 OPEN_FILES_MAX = 128
@@ -116,7 +116,7 @@ class EmbeddedSink(Sink):
         """Take all topics through the steps of an append together; those that failed and why, and
         for which of them no reader can ever find the rows."""
         failures: dict[str, Exception] = {}
-        appends: list[Append] = []
+        appends: list[PendingAppend] = []
         delivered_ms = self._clock()
         for topic, part in zip(topics, parts, strict=True):
             mine = rows if len(topics) == 1 else rows.take(pa.array(part))
@@ -137,14 +137,14 @@ class EmbeddedSink(Sink):
 
     def _each(
         self,
-        step: Callable[[Append], None],
-        appends: list[Append],
+        step: Callable[[PendingAppend], None],
+        appends: list[PendingAppend],
         failures: dict[str, Exception],
         mapper: Callable[..., Iterable[Exception | None]],
-    ) -> list[Append]:
+    ) -> list[PendingAppend]:
         """One step for each topic; those that can go on. ``SyncFailed`` passes through."""
 
-        def one(append: Append) -> Exception | None:
+        def one(append: PendingAppend) -> Exception | None:
             try:
                 step(append)
             except _TOPIC_ERRORS as error:

@@ -24,8 +24,8 @@ from .topicfile import (
     HEADER_BYTES,
     RECORD_BYTES,
     TOPICS_DIRECTORY,
-    Block,
     IndexHeader,
+    IndexRecord,
     check_schema,
     directory_of,
     index_path,
@@ -70,7 +70,7 @@ def set_aside(files: Files, topic: str, first: int, error: Damaged) -> int:
     finally:
         handle.close()
     files.sync_dir(directory_of(topic))
-    last = _records(files, topic, first)[-1:] or [Block(first, 0, 0, 0, 0)]
+    last = _records(files, topic, first)[-1:] or [IndexRecord(first, 0, 0, 0, 0)]
     # What the index does not vouch for takes a byte a row at least.
     unknown = max(0, len(_whole(files, segment_path(topic, first))) - last[0].end)
     return max(last[0].next_position + unknown, first + 1)
@@ -96,7 +96,7 @@ class SoundBlocks:
 
     def __init__(self, files: Files, topic: str, first: int) -> None:
         self._data = _whole(files, segment_path(topic, first))
-        self.blocks = [Block(first, 0, 0, 0, 0)]
+        self.blocks = [IndexRecord(first, 0, 0, 0, 0)]
         self.schema: pa.Schema | None = None
         source = pa.BufferReader(self._data)
         try:
@@ -106,7 +106,7 @@ class SoundBlocks:
             return
         end = source.tell()
         crc = crc32c(self._data[:end])
-        self.blocks = [Block(first, end, 0, crc, 0), *_records(files, topic, first)]
+        self.blocks = [IndexRecord(first, end, 0, crc, 0), *_records(files, topic, first)]
         # A checksum runs on from the schema, so that either of the two vouches for it.
         try:
             header = IndexHeader.decode(_whole(files, index_path(topic, first)), "", first)
@@ -129,12 +129,12 @@ class SoundBlocks:
         return pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
 
 
-def _records(files: Files, topic: str, first: int) -> list[Block]:
+def _records(files: Files, topic: str, first: int) -> list[IndexRecord]:
     """The records of an index that are whole, whatever stands between them."""
     data = memoryview(_whole(files, index_path(topic, first)))
-    found: list[Block] = []
+    found: list[IndexRecord] = []
     for at in range(HEADER_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
-        block = Block.decode(data[at : at + RECORD_BYTES])
+        block = IndexRecord.decode(data[at : at + RECORD_BYTES])
         if block is not None and block.position >= (found[-1].next_position if found else first):
             found.append(block)
     return found

@@ -186,7 +186,7 @@ def _header_crc(data: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class IndexRecord:
     """One index record. ``crc`` runs from the first byte of the stream to ``end``."""
 
     position: int
@@ -204,7 +204,7 @@ class Block:
         return _RECORD.pack(*values, crc32c(_RECORD.pack(*values, 0)[: RECORD_BYTES - 4]))
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> Block | None:
+    def decode(cls, data: bytes | memoryview) -> IndexRecord | None:
         """The record, or None when its own CRC says that it is not whole."""
         if len(data) < RECORD_BYTES:
             return None
@@ -213,26 +213,26 @@ class Block:
             return None
         return cls(position, end, rows, crc, delivered)
 
-    def follows(self, before: Block) -> bool:
+    def follows(self, before: IndexRecord) -> bool:
         """Whether this block begins where ``before`` ends."""
         return self.position == before.next_position and self.end > before.end
 
 
-def parse_index(data: bytes, path: str, header: IndexHeader) -> tuple[list[Block], int]:
+def parse_index(data: bytes, path: str, header: IndexHeader) -> tuple[list[IndexRecord], int]:
     """The whole records of an index and how many bytes of it they take, header included.
 
     The first element is not a record: it stands for the schema (zero rows), so that each block has
     one before it. Errors: ``Damaged`` for a bad record with a whole one behind it, or one that does
     not follow the one before it.
     """
-    blocks = [Block(header.first, header.schema_bytes, 0, header.schema_crc, 0)]
+    blocks = [IndexRecord(header.first, header.schema_bytes, 0, header.schema_crc, 0)]
     view = memoryview(data)
     at = HEADER_BYTES
     while at + RECORD_BYTES <= len(data):
-        block = Block.decode(view[at : at + RECORD_BYTES])
+        block = IndexRecord.decode(view[at : at + RECORD_BYTES])
         if block is None:
             for later in range(at + RECORD_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
-                if Block.decode(view[later : later + RECORD_BYTES]) is not None:
+                if IndexRecord.decode(view[later : later + RECORD_BYTES]) is not None:
                     raise Damaged(
                         path, at, expected="a whole record", found="a broken one, whole ones follow"
                     )

@@ -32,8 +32,8 @@ from .topicfile import (
     HEADER_BYTES,
     RECORD_BYTES,
     TOPICS_DIRECTORY,
-    Block,
     IndexHeader,
+    IndexRecord,
     directory_of,
     first_position_of,
     index_path,
@@ -53,12 +53,12 @@ class TopicEnd:
     """Where a topic ends: ``first`` names its last segment, ``block`` is that segment's last."""
 
     first: int
-    block: Block
+    block: IndexRecord
     index_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class PendingAppend:
     """An append under way: where the topic will end when all steps are done."""
 
     topic: str
@@ -76,7 +76,7 @@ def segments(files: Files, topic: str) -> list[int]:
     return sorted(first for name in names if (first := first_position_of(name)) is not None)
 
 
-def check_blocks(files: Files, path: str, blocks: list[Block]) -> Iterator[Block]:
+def check_blocks(files: Files, path: str, blocks: list[IndexRecord]) -> Iterator[IndexRecord]:
     """Read a stream and compare it with its index, block by block; yields each that is right.
 
     ``blocks[0]`` stands for the schema message. Errors: ``Damaged`` at the first that is not.
@@ -153,7 +153,7 @@ class TopicWriter:
 
     def write_block(
         self, topic: str, end: TopicEnd | None, columns: list[pa.Array], delivered_ms: int
-    ) -> Append:
+    ) -> PendingAppend:
         """First step: one block behind ``end``, not durable yet. ``columns`` are those of the
         topic's schema behind ``position``. On an error in any step the old end still holds.
         """
@@ -168,22 +168,22 @@ class TopicWriter:
         batch = pa.RecordBatch.from_arrays([numbers, *columns], schema=schema)
         payload = memoryview(batch.serialize())
         crc = crc32c(payload, end.block.crc)
-        block = Block(position, end.block.end + len(payload), rows, crc, delivered_ms)
+        block = IndexRecord(position, end.block.end + len(payload), rows, crc, delivered_ms)
         with self._handles.use(segment_path(topic, end.first)) as data:
             data.pwrite([payload], end.block.end)
-        return Append(topic, TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES))
+        return PendingAppend(topic, TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES))
 
-    def sync_block(self, append: Append) -> None:
+    def sync_block(self, append: PendingAppend) -> None:
         """Second step."""
         with self._handles.use(segment_path(append.topic, append.end.first)) as data:
             data.sync()
 
-    def write_record(self, append: Append) -> None:
+    def write_record(self, append: PendingAppend) -> None:
         """Third step: the record, which vouches for the block."""
         with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.pwrite([append.end.block.encode()], append.end.index_bytes - RECORD_BYTES)
 
-    def sync_record(self, append: Append) -> None:
+    def sync_record(self, append: PendingAppend) -> None:
         """Last step: now ``append.end`` is the topic's end."""
         with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.sync()
@@ -204,7 +204,9 @@ class TopicWriter:
             index.sync()
         for parent in (directory, TOPICS_DIRECTORY, ""):
             files.sync_dir(parent)
-        return TopicEnd(first, Block(first, len(schema), 0, header.schema_crc, 0), HEADER_BYTES)
+        return TopicEnd(
+            first, IndexRecord(first, len(schema), 0, header.schema_crc, 0), HEADER_BYTES
+        )
 
     def _unused(self, topic: str, first: int, header: bytes, path: str) -> TopicEnd:
         """The last segment never held a row: perhaps it was never whole, so it is made again."""

@@ -26,7 +26,7 @@ from cachetools import TTLCache
 from ...wheel.errors import SlotwheelError
 from ...wheel.ids import IdMint
 from ..sink import Answer
-from .sink import Failure, KafkaSettings, KafkaSink, Plan
+from .sink import Failure, KafkaSettings, KafkaSink, SendPlan
 from .topicbook import TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
 
 ck: Any = None  # stays so when the extra is not installed: said when a sink is made
@@ -92,7 +92,7 @@ class ConfluentSink(KafkaSink):
         for producer in trials:
             _end(producer)
 
-    def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+    def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
         topics = plan.records.topics
         with self._lock:
             careful = {topic for topic in plan.topics if topic in self._careful}
@@ -118,7 +118,9 @@ class ConfluentSink(KafkaSink):
                 failures |= dict.fromkeys(one_by_one, Failure(Answer.NOT_NOW, str(error)))
         return failures
 
-    def _run(self, plan: Plan, rows: list[int], timeout_s: float, name: str) -> dict[int, Failure]:
+    def _run(
+        self, plan: SendPlan, rows: list[int], timeout_s: float, name: str
+    ) -> dict[int, Failure]:
         """Send ``rows`` through the producer of that name; it is abandoned after a doubt."""
         if not rows:
             return {}
@@ -127,7 +129,7 @@ class ConfluentSink(KafkaSink):
             self._abandon(name)
         return failures
 
-    def _try(self, plan: Plan, rows: list[int], timeout_s: float) -> dict[int, Failure]:
+    def _try(self, plan: SendPlan, rows: list[int], timeout_s: float) -> dict[int, Failure]:
         """Send ``rows`` through a trial producer that nobody else uses meanwhile."""
         if not rows:
             return {}
@@ -142,10 +144,10 @@ class ConfluentSink(KafkaSink):
             failures = self._send_by(producer, plan, rows, timeout_s)
             sound = not _any_unknown(failures)
         finally:
-            self._give_back(producer, sound=sound)
+            self._release(producer, sound=sound)
         return failures
 
-    def _give_back(self, producer: Any, *, sound: bool) -> None:
+    def _release(self, producer: Any, *, sound: bool) -> None:
         with self._lock:
             if producer not in self._trials:  # the sink was closed meanwhile
                 return
@@ -156,7 +158,7 @@ class ConfluentSink(KafkaSink):
         _end(producer)
 
     def _send_by(
-        self, producer: Any, plan: Plan, rows: list[int], timeout_s: float
+        self, producer: Any, plan: SendPlan, rows: list[int], timeout_s: float
     ) -> dict[int, Failure]:
         """Send ``rows`` through one producer and wait until each is reported."""
         failures: dict[int, Failure] = {}

@@ -1,8 +1,8 @@
 """The default sink to a real Kafka, with kafka-python: no compiled parts needed.
 
-Partitions are chosen here, for a chunk at once; sending is ``Lane``'s. Each ``deliver`` waits for
-all of its records and has a producer for itself meanwhile: one serves all main chunks, and there
-are as many others as trials at a time.
+Partitions are chosen here, for a chunk at once; sending is ``ProducerLane``'s. Each ``deliver``
+waits for all of its records and has a producer for itself meanwhile: one serves all main chunks,
+and there are as many others as trials at a time.
 
 kafka-python has no bound on memory of its own; the bounds are those of ``KafkaSink``.
 """
@@ -25,10 +25,11 @@ from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from ...wheel.ids import IdMint
+from ...wheel.schema import Int64s
 from ..sink import Answer
-from .lane import Lane
+from .lane import ProducerLane
 from .murmur2 import partitions_of
-from .sink import NO_PARTITION, Failure, Int64s, KafkaSettings, KafkaSink, Plan
+from .sink import NO_PARTITION, Failure, KafkaSettings, KafkaSink, SendPlan
 from .topicbook import NotYet, TopicInfo, Unreachable
 
 log = logging.getLogger(__name__)
@@ -53,8 +54,8 @@ class KafkaPythonSink(KafkaSink):
 
     def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
         super().__init__(mint, settings)
-        self._idle: dict[bool, list[Lane]] = {False: [], True: []}
-        self._lanes: set[Lane] = set()
+        self._idle: dict[bool, list[ProducerLane]] = {False: [], True: []}
+        self._lanes: set[ProducerLane] = set()
         self._lanes_lock = threading.Lock()
         self._closed = False
         self._admin: Any = None
@@ -69,9 +70,9 @@ class KafkaPythonSink(KafkaSink):
         with self._admin_lock:
             self._drop_admin()
 
-    def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+    def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
         try:
-            lane = self._take_lane(timeout_s, trial=trial)
+            lane = self._acquire_lane(timeout_s, trial=trial)
         except (kafka_errors.KafkaError, OSError) as error:
             raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
         sound = False
@@ -79,11 +80,11 @@ class KafkaPythonSink(KafkaSink):
             failures = self._send_by(lane, plan, timeout_s)
             sound = not failures  # a refusal has ended the producer as well
         finally:
-            self._give_back(lane, trial=trial, sound=sound)
+            self._release(lane, trial=trial, sound=sound)
         return failures
 
-    def _send_by(self, lane: Lane, plan: Plan, timeout_s: float) -> dict[int, Failure]:
-        failures = self._learn(lane, plan)
+    def _send_by(self, lane: ProducerLane, plan: SendPlan, timeout_s: float) -> dict[int, Failure]:
+        failures = self._ensure_topics(lane, plan)
         rows = [row for row in plan.rows if row not in failures] if failures else plan.rows
         deadline = time.monotonic() + timeout_s + _LATE_S
         try:
@@ -100,12 +101,12 @@ class KafkaPythonSink(KafkaSink):
                 failures[row] = classify(future.exception, aborted=lane.aborted(future))
         return failures
 
-    def _learn(self, lane: Lane, plan: Plan) -> dict[int, Failure]:
+    def _ensure_topics(self, lane: ProducerLane, plan: SendPlan) -> dict[int, Failure]:
         """Let the producer find the leaders; rows of topics of which it does not in time fail."""
         failed: dict[str, Failure] = {}
         for topic in plan.topics:
             try:
-                lane.learn(topic)
+                lane.ensure_topic(topic)
             except kafka_errors.KafkaError as error:
                 failed[topic] = Failure(Answer.NOT_NOW, str(error))
         if not failed:
@@ -113,12 +114,12 @@ class KafkaPythonSink(KafkaSink):
         topics = plan.records.topics
         return {row: failed[topics[row]] for row in plan.rows if topics[row] in failed}
 
-    def _take_lane(self, timeout_s: float, *, trial: bool) -> Lane:
+    def _acquire_lane(self, timeout_s: float, *, trial: bool) -> ProducerLane:
         """One for this call alone: a producer that fails takes down all that it has under way."""
         with self._lanes_lock:
             if self._idle[trial] and not self._closed:
                 return self._idle[trial].pop()
-        lane = Lane(self.settings, timeout_s)
+        lane = ProducerLane(self.settings, timeout_s)
         with self._lanes_lock:
             if not self._closed:
                 self._lanes.add(lane)
@@ -126,7 +127,7 @@ class KafkaPythonSink(KafkaSink):
         lane.abandon()
         raise Unreachable("the sink is closed")
 
-    def _give_back(self, lane: Lane, *, trial: bool, sound: bool) -> None:
+    def _release(self, lane: ProducerLane, *, trial: bool, sound: bool) -> None:
         with self._lanes_lock:
             if sound and not self._closed:
                 self._idle[trial].append(lane)
@@ -183,7 +184,7 @@ class KafkaPythonSink(KafkaSink):
                 admin.close()
 
 
-def choose_partitions(plan: Plan) -> Int64s:
+def choose_partitions(plan: SendPlan) -> Int64s:
     """The partition of each record, shape (rows,): the named one; else the key's; else, for records
     without a key, any one, the same for the whole chunk so that batches stay large."""
     chosen = plan.partitions.copy()

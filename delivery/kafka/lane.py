@@ -16,8 +16,8 @@ from kafka import KafkaProducer
 from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
-from .records import Header
-from .sink import KafkaSettings, Plan
+from ...wheel.rows import Header
+from .sink import KafkaSettings, SendPlan
 
 BATCH_BYTES = 128 * 1024
 _CLOSE_S = 1.0
@@ -31,7 +31,7 @@ class _HeadersWithNull(list[Header]):
         return False
 
 
-class Lane:
+class ProducerLane:
     """A producer with its own connections and its own place in each partition's sequence."""
 
     def __init__(self, settings: KafkaSettings, timeout_s: float) -> None:
@@ -57,11 +57,11 @@ class Lane:
         sender = self._producer._sender
         sender._maybe_abort_batches = self._producer._accumulator.abort_undrained_batches
 
-    def learn(self, topic: str) -> None:
+    def ensure_topic(self, topic: str) -> None:
         """Make sure that the producer knows a topic's leaders. Errors: kafka-python's."""
         self._producer.partitions_for(topic)
 
-    def send(self, plan: Plan, rows: list[int], partitions: list[int]) -> list[Any]:
+    def send(self, plan: SendPlan, rows: list[int], partitions: list[int]) -> list[Any]:
         """Hand ``rows`` over; a future each. Nothing blocks here."""
         append = self._producer._accumulator.append
         wake = self._producer._sender.wakeup

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-UInt32s = npt.NDArray[np.uint32]
-Int64s = npt.NDArray[np.int64]
+from ...wheel.schema import Int64s, UInt32s
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)

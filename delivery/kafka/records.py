@@ -18,15 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...wheel.ids import IdMint
-from ...wheel.rows import from_numpy
+from ...wheel.rows import Header, from_numpy
 from ...wheel.schema import FEW_ROWS, Int64s, times
 from ..names import CREATED_HEADER, DUE_HEADER, ID_HEADER
 
-Header = tuple[str, bytes | None]
-
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class ProducerRecords:
     """Columns of Python values, each of length rows."""
 
     topics: list[str]
@@ -35,9 +33,9 @@ class Records:
     headers: list[list[Header]]
 
 
-def to_records(rows: pa.RecordBatch, mint: IdMint) -> Records:
+def to_records(rows: pa.RecordBatch, mint: IdMint) -> ProducerRecords:
     """The records of ``rows`` (schema ``ROW``), with slotwheel's headers behind their own."""
-    return Records(
+    return ProducerRecords(
         topics=rows.column("topic").to_pylist(),
         keys=rows.column("key").to_pylist(),
         values=rows.column("value").to_pylist(),

@@ -21,17 +21,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ...wheel.config import MIB
 from ...wheel.ids import IdMint
-from ...wheel.schema import sizes
+from ...wheel.schema import Int64s, sizes
 from ..sink import Answer, Answers, Sink, split_by_topic
-from .records import Records, to_records
+from .records import ProducerRecords, to_records
 from .topicbook import NotYet, TopicBook, TopicInfo, Unreachable
 
-Int64s = npt.NDArray[np.int64]
 NO_PARTITION = -1
 _RECORD_OVERHEAD = 200
 """About the bytes a record takes besides key, value and own headers: slotwheel's and framing."""
@@ -73,12 +71,12 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SendPlan:
     """What to send. ``rows``: indices into ``records``, in order. ``partitions``: one a record,
     ``NO_PARTITION`` where the key decides. ``topics``: all topics of ``rows``."""
 
     batch: pa.RecordBatch
-    records: Records
+    records: ProducerRecords
     rows: list[int]
     partitions: Int64s
     topics: dict[str, TopicInfo]
@@ -98,7 +96,7 @@ class KafkaSink(Sink):
         """Ask a broker for a topic, within ``metadata_timeout_s``."""
 
     @abstractmethod
-    def _send(self, plan: Plan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+    def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
         """Send and wait; the rows that failed. Errors: ``Unreachable`` if nothing was sent."""
 
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
@@ -119,7 +117,7 @@ class KafkaSink(Sink):
     def probe(self, topic: str) -> bool:
         try:
             # Missing for sure (None) is worth a try as well: then its rows are refused.
-            self.book.look(topic, fresh=True)
+            self.book.lookup(topic, fresh=True)
         except (NotYet, Unreachable):
             return False
         return True
@@ -171,9 +169,9 @@ class KafkaSink(Sink):
             try:
                 if topic in blocked:
                     raise NotYet(blocked[topic])
-                info = self.book.look(topic)
+                info = self.book.lookup(topic)
                 if info is not None and int(partitions[part].max()) >= info.count:
-                    info = self.book.look(topic, fresh=True)  # it may have grown
+                    info = self.book.lookup(topic, fresh=True)  # it may have grown
             except NotYet as error:
                 blocked[topic] = str(error)
                 not_sent(part, Answer.NOT_NOW, str(error))
@@ -191,7 +189,7 @@ class KafkaSink(Sink):
         chosen = np.flatnonzero(send).tolist()
         if not chosen:
             return
-        plan = Plan(rows, to_records(rows, self.mint), chosen, partitions, infos)
+        plan = SendPlan(rows, to_records(rows, self.mint), chosen, partitions, infos)
         for row, failure in self._send_all(plan, trial).items():
             answers.set(start + row, failure.answer, failure.reason)
             if failure.answer is not Answer.REFUSED:
@@ -199,7 +197,7 @@ class KafkaSink(Sink):
                 blocked[topic] = failure.reason
                 self.book.forget(topic)
 
-    def _send_all(self, plan: Plan, trial: bool) -> dict[int, Failure]:
+    def _send_all(self, plan: SendPlan, trial: bool) -> dict[int, Failure]:
         """Send, and send bystanders of a failure again for as long as the time limit allows."""
         limit_s = self.settings.trial_timeout_s if trial else self.settings.delivery_timeout_s
         deadline = time.monotonic() + limit_s

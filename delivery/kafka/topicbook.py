@@ -63,7 +63,7 @@ class TopicBook:
         self._known: TTLCache[str, TopicInfo] = TTLCache(TOPICS_REMEMBERED, FRESH_S, clock)
         self._missing: TTLCache[str, _Missing] = TTLCache(TOPICS_REMEMBERED, FRESH_S, clock)
 
-    def look(self, topic: str, *, fresh: bool = False) -> TopicInfo | None:
+    def lookup(self, topic: str, *, fresh: bool = False) -> TopicInfo | None:
         """The topic's partitions; None: it does not exist, for sure.
 
         ``fresh``: ask the broker whatever is remembered. Errors: ``NotYet``, ``Unreachable``.

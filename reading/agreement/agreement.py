@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...wheel.files import Files
-from ...wheel.state import Stored
+from ...wheel.state import StoredState
 
 PROBLEMS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerDirectory:
     """One data directory. ``name`` is for the report."""
 
     name: str
     files: Files
-    stored: Stored
+    stored: StoredState
 
 
 @dataclass(slots=True)

@@ -26,14 +26,14 @@ from ...wheel.rows import take_rows
 from ...wheel.schema import ROW, Int64s, times
 from ...wheel.slots.slotfile import path_of
 from ..verify.slots import read_slot, slot_blocks
-from .agreement import PROBLEMS_MAX, Agreement, Peer
-from .journals import Log, compare_journals, key_of, progress
+from .agreement import PROBLEMS_MAX, Agreement, PeerDirectory
+from .journals import PeerJournal, compare_journals, key_of, progress
 
-__all__ = ["Agreement", "Peer", "compare"]
+__all__ = ["Agreement", "PeerDirectory", "compare"]
 
 
 def compare(
-    left: Peer, right: Peer, looked_at: Callable[[int, int], None] | None = None
+    left: PeerDirectory, right: PeerDirectory, looked_at: Callable[[int, int], None] | None = None
 ) -> Agreement:
     """Compare two data directories of one group. ``looked_at`` is told how many seconds that have
     rows were looked at, and of how many. Errors: ``OSError``."""
@@ -46,7 +46,7 @@ def compare(
     _same_group(left, right, found)
     if found.problems:
         return found
-    one, other = Log(left), Log(right)
+    one, other = PeerJournal(left), PeerJournal(right)
     for log in (one, other):
         log.ends = {peer.stored.checkpoint.index: -1 for peer in (left, right)}
     compare_journals(one, other, found)
@@ -56,7 +56,7 @@ def compare(
     return found
 
 
-def _same_group(left: Peer, right: Peer, found: Agreement) -> None:
+def _same_group(left: PeerDirectory, right: PeerDirectory, found: Agreement) -> None:
     mine, theirs = left.stored.checkpoint.config, right.stored.checkpoint.config
     if not mine or not theirs:
         return  # nothing spilled yet: the configuration is in the journal, and compared there
@@ -70,7 +70,7 @@ def _same_group(left: Peer, right: Peer, found: Agreement) -> None:
             return
 
 
-def _check_checkpoint(mine: Log, theirs: Log, found: Agreement) -> None:
+def _check_checkpoint(mine: PeerJournal, theirs: PeerJournal, found: Agreement) -> None:
     """What one peer's checkpoint says must be what the other's journal says of that entry."""
     checkpoint = mine.peer.stored.checkpoint
     name, other = mine.peer.name, theirs.peer.name
@@ -104,7 +104,7 @@ def _check_checkpoint(mine: Log, theirs: Log, found: Agreement) -> None:
 class _Side:
     """The rows of one peer, second by second."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: PeerJournal) -> None:
         self.log = log
         self.name = log.peer.name
         self._tail: dict[int, list[tuple[int, Int64s]]] = {}
@@ -153,7 +153,7 @@ def _all_but(indices: Int64s, count: int) -> Int64s:
 class _Rows:
     """All rows of both peers that both have got."""
 
-    def __init__(self, one: Log, other: Log, found: Agreement) -> None:
+    def __init__(self, one: PeerJournal, other: PeerJournal, found: Agreement) -> None:
         self._found = found
         self._sides = _Side(one), _Side(other)
         found.next_offset = min(one.next_offset, other.next_offset)

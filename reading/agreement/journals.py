@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...wheel.errors import Damaged, UnsupportedVersion
-from ...wheel.journal.entry import Entry, Kind
+from ...wheel.journal.entry import Entry, EntryKind
 from ...wheel.journal.epochs import Epochs
 from ...wheel.journal.payloads import decode_rows
 from ...wheel.journal.scan import Located, walk
@@ -33,13 +33,13 @@ from ...wheel.journal.segment import (
 )
 from ...wheel.mark import Marks
 from ...wheel.tail.tail import Piece, piece_of
-from .agreement import Agreement, Peer
+from .agreement import Agreement, PeerDirectory
 
 
-class Log:
+class PeerJournal:
     """What is learnt about one peer on the way through its journal."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: PeerDirectory) -> None:
         checkpoint = peer.stored.checkpoint
         self.peer = peer
         self.pieces: list[Piece] = []
@@ -61,7 +61,7 @@ class Log:
         self._proven_offset = checkpoint.next_offset
         self._unproven: deque[tuple[int, int]] = deque()  # (index, offset behind it)
 
-    def take(self, entry: Entry, path: str) -> None:
+    def add(self, entry: Entry, path: str) -> None:
         """The next entry.
 
         Errors: ``Damaged``, ``UnsupportedVersion``: the payload is not what its kind says.
@@ -72,16 +72,16 @@ class Log:
             self.next_offset = max(self.next_offset, end)
         if entry.index in self.ends:
             self.ends[entry.index] = end
-        if entry.kind is Kind.MARK:
-            self._take_marks(Marks.decode(bytes(entry.payload), path))
-        elif entry.kind is Kind.ROWS:
+        if entry.kind is EntryKind.MARK:
+            self._add_marks(Marks.decode(bytes(entry.payload), path))
+        elif entry.kind is EntryKind.ROWS:
             if entry.count and entry.index > self.proven:
                 self._unproven.append((entry.index, end))
             if entry.index > self.peer.stored.checkpoint.index and not self.parted:
                 rows = decode_rows(entry, path)
                 self.pieces.append(piece_of(entry.base_offset, rows, entry.index, 0))
 
-    def _take_marks(self, marks: Marks) -> None:
+    def _add_marks(self, marks: Marks) -> None:
         self.first_marks = self.first_marks or marks
         self.last_marks = marks
         self.seen_marks.add(key_of(marks))
@@ -111,7 +111,7 @@ def key_of(marks: Marks) -> int:
 class _Pass:
     """The entries of one journal, one at a time."""
 
-    def __init__(self, log: Log, found: Agreement) -> None:
+    def __init__(self, log: PeerJournal, found: Agreement) -> None:
         self._log = log
         self._found = found
         self._entries = self._walk()
@@ -130,7 +130,7 @@ class _Pass:
         """Learn from this entry, and go on to the next."""
         assert self.located is not None
         try:
-            self._log.take(self.located.entry, self.path)
+            self._log.add(self.located.entry, self.path)
         except (Damaged, UnsupportedVersion) as error:
             self._found.problem(f"{self._log.peer.name}: entry {self.index}: {error}")
         self.step()
@@ -179,7 +179,7 @@ class _Pass:
         return Epochs(header.durable_index, header.last_epoch)
 
 
-def compare_journals(left: Log, right: Log, found: Agreement) -> None:
+def compare_journals(left: PeerJournal, right: PeerJournal, found: Agreement) -> None:
     """Walk through both, compare what they share, and fill in ``left`` and ``right``."""
     one, other = _Pass(left, found), _Pass(right, found)
     while one.located is not None and other.located is not None:
@@ -212,7 +212,7 @@ def compare_journals(left: Log, right: Log, found: Agreement) -> None:
         found.notes.append(f"{behind.peer.name} is {abs(ends[0] - ends[1])} entries behind")
 
 
-def _meet(left: Log, right: Log) -> bool:
+def _meet(left: PeerJournal, right: PeerJournal) -> bool:
     """Whether one journal ends with, or goes over, the entry before the first of the other."""
     index = max(left.epochs.base_index, right.epochs.base_index)
     epoch = left.epochs.epoch_at(index)
@@ -247,7 +247,7 @@ def _difference(mine: Entry, theirs: Entry) -> str:
     return f"{mine.kind.name.lower()} payload, from byte {at} on"
 
 
-def _judge(left: Log, right: Log, index: int, found: Agreement) -> None:
+def _judge(left: PeerJournal, right: PeerJournal, index: int, found: Agreement) -> None:
     text = " and ".join(
         f"{log.peer.name} has entries {index} to {log.epochs.last_index}, the first of epoch"
         f" {log.epochs.epoch_at(index)}"

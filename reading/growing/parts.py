@@ -24,11 +24,11 @@ from ...delivery.embedded.topicfile import (
     RECORD_BYTES,
     SEGMENT_SUFFIX,
     TOPICS_DIRECTORY,
-    Block,
     IndexHeader,
+    IndexRecord,
 )
 from ...wheel.errors import SlotwheelError
-from ..events import Ended, Event, Rows, damage
+from ..events import Ended, Event, RowsSeen, damage
 from ..files import JOURNAL, TOPIC, File
 from ..journal import Span, read_journal
 from ..listing import journal_segments, opened, segment_file, topic_segments
@@ -102,9 +102,9 @@ def _journal(part: JournalPart) -> Iterator[Event]:
         following = min(later, default=end.segment)
         if following > last.index:
             damaged = True
-            said = f"entries {last.index} to {following - 1} were dropped before they were read"
-            if said != end.note:
-                yield gap(whole, said)
+            text = f"entries {last.index} to {following - 1} were dropped before they were read"
+            if text != end.note:
+                yield gap(whole, text)
         if not later:
             break
         at = JournalAt(following, index=following, epoch=last.epoch, store=at.store)
@@ -133,7 +133,7 @@ def _segment(part: JournalPart, at: JournalAt, path: Path) -> Iterator[Event]:
         for event in read_journal(file, span):
             if isinstance(event, Problem) and not path.exists():
                 break  # its file serves as another segment: what is left is a gap
-            if isinstance(event, Rows) and len(event.rows):
+            if isinstance(event, RowsSeen) and len(event.rows):
                 assert not isinstance(event.index, int)
                 assert not isinstance(event.epoch, int)
                 seen = int(event.index[-1]), int(event.epoch[-1])
@@ -216,19 +216,19 @@ def _records(part: TopicPart, folder: Path, first: int, begin: int, stop: int) -
     yield Ended(file, damaged=True)
 
 
-def _blocks(header: IndexHeader, data: bytes, *, has_before: bool) -> list[Block | None]:
+def _blocks(header: IndexHeader, data: bytes, *, has_before: bool) -> list[IndexRecord | None]:
     """The records, behind one that stands for what lies before them."""
     found = [
-        Block.decode(data[at : at + RECORD_BYTES])
+        IndexRecord.decode(data[at : at + RECORD_BYTES])
         for at in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
     ]
-    schema = Block(header.first, header.schema_bytes, 0, header.schema_crc, 0)
+    schema = IndexRecord(header.first, header.schema_bytes, 0, header.schema_crc, 0)
     return found if has_before else [schema, *found]
 
 
-def _runs(blocks: list[Block | None]) -> Iterator[list[Block]]:
+def _runs(blocks: list[IndexRecord | None]) -> Iterator[list[IndexRecord]]:
     """Blocks that follow each other, with the one before them."""
-    run: list[Block] = []
+    run: list[IndexRecord] = []
     for before, block in pairwise(blocks):
         if before is None or block is None or not block.follows(before):
             if run:

@@ -69,28 +69,28 @@ class Positions:
         """What Spark takes: plain values. Fields at their defaults are left out."""
         return {
             "slotwheel": VERSION,
-            "journals": {name: _said(at) for name, at in sorted(self.journals.items())},
-            "topics": {name: _said(at) for name, at in sorted(self.topics.items())},
+            "journals": {name: _fields(at) for name, at in sorted(self.journals.items())},
+            "topics": {name: _fields(at) for name, at in sorted(self.topics.items())},
             "looked_ms": self.looked_ms,
         }
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Positions:
+    def from_json(cls, fields: Mapping[str, Any]) -> Positions:
         """Errors: ``UnsupportedVersion``."""
-        if said.get("slotwheel") != VERSION:
+        if fields.get("slotwheel") != VERSION:
             raise UnsupportedVersion(
                 "unknown version of a stream's positions",
-                got=said.get("slotwheel"),
+                got=fields.get("slotwheel"),
                 limit=VERSION,
                 remedy="Use the slotwheel version that wrote the checkpoint, or begin a new one",
             )
         return cls(
-            {name: JournalAt(**at) for name, at in said["journals"].items()},
-            {name: TopicAt(**at) for name, at in said["topics"].items()},
-            said["looked_ms"],
+            {name: JournalAt(**at) for name, at in fields["journals"].items()},
+            {name: TopicAt(**at) for name, at in fields["topics"].items()},
+            fields["looked_ms"],
         )
 
 
-def _said(at: JournalAt | TopicAt) -> dict[str, Any]:
+def _fields(at: JournalAt | TopicAt) -> dict[str, Any]:
     default = asdict(type(at)(-1))
     return {name: value for name, value in asdict(at).items() if value != default[name]}

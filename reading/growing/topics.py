@@ -16,7 +16,7 @@ from ...delivery.embedded.topicfile import (
     INDEX_SUFFIX,
     RECORD_BYTES,
     TOPICS_DIRECTORY,
-    Block,
+    IndexRecord,
 )
 from ..listing import opened, sizes, topic_segments
 from .journal import UNLIMITED
@@ -61,7 +61,7 @@ def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
     except FileNotFoundError:
         return replace(at, note=f"{path.name} is not there any more"), nbytes
     blocks = [
-        Block.decode(data[start : start + RECORD_BYTES])
+        IndexRecord.decode(data[start : start + RECORD_BYTES])
         for start in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
     ]
     end = -1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
 from ...wheel.findings import Checked
-from ...wheel.journal.entry import Kind
+from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.scan import walk
 from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ...wheel.journal.segment import index_of, is_segment_name
@@ -69,7 +69,7 @@ def _segment(files: Files, path: str, segments: list[tuple[str, int]]) -> Checke
     try:
         for located in walk(files, path):
             end, position = located.entry.index + 1, located.end
-            item.rows += located.entry.count if located.entry.kind is Kind.ROWS else 0
+            item.rows += located.entry.count if located.entry.kind is EntryKind.ROWS else 0
             item.nbytes = located.end
     except FileNotFoundError:
         return None

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
 from ...wheel.findings import Checked
-from ...wheel.journal.entry import Kind
+from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.payloads import decode_config, decode_rows
 from ...wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
 from ...wheel.journal.segment import DIRECTORY, SEGMENT_BYTES, is_segment_name, is_spare_name
 from ...wheel.mark import Mark, Marks
-from ...wheel.state import Stored
+from ...wheel.state import StoredState
 from ..journal import entries
 
 
@@ -30,7 +30,7 @@ from ..journal import entries
 class _Log:
     """What is known of the journal so far, over all segments."""
 
-    stored: Stored | None
+    stored: StoredState | None
     next_index: int = -1
     """The index the next entry must have; -1: not known."""
     epoch: int = 0
@@ -40,7 +40,7 @@ class _Log:
     broken: bool = False
 
 
-def verify_journal(files: Files, load: Callable[[], Stored | None]) -> Iterator[Checked]:
+def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iterator[Checked]:
     """Every segment in order. ``load`` gives None when the state could not be read."""
     for attempt in range(3):
         stored = load()
@@ -193,9 +193,9 @@ def _check_order(item: Checked, located: Located, log: _Log) -> None:
 def _check_content(item: Checked, located: Located, log: _Log) -> None:
     entry = located.entry
     try:
-        if entry.kind is Kind.ROWS:
+        if entry.kind is EntryKind.ROWS:
             decode_rows(entry, item.path)
-        elif entry.kind is Kind.CONFIG:
+        elif entry.kind is EntryKind.CONFIG:
             decode_config(entry, item.path)
         else:
             marks = Marks.decode(bytes(entry.payload), item.path)

@@ -31,7 +31,7 @@ from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
 from ...wheel.findings import Checked
 from ...wheel.ids import IdMint
-from ...wheel.journal.entry import Kind
+from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.payloads import decode_rows
 from ...wheel.journal.scan import walk
 from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
@@ -44,7 +44,7 @@ from ...wheel.slots.archive import ARCHIVE_DIRECTORY
 from ...wheel.slots.blocks import MARKER, check_block, message_end, sound_blocks
 from ...wheel.slots.mend import complete, keep, stage, switch
 from ...wheel.slots.slotfile import SCHEMA_MESSAGE, path_of, unreadable_is_damage
-from ...wheel.state import Loss, SlotInfo, StateStore, Stored, Update
+from ...wheel.state import Loss, SlotInfo, StateStore, StoredState, Update
 from ...wheel.switch import complete_switch
 from ...wheel.tail.tail import with_offsets
 from .slots import verify_slot
@@ -89,7 +89,7 @@ class Salvage:
         return sort_rows(pa.concat_batches(list(self._parts())))
 
 
-def salvage(files: Files, stored: Stored) -> list[Salvage]:
+def salvage(files: Files, stored: StoredState) -> list[Salvage]:
     """Every damaged slot file of a data directory, and what can be had of it. Changes nothing."""
     damaged: dict[int, Salvage] = {}
     for second, info in sorted(stored.slots.items()):
@@ -186,7 +186,7 @@ def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
     return bytes(data)
 
 
-def _from_journal(files: Files, stored: Stored, damaged: Mapping[int, Salvage]) -> None:
+def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salvage]) -> None:
     """Rows of these seconds up to the checkpoint that no mark covers, from the journal; of the
     sound blocks only what the journal does not know; and whether delivery has reached the slots."""
     sound = np.concatenate([times(one.sound, "offset") for one in damaged.values()])
@@ -218,7 +218,7 @@ def _from_journal(files: Files, stored: Stored, damaged: Mapping[int, Salvage]) 
         one.sound = take_rows(one.sound, np.flatnonzero(stays))
 
 
-def _in_journal(files: Files, stored: Stored) -> Iterator[pa.RecordBatch | Marks]:
+def _in_journal(files: Files, stored: StoredState) -> Iterator[pa.RecordBatch | Marks]:
     """Rows (ROW schema) of all entries up to the checkpoint that a journal still has, and all
     marks, as far as each segment can be read."""
     days = files.list(ARCHIVE_DIRECTORY)
@@ -229,9 +229,9 @@ def _in_journal(files: Files, stored: Stored) -> Iterator[pa.RecordBatch | Marks
             try:
                 for located in walk(files, path):
                     entry = located.entry
-                    if entry.kind is Kind.MARK:
+                    if entry.kind is EntryKind.MARK:
                         yield Marks.decode(bytes(entry.payload), path)
-                    elif entry.kind is Kind.ROWS and entry.index <= stored.checkpoint.index:
+                    elif entry.kind is EntryKind.ROWS and entry.index <= stored.checkpoint.index:
                         rows = decode_rows(entry, path)
                         offsets = np.arange(entry.count, dtype=np.int64) + entry.base_offset
                         yield with_offsets(rows, offsets)
@@ -239,7 +239,7 @@ def _in_journal(files: Files, stored: Stored) -> Iterator[pa.RecordBatch | Marks
                 continue
 
 
-def _lost_ids(files: Files, stored: Stored, one: Salvage) -> list[str]:
+def _lost_ids(files: Files, stored: StoredState, one: Salvage) -> list[str]:
     """Ids of lost messages, as far as damaged blocks still decode."""
     key = str(stored.checkpoint.config.get("key", ""))
     if not one.lost or not key:

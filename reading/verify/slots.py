@@ -32,16 +32,16 @@ from ...wheel.slots.slotfile import (
     second_of,
     unreadable_is_damage,
 )
-from ...wheel.state import STATE_DIRECTORY, SlotInfo, Stored
+from ...wheel.state import STATE_DIRECTORY, SlotInfo, StoredState
 from ...wheel.switch import INCOMING, INCOMING_SLOTS, incoming_path
 
 _MAP_FROM_BYTES = 32 << 20
 _READ_BYTES = 4 << 20
 
-Load = Callable[[], Stored]
+LoadState = Callable[[], StoredState]
 
 
-def verify_state(stored: Stored) -> Checked:
+def verify_state(stored: StoredState) -> Checked:
     """The state's parts against each other."""
     item = Checked("state", STATE_DIRECTORY, rows=len(stored.slots))
     checkpoint = stored.checkpoint
@@ -85,7 +85,7 @@ def verify_state(stored: Stored) -> Checked:
     return item
 
 
-def verify_slots(files: Files, load: Load) -> Iterator[Checked]:
+def verify_slots(files: Files, load: LoadState) -> Iterator[Checked]:
     """Every slot file of the catalog, then the files that are not in it."""
     stored = load()
     waiting = set(files.list(INCOMING_SLOTS)) if stored.incoming else set()
@@ -117,7 +117,7 @@ def verify_slots(files: Files, load: Load) -> Iterator[Checked]:
         yield item
 
 
-def _unknown_files(files: Files, load: Load) -> Iterator[Checked]:
+def _unknown_files(files: Files, load: LoadState) -> Iterator[Checked]:
     names = files.list(SLOT_DIRECTORY)
     catalog = load().slots
     for name in names:

@@ -24,8 +24,8 @@ from ...delivery.embedded.topicfile import (
     RECORD_BYTES,
     SEGMENT_SUFFIX,
     TOPICS_DIRECTORY,
-    Block,
     IndexHeader,
+    IndexRecord,
     directory_of,
     first_position_of,
     index_path,
@@ -102,7 +102,7 @@ def _segment(files: Files, item: Checked, topic: str, first: int, *, is_last: bo
     return blocks[-1].next_position
 
 
-def _stream(files: Files, item: Checked, header: IndexHeader, blocks: list[Block]) -> None:
+def _stream(files: Files, item: Checked, header: IndexHeader, blocks: list[IndexRecord]) -> None:
     try:
         handle = files.open(item.path)
     except FileNotFoundError:
@@ -137,7 +137,7 @@ def _stream(files: Files, item: Checked, header: IndexHeader, blocks: list[Block
         handle.close()
 
 
-def _rows(item: Checked, payload: bytes, schema: pa.Schema, at: int, block: Block) -> None:
+def _rows(item: Checked, payload: bytes, schema: pa.Schema, at: int, block: IndexRecord) -> None:
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
         batch.validate(full=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ...delivery.names import DEAD_LETTER_TOPIC
 from ...reading.files import TOPIC, File
-from ...reading.layout import Wanted
+from ...reading.layout import FileFilter
 from ...wheel.errors import InvalidConfiguration
 from .columns import DELIVERED, FACTS, RECEIPTS, ROWS, SCAN, SCHEMAS, STREAM_VIEWS
 from .paths import PATH, PATHS, listed
@@ -57,7 +57,7 @@ _BY_DEFAULT = {
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     paths: tuple[str, ...]
-    wanted: Wanted
+    wanted: FileFilter
     """Which files, and which due times."""
     topic: frozenset[str] = frozenset()
     """Whose rows; empty: of any."""
@@ -71,7 +71,7 @@ class SourceOptions:
     dead_letter_topic: str = DEAD_LETTER_TOPIC
     """The view of facts, and the scan: where messages are that no topic took."""
 
-    def takes(self, file: File, peer: str) -> bool:
+    def includes(self, file: File, peer: str) -> bool:
         """Whether a file may have rows that are wanted. ``peer``: the name of its directory."""
         is_other = bool(self.topic) and file.kind == TOPIC and file.topic not in self.topic
         return self.peer in ("", peer) and not is_other
@@ -106,7 +106,7 @@ def parse(options: Mapping[str, str], views: tuple[str, ...] = tuple(SCHEMAS)) -
     }
     return SourceOptions(
         listed(options),
-        Wanted(**kinds, start_ms=start_ms, end_ms=end_ms),
+        FileFilter(**kinds, start_ms=start_ms, end_ms=end_ms),
         frozenset(_several(options, "topic")),
         options.get("peer", ""),
         columns,

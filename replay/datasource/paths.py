@@ -20,7 +20,7 @@ import pyarrow as pa
 from ...reading.files import DUMP, Layout
 from ...reading.files import RECEIPTS as RECEIPTS_FILE
 from ...reading.inputs import short_names
-from ...reading.layout import Wanted, find
+from ...reading.layout import FileFilter, find
 from ...reading.problems import Problem
 from ...wheel.errors import InvalidConfiguration
 from .columns import DELIVERED, FACTS, PROBLEMS, RECEIPTS
@@ -37,7 +37,7 @@ _METADATA = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class InputPaths:
     """Directories, and files by their kind."""
 
     directories: Sequence[str]
@@ -61,7 +61,7 @@ def listed(options: Mapping[str, str]) -> tuple[str, ...]:
     return found
 
 
-def resolve(paths: Sequence[str], view: str) -> Given:
+def resolve(paths: Sequence[str], view: str) -> InputPaths:
     """Where those are, patterns filled in. Errors: ``InvalidConfiguration``: something is not
     there, or is nothing that the view could show."""
     found = [one for path in paths for one in _matches(_local(path))]
@@ -82,14 +82,14 @@ def resolve(paths: Sequence[str], view: str) -> Given:
             got=directories[0],
             remedy="Name the file that the producer was given",
         )
-    return Given(
+    return InputPaths(
         directories,
         [path for path, kind in kinds.items() if kind == DUMP],
         [path for path, kind in kinds.items() if kind == RECEIPTS_FILE],
     )
 
 
-def look(given: Given, wanted: Wanted, view: str, peer: str) -> Layout:
+def look(given: InputPaths, wanted: FileFilter, view: str, peer: str) -> Layout:
     """What is to be read. Errors: ``InvalidConfiguration``, but for the view of problems, which
     shows what is wrong with a directory."""
     layout = find(given.directories, dumps=given.dumps, receipts=given.receipts, wanted=wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from ...reading.events import ROWS_MAX, Event, Rows
+from ...reading.events import ROWS_MAX, Event, RowsSeen
 from ...reading.files import TOPIC, File, due_within
 from ...reading.problems import Problem, problem_batch
 from ...reading.read import read
@@ -18,17 +18,16 @@ from ...wheel.ids import id_texts
 from ...wheel.rows import from_numpy
 from ...wheel.schema import TIME, times
 from ..facts.fact import FORGED, NO_DIGEST, Facts, Seen
-from ..facts.headers import Headers, take_identity, texts
-from ..facts.making import Terms
+from ..facts.headers import HeaderColumn, split_identity, texts
+from ..facts.making import GroupTerms
 from ..facts.onefile import OneFile
 from ..facts.records import parse_ids
+from ..facts.scan import Batches
 from .columns import DELIVERED, FACTS, PROBLEMS, RECEIPTS, SCHEMAS
 from .options import SourceOptions, schema_of
 
-Batches = Iterator[pa.RecordBatch]
 
-
-def view_batches(file: File, peer: str, chosen: SourceOptions, terms: Terms) -> Batches:
+def view_batches(file: File, peer: str, chosen: SourceOptions, terms: GroupTerms) -> Batches:
     """A file's rows, as Spark takes them. ``peer``: whose the file is, empty: nobody's."""
     if chosen.view == PROBLEMS:
         found = [event for event in read(file) if isinstance(event, Problem)]
@@ -56,7 +55,7 @@ def _as_spark(batches: Iterable[pa.RecordBatch], chosen: SourceOptions) -> Batch
 
 def _rows(events: Iterable[Event], peer: str, chosen: SourceOptions) -> Batches:
     for event in events:
-        if not isinstance(event, Rows):
+        if not isinstance(event, RowsSeen):
             continue
         if chosen.view == RECEIPTS:
             batch = _receipts(event)
@@ -67,7 +66,7 @@ def _rows(events: Iterable[Event], peer: str, chosen: SourceOptions) -> Batches:
         yield _wanted(batch, event, chosen)
 
 
-def _wanted(batch: pa.RecordBatch, event: Rows, chosen: SourceOptions) -> pa.RecordBatch:
+def _wanted(batch: pa.RecordBatch, event: RowsSeen, chosen: SourceOptions) -> pa.RecordBatch:
     """Those rows that are due in the time, and for the topics, that are asked for."""
     rows, wanted = event.rows, chosen.wanted
     if wanted.start_ms is not None or wanted.end_ms is not None:
@@ -81,7 +80,7 @@ def _wanted(batch: pa.RecordBatch, event: Rows, chosen: SourceOptions) -> pa.Rec
     return batch
 
 
-def _placed(event: Rows, peer: str, schema: pa.Schema) -> pa.RecordBatch:
+def _placed(event: RowsSeen, peer: str, schema: pa.Schema) -> pa.RecordBatch:
     """Only the columns that are asked for."""
     rows, count = event.rows, event.rows.num_rows
     columns = []
@@ -95,7 +94,7 @@ def _placed(event: Rows, peer: str, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _place(field: pa.Field, event: Rows, peer: str, count: int) -> pa.Array:
+def _place(field: pa.Field, event: RowsSeen, peer: str, count: int) -> pa.Array:
     file = event.file
     values: dict[str, str | bool] = {
         "peer": peer,
@@ -112,7 +111,7 @@ def _place(field: pa.Field, event: Rows, peer: str, count: int) -> pa.Array:
     return _repeated(numbers if known else None, field.type, count)
 
 
-def _delivered(event: Rows, peer: str) -> pa.RecordBatch:
+def _delivered(event: RowsSeen, peer: str) -> pa.RecordBatch:
     """Records as their topic holds them, with what their ids say."""
     rows, count = event.rows, event.rows.num_rows
     found = {name: rows.column(name) for name in ("position", "delivered", "key", "value")}
@@ -132,7 +131,7 @@ def _delivered(event: Rows, peer: str) -> pa.RecordBatch:
 
 def _identities(headers: pa.Array, count: int) -> dict[str, pa.Array]:
     """What the headers that slotwheel added say; null where there are none."""
-    identity = take_identity(Headers(headers))
+    identity = split_identity(HeaderColumn(headers))
     ids = parse_ids(identity.id, "")
     place = np.full(count, -1, np.int64)
     place[identity.rows[ids.rows]] = np.arange(len(ids.rows))
@@ -146,7 +145,7 @@ def _identities(headers: pa.Array, count: int) -> dict[str, pa.Array]:
     }
 
 
-def _receipts(event: Rows) -> pa.RecordBatch:
+def _receipts(event: RowsSeen) -> pa.RecordBatch:
     rows, count = event.rows, event.rows.num_rows
     found = {name: rows.column(name) for name in ("offset", "due", "sent", "received")}
     for name in ("topic", "group"):
@@ -162,10 +161,10 @@ def _receipts(event: Rows) -> pa.RecordBatch:
     return _batch(RECEIPTS, found)
 
 
-def _facts(file: File, peer: str, terms: Terms) -> Batches:
+def _facts(file: File, peer: str, terms: GroupTerms) -> Batches:
     one = OneFile(file, terms)
     for event in read(file):
-        made = one.take(event)
+        made = one.facts_of(event)
         one.new_problems()
         if made is not None and len(made.facts):
             yield _fact_rows(made.facts, made.topics, file, peer)

@@ -16,13 +16,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from ...wheel.mark import RowKey
 from .chunks import OrderChunk
 
 NAMED_MAX = 10_000
 """Rows of which it is said what they stand behind."""
-
-Key = tuple[int, int]
-"""Due and offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,8 @@ class Behind:
     partition: int
     first: int
     last: int
-    key: Key | None = None
-    named: dict[int, Key] = field(default_factory=dict)
+    key: RowKey | None = None
+    named: dict[int, RowKey] = field(default_factory=dict)
 
 
 def behind(chunks: Iterable[OrderChunk]) -> list[Behind]:
@@ -75,7 +73,7 @@ def _log(chunk: OrderChunk) -> tuple[str, int, int]:
     return chunk.source, chunk.crc, chunk.partition
 
 
-def _highest_before(chunks: Sequence[OrderChunk]) -> list[tuple[OrderChunk, Key | None]]:
+def _highest_before(chunks: Sequence[OrderChunk]) -> list[tuple[OrderChunk, RowKey | None]]:
     """Each chunk of a log with the highest key of all that end before it begins."""
     ends = sorted(chunks, key=lambda chunk: chunk.last)
     at, highest = 0, None

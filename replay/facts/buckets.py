@@ -18,7 +18,7 @@ from .fact import FACT, Facts, bucket_of, pack, press
 PIECE_BYTES = 1 << 20
 HELD_BYTES_MAX = 64 << 20
 
-Piece = tuple[int, int, bytes]
+BucketPiece = tuple[int, int, bytes]
 """Bucket, number of facts, and the facts, packed and pressed."""
 
 
@@ -32,7 +32,7 @@ class Buckets:
         self._sizes: dict[int, int] = {}
         self._total = 0
 
-    def add(self, facts: Facts) -> Iterator[Piece]:
+    def add(self, facts: Facts) -> Iterator[BucketPiece]:
         """Take facts of any buckets; what is to leave now."""
         for bucket, part in _by_bucket(facts):
             data = pack(part)
@@ -44,12 +44,12 @@ class Buckets:
         if self._total > self._held_bytes_max:
             yield from self.drain()
 
-    def drain(self) -> Iterator[Piece]:
+    def drain(self) -> Iterator[BucketPiece]:
         """Everything that is left."""
         for bucket in sorted(self._held):
             yield self._leave(bucket)
 
-    def _leave(self, bucket: int) -> Piece:
+    def _leave(self, bucket: int) -> BucketPiece:
         data = b"".join(self._held.pop(bucket))
         self._total -= self._sizes.pop(bucket)
         return bucket, len(data) // FACT.itemsize, press(data)

@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ...wheel.schema import Int64s
+from ...wheel.schema import Int64s, Mask
 from .fact import FORGED, OUT_OF_ORDER, Facts, Seen
 
 IN_TIME_MS = 5_000
@@ -33,7 +33,6 @@ _OPEN_MAX = 4_096
 
 Keys = npt.NDArray[np.int64]
 """Shape (n, 3): due, offset, position."""
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)

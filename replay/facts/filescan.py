@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from ...reading.files import File
 from ...reading.read import read
-from .buckets import Buckets, Piece
+from .buckets import BucketPiece, Buckets
 from .chunks import OrderChunk
-from .making import Made, Terms
+from .making import FactBatch, GroupTerms
 from .onefile import OneFile
 from .summary import TOPICS_MAX, FileSummary
 
@@ -48,7 +48,7 @@ class Output:
         self._rows: list[tuple[str, int, int, int, bytes | None, str | None]] = []
         self._nbytes = 0
 
-    def pieces(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    def pieces(self, pieces: Iterable[BucketPiece]) -> Iterator[pa.RecordBatch]:
         for bucket, count, data in pieces:
             yield from self._add(("facts", -1, bucket, count, data, None), len(data))
 
@@ -77,7 +77,7 @@ class Output:
 class TaskScan:
     """One task. What its methods yield is to be sent on, in that order."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: GroupTerms) -> None:
         self.terms = terms
         self.out = Output()
         self._buckets = Buckets()
@@ -87,7 +87,7 @@ class TaskScan:
         """Read a file to its end."""
         one = OneFile(file, self.terms)
         for event in read(file):
-            yield from self._made(one, one.take(event))
+            yield from self._made(one, one.facts_of(event))
         yield from self._close(one)
 
     def records(self, batches: Iterable[pa.RecordBatch], file: File) -> Iterator[pa.RecordBatch]:
@@ -103,17 +103,17 @@ class TaskScan:
         yield from self.out.pieces(self._buckets.drain())
         yield from self.out.leave()
 
-    def _made(self, one: OneFile, made: Made | None) -> Iterator[pa.RecordBatch]:
+    def _made(self, one: OneFile, made: FactBatch | None) -> Iterator[pa.RecordBatch]:
         if made is not None:
             if one.order is not None:  # first, as it marks facts
                 yield from self._chunks(one, one.order.add(made.facts, made.topics))
             yield from self.out.pieces(self._buckets.add(made.facts))
             one.count(made)
-            self._tell_topics(one.summary, made.topics)
+            self._topic_rows(one.summary, made.topics)
         for problem in one.new_problems():
             yield from self.out.text("problem", one.file.number, problem.to_json())
 
-    def _tell_topics(self, summary: FileSummary, topics: dict[int, str]) -> None:
+    def _topic_rows(self, summary: FileSummary, topics: dict[int, str]) -> None:
         """Each name once a task: thousands of slot files have rows of the same topics."""
         for crc in topics.keys() - self._topics:
             if len(self._topics) >= TOPICS_MAX:

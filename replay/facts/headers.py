@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,12 +27,10 @@ from ...delivery.names import (
     REASON_HEADER,
     TOPIC_HEADER,
 )
-from ...wheel.schema import Int64s
-
-Mask = npt.NDArray[np.bool_]
+from ...wheel.schema import Int64s, Mask
 
 
-class Headers:
+class HeaderColumn:
     """A headers column, to take headers from. ``starts``, ``ends``: of each row's in the flat one,
     shape (rows,); ``ends`` moves when the last ones of a row are taken."""
 
@@ -58,7 +55,7 @@ class Headers:
     def values(self, places: Int64s) -> pa.Array:
         return self._flat.field(1).take(pa.array(places))
 
-    def take_away(self, places: Int64s) -> None:
+    def remove(self, places: Int64s) -> None:
         self._kept[places] = False
 
     def left(self) -> pa.Array | None:
@@ -71,7 +68,7 @@ class Headers:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class IdHeaders:
     """The three headers of a Kafka record, of those ``rows`` that have them."""
 
     rows: Int64s
@@ -80,7 +77,7 @@ class Identity:
     created: Int64s
 
 
-def take_identity(headers: Headers) -> Identity:
+def split_identity(headers: HeaderColumn) -> IdHeaders:
     """Take id, due and created away, where the three stand one behind the other; the last such
     three of a row count: an own header may have any name."""
     found = headers.of_name(ID_HEADER)
@@ -93,14 +90,14 @@ def take_identity(headers: Headers) -> Identity:
     last = np.ones(len(row), np.bool_)
     last[:-1] = row[1:] != row[:-1]
     places, row = places[last], row[last]
-    headers.take_away(np.concatenate([places, places + 1, places + 2]))
+    headers.remove(np.concatenate([places, places + 1, places + 2]))
     headers.ends[row] = places
     due, created = decimals(headers.values(places + 1)), decimals(headers.values(places + 2))
-    return Identity(row, headers.values(places), due, created)
+    return IdHeaders(row, headers.values(places), due, created)
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class DeadLetterHeaders:
     """Where dead letters should have gone: ``topic``, and ``partition`` (-1: none asked for), of
     those ``rows`` that are some. A row in the dead-letter topic that does not end with these
     headers was addressed to it."""
@@ -110,9 +107,9 @@ class Dead:
     partition: Int64s
 
 
-def take_dead(headers: Headers, rows: Int64s) -> Dead:
+def split_dead_letter(headers: HeaderColumn, rows: Int64s) -> DeadLetterHeaders:
     """Take away what was added to dead letters, which are among ``rows``: the last headers, once
-    ``take_identity`` has taken its own."""
+    ``split_identity`` has taken its own."""
     reason, topic = headers.of_name(REASON_HEADER), headers.of_name(TOPIC_HEADER)
     rows = rows[headers.ends[rows] - headers.starts[rows] >= 2]
     last = headers.ends[rows] - 1
@@ -122,8 +119,8 @@ def take_dead(headers: Headers, rows: Int64s) -> Dead:
     rows, asked, last, topic_at = rows[dead], asked[dead], last[dead], topic_at[dead]
     partition = np.full(len(rows), -1, np.int64)
     partition[asked] = decimals(headers.values(last[asked]))
-    headers.take_away(np.concatenate([topic_at - 1, topic_at, last[asked]]))
-    return Dead(rows, texts(headers.values(topic_at)), partition)
+    headers.remove(np.concatenate([topic_at - 1, topic_at, last[asked]]))
+    return DeadLetterHeaders(rows, texts(headers.values(topic_at)), partition)
 
 
 def decimals(values: pa.Array) -> Int64s:

@@ -23,17 +23,15 @@ from crc32c import crc32c
 
 from ...delivery.names import DEAD_LETTER_TOPIC
 from ...reading.files import File
-from ...wheel.digest import UInt32s, content_digests, topic_crcs
+from ...wheel.digest import content_digests, topic_crcs
 from ...wheel.ids import IdMint, MessageId
-from ...wheel.schema import Int64s, times
+from ...wheel.schema import Int64s, Mask, UInt32s, times
 from .fact import CANCEL_ROW, FACT, FORGED, NO_DIGEST, Facts, Seen
-from .headers import Dead, Headers, take_dead
-
-Mask = npt.NDArray[np.bool_]
+from .headers import DeadLetterHeaders, HeaderColumn, split_dead_letter
 
 
 @dataclass(frozen=True)
-class Terms:
+class GroupTerms:
     """What rows are judged by. ``group`` and ``key`` (hex): of the ids, empty when not known.
     ``partitions``: how many a topic has in Kafka now, where that is known."""
 
@@ -61,7 +59,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Made:
+class FactBatch:
     """Facts of one batch, and what was left out of it."""
 
     facts: Facts
@@ -78,14 +76,14 @@ class Made:
 
 def journal_facts(
     file: File, rows: pa.RecordBatch, index: int | Int64s, epoch: int | Int64s
-) -> Made:
+) -> FactBatch:
     """Rows of journal entries (schema ``ROW``); ``index`` and ``epoch``: of all, or one a row."""
     facts = _of_rows(file, rows, Seen.ACCEPTED)
     facts["where"] = index
     facts["at"] = epoch
     cancels = rows.column("cancels")
     if cancels.null_count == len(cancels):
-        return Made(facts, names_of(rows.column("topic")))
+        return FactBatch(facts, names_of(rows.column("topic")))
     cancel = facts["flags"] & CANCEL_ROW != 0
     facts["seen"][cancel] = Seen.CANCEL
     facts["flags"][cancel] = 0
@@ -97,21 +95,23 @@ def journal_facts(
     targets["where"] = facts["offset"][cancel]
     targets["partition"] = -1
     targets["flags"] = NO_DIGEST
-    return Made(np.concatenate([facts, targets]), names_of(rows.column("topic")))
+    return FactBatch(np.concatenate([facts, targets]), names_of(rows.column("topic")))
 
 
-def slot_facts(file: File, rows: pa.RecordBatch) -> Made:
+def slot_facts(file: File, rows: pa.RecordBatch) -> FactBatch:
     """Rows of a slot file (schema ``ROW``)."""
     facts = _of_rows(file, rows, Seen.ARCHIVED if file.archived else Seen.SLOT)
     facts["where"] = file.second
-    return Made(facts, names_of(rows.column("topic")))
+    return FactBatch(facts, names_of(rows.column("topic")))
 
 
-def topic_facts(file: File, topic: str, group: str, rows: pa.RecordBatch, terms: Terms) -> Made:
+def topic_facts(
+    file: File, topic: str, group: str, rows: pa.RecordBatch, terms: GroupTerms
+) -> FactBatch:
     """Rows of an embedded topic; ``group``: by its schema."""
     count, crc = rows.num_rows, crc32c(topic.encode())
     if terms.group and group != terms.group:
-        return Made(empty(0, file, Seen.DELIVERED), foreign=count)
+        return FactBatch(empty(0, file, Seen.DELIVERED), foreign=count)
     facts = empty(count, file, Seen.DELIVERED)
     for name in ("offset", "due", "created"):
         facts[name] = times(rows, name)
@@ -124,16 +124,16 @@ def topic_facts(file: File, topic: str, group: str, rows: pa.RecordBatch, terms:
     topics = {crc: topic}
     headers = rows.column("headers")
     if topic == terms.dead_letter_topic:
-        taken = Headers(headers)
-        topics |= bury(facts, take_dead(taken, np.arange(count)))
+        taken = HeaderColumn(headers)
+        topics |= bury(facts, split_dead_letter(taken, np.arange(count)))
         headers = taken.left()
     facts["digest"] = content_digests(
         facts["topic"], rows.column("key"), rows.column("value"), headers
     )
-    return Made(facts, topics, frozenset([crc]))
+    return FactBatch(facts, topics, frozenset([crc]))
 
 
-def bury(facts: Facts, dead: Dead) -> dict[int, str]:
+def bury(facts: Facts, dead: DeadLetterHeaders) -> dict[int, str]:
     """Make facts, one a row of a dead-letter topic, say where the dead should have gone; the names
     of those topics."""
     facts["seen"][dead.rows] = Seen.DEAD
@@ -142,7 +142,7 @@ def bury(facts: Facts, dead: Dead) -> dict[int, str]:
     return names_of(dead.topic)
 
 
-def receipt_facts(file: File, first: int, rows: pa.RecordBatch, terms: Terms) -> Made:
+def receipt_facts(file: File, first: int, rows: pa.RecordBatch, terms: GroupTerms) -> FactBatch:
     """Rows of a producer's receipts file, of which this batch begins with number ``first``."""
     numbers = np.arange(first, first + rows.num_rows)
     group = rows.column("group")
@@ -164,7 +164,7 @@ def receipt_facts(file: File, first: int, rows: pa.RecordBatch, terms: Terms) ->
     facts["topic"] = topic_crcs(rows.column("topic"))
     check = np.asarray(rows.column("check"), dtype=np.uint32)
     facts["flags"][terms.forged(times(rows, "due"), times(rows, "offset"), check)] = FORGED
-    return Made(facts, names_of(rows.column("topic")), foreign=foreign)
+    return FactBatch(facts, names_of(rows.column("topic")), foreign=foreign)
 
 
 def empty(count: int, file: File, seen: Seen) -> Facts:

@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from ...reading.files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
 from ...reading.problems import CONSERVATION, INTEGRITY, PLACEMENT, Problem
-from ...reading.read import ConfigSeen, Ended, MarkSeen, Rows
+from ...reading.read import ConfigSeen, Ended, MarkSeen, RowsSeen
 from ...wheel.config import TICK_MS
 from ...wheel.schema import Int64s, times
 from .chunks import OrderTracker
 from .fact import FORGED
-from .making import Made, Terms, journal_facts, receipt_facts, slot_facts, topic_facts
+from .making import FactBatch, GroupTerms, journal_facts, receipt_facts, slot_facts, topic_facts
 from .records import facts_of_records
 from .summary import FileSummary
 
@@ -35,7 +35,7 @@ PROBLEMS_MAX = 1_000
 class OneFile:
     """A file, or a Kafka source, while it is read. Not thread-safe."""
 
-    def __init__(self, file: File, terms: Terms) -> None:
+    def __init__(self, file: File, terms: GroupTerms) -> None:
         self.file = file
         self.terms = terms
         self.summary = FileSummary(file.number)
@@ -47,8 +47,8 @@ class OneFile:
         self._slot: list[Int64s] = []
         """Offset and due of all rows of a slot file."""
 
-    def take(self, event: object) -> Made | None:
-        if isinstance(event, Rows):
+    def facts_of(self, event: object) -> FactBatch | None:
+        if isinstance(event, RowsSeen):
             return self._rows(event)
         if isinstance(event, MarkSeen):
             self._mark(event)
@@ -61,7 +61,7 @@ class OneFile:
             self._ended(event)
         return None
 
-    def records(self, batch: pa.RecordBatch) -> Made:
+    def records(self, batch: pa.RecordBatch) -> FactBatch:
         """Records of a Kafka topic."""
         if self.order is None:
             self.order = self._tracker("Kafka", embedded=False)
@@ -80,7 +80,7 @@ class OneFile:
             self._has_room("forged", made.unnamed)
         return made
 
-    def count(self, made: Made) -> None:
+    def count(self, made: FactBatch) -> None:
         """Take into the summary what a batch gave."""
         self.summary.foreign += made.foreign
         if self.file.kind == RECEIPTS:
@@ -136,7 +136,7 @@ class OneFile:
     def _tracker(self, source: str, *, embedded: bool) -> OrderTracker:
         return OrderTracker(source, self.file.number, self.file.name, embedded=embedded)
 
-    def _rows(self, event: Rows) -> Made:
+    def _rows(self, event: RowsSeen) -> FactBatch:
         # The event's own file: a slot file may be in the archive by now.
         file, rows, kind = event.file, event.rows, event.file.kind
         self.summary.rows += rows.num_rows

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from ...delivery.kafka import murmur2
 from ...reading.files import File
-from ...wheel.digest import UInt32s, content_digests, topic_crcs
-from ...wheel.schema import Int64s
+from ...wheel.digest import content_digests, topic_crcs
+from ...wheel.schema import Int64s, Mask, UInt32s
 from .fact import ELSEWHERE, FORGED, Seen
-from .headers import Headers, decimals, take_dead, take_identity, texts
-from .making import Made, Mask, Terms, bury, empty, names_of, partitions_of
+from .headers import HeaderColumn, decimals, split_dead_letter, split_identity, texts
+from .making import FactBatch, GroupTerms, bury, empty, names_of, partitions_of
 
 _UNREADABLE_MAX = 100
 _TENS = 10 ** np.arange(1, 19, dtype=np.int64)
@@ -33,15 +33,15 @@ _NIBBLES = np.full(256, 255, np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
-def facts_of_records(batch: pa.RecordBatch, file: File, terms: Terms) -> Made:
+def facts_of_records(batch: pa.RecordBatch, file: File, terms: GroupTerms) -> FactBatch:
     """Facts of the records that have an id of the group, in their order.
 
     ``batch``: columns ``topic``, ``key``, ``value``, ``headers`` and either a dump's
     ``record_partition``, ``position``, ``delivered`` or Spark's ``partition``, ``offset``,
     ``timestamp``.
     """
-    headers = Headers(batch.column("headers"))
-    identity = take_identity(headers)
+    headers = HeaderColumn(batch.column("headers"))
+    identity = split_identity(headers)
     ids = parse_ids(identity.id, terms.group)
     rows = identity.rows[ids.rows]
     facts = empty(len(rows), file, Seen.DELIVERED)
@@ -67,7 +67,7 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: Terms) -> Made:
     facts["topic"] = topics[rows]
     buried = np.asarray(pc.fill_null(pc.equal(topic, terms.dead_letter_topic), False))[rows]
     if buried.any():
-        dead = take_dead(headers, rows[buried])
+        dead = split_dead_letter(headers, rows[buried])
         names |= bury(facts, replace(dead, rows=np.searchsorted(rows, dead.rows)))
         topics[rows] = facts["topic"]
     digest = content_digests(topics, batch.column("key"), batch.column("value"), headers.left())
@@ -77,7 +77,7 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: Terms) -> Made:
         for at in ids.unreadable[:_UNREADABLE_MAX].tolist()
     ]
     foreign = batch.num_rows - len(rows) - len(ids.unreadable)
-    return Made(facts, names, read, foreign, unreadable, len(ids.unreadable) - len(unreadable))
+    return FactBatch(facts, names, read, foreign, unreadable, len(ids.unreadable) - len(unreadable))
 
 
 def _elsewhere(keys: pa.Array, partition: npt.NDArray[np.int32], count: int) -> Mask:

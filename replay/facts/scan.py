@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ...reading.files import DUMP, File
 from .chunks import OrderChunk
 from .filescan import SCANNED, TaskScan
-from .making import Terms
+from .making import GroupTerms
 from .summary import FileSummary
 
 __all__ = [
@@ -54,12 +54,14 @@ def files_of(batches: Batches) -> Iterator[File]:
                 yield File(**fields)
 
 
-def scan(tasks: DataFrame, terms: Terms) -> DataFrame:
+def scan(tasks: DataFrame, terms: GroupTerms) -> DataFrame:
     """Read the files of ``tasks_frame``. Columns: ``SCANNED``."""
     return tasks.mapInArrow(_file_scan(terms), SCANNED)
 
 
-def scan_records(records: DataFrame, terms: Terms, number: int, name: str = "Kafka") -> DataFrame:
+def scan_records(
+    records: DataFrame, terms: GroupTerms, number: int, name: str = "Kafka"
+) -> DataFrame:
     """Take records of Spark's Kafka source (with ``includeHeaders``) for deliveries.
 
     ``number`` and ``name`` stand for the file. Columns: ``SCANNED``, with one summary a task.
@@ -76,7 +78,7 @@ def summaries(scanned: DataFrame) -> tuple[list[FileSummary], list[OrderChunk]]:
     return files, [OrderChunk.from_json(row.text) for row in rows if row.what == "chunk"]
 
 
-def _file_scan(terms: Terms) -> Callable[[Batches], Batches]:
+def _file_scan(terms: GroupTerms) -> Callable[[Batches], Batches]:
     def scan_files(batches: Batches) -> Batches:
         task = TaskScan(terms)
         for file in files_of(batches):
@@ -86,7 +88,7 @@ def _file_scan(terms: Terms) -> Callable[[Batches], Batches]:
     return scan_files
 
 
-def _record_scan(terms: Terms, file: File) -> Callable[[Batches], Batches]:
+def _record_scan(terms: GroupTerms, file: File) -> Callable[[Batches], Batches]:
     def scan_batches(batches: Batches) -> Batches:
         task = TaskScan(terms)
         yield from task.records(batches, file)

@@ -91,8 +91,8 @@ class FileSummary:
 
     def to_json(self) -> str:
         """Only what is not as it is by default: there may be a hundred thousand of them."""
-        said = {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
-        return json.dumps({"number": self.number, **said})
+        fields = {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
+        return json.dumps({"number": self.number, **fields})
 
     @classmethod
     def from_json(cls, text: str) -> FileSummary:

@@ -30,9 +30,9 @@ from ...reading.problems import Problem
 from ..facts.summary import FileSummary
 from ..judging.context import Context
 from . import ledger
-from .audit_state import Settings, State, Window
-from .findings import Findings, Tell
-from .windows import AFTER_ALL, COUNTED, OVERDUE, REPEATED, Judgement, Terms, judge_window
+from .audit_state import AuditWindow, Settings, State
+from .findings import Findings, ReportFinding
+from .windows import AFTER_ALL, COUNTED, OVERDUE, REPEATED, AuditTerms, Judgement, judge_window
 
 __all__ = ["Audit", "Job", "Settings", "run_job"]
 
@@ -52,7 +52,7 @@ class Job:
     length: int
     told: str
     context: Context
-    terms: Terms
+    terms: AuditTerms
 
 
 def run_job(job: Job) -> Judgement:
@@ -63,10 +63,16 @@ def run_job(job: Job) -> Judgement:
 
 
 class Audit:
-    """Not thread-safe. ``tell``: a flag or a problem; ``note``: a window that was judged."""
+    """Not thread-safe. ``report``: a flag or a problem; ``note``: a window that was judged."""
 
     def __init__(
-        self, folder: Path, settings: Settings, group: Layout, *, tell: Tell, note: Tell
+        self,
+        folder: Path,
+        settings: Settings,
+        group: Layout,
+        *,
+        report: ReportFinding,
+        note: ReportFinding,
     ) -> None:
         """Errors: ``InvalidConfiguration``: the folder is another audit's. ``OSError``."""
         self.folder = folder
@@ -76,7 +82,7 @@ class Audit:
         self._note = note
         self.windows_folder.mkdir(parents=True, exist_ok=True)
         self.state = State.load(folder, settings, group)
-        self._findings = Findings(folder, self.state.findings, tell)
+        self._findings = Findings(folder, self.state.findings, report)
         self._notes: list[Mapping[str, Any]] = []
         self._dropped: list[Path] = []
 
@@ -88,7 +94,7 @@ class Audit:
     def lengths(self) -> dict[int, int]:
         return {start: window.length for start, window in self.state.windows.items()}
 
-    def take(
+    def add(
         self,
         lengths: Mapping[int, int],
         parts: Iterable[tuple[int, str, FileSummary]],
@@ -100,11 +106,11 @@ class Audit:
             window = self.state.windows.get(start)
             if window is None:
                 again = start < self.state.forgotten_ms
-                self.state.windows[start] = Window(length, forgotten=again)
+                self.state.windows[start] = AuditWindow(length, forgotten=again)
             else:
                 window.length = length
         for part in parts:
-            self.state.take(*part)
+            self.state.add(*part)
         for problem in problems:
             self._find({"flag": problem.kind, "file": problem.file, "text": problem.text}, 1)
 
@@ -115,7 +121,7 @@ class Audit:
         if not all_read:
             return []
         context = self.state.context(self.settings, self.group)
-        terms = Terms(looked_ms, self.settings.grace_ms, self.settings.listed_max)
+        terms = AuditTerms(looked_ms, self.settings.grace_ms, self.settings.listed_max)
         marks = self.state.marks
         return [
             Job(
@@ -163,7 +169,7 @@ class Audit:
         for path in self._dropped:
             path.unlink(missing_ok=True)
         self._dropped = []
-        self._findings.tell(self.state.findings)
+        self._findings.report(self.state.findings)
         notes, self._notes = self._notes, []
         for note in notes:
             self._note(note)
@@ -191,7 +197,7 @@ class Audit:
             excused.add(REPEATED)
         return any(number for kind, number in self.state.flagged.items() if kind not in excused)
 
-    def _is_due(self, start: int, window: Window, now_ms: int, marks: str) -> bool:
+    def _is_due(self, start: int, window: AuditWindow, now_ms: int, marks: str) -> bool:
         if window.judged < 0:
             return now_ms >= start + self.settings.window_ms + self.settings.grace_ms
         if window.length != window.judged:

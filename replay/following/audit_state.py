@@ -19,7 +19,7 @@ from ...delivery.names import DEAD_LETTER_TOPIC
 from ...reading.files import Layout
 from ...wheel.errors import InvalidConfiguration, UnsupportedVersion
 from ...wheel.mark import Marks
-from ..facts.making import Terms
+from ..facts.making import GroupTerms
 from ..facts.summary import FileSummary
 from ..judging.context import Context, Options, PeerView, progress
 from ..judging.journals import as_ranges
@@ -53,7 +53,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Window:
+class AuditWindow:
     """What is known of a window without its facts."""
 
     length: int
@@ -83,7 +83,7 @@ class PeerRead:
     proven: int = 0
     marks: str = ""
 
-    def take(self, summary: FileSummary) -> None:
+    def add(self, summary: FileSummary) -> None:
         """What a part of the journal holds."""
         for base, end in summary.offsets:
             if self.first < 0 or base < self.first:
@@ -109,7 +109,7 @@ class State:
     settings: dict[str, Any] = field(default_factory=dict)
     batch: int = -1
     looked_ms: int = 0
-    windows: dict[int, Window] = field(default_factory=dict)
+    windows: dict[int, AuditWindow] = field(default_factory=dict)
     peers: list[PeerRead] = field(default_factory=list)
     topics: dict[int, str] = field(default_factory=dict)
     damaged_topics: list[int] = field(default_factory=list)
@@ -126,11 +126,11 @@ class State:
 
     @classmethod
     def from_json(cls, text: str) -> State:
-        said = json.loads(text)
-        said["windows"] = {int(at): Window(**one) for at, one in said["windows"].items()}
-        said["peers"] = [PeerRead(**one) for one in said["peers"]]
-        said["topics"] = {int(crc): name for crc, name in said["topics"].items()}
-        return cls(**said)
+        fields = json.loads(text)
+        fields["windows"] = {int(at): AuditWindow(**one) for at, one in fields["windows"].items()}
+        fields["peers"] = [PeerRead(**one) for one in fields["peers"]]
+        fields["topics"] = {int(crc): name for crc, name in fields["topics"].items()}
+        return cls(**fields)
 
     @classmethod
     def load(cls, folder: Path, settings: Settings, group: Layout) -> State:
@@ -165,12 +165,12 @@ class State:
     def save(self, folder: Path) -> None:
         write_whole(folder / STATE_NAME, self.to_json())
 
-    def take(self, peer: int, topic: str, summary: FileSummary) -> None:
+    def add(self, peer: int, topic: str, summary: FileSummary) -> None:
         """What was read of a journal (``topic`` empty) or of an embedded topic."""
         room = max(0, TOPICS_MAX - len(self.topics))
         self.topics |= dict(list(summary.topics.items())[:room])
         if not topic:
-            self.peers[peer].take(summary)
+            self.peers[peer].add(summary)
         elif summary.damaged:
             self.damaged_topics = sorted({*self.damaged_topics, crc32c(topic.encode())})
 
@@ -192,7 +192,7 @@ class State:
             settings.listed_max,
         )
         return Context(
-            Terms(group.group, group.key, settings.dead_letter_topic),
+            GroupTerms(group.group, group.key, settings.dead_letter_topic),
             options,
             [read.view(name) for name, read in named],
             decode(self.marks),

@@ -17,20 +17,20 @@ from .audit_state import write_whole
 
 FINDINGS_NAME = "findings.jsonl"
 TOLD_NAME = "findings.told"
-Tell = Callable[[Mapping[str, Any]], None]
+ReportFinding = Callable[[Mapping[str, Any]], None]
 
 
 class Findings:
     """``length``: bytes that count; what lies behind was never written."""
 
-    def __init__(self, folder: Path, length: int, tell: Tell) -> None:
+    def __init__(self, folder: Path, length: int, report: ReportFinding) -> None:
         self._path = folder / FINDINGS_NAME
         self._told = folder / TOLD_NAME
-        self._tell = tell
+        self._report = report
         self._new: list[Mapping[str, Any]] = []
         with self._path.open("ab") as out:
             out.truncate(length)
-        self.tell(length)
+        self.report(length)
 
     def add(self, finding: Mapping[str, Any]) -> None:
         self._new.append(finding)
@@ -47,7 +47,7 @@ class Findings:
             os.fsync(out.fileno())
         return length + len(lines)
 
-    def tell(self, length: int) -> None:
+    def report(self, length: int) -> None:
         """Tell what counts by now and was not told."""
         told = int(self._told.read_text()) if self._told.exists() else 0
         if told >= length:
@@ -56,5 +56,5 @@ class Findings:
             source.seek(told)
             lines = source.read(length - told).splitlines()
         for line in lines:
-            self._tell(json.loads(line))
+            self._report(json.loads(line))
         write_whole(self._told, str(length))

@@ -28,7 +28,7 @@ from ..datasource.columns import SCAN
 from ..facts.fact import travelled
 from ..facts.filescan import SCANNED, SCANNED_ARROW
 from ..facts.kafka_topics import FORMAT as KAFKA
-from ..facts.making import Terms
+from ..facts.making import GroupTerms
 from ..facts.scan import scan_records
 from ..facts.summary import FileSummary
 from ..judging.context import Options
@@ -60,7 +60,7 @@ def follow(
     if audit.settings.kafka:
         frame = frame.union(_kafka(spark, audit))
     batches = _Batches(spark, audit)
-    writer = frame.writeStream.foreachBatch(batches.take)
+    writer = frame.writeStream.foreachBatch(batches.append)
     writer = writer.option("checkpointLocation", str(audit.folder / CHECKPOINT_NAME))
     # By default it would wait for ever for a batch that nobody takes any more.
     spark.conf.set("spark.sql.streaming.stopTimeout", f"{int(_END_S)}s")
@@ -112,7 +112,7 @@ def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
         "includeHeaders": "true",
     }
     records = spark.readStream.format(KAFKA).options(**options).load()
-    terms = Terms(group.group, group.key, settings.dead_letter_topic)
+    terms = GroupTerms(group.group, group.key, settings.dead_letter_topic)
     return scan_records(records, terms, KAFKA_NUMBER)
 
 
@@ -131,13 +131,13 @@ class _Batches:
         self._turn = threading.Lock()
         """Held while a batch is taken."""
 
-    def take(self, frame: DataFrame, number: int) -> None:
+    def append(self, frame: DataFrame, number: int) -> None:
         with self._turn:
             if self._ending:
                 self.refused = True
                 raise _Ended
             try:
-                self._take(frame, number)
+                self._append(frame, number)
             except Exception as error:
                 self.failure = error
                 raise
@@ -149,7 +149,7 @@ class _Batches:
         if self._turn.acquire(timeout=_END_S):
             self._turn.release()
 
-    def _take(self, frame: DataFrame, number: int) -> None:
+    def _append(self, frame: DataFrame, number: int) -> None:
         audit = self._audit
         if not audit.begins(number):
             return
@@ -157,16 +157,18 @@ class _Batches:
             audit.group = find_group(audit.settings.directories)
         taking = _taking(audit)
         rows = frame.repartition(1).mapInArrow(taking, SCANNED).collect()
-        said: dict[str, list[Any]] = {}
+        by_kind: dict[str, list[Any]] = {}
         for row in rows:
-            said.setdefault(row.what, []).append(row)
-        parts = [json.loads(row.text) for row in said.get("part", ())]
-        audit.take(
-            {row.bucket: row["count"] for row in said.get(WINDOW, ())} if WINDOW in said else {},
+            by_kind.setdefault(row.what, []).append(row)
+        parts = [json.loads(row.text) for row in by_kind.get("part", ())]
+        audit.add(
+            {row.bucket: row["count"] for row in by_kind.get(WINDOW, ())}
+            if WINDOW in by_kind
+            else {},
             [(one["peer"], one["topic"], FileSummary.from_json(one["summary"])) for one in parts],
-            [Problem.from_json(row.text) for row in said.get("problem", ())],
+            [Problem.from_json(row.text) for row in by_kind.get("problem", ())],
         )
-        looks = [json.loads(row.text) for row in said.get("look", ())]
+        looks = [json.loads(row.text) for row in by_kind.get("look", ())]
         for look in looks:
             jobs = audit.jobs(look["looked_ms"], all_read=look["all"])
             if jobs:
@@ -184,7 +186,7 @@ def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     judges = Options(start_ms=settings.start_ms, end_ms=settings.end_ms)
     window_ms = settings.window_ms
 
-    def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def append(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         appender = Appender(Path(folder), window_ms, lengths)
         for batch in batches:
             what = batch.column("what").to_pylist()
@@ -204,4 +206,4 @@ def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
         if windows:
             yield pa.RecordBatch.from_pylist(windows, schema=SCANNED_ARROW)
 
-    return take
+    return append

@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from ...wheel.schema import Int64s
+from ...wheel.schema import Int64s, Mask
 from ..facts.fact import FORGED, Facts, Seen
 from ..judging.board import Board
 from ..judging.conservation import judge_conservation, wanted
-from ..judging.context import Context, Mask
-from ..judging.found import Found
+from ..judging.context import Context
+from ..judging.found import Judged
 
 LOST, OVERDUE, AFTER_ALL = "lost", "overdue", "late after all"
 EARLY, LATE, REPEATED, UNKNOWN = "early", "late", "repeated", "unknown"
@@ -54,7 +54,7 @@ COUNTED = ("accepted", "delivered", "pending", "cancelled", "dead", "lost", "und
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AuditTerms:
     """``now_ms``: of the look, all before which was read; ``listed_max``: flags of one kind that
     are described; ``forgotten``: the window was judged and removed before."""
 
@@ -102,19 +102,19 @@ class Judgement:
 
 
 def judge_window(
-    start: int, facts: Facts, told: bytes, context: Context, terms: Terms
+    start: int, facts: Facts, told: bytes, context: Context, terms: AuditTerms
 ) -> Judgement:
     """``told``: what the last judgement of this window gave."""
     return _Window(start, facts, told, context, terms).judged()
 
 
 @dataclass(slots=True)
-class _Collected(Found):
+class _Collected(Judged):
     """Takes down every message, not only those that are described."""
 
     told: list[tuple[str, Int64s, Int64s, str | Callable[[int], str]]] = field(default_factory=list)
 
-    def tell(
+    def report(
         self,
         board: Board,
         validator: str,  # noqa: ARG002
@@ -131,7 +131,7 @@ class _Collected(Found):
 
 class _Window:
     def __init__(
-        self, start: int, facts: Facts, told: bytes, context: Context, terms: Terms
+        self, start: int, facts: Facts, told: bytes, context: Context, terms: AuditTerms
     ) -> None:
         self._context = context
         self._terms = terms

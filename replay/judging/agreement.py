@@ -15,13 +15,13 @@ from __future__ import annotations
 import numpy as np
 
 from ...reading.problems import AGREEMENT
+from ...wheel.schema import Mask
 from ..facts.fact import Seen
 from .board import Board
-from .context import Mask
-from .found import Found
+from .found import Judged
 
 
-def judge_agreement(board: Board, found: Found) -> None:
+def judge_agreement(board: Board, found: Judged) -> None:
     peers = range(len(board.context.peers))
     for peer in peers:
         _twice(board, found, peer)
@@ -34,19 +34,19 @@ def judge_agreement(board: Board, found: Found) -> None:
             _pair(board, found, left, right)
 
 
-def _pair(board: Board, found: Found, left: int, right: int) -> None:
+def _pair(board: Board, found: Judged, left: int, right: int) -> None:
     mine, theirs = board.in_journal(left), board.in_journal(right)
     both = np.flatnonzero((mine >= 0) & (theirs >= 0))
     equal = int(board.same(mine[both], theirs[both]).sum())
     found.count(f"equal:{left}:{right}", equal)
 
 
-def _twice(board: Board, found: Found, peer: int) -> None:
+def _twice(board: Board, found: Judged, peer: int) -> None:
     """An offset is given out once."""
     facts = board.of(Seen.ACCEPTED, Seen.CANCEL, peer=peer)
     again = np.flatnonzero(board.count(facts) > 1)
     name = board.context.peers[peer].name
-    found.tell(
+    found.report(
         board,
         AGREEMENT,
         "offset twice",
@@ -55,7 +55,7 @@ def _twice(board: Board, found: Found, peer: int) -> None:
     )
 
 
-def _journal(board: Board, found: Found, peer: int) -> None:
+def _journal(board: Board, found: Judged, peer: int) -> None:
     """Against the reference: rows of a peer's journal that differ, and rows that are not there."""
     view, mine = board.context.peers[peer], board.in_journal(peer)
     there = mine >= 0
@@ -68,7 +68,7 @@ def _journal(board: Board, found: Found, peer: int) -> None:
         facts["where"][mine[other]] == facts["where"][reference[other]]
     )
     differ = other[same_entry | (board.offset[other] < view.proven)]
-    found.tell(
+    found.report(
         board,
         AGREEMENT,
         "differs",
@@ -83,7 +83,7 @@ def _journal(board: Board, found: Found, peer: int) -> None:
         & ~view.may_miss(board.offset)
     )
     _count_pairs(board, found, peer, len(differ) + len(missing))
-    found.tell(
+    found.report(
         board,
         AGREEMENT,
         "missing row",
@@ -92,7 +92,7 @@ def _journal(board: Board, found: Found, peer: int) -> None:
     )
 
 
-def _slots(board: Board, found: Found, peer: int) -> None:
+def _slots(board: Board, found: Judged, peer: int) -> None:
     """Rows of a peer's slot files against the reference."""
     view = board.context.peers[peer]
     facts = board.of(Seen.SLOT, Seen.ARCHIVED, peer=peer)
@@ -100,7 +100,7 @@ def _slots(board: Board, found: Found, peer: int) -> None:
     known = board.in_journals[messages]
     same = board.same(facts[known], board.reference[messages[known]])
     differ = np.unique(messages[known][~same])
-    found.tell(
+    found.report(
         board,
         AGREEMENT,
         "differs",
@@ -111,7 +111,7 @@ def _slots(board: Board, found: Found, peer: int) -> None:
     strange = (strange & ~board.may_be_missing)[messages]
     extra, first = np.unique(messages[strange], return_index=True)
     due = board.facts["due"][facts[strange][first]]
-    found.tell(
+    found.report(
         board,
         AGREEMENT,
         "extra row",
@@ -128,7 +128,7 @@ def _slots(board: Board, found: Found, peer: int) -> None:
     np.minimum.at(low, board.place[live], places)
     np.maximum.at(high, board.place[live], places)
     apart = several[low[several] != high[several]]
-    found.tell(
+    found.report(
         board,
         AGREEMENT,
         "offset twice",
@@ -137,7 +137,7 @@ def _slots(board: Board, found: Found, peer: int) -> None:
     )
 
 
-def _held(board: Board, found: Found, peer: int) -> None:
+def _held(board: Board, found: Judged, peer: int) -> None:
     """Each row below the checkpoint that no mark of the peer covers is in a slot file."""
     view = board.context.peers[peer]
     wanted = board.committed & board.in_journals & (board.offset < view.spilled)
@@ -145,7 +145,7 @@ def _held(board: Board, found: Found, peer: int) -> None:
     wanted &= ~view.damaged_slot(board.second)
     lacking = np.flatnonzero(wanted & _elsewhere(board, peer))
     _count_pairs(board, found, peer, len(lacking))
-    found.tell(
+    found.report(
         board,
         AGREEMENT,
         "missing row",
@@ -169,7 +169,7 @@ def _others(board: Board, peer: int) -> str:
     return names[0] if len(names) == 1 else "most others"
 
 
-def _count_pairs(board: Board, found: Found, peer: int, number: int) -> None:
+def _count_pairs(board: Board, found: Judged, peer: int, number: int) -> None:
     for other in range(len(board.context.peers)):
         if other != peer:
             found.count(f"different:{min(peer, other)}:{max(peer, other)}", number)

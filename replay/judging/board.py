@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...reading.files import NO_PEER
-from ...wheel.schema import Int64s
+from ...wheel.schema import Int64s, Mask
 from ..facts.fact import FORGED, Facts, Seen
-from .context import Context, Mask, covered
+from .context import Context, covered
 
 CONTENT = ("digest", "due", "created", "partition", "topic")
 """What must be equal for two rows to be the same."""
 
 
-class Columns:
+class FactColumns:
     """Facts in an order, field by field, each of which is taken once and then lies close."""
 
     def __init__(self, facts: Facts, order: Int64s) -> None:
@@ -51,7 +51,7 @@ class Board:
         if context.strange_files:
             strange = np.array(sorted(context.strange_files), np.uint32)
             facts = facts[~np.isin(facts["file"], strange)]
-        self.facts = Columns(facts, np.argsort(facts["offset"], kind="stable"))
+        self.facts = FactColumns(facts, np.argsort(facts["offset"], kind="stable"))
         offset = self.facts["offset"]
         new = np.ones(len(offset), np.bool_)
         new[1:] = offset[1:] != offset[:-1]

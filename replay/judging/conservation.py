@@ -18,11 +18,11 @@ import numpy as np
 from crc32c import crc32c
 
 from ...reading.problems import CONSERVATION
-from ...wheel.schema import Int64s
+from ...wheel.schema import Int64s, Mask
 from ..facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Seen
 from .board import Board
-from .context import Mask, within
-from .found import Found
+from .context import within
+from .found import Judged
 
 CONTENT = "key, value or headers"
 """What a digest does not tell apart."""
@@ -35,7 +35,7 @@ OTHER_PARTITION = "other partition"
 """A problem that decides nothing: the topic may have had fewer of them when it was sent."""
 
 
-def judge_conservation(board: Board, found: Found) -> None:
+def judge_conservation(board: Board, found: Judged) -> None:
     messages = board.known & ~board.is_cancel & wanted(board)
     newer = messages & _newer_promises(board)
     found.count("newer", newer.sum())
@@ -78,7 +78,7 @@ def judge_conservation(board: Board, found: Found) -> None:
 
     numbers = np.flatnonzero(lost)
     claimed = board.claimed[numbers]
-    found.tell(
+    found.report(
         board,
         CONSERVATION,
         "lost",
@@ -147,7 +147,7 @@ def _undecided(board: Board) -> Mask:
 
 def _arrivals(
     board: Board,
-    found: Found,
+    found: Judged,
     accepted: Mask,
     n_arrived: Int64s,
     n_dead: Int64s,
@@ -158,9 +158,9 @@ def _arrivals(
     again = np.flatnonzero(accepted & (most > 1))
     times = most[again]
     found.count_each("repeated", np.where(accepted, np.maximum(most - 1, 0), 0))
-    found.tell(board, CONSERVATION, "repeated", again, lambda at: f"arrived {times[at]} times")
+    found.report(board, CONSERVATION, "repeated", again, lambda at: f"arrived {times[at]} times")
     wrong = np.flatnonzero(accepted & cancelled & (n_arrived > 0))
-    found.tell(
+    found.report(
         board,
         CONSERVATION,
         "cancelled but delivered",
@@ -168,7 +168,7 @@ def _arrivals(
         "a cancel row names it, and it arrived",
     )
     both = np.flatnonzero(accepted & (n_arrived > 0) & (n_dead > 0))
-    found.tell(
+    found.report(
         board,
         CONSERVATION,
         "dead and delivered",
@@ -178,7 +178,7 @@ def _arrivals(
     found.strange = np.concatenate([wrong, both])
 
 
-def _contents(board: Board, found: Found, seen: Seen, facts: Int64s) -> None:
+def _contents(board: Board, found: Judged, seen: Seen, facts: Int64s) -> None:
     """What arrived is what was accepted; and everything that arrived was accepted."""
     fields, messages = board.facts, board.place[facts]
     forged = fields["flags"][facts] & FORGED != 0
@@ -223,7 +223,7 @@ def _named(differs: Mapping[str, Mask], at: int) -> str:
     return ", ".join(name for name, mask in differs.items() if mask[at])
 
 
-def _partitions(board: Board, found: Found, facts: Int64s) -> None:
+def _partitions(board: Board, found: Judged, facts: Int64s) -> None:
     """Records that asked for no partition belong where their key does."""
     fields, known = board.facts, board.context.terms.partitions
     crcs = np.array([crc32c(name.encode()) for name in known], np.uint32)
@@ -234,7 +234,7 @@ def _partitions(board: Board, found: Found, facts: Int64s) -> None:
     _each(board, found, OTHER_PARTITION, wrong, text)
 
 
-def _strangers(board: Board, found: Found, facts: Int64s) -> None:
+def _strangers(board: Board, found: Judged, facts: Int64s) -> None:
     """Records that nothing says were accepted."""
     context, fields, messages = board.context, board.facts, board.place[facts]
     # A node that runs may have accepted it since.
@@ -253,12 +253,12 @@ def _strangers(board: Board, found: Found, facts: Int64s) -> None:
 
 
 def _each(
-    board: Board, found: Found, kind: str, facts: Int64s, text: str | Callable[[int], str]
+    board: Board, found: Judged, kind: str, facts: Int64s, text: str | Callable[[int], str]
 ) -> None:
     """A problem of each message these facts are of. ``text``: of all, or of a place among them."""
     messages, first = np.unique(board.place[facts], return_index=True)
     fields = board.facts.rows(facts[first])
-    found.tell(
+    found.report(
         board,
         CONSERVATION,
         kind,
@@ -269,7 +269,7 @@ def _each(
     )
 
 
-def _receipts(board: Board, found: Found) -> None:
+def _receipts(board: Board, found: Judged) -> None:
     """What producers were promised is what was accepted."""
     facts = board.of(Seen.RECEIPT)
     if not len(facts):

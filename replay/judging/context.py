@@ -19,15 +19,13 @@ from crc32c import crc32c
 from ...reading.files import DUMP, JOURNAL, NO_PEER, SLOT, TOPIC, File, Layout, due_within
 from ...reading.problems import Problem
 from ...wheel.mark import Marks
-from ...wheel.schema import Int64s
+from ...wheel.schema import Int64s, Mask
 from ..facts.behind import Behind, behind
 from ..facts.chunks import OrderChunk
-from ..facts.making import Terms
+from ..facts.making import GroupTerms
 from ..facts.summary import FileSummary
 from .journals import JournalSeen, as_ranges, journal_seen, newest_marks, unread
-from .reach import Reach, reach
-
-Mask = npt.NDArray[np.bool_]
+from .reach import TopicCoverage, reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class PeerView:
 class Context:
     """Everything but the facts. Picklable."""
 
-    terms: Terms
+    terms: GroupTerms
     options: Options
     peers: Sequence[PeerView]
     marks: Marks | None
@@ -91,7 +89,7 @@ class Context:
     """The directories belong to a group of several peers, so that entries may be uncommitted."""
     strange_files: frozenset[int] = frozenset()
     """Numbers of files of another run: no fact of them counts."""
-    reach: Reach = field(default_factory=Reach)
+    reach: TopicCoverage = field(default_factory=TopicCoverage)
     behind: Sequence[Behind] = ()
     """Where a topic's messages stand behind later ones; most often nowhere."""
     unread: Int64s = field(default_factory=lambda: np.zeros((2, 0), np.int64))
@@ -153,7 +151,7 @@ def covered(
 def make_context(
     layout: Layout,
     summaries: Iterable[FileSummary],
-    terms: Terms,
+    terms: GroupTerms,
     options: Options,
     chunks: Iterable[OrderChunk] = (),
     elsewhere: Collection[str] | None = None,

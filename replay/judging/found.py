@@ -16,7 +16,7 @@ from .tally import EMPTY, Tally
 
 
 @dataclass(slots=True)
-class Found:
+class Judged:
     """``strange``: messages (numbers on the board) that arrived and should not have. ``counted``:
     by a name in ``TALLIED``, how often each message counts, shape (messages,)."""
 
@@ -37,7 +37,7 @@ class Found:
         self.count(name, int(often.sum()))
         self.counted[name] = often
 
-    def tell(
+    def report(
         self,
         board: Board,
         validator: str,

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...reading.events import GONE, damage
-from ...reading.files import File, Peer
+from ...reading.files import File, PeerFiles
 from ...reading.problems import INTEGRITY, Problem
 from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ...wheel.mark import Marks
@@ -53,7 +53,7 @@ class JournalSeen:
         return self.next_offset >= 0 and not (self.missing and self.missing[-1][1] == _LAST)
 
 
-def journal_seen(peer: Peer, files: Iterable[tuple[File, FileSummary | None]]) -> JournalSeen:
+def journal_seen(peer: PeerFiles, files: Iterable[tuple[File, FileSummary | None]]) -> JournalSeen:
     """The segments of a peer, in their order."""
     seen = JournalSeen()
     reached = -1
@@ -76,7 +76,7 @@ def journal_seen(peer: Peer, files: Iterable[tuple[File, FileSummary | None]]) -
             seen.problems.append(damage(file, "gap", -1, expected, summary.first_offset))
             damaged = True
         for base, end in summary.offsets:
-            _take(seen, base, end, blamed=damaged or summary.damaged)
+            _extend(seen, base, end, blamed=damaged or summary.damaged)
             damaged = True  # what is missing inside a file was told by its reader
         damaged = summary.damaged
         seen.next_offset = max(seen.next_offset, summary.next_offset)
@@ -91,7 +91,7 @@ def journal_seen(peer: Peer, files: Iterable[tuple[File, FileSummary | None]]) -
     return seen
 
 
-def _newest_missing(peer: Peer, reached: int) -> Problem:
+def _newest_missing(peer: PeerFiles, reached: int) -> Problem:
     found = f"the end after {reached}" if reached > 0 else "none"
     text = (
         f"expected entries up to index {peer.checkpoint_index}, where the checkpoint is, found"
@@ -101,7 +101,7 @@ def _newest_missing(peer: Peer, reached: int) -> Problem:
     return Problem(INTEGRITY, "missing", text, file=f"{peer.name}/{JOURNAL_DIRECTORY}")
 
 
-def _take(seen: JournalSeen, base: int, end: int, *, blamed: bool) -> None:
+def _extend(seen: JournalSeen, base: int, end: int, *, blamed: bool) -> None:
     """The next range. ``blamed``: what lies before it, if anything, is missing by a fault."""
     before = seen.held[-1][1] if seen.held else 0
     if base <= before and seen.held:

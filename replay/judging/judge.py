@@ -24,11 +24,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from ..facts.fact import Facts, travelled
+from ..facts.scan import Batches
 from .agreement import judge_agreement
 from .board import Board
 from .conservation import judge_conservation
 from .context import Context, Options
-from .found import Found
+from .found import Judged
 from .lateness import Bars, Histogram, total
 from .order import judge_order
 from .punctuality import judge_punctuality
@@ -51,7 +52,6 @@ _BARS_MAX = 1 << 18
 """Bars that may wait to be added up."""
 _GROUPS_MAX = 1 << 16
 """Pairs of topic and time bucket, likewise."""
-Batches = Iterator[pa.RecordBatch]
 
 
 def judge(scanned: DataFrame, context: Context, partitions: int) -> DataFrame:
@@ -61,9 +61,9 @@ def judge(scanned: DataFrame, context: Context, partitions: int) -> DataFrame:
     return sorted_facts.mapInArrow(_judging(context), JUDGED)
 
 
-def judge_range(facts: Facts, context: Context) -> tuple[Found, Histogram]:
+def judge_range(facts: Facts, context: Context) -> tuple[Judged, Histogram]:
     """All facts of some offsets; none of them may be missing."""
-    board, found = Board(facts, context), Found()
+    board, found = Board(facts, context), Judged()
     judge_conservation(board, found)
     judge_agreement(board, found)
     judge_order(board, found)
@@ -107,12 +107,12 @@ class Sums:
         self._problems_max = options.problems_max
         self._counts: Counter[str] = Counter()
         self._problems: Counter[str] = Counter()
-        self._told: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
         self._bars: list[Histogram] = []
         self._n_bars = 0
         self._tally = EMPTY
 
-    def add(self, found: Found, bars: Histogram) -> Iterator[pa.RecordBatch]:
+    def add(self, found: Judged, bars: Histogram) -> Iterator[pa.RecordBatch]:
         self._counts.update(found.counts)
         self._problems.update(found.problem_counts)
         self._tally = add_up([self._tally, found.tally])
@@ -125,8 +125,8 @@ class Sums:
             self._n_bars = 0
         listed = []
         for problem in found.problems:
-            self._told[problem.kind] += 1
-            if self._told[problem.kind] <= self._problems_max:
+            self._reported[problem.kind] += 1
+            if self._reported[problem.kind] <= self._problems_max:
                 listed.append(problem)
         if listed:
             yield _batch(

@@ -17,19 +17,18 @@ from __future__ import annotations
 import numpy as np
 
 from ...reading.problems import ORDER
-from ...wheel.schema import Int64s
+from ...wheel.schema import Int64s, Mask
 from ..facts.behind import Behind
 from ..facts.chunks import in_time, well_before
 from ..facts.fact import OUT_OF_ORDER, Seen
 from .board import Board
-from .context import Mask
-from .found import Found
+from .found import Judged
 
 ORDER_UNJUDGED = "unjudged:order"
 """Counted: messages that arrived, and were accepted too late for their order to be judged."""
 
 
-def judge_order(board: Board, found: Found) -> None:
+def judge_order(board: Board, found: Judged) -> None:
     """After *conservation*, which knows what should not have arrived."""
     context = board.context
     facts = board.of(Seen.DELIVERED)
@@ -58,7 +57,7 @@ def judge_order(board: Board, found: Found) -> None:
     messages, first = np.unique(board.place[facts[late]], return_index=True)
     chosen = np.flatnonzero(late)[first]
     fields, which = fields[chosen], which[chosen]
-    found.tell(
+    found.report(
         board,
         ORDER,
         "out of order",

@@ -13,11 +13,11 @@ from ...wheel.schema import Int64s
 from ..facts.fact import FORGED, Seen
 from .board import Board
 from .conservation import wanted
-from .found import Found
+from .found import Judged
 from .lateness import Histogram, histogram
 
 
-def judge_punctuality(board: Board, found: Found) -> Histogram:
+def judge_punctuality(board: Board, found: Judged) -> Histogram:
     """Early and late ones are told; the lateness of all others is counted."""
     facts = board.arrivals(Seen.DELIVERED)
     facts = facts[board.facts["flags"][facts] & FORGED == 0]
@@ -31,7 +31,7 @@ def judge_punctuality(board: Board, found: Found) -> Histogram:
     first, due = first[there], board.due[there]
     early = there[first < due]
     by = (due - first)[first < due]
-    found.tell(
+    found.report(
         board, PUNCTUALITY, "early", early, lambda at: f"arrived {by[at]} ms before it was due"
     )
     lateness = np.maximum(first - np.maximum(due, board.created[there]), 0)
@@ -39,7 +39,7 @@ def judge_punctuality(board: Board, found: Found) -> Histogram:
     if limit is not None:
         late = there[lateness > limit]
         behind = lateness[lateness > limit]
-        found.tell(board, PUNCTUALITY, "late", late, lambda at: f"arrived {behind[at]} ms late")
+        found.report(board, PUNCTUALITY, "late", late, lambda at: f"arrived {behind[at]} ms late")
         too_late = np.zeros(board.n, np.bool_)
         too_late[late] = True
         too_late[_overdue(board, found, limit, first_of=there)] = True
@@ -49,7 +49,7 @@ def judge_punctuality(board: Board, found: Found) -> Histogram:
     return histogram(topic, due - due % interval, lateness)
 
 
-def _overdue(board: Board, found: Found, limit: int, first_of: Int64s) -> Int64s:
+def _overdue(board: Board, found: Judged, limit: int, first_of: Int64s) -> Int64s:
     """Held still, and later by now than is allowed; which ones."""
     arrived = np.zeros(board.n, np.bool_)
     arrived[first_of] = True
@@ -57,7 +57,7 @@ def _overdue(board: Board, found: Found, limit: int, first_of: Int64s) -> Int64s
     waiting &= board.count(board.of(Seen.CANCELLED, Seen.DEAD)) == 0
     over = board.context.made_ms - board.due
     late = np.flatnonzero(waiting & (over > limit))
-    found.tell(
+    found.report(
         board, PUNCTUALITY, "late", late, lambda at: f"not sent yet, {over[late[at]]} ms overdue"
     )
     return late

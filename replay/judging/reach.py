@@ -16,13 +16,12 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from ...reading.files import DUMP, TOPIC, Layout
+from ...wheel.schema import Mask
 from ..facts.summary import FileSummary
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Reach:
+class TopicCoverage:
     """CRCs of topics. ``read``: of which every record was read that there is; ``in_part``: which
     are embedded, where the directories of some peers were not given. ``dead_letters``: whether all
     of them were read. By default nothing is left out."""
@@ -49,7 +48,7 @@ def _array(topics: frozenset[int]) -> npt.NDArray[np.uint32]:
 
 def reach(
     layout: Layout, summaries: Mapping[int, FileSummary], kafka: Collection[str] | None
-) -> Reach:
+) -> TopicCoverage:
     """``kafka``: topics that were read there; None: it was not asked."""
     embedded = {crc32c(file.topic.encode()) for file in layout.of(TOPIC)}
     dumps = [summaries[file.number] for file in layout.of(DUMP) if file.number in summaries]
@@ -61,4 +60,4 @@ def reach(
     # Kafka has them where it has the others. A dump without a record may be of any topic.
     is_dumped = kafka is None and not read <= embedded
     dead_letters = not is_dumped or dead in read or not all(dump.rows for dump in dumps)
-    return Reach(frozenset(read | embedded) - in_part, in_part, dead_letters)
+    return TopicCoverage(frozenset(read | embedded) - in_part, in_part, dead_letters)

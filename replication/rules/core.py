@@ -5,7 +5,7 @@ Theory: Raft (docs/replication.md). Events go in, with the time; what is to be d
 thread, with every fault there is, many thousands of times.
 
 A core has a ``Standing`` (role, epoch, vote) and a log; it takes part in elections (``Voting``),
-obeys a master (``Following``), and has a ``Master`` while it is one itself. These know nothing of
+obeys a master (``Following``), and has a ``MasterState`` while it is one itself. These do not use
 each other: what one means for the others is decided here.
 
 Rules
@@ -19,25 +19,25 @@ import random as random_module
 from collections.abc import Sequence
 
 from ...wheel.journal.epochs import Epochs
+from ...wheel.state import StoreIds
 from .election import LOG_BEHIND
 from .following import Following
 from .logview import LogView
-from .mastery import Master
+from .master import MasterState
 from .messages import (
     Ack,
     Append,
-    AskVote,
     HardState,
     Heartbeat,
-    Message,
     Meta,
+    PeerMessage,
+    RequestVote,
     SnapshotOffer,
-    StoreIds,
     TakeOver,
     Vote,
 )
 from .progress import Progress
-from .ready import Mastery, Ready
+from .ready import Elected, Ready
 from .standing import Standing
 from .states import Role, Why
 from .timing import NEVER, Timing
@@ -75,7 +75,7 @@ class Core:
         self._standing = Standing(me, store, hard)
         self._voting = Voting(self._standing, self.log, peers, timing, random, now)
         self._following = Following(self._standing, self.log)
-        self._leading: Master | None = None
+        self._leading: MasterState | None = None
         self._standing.settle(self.log)
 
     # State to look at
@@ -145,7 +145,7 @@ class Core:
         elif now >= self._voting.due:
             self._lead(self._voting.stand(now))
 
-    def step(self, message: Message, now: float) -> None:
+    def step(self, message: PeerMessage, now: float) -> None:
         """A message has come in."""
         self._now = now
         standing = self._standing
@@ -153,21 +153,21 @@ class Core:
         if message.to != self.me or message.sender not in self._others:
             standing.fault(message, "not for this peer, or not from one")
         elif isinstance(message, Ack):
-            self._hear_epoch(message.epoch, of_group=False)
+            self._enter_newer(message.epoch, of_group=False)
             if message.epoch == self.epoch and self._leading is not None:
                 self._leading.answered(message, now)
                 standing.settle(self.log)
         elif isinstance(message, (Append, Heartbeat, SnapshotOffer)):
-            self._hear_master(message)
-        elif isinstance(message, AskVote):
+            self._follow_master(message)
+        elif isinstance(message, RequestVote):
             reason = self._voting.why_not(message, now)
             # By another reason a peer that is cut off, or not admitted, could unseat a master.
             if not message.pre and reason in {"", LOG_BEHIND}:
-                self._hear_epoch(message.epoch, of_group=not reason)
+                self._enter_newer(message.epoch, of_group=not reason)
             self._voting.answer(message, reason, now)
         elif isinstance(message, Vote):
             if not (message.pre and message.granted):
-                self._hear_epoch(message.epoch, of_group=False)
+                self._enter_newer(message.epoch, of_group=False)
             self._lead(self._voting.count(message, now))
         elif isinstance(message, TakeOver):
             if message.epoch == self.epoch and message.sender == self.master:
@@ -249,32 +249,32 @@ class Core:
         """What is to be done now; ``None`` for nothing."""
         if self._leading is not None:
             self._leading.ship(self._now)
-        return self._standing.take()
+        return self._standing.pop_ready()
 
     # From one epoch, and one role, to another
 
-    def _hear_epoch(self, epoch: int, *, of_group: bool) -> None:
+    def _enter_newer(self, epoch: int, *, of_group: bool) -> None:
         """Go into an epoch that is newer. ``of_group``: a master is in it, or a vote is about to be
         given there."""
         if epoch <= self.epoch:
             return
-        if not of_group and self._voting.knows_no_group:
+        if not of_group and self._voting.has_no_group:
             self._voting.note(epoch)
             return
         self._give_up(Why.NEWER_EPOCH)
         self._standing.enter(epoch)
 
-    def _hear_master(self, message: Append | Heartbeat | SnapshotOffer) -> None:
+    def _follow_master(self, message: Append | Heartbeat | SnapshotOffer) -> None:
         """Obey, if this is the master of the epoch.
 
         A store that knows of no group heeds only a master that has something committed: what has
         not may be a founding that failed, and having followed it would bar the store from the next.
         """
-        standing, knows_no_group = self._standing, self._voting.knows_no_group
-        if knows_no_group and not isinstance(message, SnapshotOffer) and not message.commit:
+        standing, has_no_group = self._standing, self._voting.has_no_group
+        if has_no_group and not isinstance(message, SnapshotOffer) and not message.commit:
             self._voting.note(message.epoch)
             return
-        self._hear_epoch(message.epoch, of_group=True)
+        self._enter_newer(message.epoch, of_group=True)
         if message.epoch < self.epoch:
             standing.send(Ack(*standing.head(message.sender), 0, 0))
             return
@@ -286,13 +286,13 @@ class Core:
         self._voting.promise(self._now)
         self._following.obey(message)
 
-    def _lead(self, won: Mastery | None) -> None:
+    def _lead(self, won: Elected | None) -> None:
         """An election was won, if it was."""
         if won is None:
             return
         standing = self._standing
-        self._leading = Master(standing, self.log, self._others, self._timing, self._now)
-        standing.out.became_master = won
+        self._leading = MasterState(standing, self.log, self._others, self._timing, self._now)
+        standing.out.elected = won
         standing.event("master", entries=self.last_index)
         self._leading.tick(self._now)
 
@@ -302,7 +302,7 @@ class Core:
         self._leading = None
         standing.become(why)
         standing.out.deposed = True
-        standing.out.became_master = None
+        standing.out.elected = None
         standing.out.admit = None
         standing.out.truncate_after = self.last_index
         self._voting.wait(self._now)

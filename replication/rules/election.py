@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...wheel.state import StoreIds
 from .logview import LogView
-from .messages import AskVote, HardState, StoreIds, Vote
+from .messages import HardState, RequestVote, Vote
 
 LOG_BEHIND = "log behind"
 
@@ -57,7 +58,7 @@ def may_found(log: LogView, hard: HardState) -> bool:
     return log.empty and (hard.epoch == 0 or hard.voter)
 
 
-def why_not(ask: AskVote, log: LogView, hard: HardState, *, promised: bool) -> str:
+def why_not(ask: RequestVote, log: LogView, hard: HardState, *, promised: bool) -> str:
     """Why this peer does not vote as asked; empty if it does.
 
     ``promised``: a master may rely on this peer not to vote. Spent votes and epochs of a real vote

@@ -78,7 +78,7 @@ class Following:
             hint = min(before - 1, log.epochs.last_of_at_most(append.prev_epoch))
             self.acknowledge(append.sent_at, max(hint, log.commit))
             return
-        if not self._take(append):
+        if not self._append_entries(append):
             return
         log.verify(append.last_index)
         self._commit = max(self._commit, min(append.commit, append.last_index))
@@ -88,7 +88,7 @@ class Following:
         else:
             self._echo = max(self._echo, append.sent_at)
 
-    def _take(self, append: Append) -> bool:
+    def _append_entries(self, append: Append) -> bool:
         """Bring the log in line with the entries; false if no master can have sent them."""
         standing, log, before = self._standing, self._log, append.prev_index
         if log.epochs.epoch_at(before) not in {None, append.prev_epoch}:

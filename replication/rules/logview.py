@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...wheel.journal.epochs import Epochs
-from .messages import Meta, StoreIds
+from ...wheel.state import StoreIds
+from .messages import Meta
 
 
 class LogView:

@@ -10,11 +10,9 @@ Source: Raft (Ongaro and Ousterhout, sections 5 and 6; Ongaro's thesis, sections
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-StoreIds = Mapping[str, bytes]
-"""Admitted stores by node id."""
+from ...wheel.state import StoreIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class Meta:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PeerMessage:
     """Base of all. ``store``: the sender's store id, 16 bytes. ``epoch``: the sender's (for a
     pre-vote the epoch it would ask in)."""
 
@@ -37,7 +35,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class AskVote(Message):
+class RequestVote(PeerMessage):
     """Vote for me. ``pre``: would you? ``founding``: the first epoch of all, every peer is asked.
     ``transfer``: the master told me to; its lease is given up."""
 
@@ -49,8 +47,8 @@ class AskVote(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Vote(Message):
-    """Answer to ``AskVote``. ``reason``: why not, for people; empty when granted."""
+class Vote(PeerMessage):
+    """Answer to ``RequestVote``. ``reason``: why not, for people; empty when granted."""
 
     granted: bool
     pre: bool = False
@@ -59,7 +57,7 @@ class Vote(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Append(Message):
+class Append(PeerMessage):
     """Entries ``prev_index + 1`` and on. ``sent_at``: the master's monotonic clock, echoed."""
 
     prev_index: int
@@ -74,7 +72,7 @@ class Append(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(Message):
+class Heartbeat(PeerMessage):
     """I am master. ``commit``: never beyond what this follower is known to hold."""
 
     commit: int
@@ -82,7 +80,7 @@ class Heartbeat(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Ack(Message):
+class Ack(PeerMessage):
     """Answer to ``Append``, ``Heartbeat`` and ``SnapshotOffer``; to an ``Append`` with news when
     that is durable.
 
@@ -102,14 +100,14 @@ class Ack(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotOffer(Message):
+class SnapshotOffer(PeerMessage):
     """What you need next is no longer in my journal: fetch a snapshot from me."""
 
     sent_at: float
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver(Message):
+class TakeOver(PeerMessage):
     """Ask for votes now: the master has stopped delivering and gives up its lease."""
 
 

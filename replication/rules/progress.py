@@ -69,7 +69,7 @@ class Progress:
     """When the newest of what it answered as a voter was sent: the lease rests on it."""
     echo: float = NEVER
     """The same, of all it answered: tells an answer from one that was overtaken."""
-    heard: float = NEVER
+    answered_at: float = NEVER
     """When it was heard last."""
     flight: deque[int] = field(default_factory=deque)
     """The last index of each message of entries that is under way."""
@@ -122,7 +122,7 @@ class Progress:
         self.flight.append(last)
 
     def answered(self, ack: Ack, now: float) -> None:
-        self.store, self.heard = ack.store, now
+        self.store, self.answered_at = ack.store, now
         verified, in_order = ack.verified, ack.sent_at >= max(self.echo, 0)
         self.verified = verified if in_order else max(self.verified, verified)
         self.match = max(self.match, ack.durable)

@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .messages import Admission, HardState, Message, StoreIds
+from ...wheel.state import StoreIds
+from .messages import Admission, HardState, PeerMessage
 
 Value: TypeAlias = str | int | float | bool
-Event: TypeAlias = tuple[str, Mapping[str, Value]]
+LogEvent: TypeAlias = tuple[str, Mapping[str, Value]]
 """For logs and counters: a name and its fields. ``fault``: a peer said what no peer may say; the
 message was ignored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mastery:
+class Elected:
     """This peer is master of ``epoch``: begin it with a configuration entry with these stores."""
 
     epoch: int
@@ -41,15 +42,15 @@ class Ready:
     receive: tuple[int, int] | None = None
     """First and last index of the entries, of the ``Append`` just stepped, to write to the journal.
     """
-    send: list[Message] = field(default_factory=list)
+    send: list[PeerMessage] = field(default_factory=list)
     commit: int | None = None
     """Committed up to here. May be ahead of what this peer's own disk holds."""
-    became_master: Mastery | None = None
+    elected: Elected | None = None
     admit: Admission | None = None
     """Append a configuration entry with these stores."""
     fetch_from: str | None = None
     """This peer's log has a gap before what that node can send: fetch a snapshot from it."""
-    events: list[Event] = field(default_factory=list)
+    events: list[LogEvent] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(
@@ -60,7 +61,7 @@ class Ready:
             or self.events
             or self.deposed
             or self.truncate_after is not None
-            or self.became_master
+            or self.elected
             or self.admit
             or self.fetch_from
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .logview import LogView
-from .messages import HardState, Message
+from .messages import HardState, PeerMessage
 from .ready import Ready, Value
 from .states import TRANSITIONS, Role, Why
 
@@ -87,17 +87,17 @@ class Standing:
         """How each message begins."""
         return self.me, to, self.store, self.epoch if epoch is None else epoch
 
-    def send(self, message: Message) -> None:
+    def send(self, message: PeerMessage) -> None:
         self.out.send.append(message)
 
     def event(self, name: str, **fields: Value) -> None:
         self.out.events.append((name, {"epoch": self.epoch, **fields}))
 
-    def fault(self, message: Message, what: str) -> None:
+    def fault(self, message: PeerMessage, what: str) -> None:
         """No peer may say that."""
         self.event("fault", peer=message.sender, kind=type(message).__name__, what=what)
 
-    def take(self) -> Ready | None:
+    def pop_ready(self) -> Ready | None:
         """All that is to be done; ``None`` for nothing. It is this peer's no longer."""
         out = self.out
         if self.hard is not self._on_disk and self.hard != self._on_disk:

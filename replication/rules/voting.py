@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from .election import Candidacy, may_found, why_not
 from .logview import LogView
-from .messages import AskVote, Vote
-from .ready import Mastery
+from .messages import RequestVote, Vote
+from .ready import Elected
 from .standing import Standing
 from .states import Role, Why
 from .timing import NEVER, Timing
@@ -43,7 +43,7 @@ class Voting:
         self._candidacy: Candidacy | None = None
         # A voter may have promised a master something just before it was started anew.
         self._promised_until = now + timing.promise_s if standing.hard.voter else NEVER
-        self._heard_epoch = 0
+        self._noted_epoch = 0
         self.due: float
         """When to stand, unless something happens before."""
         self.wait(now, soon=self._may_found)
@@ -69,34 +69,34 @@ class Voting:
         return may_found(self._log, self._standing.hard)
 
     @property
-    def knows_no_group(self) -> bool:
+    def has_no_group(self) -> bool:
         return self._may_found and not self._standing.hard.voter
 
     def note(self, epoch: int) -> None:
         """A store that knows of no group has heard of an epoch: it counts from there when it
         stands, but remembers one on disk only with a vote or with a master."""
-        self._heard_epoch = max(self._heard_epoch, epoch)
+        self._noted_epoch = max(self._noted_epoch, epoch)
 
     # Asking
 
-    def stand(self, now: float) -> Mastery | None:
+    def stand(self, now: float) -> Elected | None:
         """Ask whether a candidacy would be worth while."""
         standing, founding = self._standing, self._may_found
         if not founding and not (standing.hard.voter and self._log.configurations):
             self.wait(now)
             return None
         standing.become(Why.FOUNDING_TIMER if founding else Why.TIMER)
-        epoch = max(standing.epoch, self._heard_epoch) + 1
+        epoch = max(standing.epoch, self._noted_epoch) + 1
         return self._campaign(epoch, now, pre=True, founding=founding)
 
-    def take_over(self, now: float) -> Mastery | None:
+    def take_over(self, now: float) -> Elected | None:
         """Ask for votes at once: the master hands over."""
         if self._standing.role is not Role.STANDBY or not self._log.configurations:
             return None
         self._standing.become(Why.TAKE_OVER)
         return self._campaign(self._standing.epoch + 1, now, transfer=True)
 
-    def count(self, vote: Vote, now: float) -> Mastery | None:
+    def count(self, vote: Vote, now: float) -> Elected | None:
         if self._candidacy is None:
             return None
         self._candidacy.count(vote)
@@ -116,7 +116,7 @@ class Voting:
         pre: bool = False,
         founding: bool = False,
         transfer: bool = False,
-    ) -> Mastery | None:
+    ) -> Elected | None:
         standing, log = self._standing, self._log
         if not pre:
             standing.enter(epoch)
@@ -129,11 +129,11 @@ class Voting:
         for peer in self._peers:
             if peer != standing.me:
                 head = standing.head(peer, epoch)
-                standing.send(AskVote(*head, *end, pre, founding, transfer))
+                standing.send(RequestVote(*head, *end, pre, founding, transfer))
         standing.event("asks", pre=pre, founding=founding, asked_epoch=epoch)
         return self._result(candidacy, now)
 
-    def _result(self, candidacy: Candidacy, now: float) -> Mastery | None:
+    def _result(self, candidacy: Candidacy, now: float) -> Elected | None:
         if not candidacy.won:
             return None
         if candidacy.pre:
@@ -142,15 +142,15 @@ class Voting:
         self._candidacy = None
         self._standing.become(Why.WON)
         stores = candidacy.grants if candidacy.founding else self._log.latest
-        return Mastery(candidacy.epoch, stores)
+        return Elected(candidacy.epoch, stores)
 
     # Answering
 
-    def why_not(self, ask: AskVote, now: float) -> str:
+    def why_not(self, ask: RequestVote, now: float) -> str:
         """See ``election.why_not``."""
         return why_not(ask, self._log, self._standing.hard, promised=self.promised(now))
 
-    def answer(self, ask: AskVote, reason: str, now: float) -> None:
+    def answer(self, ask: RequestVote, reason: str, now: float) -> None:
         """Vote, unless there is a ``reason`` not to. Its epoch was followed, where it should be."""
         standing = self._standing
         if not ask.pre and not reason:

@@ -8,8 +8,8 @@ from itertools import islice
 from ...wheel.errors import SyncFailed
 from ..rules.group import Group
 from ..transport.handshake import SNAPSHOT
-from ..transport.transport import Events, Transport
-from .pull import Fetch, Sink
+from ..transport.transport import ReplicationEvents, Transport
+from .pull import SnapshotFetch, SnapshotSinkPort
 
 RETRY_S = 0.5
 REFUSED_RETRY_S = 5.0
@@ -33,10 +33,10 @@ class Fetching:
         self,
         group: Group,
         transport: Transport,
-        sink: Callable[[], Sink],
-        done: Callable[[Fetch], None],
+        sink: Callable[[], SnapshotSinkPort],
+        done: Callable[[SnapshotFetch], None],
         commit: Callable[[], int],
-        events: Events,
+        events: ReplicationEvents,
         clock: Callable[[], float],
     ) -> None:
         self._group = group
@@ -46,7 +46,7 @@ class Fetching:
         self._commit = commit
         self._events = events
         self._clock = clock
-        self._fetch: Fetch | None = None
+        self._fetch: SnapshotFetch | None = None
         self._not_before = float("-inf")
         self._wanted_at = commit()
         self._removing = sink().discard()  # of an earlier process
@@ -64,7 +64,7 @@ class Fetching:
         sink = self._sink()
         self._wanted_at = self._commit()
         self._removing = sink.discard()
-        self._fetch = Fetch(
+        self._fetch = SnapshotFetch(
             peer,
             self._transport.address_of(peer),
             self._transport.identity(peer, SNAPSHOT),
@@ -96,7 +96,7 @@ class Fetching:
             self._fetch = None
             self._not_before = self._clock() + RETRY_S
 
-    def ended(self, fetch: Fetch) -> bool:
+    def ended(self, fetch: SnapshotFetch) -> bool:
         """Whether ``fetch`` came in whole and is still wanted. Errors: ``SyncFailed``."""
         if fetch is not self._fetch:
             return False
@@ -109,6 +109,6 @@ class Fetching:
         # The journal shipped meanwhile may reach further than the snapshot: nothing is wrong then.
         passes = isinstance(error, LookupError) or getattr(error, "code", "") in _PASSING
         self._not_before = self._clock() + (RETRY_S if passes else REFUSED_RETRY_S)
-        tell = self._events.event if passes else self._events.alarm
-        tell("snapshot-lost", peer=fetch.peer, error=str(error))
+        event = self._events.event if passes else self._events.alarm
+        event("snapshot-lost", peer=fetch.peer, error=str(error))
         return False

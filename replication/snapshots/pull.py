@@ -40,7 +40,7 @@ PROGRESS_S = 1.0
 CHUNKS = pa.schema([("second", pa.int64()), ("position", pa.int64()), ("data", pa.large_binary())])
 
 
-class Source(Protocol):
+class SnapshotSourcePort(Protocol):
     """``wheel.peers.snapshot.SnapshotSource``."""
 
     @property
@@ -51,7 +51,7 @@ class Source(Protocol):
     def chunks(self, bytes_max: int) -> Iterator[tuple[int, int, bytes]]: ...
 
 
-class Sink(Protocol):
+class SnapshotSinkPort(Protocol):
     """``wheel.peers.snapshot_sink.SnapshotSink``."""
 
     received: int
@@ -65,7 +65,7 @@ class Sink(Protocol):
     def discard(self) -> Iterator[None]: ...
 
 
-Tell = Callable[..., None]
+EmitEvent = Callable[..., None]
 """(name, **fields): something worth a log line."""
 
 
@@ -78,19 +78,19 @@ class _Serving:
         self.sent_bytes = 0
 
 
-class Snapshots:
+class SnapshotServer:
     """The master's side. ``snapshot``: opens a source, and closes it. ``alarm``: somebody has to
     look at it."""
 
     def __init__(
         self,
-        snapshot: Callable[[SnapshotRequest], AbstractContextManager[Source]],
-        tell: Tell,
-        alarm: Tell,
+        snapshot: Callable[[SnapshotRequest], AbstractContextManager[SnapshotSourcePort]],
+        event: EmitEvent,
+        alarm: EmitEvent,
         clock: Callable[[], float],
     ) -> None:
         self._snapshot = snapshot
-        self._tell = tell
+        self._event = event
         self._alarm = alarm
         self._clock = clock
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class Snapshots:
         peer = mine.peer
         try:
             with self._snapshot(request) as source:
-                self._tell("snapshot-sends", peer=peer, index=source.index, bytes=source.nbytes)
+                self._event("snapshot-sends", peer=peer, index=source.index, bytes=source.nbytes)
                 yield chunk_row(HEADER, source.nbytes, source.header())
                 for second, position, data in source.chunks(CHUNK_BYTES):
                     if mine.over:
@@ -138,13 +138,13 @@ class Snapshots:
             self._alarm("snapshot-failed", peer=peer, error=str(error))
             raise refusal(error) from None
         finally:
-            self._tell("snapshot-sent", peer=peer, bytes=mine.sent_bytes)
+            self._event("snapshot-sent", peer=peer, bytes=mine.sent_bytes)
             with self._lock:
                 if self._serving.get(peer) is mine:
                     del self._serving[peer]
 
 
-class Fetch:
+class SnapshotFetch:
     """The follower's side: one attempt, in a thread of its own.
 
     ``done(fetch)`` is called there at the end: ``update`` is what ``finish`` gave, or ``error``
@@ -157,9 +157,9 @@ class Fetch:
         peer: str,
         address: str,
         greeting: Greeting,
-        sink: Sink,
-        done: Callable[[Fetch], None],
-        tell: Tell,
+        sink: SnapshotSinkPort,
+        done: Callable[[SnapshotFetch], None],
+        event: EmitEvent,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.peer = peer
@@ -169,7 +169,7 @@ class Fetch:
         self._greeting = greeting
         self._sink = sink
         self._done = done
-        self._tell = tell
+        self._event = event
         self._clock = clock
         self._lock = threading.Lock()  # held while the sink is used
         self._abandoned = False
@@ -267,10 +267,10 @@ class Fetch:
     def _progress(self) -> None:
         self._told = self._clock()
         received, expected = self.progress
-        self._tell("snapshot-progress", peer=self.peer, bytes=received, of_bytes=expected)
+        self._event("snapshot-progress", peer=self.peer, bytes=received, of_bytes=expected)
 
     @contextlib.contextmanager
-    def _use(self) -> Iterator[Sink]:
+    def _use(self) -> Iterator[SnapshotSinkPort]:
         with self._lock:
             self._check_wanted()
             yield self._sink

@@ -29,7 +29,7 @@ _TIMEOUT_S = 40.0
 """Of a call. Peers are asked one after the other by a thread that counts as hanging after minutes
 of silence, so it has to be done sooner even if each of them hangs."""
 
-Rows = Callable[[int, int], SlotRows]
+ReadSlotRows = Callable[[int, int], SlotRows]
 """(second, upto): see ``PeerWheel.slot_rows``."""
 
 
@@ -45,7 +45,7 @@ _REQUEST = struct.Struct(
 assert _REQUEST.size == 16
 
 
-def slot_stream(rows: Rows, request: bytes) -> flight.GeneratorStream:
+def slot_stream(rows: ReadSlotRows, request: bytes) -> flight.GeneratorStream:
     """Flight's data stream for a peer. Errors: ``InvalidBatch``."""
     if len(request) != _REQUEST.size:
         raise InvalidBatch("not a request for a slot", got=f"{len(request)} bytes")
@@ -53,7 +53,7 @@ def slot_stream(rows: Rows, request: bytes) -> flight.GeneratorStream:
     return flight.GeneratorStream(CHUNKS, _blocks(rows, second, upto))
 
 
-def _blocks(rows: Rows, second: int, upto: int) -> Iterator[pa.RecordBatch]:
+def _blocks(rows: ReadSlotRows, second: int, upto: int) -> Iterator[pa.RecordBatch]:
     try:
         found = rows(second, upto)
         losses = [asdict(one) for one in found.losses]

@@ -30,7 +30,7 @@ from pyarrow import flight
 from ...wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
 from ...wheel.protocol import PEER_ACTION, close_all, encode_json, translate, translated
 from .handshake import Greeting
-from .sockets import Connection, Sending, connecting
+from .sockets import Connection, TcpProgress, connecting
 from .wire import ENTRIES
 
 PING = b"SWPG"
@@ -60,8 +60,8 @@ _OPTIONS = [
 _GOODBYE_S = 1.0
 
 
-def encode_beat(taken: int) -> bytes:
-    return _BEAT.pack(_BEAT_MAGIC, taken)
+def encode_beat(acknowledged: int) -> bytes:
+    return _BEAT.pack(_BEAT_MAGIC, acknowledged)
 
 
 def connect(address: str) -> Any:
@@ -119,13 +119,13 @@ class Exchange:
         self.error: SlotwheelError | None = None
         """Why it ended."""
         self.ended = False
-        self.heard = clock()
+        self.received_at = clock()
         self._unbeaten: deque[tuple[int, float]] = deque()  # (bytes, when written)
-        self._taken = 0
+        self._acknowledged = 0
         self.unbeaten_bytes = 0
         self._lock = threading.Lock()
-        self._moved = self.heard  # when TCP was last seen to be further
-        self._sent = Sending()
+        self._moved = self.received_at  # when TCP was last seen to be further
+        self._sent = TcpProgress()
         with connecting(address) as self._connection:
             self._open(address, greeting, check)
         self._thread = threading.Thread(
@@ -171,12 +171,12 @@ class Exchange:
         before, self._sent = self._sent, self._connection.sending()
         with self._lock:
             now = self._clock()
-            if self._sent.queued and self._sent.taken != before.taken:
+            if self._sent.queued and self._sent.acknowledged != before.acknowledged:
                 self._moved = now
             if not self._unbeaten:
                 return 0.0, 0.0
-            silent_s = now - max(self.heard, self._moved, self._unbeaten[0][1])
-            return silent_s, self._sent.unheard_s
+            silent_s = now - max(self.received_at, self._moved, self._unbeaten[0][1])
+            return silent_s, self._sent.unacknowledged_s
 
     def cut(self) -> None:
         """End it at once, from any thread; a blocked ``write`` returns with an error."""
@@ -207,11 +207,13 @@ class Exchange:
         self._on_change()
 
     def _beat(self, data: bytes) -> None:
-        magic, taken = _BEAT.unpack(data) if len(data) == _BEAT.size else (b"", 0)
+        magic, acknowledged = _BEAT.unpack(data) if len(data) == _BEAT.size else (b"", 0)
         with self._lock:
-            if magic != _BEAT_MAGIC or not 0 <= taken - self._taken <= len(self._unbeaten):
+            if magic != _BEAT_MAGIC or not 0 <= acknowledged - self._acknowledged <= len(
+                self._unbeaten
+            ):
                 raise InvalidBatch("not a peer's answer", got=repr(data[:32]))
-            self.heard = self._clock()
-            for _ in range(taken - self._taken):
+            self.received_at = self._clock()
+            for _ in range(acknowledged - self._acknowledged):
                 self.unbeaten_bytes -= self._unbeaten.popleft()[0]
-            self._taken = taken
+            self._acknowledged = acknowledged

@@ -141,8 +141,8 @@ def check_greeting(mine: Greeting, theirs: Greeting) -> None:
     if _folded(theirs.peers) != _folded(mine.peers):
         raise InvalidConfiguration(
             f"{theirs.node_id!r} and {mine.node_id!r} have different lists of peers",
-            got=_told(theirs.peers),
-            limit=_told(mine.peers),
+            got=_listed(theirs.peers),
+            limit=_listed(mine.peers),
             remedy="Give every peer the same list of peers",
         )
     if theirs.promise_ms != mine.promise_ms:
@@ -182,7 +182,7 @@ class Instances:
                 )
             self._known[node_id] = (instance, now)
 
-    def heard(self, node_id: str, instance: str, now: float) -> None:
+    def touch(self, node_id: str, instance: str, now: float) -> None:
         with self._lock:
             if self._known.get(node_id, (instance, now))[0] == instance:
                 self._known[node_id] = (instance, now)
@@ -203,7 +203,7 @@ def _folded(peers: Mapping[str, str]) -> dict[str, str]:
     return {node_id: address.lower() for node_id, address in peers.items()}
 
 
-def _told(peers: Mapping[str, str]) -> str:
+def _listed(peers: Mapping[str, str]) -> str:
     return ", ".join(f"{node_id}={address}" for node_id, address in sorted(peers.items()))[:500]
 
 

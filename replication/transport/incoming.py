@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ...wheel.errors import InvalidBatch, SlotwheelError
 from ...wheel.journal.entry import Entry
-from ..rules.messages import Message
+from ..rules.messages import PeerMessage
 from . import wire
 from .exchange import PING, encode_beat
 from .handshake import SLOT, SNAPSHOT, Greeting, Instances, check_greeting
@@ -35,9 +35,9 @@ _BEAT_S = 0.2
 _BEAT_BYTES = 1 << 20
 """Beats come so often, or after so many bytes, whatever is first."""
 
-Identity = Callable[[str, str], Greeting]
+MakeGreeting = Callable[[str, str], Greeting]
 """(to, lane): what this node says of itself."""
-Receive = Callable[[Message, Sequence[Entry]], None]
+Receive = Callable[[PeerMessage, Sequence[Entry]], None]
 
 
 class IncomingEvents(Protocol):
@@ -52,7 +52,7 @@ class IncomingEvents(Protocol):
 class _Open:
     greeting: Greeting
     cut: Callable[[], object]
-    heard: float
+    received_at: float
     count: int = 0
     beat_at: float = float("-inf")
     beat_bytes: int = 0
@@ -67,7 +67,7 @@ class Incoming:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: MakeGreeting,
         instances: Instances,
         receive: Receive,
         room: Callable[[], bool],
@@ -118,7 +118,7 @@ class Incoming:
             older.cut()
         try:
             while not self._stopping and not mine.over.is_set():
-                if not self._take(mine, reader, writer):
+                if not self._receive_one(mine, reader, writer):
                     break
         except SlotwheelError as error:
             self._events.broken(greeting.node_id, error)
@@ -135,7 +135,7 @@ class Incoming:
         """Cut exchanges whose peer is gone; to be called now and then."""
         now = self._clock()
         with self._lock:
-            silent = [one for one in self._open.values() if now - one.heard > SILENT_S]
+            silent = [one for one in self._open.values() if now - one.received_at > SILENT_S]
         for one in silent:
             one.over.set()
             one.cut()
@@ -160,7 +160,7 @@ class Incoming:
             raise
         return theirs
 
-    def _take(self, mine: _Open, reader: Any, writer: Any) -> bool:
+    def _receive_one(self, mine: _Open, reader: Any, writer: Any) -> bool:
         """Read and hand on one message; whether there may be another."""
         try:
             chunk = reader.read_chunk()
@@ -171,8 +171,8 @@ class Incoming:
             ) from None
         except (StopIteration, pa.ArrowException, OSError):
             return False  # ended, cut, or its connection is lost
-        mine.heard = self._clock()
-        self._instances.heard(mine.greeting.node_id, mine.greeting.instance, mine.heard)
+        mine.received_at = self._clock()
+        self._instances.touch(mine.greeting.node_id, mine.greeting.instance, mine.received_at)
         metadata = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
         is_ping = metadata == PING
         if not is_ping:
@@ -181,7 +181,7 @@ class Incoming:
             if chunk.data is not None and not self._room():
                 self._wait_for_room(mine, writer)
             mine.count += 1
-            due = mine.heard - mine.beat_at >= _BEAT_S or mine.beat_bytes >= _BEAT_BYTES
+            due = mine.received_at - mine.beat_at >= _BEAT_S or mine.beat_bytes >= _BEAT_BYTES
             if is_ping or due:
                 self._beat(mine, writer)
         except (pa.ArrowException, OSError):
@@ -189,7 +189,7 @@ class Incoming:
         return True
 
     def _beat(self, mine: _Open, writer: Any) -> None:
-        mine.beat_at = mine.heard
+        mine.beat_at = mine.received_at
         mine.beat_bytes = 0
         writer.write_metadata(pa.py_buffer(encode_beat(mine.count)))
 
@@ -199,8 +199,8 @@ class Incoming:
         if batch is not None:
             entries = wire.unpack_entries(batch, f"peer {greeting.node_id}")
         message = wire.decode(header, entries)
-        said = (message.sender, message.to, message.store)
-        if said != (greeting.node_id, greeting.to, greeting.store):
+        sender = (message.sender, message.to, message.store)
+        if sender != (greeting.node_id, greeting.to, greeting.store):
             raise InvalidBatch(
                 "a message that is not from the peer that sent it",
                 got=f"{message.sender} to {message.to}",
@@ -215,7 +215,7 @@ class Incoming:
 
     def _wait_for_room(self, mine: _Open, writer: Any) -> None:
         while not self._room() and not mine.over.is_set() and not self._stopping:
-            mine.heard = self._clock()
-            if mine.heard - mine.beat_at >= _BEAT_S:
+            mine.received_at = self._clock()
+            if mine.received_at - mine.beat_at >= _BEAT_S:
                 self._beat(mine, writer)
             mine.over.wait(_ROOM_POLL_S)

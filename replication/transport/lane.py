@@ -125,9 +125,11 @@ class Lane:
         exchange = self._exchange
         if exchange is None:
             return False
-        silent_s, unheard_s = exchange.silence()
+        silent_s, unacknowledged_s = exchange.silence()
         # What the peer's machine has, the peer may still be busy with.
-        busy_s = exchange.unbeaten_bytes / SLOW_BYTES_PER_S if unheard_s < LINK_SILENT_S else 0.0
+        busy_s = (
+            exchange.unbeaten_bytes / SLOW_BYTES_PER_S if unacknowledged_s < LINK_SILENT_S else 0.0
+        )
         return silent_s > LINK_SILENT_S + busy_s
 
     # -- the lane's thread -----------------------------------------------------------------------
@@ -180,7 +182,7 @@ class Lane:
                 return
             ready = self._ready(exchange)
         now = self._clock()
-        parcel = self._box.take(now) if ready else None
+        parcel = self._box.pop(now) if ready else None
         if parcel is not None:
             header, batch, nbytes = parcel
             self._written = now

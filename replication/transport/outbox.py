@@ -17,7 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from ...wheel.journal.entry import Entry
-from ..rules.messages import Append, Heartbeat, Message
+from ..rules.messages import Append, Heartbeat, PeerMessage
 from . import wire
 
 MESSAGES_MAX = 256
@@ -27,7 +27,7 @@ SHIPMENTS_MAX = 256
 SHIPMENT_BYTES = 4 << 20
 """Entries of one message, unless the first one is larger."""
 
-Load = Callable[[int, int, int], Sequence[Entry]]
+LoadEntries = Callable[[int, int, int], Sequence[Entry]]
 """(first, last, bytes_max): at least one entry from ``first`` on; ``LookupError`` when it is not in
 the journal any more."""
 Parcel = tuple[bytes, pa.RecordBatch | None, int]
@@ -38,7 +38,7 @@ class Box(Protocol):
     """Something to send from. Thread-safe."""
 
     def __len__(self) -> int: ...
-    def take(self, now: float) -> Parcel | None:
+    def pop(self, now: float) -> Parcel | None:
         """The next thing to write, None when there is none after all."""
 
     def clear(self) -> None:
@@ -51,9 +51,9 @@ class Outbox:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[float, Message]] = deque(maxlen=MESSAGES_MAX)
+        self._waiting: deque[tuple[float, PeerMessage]] = deque(maxlen=MESSAGES_MAX)
 
-    def put(self, message: Message) -> None:
+    def put(self, message: PeerMessage) -> None:
         with self._lock:
             if isinstance(message, Heartbeat):  # the newest says it all
                 kept = [one for one in self._waiting if not isinstance(one[1], Heartbeat)]
@@ -64,7 +64,7 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def take(self, now: float) -> Parcel | None:
+    def pop(self, now: float) -> Parcel | None:
         with self._lock:
             while self._waiting:
                 put_at, message = self._waiting.popleft()
@@ -86,7 +86,7 @@ class Shipments:
 
     def __init__(
         self,
-        load: Load,
+        load: LoadEntries,
         unsent: Callable[[int], None],
         failed: Callable[[Exception], None],
     ) -> None:
@@ -122,7 +122,7 @@ class Shipments:
         with self._lock:
             self._waiting.clear()
 
-    def take(self, now: float) -> Parcel | None:  # noqa: ARG002
+    def pop(self, now: float) -> Parcel | None:  # noqa: ARG002
         with self._lock:
             if not self._waiting:
                 return None

@@ -40,14 +40,14 @@ _known: defaultdict[str, set[int]] = defaultdict(set)
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
-    """How far TCP is with what was written. ``taken``: bytes that the other machine has.
-    ``queued``: whether there are more than can be under way. ``unheard_s``: for how long the other
-    machine has not answered, if something is under way."""
+class TcpProgress:
+    """How far TCP is with what was written. ``acknowledged``: bytes that the other machine has.
+    ``queued``: whether there are more than can be under way. ``unacknowledged_s``: for how long the
+    other machine has not answered, if something is under way."""
 
-    taken: int = 0
+    acknowledged: int = 0
     queued: bool = False
-    unheard_s: float = 0.0
+    unacknowledged_s: float = 0.0
 
 
 class Connection:
@@ -65,14 +65,14 @@ class Connection:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
-    def sending(self) -> Sending:
+    def sending(self) -> TcpProgress:
         for one in list(self._sockets):
             with contextlib.suppress(OSError, struct.error):  # closed; a kernel that knows less
                 info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-                unacked, ack_ms_ago, taken, unsent = _INFO.unpack(info)
+                unacked, ack_ms_ago, acknowledged, unsent = _INFO.unpack(info)
                 waits = unacked or unsent
-                return Sending(taken, unsent > 0, ack_ms_ago / 1000 if waits else 0.0)
-        return Sending()
+                return TcpProgress(acknowledged, unsent > 0, ack_ms_ago / 1000 if waits else 0.0)
+        return TcpProgress()
 
     def close(self) -> None:
         while self._sockets:

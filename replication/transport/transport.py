@@ -25,12 +25,12 @@ from typing import Any, Protocol
 from ...wheel.errors import SlotwheelError
 from ...wheel.journal.entry import Entry
 from ..rules.group import Group
-from ..rules.messages import Append, Message
+from ..rules.messages import Append, PeerMessage
 from .exchange import Exchange
 from .handshake import BULK, CONTROL, Greeting, Instances, check_greeting, is_refusal
 from .incoming import Incoming
 from .lane import REFUSED_PAUSE_S, Lane
-from .outbox import Load, Outbox, Shipments
+from .outbox import LoadEntries, Outbox, Shipments
 
 WATCH_S = 0.25
 ALARM_EVERY_S = 30.0
@@ -38,15 +38,15 @@ OTHER_ALARM_S = 2.0
 """How soon another reason is told about the same peer."""
 
 
-class Events(Protocol):
+class ReplicationEvents(Protocol):
     """Where replication tells what happens. Names of events and alarms are stable."""
 
     def event(self, name: str, **fields: object) -> None: ...
     def alarm(self, name: str, **fields: object) -> None: ...
 
 
-class Silent:
-    """``Events`` for whoever does not want to know."""
+class NoReplicationEvents:
+    """``ReplicationEvents`` for whoever does not want to know."""
 
     def event(self, name: str, **fields: object) -> None: ...
     def alarm(self, name: str, **fields: object) -> None: ...
@@ -55,7 +55,7 @@ class Silent:
 class Receiver(Protocol):
     """The driver, as its transport sees it. Called from the transport's threads; never blocks."""
 
-    def receive(self, message: Message, entries: Sequence[Entry]) -> None: ...
+    def receive(self, message: PeerMessage, entries: Sequence[Entry]) -> None: ...
     def unsent(self, peer: str, index: int) -> None:
         """Entries from ``index`` on will not arrive (0: whatever the peer did not acknowledge)."""
 
@@ -67,8 +67,9 @@ class Transport:
     """All links of one node. Thread-safe.
 
     ``store``: this node's store id. ``key``: the fingerprint of the group's key, empty while it is
-    not known. ``load``: see ``outbox.Load``. ``snapshot``, ``slot``: see ``incoming.Incoming``.
-    ``address_of`` tells where to connect to, when that is not what the group's list says (tests).
+    not known. ``load``: see ``outbox.LoadEntries``. ``snapshot``, ``slot``: see
+    ``incoming.Incoming``. ``address_of``: where to connect to, when that is not what the group's
+    list says (tests).
     """
 
     def __init__(
@@ -77,12 +78,12 @@ class Transport:
         group_name: str,
         store: bytes,
         receiver: Receiver,
-        load: Load,
+        load: LoadEntries,
         snapshot: Callable[[Greeting, bytes, Callable[[], object]], Any],
         slot: Callable[[bytes], Any],
         *,
         key: Callable[[], str] = str,
-        events: Events | None = None,
+        events: ReplicationEvents | None = None,
         address_of: Callable[[str], str] | None = None,
         refused_pause_s: float = REFUSED_PAUSE_S,
         clock: Callable[[], float] = time.monotonic,
@@ -91,14 +92,14 @@ class Transport:
         self._group_name = group_name
         self._store = store
         self._key = key
-        self._events: Events = events or Silent()
+        self._events: ReplicationEvents = events or NoReplicationEvents()
         self.address_of = address_of or group.peers.__getitem__
         self._clock = clock
         self._receiver = receiver
         self.instance = secrets.token_hex(8)
         self._instances = Instances()
-        self._told: dict[tuple[str, str], tuple[float, str]] = {}
-        self._told_lock = threading.Lock()
+        self._raised: dict[tuple[str, str], tuple[float, str]] = {}
+        self._raised_lock = threading.Lock()
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="peer-watch", daemon=True)
         self.incoming = Incoming(
@@ -119,7 +120,7 @@ class Transport:
             self._add(peer, load, refused_pause_s)
         self._lanes = (*self._control.values(), *self._bulk.values())
 
-    def _add(self, peer: str, load: Load, refused_pause_s: float) -> None:
+    def _add(self, peer: str, load: LoadEntries, refused_pause_s: float) -> None:
         outbox = Outbox(self._clock)
         shipments = Shipments(
             load,
@@ -190,7 +191,7 @@ class Transport:
         for lane in self._lanes:
             lane.join(max(0.0, deadline - time.monotonic()))
 
-    def send(self, message: Message) -> None:
+    def send(self, message: PeerMessage) -> None:
         """Put it into its mailbox."""
         if isinstance(message, Append):
             self._shipments[message.to].put(message)
@@ -258,13 +259,13 @@ class Transport:
     def alarm(self, name: str, peer: str, error: Exception) -> None:
         """Tell it, unless it was told of this peer a moment ago. Another reason is told sooner."""
         now, text = self._clock(), str(error)
-        with self._told_lock:
-            at, before = self._told.get((name, peer), (-ALARM_EVERY_S, text))
+        with self._raised_lock:
+            at, before = self._raised.get((name, peer), (-ALARM_EVERY_S, text))
             if now - at < (ALARM_EVERY_S if text == before else OTHER_ALARM_S):
                 return
-            if len(self._told) > 1000:  # strangers may call themselves anything
-                self._told.clear()
-            self._told[name, peer] = now, text
+            if len(self._raised) > 1000:  # strangers may call themselves anything
+                self._raised.clear()
+            self._raised[name, peer] = now, text
         self._events.alarm(name, peer=peer, error=text)
 
     def _watch(self) -> None:

@@ -31,16 +31,16 @@ from crc32c import crc32c
 
 from ...wheel.errors import InvalidBatch, UnsupportedVersion
 from ...wheel.files import Bytes
-from ...wheel.journal.entry import Entry, Kind, decode_entry
+from ...wheel.journal.entry import Entry, EntryKind, decode_entry
+from ...wheel.state import StoreIds
 from ..rules.messages import (
     Ack,
     Append,
-    AskVote,
     Heartbeat,
-    Message,
     Meta,
+    PeerMessage,
+    RequestVote,
     SnapshotOffer,
-    StoreIds,
     TakeOver,
     Vote,
 )
@@ -94,7 +94,7 @@ assert HEAD.size == 48
 class _Layout:
     """``numbers``: field names with their struct letter (Q or d); ``flags``: bool fields."""
 
-    cls: type[Message]
+    cls: type[PeerMessage]
     numbers: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
     reason: bool = False
@@ -107,7 +107,7 @@ class _Layout:
 
 _KINDS: dict[int, _Layout] = {
     1: _Layout(
-        AskVote,
+        RequestVote,
         (("last_index", "Q"), ("last_epoch", "Q")),
         ("pre", "founding", "transfer"),
     ),
@@ -130,7 +130,7 @@ _BODIES = {kind: layout.body for kind, layout in _KINDS.items()}
 _BY_CLASS = {layout.cls: kind for kind, layout in _KINDS.items()}
 
 
-def encode(message: Message) -> bytes:
+def encode(message: PeerMessage) -> bytes:
     """The header of a message. An ``Append``'s entries go beside it: ``pack_entries``."""
     kind = _BY_CLASS[type(message)]
     layout = _KINDS[kind]
@@ -163,7 +163,7 @@ def encode(message: Message) -> bytes:
     return bytes(data)
 
 
-def decode(header: Bytes, entries: Sequence[Entry] = ()) -> Message:
+def decode(header: Bytes, entries: Sequence[Entry] = ()) -> PeerMessage:
     """The message whose header this is; ``entries``: what stood beside it (``unpack_entries``)."""
     view = memoryview(header)
     if len(view) < HEAD.size:
@@ -275,7 +275,7 @@ def stores_of(entry: Entry) -> StoreIds | None:
 
     Errors: ``InvalidBatch``.
     """
-    if entry.kind is not Kind.CONFIG:
+    if entry.kind is not EntryKind.CONFIG:
         return None
     try:
         said = json.loads(bytes(entry.payload))

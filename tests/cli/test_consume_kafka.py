@@ -20,12 +20,11 @@ from slotwheel.cli.kafkatopic import DUMP
 from slotwheel.cli.main import run
 from slotwheel.reading.files import DUMP as KIND
 from slotwheel.reading.files import File
-from slotwheel.reading.read import Ended, Rows, read
+from slotwheel.reading.read import Ended, RowsSeen, read
+from slotwheel.wheel.rows import Header
 from support.broker import Cluster, TopicFactory
 from support.nodeprocess import command_line, environment
 from support.waiting import now_ms
-
-Header = tuple[str, bytes | None]
 
 
 class Sender:
@@ -133,7 +132,7 @@ def test_a_dump_holds_all_partitions_as_they_stand(
     headers = ours(int(row["value"]))
     assert row["headers"] == [{"key": key, "value": value} for key, value in headers]
     events = list(read(File(0, KIND, str(path), path.name, path.stat().st_size)))
-    assert sum(one.rows.num_rows for one in events if isinstance(one, Rows)) == 12_000
+    assert sum(one.rows.num_rows for one in events if isinstance(one, RowsSeen)) == 12_000
     assert isinstance(events[-1], Ended)
     assert not events[-1].damaged
 

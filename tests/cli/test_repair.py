@@ -18,7 +18,7 @@ from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.slots.blocks import sound_blocks
 from slotwheel.wheel.slots.slotfile import path_of
-from slotwheel.wheel.state import LmdbState, Stored, Update
+from slotwheel.wheel.state import LmdbState, StoredState, Update
 from support.datadirs import START_MS, SinkNode, messages, verify
 from support.nodeprocess import command_line, environment, run_cli
 from support.wheels import Node, keys_of, master_of, next_chunk
@@ -177,7 +177,7 @@ def test_a_message_that_a_repair_gave_up_is_never_called_delivered(tmp_path: Pat
     node.close()
 
 
-def stored(root: Path) -> Stored:
+def stored(root: Path) -> StoredState:
     state = LmdbState(root)
     try:
         return state.load()

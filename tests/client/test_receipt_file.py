@@ -20,7 +20,7 @@ from slotwheel import Client, InvalidConfiguration, InvalidMessage, Message, Ove
 from slotwheel.client.receiptfile import RECEIPTS, ReceiptFile
 from slotwheel.reading.files import RECEIPTS as KIND
 from slotwheel.reading.files import File
-from slotwheel.reading.read import Ended, Rows, read
+from slotwheel.reading.read import Ended, RowsSeen, read
 from slotwheel.wheel.digest import digests
 from slotwheel.wheel.ids import MessageId
 from support.fakewheel import FakeWheel
@@ -46,7 +46,7 @@ def rows_so_far(path: Path) -> list[dict[str, Any]]:
     events = list(read(File(0, KIND, str(path), path.name, path.stat().st_size)))
     assert isinstance(events[-1], Ended), events
     assert not events[-1].damaged
-    return [row for one in events if isinstance(one, Rows) for row in one.rows.to_pylist()]
+    return [row for one in events if isinstance(one, RowsSeen) for row in one.rows.to_pylist()]
 
 
 def ids_of(rows: pa.Table) -> list[str]:

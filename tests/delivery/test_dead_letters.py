@@ -46,7 +46,7 @@ def letters(path: Path, topic: str = DEAD_LETTER_TOPIC) -> list[dict[str, object
 def test_a_letter_is_the_row_and_the_reason(local: EmbeddedSink, tmp_path: Path) -> None:
     sent = [*odd("target"), Sent("target", b"p", partition=3)]
     buried = DeadLetters(local, None).bury(rows_of(sent, 9), [f"why {n}" for n in range(len(sent))])
-    assert buried.taken.all()
+    assert buried.stored.all()
     found = letters(tmp_path)
     assert [(f["key"], f["value"]) for f in found] == [(s.key, s.value) for s in sent]
     assert [f["id"] for f in found] == [id_of(s, 9 + n) for n, s in enumerate(sent)]
@@ -68,7 +68,7 @@ def test_what_the_dead_letter_topic_refuses_goes_to_the_data_directory(
     buried = DeadLetters(scripted, local).bury(
         rows_of([Sent("t", b"1"), Sent("t", b"huge"), Sent("t", b"3")]), ["a", "b", "c"]
     )
-    assert buried.taken.all()
+    assert buried.stored.all()
     assert buried.local == 1
     assert scripted.values(DEAD_LETTER_TOPIC) == [b"1", b"3"]
     assert [f["value"] for f in letters(tmp_path)] == [b"huge"]

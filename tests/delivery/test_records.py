@@ -85,17 +85,17 @@ def test_a_missing_topic_needs_to_be_missing_for_a_while() -> None:
 
     book = TopicBook(fetch, 1.0, clock)
     with pytest.raises(NotYet, match="does not exist"):
-        book.look("t")
+        book.lookup("t")
     clock.now = 0.9
     with pytest.raises(NotYet):
-        book.look("t")
+        book.lookup("t")
     clock.now = 1.1
-    assert book.look("t") is None
+    assert book.lookup("t") is None
     clock.now = 1.5
-    assert book.look("t") is None
+    assert book.lookup("t") is None
     assert len(asked) == 3, "an answer that stands is not asked for at once"
     clock.now = 2.2
-    assert book.look("t") is None
+    assert book.lookup("t") is None
     assert len(asked) == 4
 
 
@@ -103,9 +103,9 @@ def test_a_topic_without_a_leader_is_not_remembered() -> None:
     answers = [TopicInfo(3, leaderless=1), TopicInfo(3)]
     book = TopicBook(lambda _: answers.pop(0), 1.0, Time())
     with pytest.raises(NotYet, match="1 partitions without a leader"):
-        book.look("t")
-    assert book.look("t") == TopicInfo(3)
-    assert book.look("t") == TopicInfo(3)
+        book.lookup("t")
+    assert book.lookup("t") == TopicInfo(3)
+    assert book.lookup("t") == TopicInfo(3)
     book.forget("t")
     with pytest.raises(IndexError):
-        book.look("t")
+        book.lookup("t")

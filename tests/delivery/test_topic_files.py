@@ -10,7 +10,12 @@ from crc32c import crc32c
 
 from slotwheel.delivery.embedded import topicfile
 from slotwheel.delivery.embedded.sink import EmbeddedSink
-from slotwheel.delivery.embedded.topicfile import HEADER_BYTES, RECORD_BYTES, Block, IndexHeader
+from slotwheel.delivery.embedded.topicfile import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    IndexHeader,
+    IndexRecord,
+)
 from slotwheel.delivery.sink import Answer
 from slotwheel.reading.topicreader import TopicReader, check_exists, ids, topics, walk
 from slotwheel.wheel.errors import Damaged, InvalidMessage, UnsupportedVersion
@@ -112,7 +117,7 @@ def test_a_reader_sees_only_committed_rows(tmp_path: Path) -> None:
     with stream.open("ab") as file:
         file.write(b"half a block")
     with index.open("ab") as file:
-        file.write(Block(12, 10**6, 4, 1, 1).encode()[:-1])
+        file.write(IndexRecord(12, 10**6, 4, 1, 1).encode()[:-1])
     reader = TopicReader(OsFiles(tmp_path), "t")
     assert sum(batch.num_rows for batch in reader.batches()) == 12
     fill(tmp_path, blocks=1, first=3)  # cuts what the dead writer left, and writes on
@@ -241,7 +246,7 @@ def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
 def test_header_and_record_survive_encoding() -> None:
     header = IndexHeader(12, 345, 678)
     assert IndexHeader.decode(header.encode(), "x", 12) == header
-    block = Block(1, 2, 3, 4, 5)
-    assert Block.decode(block.encode()) == block
+    block = IndexRecord(1, 2, 3, 4, 5)
+    assert IndexRecord.decode(block.encode()) == block
     with pytest.raises(Damaged, match="first position 13"):
         IndexHeader.decode(header.encode(), "x", 13)

@@ -24,7 +24,7 @@ from slotwheel.intake.delay_topic import (
     SourceUnreachable,
 )
 from slotwheel.intake.kafka_reader import KafkaPythonReader
-from slotwheel.intake.records import DEAD_TOPIC, Records
+from slotwheel.intake.records import DEAD_TOPIC, ConsumerRecords
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.rows import Header
@@ -264,7 +264,7 @@ class ListReader:
     def seek(self, offset: int) -> None:
         self._next = max(0, offset - 3)  # some clients hand over more than was asked for
 
-    def poll(self, timeout_s: float) -> Records:
+    def poll(self, timeout_s: float) -> ConsumerRecords:
         if self._failures:
             raise self._failures.pop(0)
         offsets = list(range(self._next, min(self._next + 50, self._count)))
@@ -273,7 +273,9 @@ class ListReader:
         self._next += len(offsets)
         n = len(offsets)
         values: list[bytes | None] = [self._value or b"%d" % offset for offset in offsets]
-        return Records(offsets, [now_ms()] * n, [None] * n, values, [headers() for _ in offsets])
+        return ConsumerRecords(
+            offsets, [now_ms()] * n, [None] * n, values, [headers() for _ in offsets]
+        )
 
     def range(self) -> tuple[int, int]:
         return 0, self._count

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slotwheel.intake.records import DEAD_TOPIC, Records, take
+from slotwheel.intake.records import DEAD_TOPIC, ConsumerRecords, rows_of
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import Header
@@ -20,16 +20,16 @@ TOPIC = ("slotwheel-topic", b"orders")
 
 def records(
     *headers: list[Header], value: bytes | None = b"v", key: bytes | None = b"k"
-) -> Records:
+) -> ConsumerRecords:
     n = len(headers)
-    return Records(
+    return ConsumerRecords(
         list(range(100, 100 + n)), [NOW - 1000] * n, [key] * n, [value] * n, list(headers)
     )
 
 
-def rows(found: Records) -> list[dict[str, Any]]:
+def rows(found: ConsumerRecords) -> list[dict[str, Any]]:
     """The rows, after the wheel's own check, with ``due`` in ms and headers as pairs."""
-    taken = take(found, "delays/3", CONFIG, NOW)
+    taken = rows_of(found, "delays/3", CONFIG, NOW)
     batch = check_input(taken.rows, CONFIG, NOW, reserved=True)
     result = []
     for row, due in zip(batch.to_pylist(), times(batch, "due").tolist(), strict=True):
@@ -162,7 +162,7 @@ def test_a_great_many_headers_block_nobody() -> None:
     config = WheelConfig(batch_bytes_max=100_000, message_bytes_max=50_000)
     empty: list[Header] = [("", None)] * 20_000
     for headers in ([TOPIC, DUE, *empty], empty):
-        found = take(records(headers), "delays/3", config, NOW)
+        found = rows_of(records(headers), "delays/3", config, NOW)
         batch = check_input(found.rows, config, NOW, reserved=True)
         assert (batch.num_rows, found.dead) == (1, 1)
         said = {one["key"] for one in batch.column("headers")[0].as_py()}

@@ -98,7 +98,7 @@ def test_what_the_archive_cannot_keep_is_told_and_not_too_often(
     work = SlotFileWork(wheel, lambda: 0, metrics)
     for _ in range(3):
         work.turn()
-    monkeypatch.setattr(work, "_next_tell_s", 0.0)
+    monkeypatch.setattr(work, "_next_log_s", 0.0)
     work.turn()
     told = [(one.levelname, one.getMessage()) for one in caplog.records]
     assert [level for level, _ in told] == ["WARNING", "WARNING"], told
@@ -114,14 +114,16 @@ def test_an_exception_while_delivering(node: Node, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_exception_while_asking_what_is_due(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails_at_first(node.wheel.master, "next_chunk", 3, RuntimeError("due"), monkeypatch)
+    fails_at_first(node.wheel.dispatcher, "next_chunk", 3, RuntimeError("due"), monkeypatch)
     send(node, "soon", delay=0.2)
     eventually(lambda: node.wheel.status().delivered == 10)
     assert "delivery-error" in alarms(node)
 
 
 def test_an_exception_while_opening_ahead(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = fails_at_first(node.wheel.master, "prepare", 3, RuntimeError("ahead"), monkeypatch)
+    prepared = fails_at_first(
+        node.wheel.dispatcher, "prepare", 3, RuntimeError("ahead"), monkeypatch
+    )
     eventually(lambda: len(prepared) > 3)
     assert "prefetcher-failed" in alarms(node)
     send(node, "soon", delay=0.1)

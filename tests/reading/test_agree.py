@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from slotwheel.reading.agreement import agreement
 from slotwheel.reading.agreement import compare as agree
-from slotwheel.reading.agreement.compare import Agreement, Peer, compare
+from slotwheel.reading.agreement.compare import Agreement, PeerDirectory, compare
 from slotwheel.wheel.config import TICK_MS
-from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.payloads import decode_rows
 from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
@@ -58,7 +58,7 @@ class History:
         self.entries.append(mark_entry(len(self.entries) + 1, self.epoch, self.next_offset, marks))
 
     def marks_at(self, index: int) -> Marks:
-        found = [one for one in self.entries[:index] if one.kind is Kind.MARK]
+        found = [one for one in self.entries[:index] if one.kind is EntryKind.MARK]
         return Marks.decode(bytes(found[-1].payload)) if found else Marks()
 
     def peer(
@@ -76,7 +76,7 @@ class History:
         marks = self.marks_at(max(spilled, marked or 0))
         slots: dict[int, list[list[Row]]] = {}
         for entry in entries[:spilled]:
-            if entry.kind is not Kind.ROWS:
+            if entry.kind is not EntryKind.ROWS:
                 continue
             due = times(decode_rows(entry, ""), "due").tolist()
             for offset, at in enumerate(due, entry.base_offset):
@@ -116,7 +116,8 @@ def history() -> History:
 
 def result(left: Replica, right: Replica) -> Agreement:
     return compare(
-        Peer("left", left.files, left.state.load()), Peer("right", right.files, right.state.load())
+        PeerDirectory("left", left.files, left.state.load()),
+        PeerDirectory("right", right.files, right.state.load()),
     )
 
 
@@ -495,7 +496,7 @@ def test_it_stops_after_so_many_problems(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
     peer = history().peer(spilled=4)
-    one = Peer("one", peer.files, peer.state.load())
+    one = PeerDirectory("one", peer.files, peer.state.load())
     compare(one, one, lambda done, total: told.append((done, total)))
     assert told[0] == (1, len(told))
     assert told[-1] == (len(told), len(told))

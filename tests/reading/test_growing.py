@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.delivery.embedded.sink import EmbeddedSink
-from slotwheel.reading.events import Ended, Event, Rows
+from slotwheel.reading.events import Ended, Event, RowsSeen
 from slotwheel.reading.growing.journal import look_at_journal
 from slotwheel.reading.growing.parts import JournalPart, TopicPart, read_part
 from slotwheel.reading.growing.positions import JournalAt, Positions, TopicAt
@@ -20,7 +20,7 @@ from slotwheel.reading.growing.topics import look_at_topic
 from slotwheel.reading.problems import Problem
 from slotwheel.wheel.errors import UnsupportedVersion
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.schema import PAYLOAD
 from support.factrows import EPOCH_MS, MINT, rows
@@ -45,7 +45,7 @@ def entry(index: int, epoch: int = 1, due: int = 0) -> Entry:
     }
     batch = pa.RecordBatch.from_pydict(columns, schema=PAYLOAD)
     base = (index - 1) * ROWS
-    return Entry(Kind.ROWS, epoch, index, base, ROWS, 0, -1, bytes(batch.serialize()))
+    return Entry(EntryKind.ROWS, epoch, index, base, ROWS, 0, -1, bytes(batch.serialize()))
 
 
 class Written:
@@ -87,7 +87,9 @@ def written(tmp_path: Path) -> Written:
 
 def offsets(events: list[Event]) -> list[int]:
     """Of all rows, each entry's first."""
-    found = [event.rows.column("offset").to_pylist() for event in events if isinstance(event, Rows)]
+    found = [
+        event.rows.column("offset").to_pylist() for event in events if isinstance(event, RowsSeen)
+    ]
     return [offset for part in found for offset in part if offset % ROWS == 0]
 
 
@@ -216,7 +218,7 @@ def test_entries_that_were_cut_off_and_replaced(written: Written) -> None:
     written.append(*(entry(index, epoch=2) for index in range(6, 12)))
     events = written.read()
     assert offsets(events)[-6:] == bases(6, 11)
-    epochs = [event.epoch for event in events if isinstance(event, Rows)]
+    epochs = [event.epoch for event in events if isinstance(event, RowsSeen)]
     assert np.concatenate(epochs)[-1] == 2
     ((kind, text),) = problems(events)
     assert kind == "gap"
@@ -339,7 +341,7 @@ def test_a_damaged_block_is_told_and_the_next_one_read(tmp_path: Path) -> None:
 
 def positions(events: list[Event]) -> list[int]:
     found = [
-        event.rows.column("position").to_pylist() for event in events if isinstance(event, Rows)
+        event.rows.column("position").to_pylist() for event in events if isinstance(event, RowsSeen)
     ]
     return [position for part in found for position in part]
 

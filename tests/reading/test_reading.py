@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slotwheel.reading import journal as journal_reading
-from slotwheel.reading.events import Ended, Event, Rows
+from slotwheel.reading.events import Ended, Event, RowsSeen
 from slotwheel.reading.files import JOURNAL, SLOT, File, Layout
 from slotwheel.reading.layout import find
 from slotwheel.reading.problems import Problem
@@ -29,7 +29,7 @@ def there(tmp_path: Path) -> Layout:
 
 
 def rows_in(events: list[Event]) -> int:
-    return sum(event.rows.num_rows for event in events if isinstance(event, Rows))
+    return sum(event.rows.num_rows for event in events if isinstance(event, RowsSeen))
 
 
 def problems_in(events: list[Event]) -> list[Problem]:

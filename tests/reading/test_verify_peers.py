@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slotwheel.wheel.errors import Damaged
-from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.payloads import decode_config
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
@@ -34,7 +34,7 @@ STORES = {"a": "11" * 16, "b": "22" * 16}
 
 def config_entry(index: int, epoch: int, next_offset: int, stores: Any = STORES) -> Entry:
     payload = json.dumps({**CONFIG, "stores": stores}).encode()
-    return Entry(Kind.CONFIG, epoch, index, next_offset, 0, 0, -1, payload)
+    return Entry(EntryKind.CONFIG, epoch, index, next_offset, 0, 0, -1, payload)
 
 
 def test_the_replicas_of_these_tests_are_sound() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from slotwheel.reading.files import Layout, Peer
+from slotwheel.reading.files import Layout, PeerFiles
 from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.replay.facts.fact import NO_DIGEST, Facts, Seen
 from slotwheel.replay.facts.summary import FileSummary
@@ -25,7 +25,7 @@ WINDOW, GRACE = 100, 20
 END = START + WINDOW + GRACE
 """When the first window is judged."""
 TOPIC = crc32c(b"orders")
-GROUP = Layout("lab", "", [Peer("one", "")], [])
+GROUP = Layout("lab", "", [PeerFiles("one", "")], [])
 
 
 def fact(seen: Seen, offset: int, **fields: Any) -> Facts:
@@ -72,11 +72,11 @@ class Run:
             self.folder,
             self.settings,
             self.group,
-            tell=lambda one: self._tell(dict(one)),
+            report=lambda one: self._report(dict(one)),
             note=lambda one: self.notes.append(dict(one)),
         )
 
-    def _tell(self, one: dict[str, Any]) -> None:
+    def _report(self, one: dict[str, Any]) -> None:
         self.told.append((one["flag"], one.get("offset", -1)))
         self.texts.append(one["text"])
 
@@ -100,7 +100,7 @@ class Run:
         summary = FileSummary(0, offsets=[list(offsets)], topics={TOPIC: "orders"})
         if marks is not None:
             summary.marks, summary.max_l = marks.encode().hex(), marks.main.L
-        self.audit.take(appender.lengths, [(0, "", summary)], problems)
+        self.audit.add(appender.lengths, [(0, "", summary)], problems)
         jobs = self.audit.jobs(now_ms, all_read=all_read)
         self.audit.judged([run_job(job) for job in jobs], self.number)
         if commit:
@@ -274,7 +274,7 @@ def test_many_are_counted_and_some_are_listed(tmp_path: Path) -> None:
 
 def test_uncommitted_rows_that_a_peer_cut_off(tmp_path: Path) -> None:
     """Two of three must hold it; and what was written in its place counts."""
-    group = Layout("lab", "", [Peer(name, "") for name in ("one", "two", "three")], [])
+    group = Layout("lab", "", [PeerFiles(name, "") for name in ("one", "two", "three")], [])
     run = Run(tmp_path, group)
     stale = accepted(1, digest=1, at=1)
     alone = accepted(2, peer=0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from slotwheel.reading.files import JOURNAL, SLOT, File, Layout, Peer
+from slotwheel.reading.files import JOURNAL, SLOT, File, Layout, PeerFiles
 from slotwheel.replay.conclusion import Conclusion
-from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.judging.context import Context, Options
 from slotwheel.replay.judging.journals import as_ranges
@@ -24,16 +24,22 @@ def concluded(
     """Of one node with a horizon of two hours, whose journal begins with offset 1,000."""
     files = [File(0, JOURNAL, "", "journal", 0, 0), File(1, SLOT, "", "kept", 0, 0, archived=True)]
     layout = Layout(
-        "lab", "", [Peer("one", "")], files, made_ms=NOW_MS, group_size=1, horizon_ms=2 * HOUR_MS
+        "lab",
+        "",
+        [PeerFiles("one", "")],
+        files,
+        made_ms=NOW_MS,
+        group_size=1,
+        horizon_ms=2 * HOUR_MS,
     )
-    context = Context(Terms("lab"), Options(**options), [], None, NOW_MS, {})
+    context = Context(GroupTerms("lab"), Options(**options), [], None, NOW_MS, {})
     context = replace(context, unread=as_ranges(unread))
-    told = [
+    summaries = [
         FileSummary(0, 7, first_index=9, first_offset=1_000, first_created_ms=ACCEPTED_MS),
         FileSummary(1, 3),
     ]
     counts = {"accepted": 7, "delivered": 7} | (sums or {})
-    return Conclusion(layout, context, told, counts, {})
+    return Conclusion(layout, context, summaries, counts, {})
 
 
 def test_what_no_journal_holds_is_open_by_so_much() -> None:
@@ -55,7 +61,7 @@ def test_a_missing_segment_is_named_by_those_beside_it() -> None:
         FileSummary(2, 4, first_index=1, last_index=7, first_offset=0, next_offset=400),
         FileSummary(0, 7, first_index=12, last_index=20, first_offset=1_000, next_offset=1_007),
     ]
-    (point,) = replace(found, told=beside).open_points()
+    (point,) = replace(found, summaries=beside).open_points()
     missing = f"from segment {8:020d}.journal on up to {12:020d}.journal, which is there"
     assert f"The journal is missing {missing}: " in point.remedy
     assert "Start nodes with --retain" not in point.remedy

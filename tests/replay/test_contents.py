@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from slotwheel.reading.events import Rows
+from slotwheel.reading.events import RowsSeen
 from slotwheel.reading.files import DUMP, JOURNAL, File
 from slotwheel.reading.layout import find
 from slotwheel.replay.contents import _digests, _sighted
@@ -86,8 +86,8 @@ def test_records_of_kafka_have_the_same_fields() -> None:
     given = [[("n", b"1")], [], [("n", b"1"), ("n", b"2")]]
     rows = factrows.rows(*({"offset": at, "headers": one} for at, one in enumerate(given)))
     index, epoch = np.ones(3, np.int64), np.ones(3, np.int64)
-    journal = Rows(File(0, JOURNAL, "", "", 0), rows, index, epoch)
-    records = Rows(File(1, DUMP, "", "", 0), factrows.kafka_rows(rows))
+    journal = RowsSeen(File(0, JOURNAL, "", "", 0), rows, index, epoch)
+    records = RowsSeen(File(1, DUMP, "", "", 0), factrows.kafka_rows(rows))
     accepted, arrived = (
         _sighted(one, [0, 1, 2], factrows.TERMS).to_pylist() for one in (journal, records)
     )

@@ -13,7 +13,7 @@ from slotwheel.reading.files import JOURNAL, SLOT, TOPIC, File, Layout
 from slotwheel.replay.facts import onefile
 from slotwheel.replay.facts.fact import OUT_OF_ORDER, Seen
 from slotwheel.replay.facts.filescan import TaskScan
-from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.schema import ROW
@@ -28,8 +28,8 @@ def there(tmp_path: Path) -> Layout:
     return layout.find([str(tmp_path / "d")])
 
 
-def terms_of(there: Layout) -> Terms:
-    return Terms(there.group, there.key)
+def terms_of(there: Layout) -> GroupTerms:
+    return GroupTerms(there.group, there.key)
 
 
 def test_a_whole_directory(there: Layout) -> None:
@@ -72,7 +72,7 @@ def test_a_whole_directory(there: Layout) -> None:
 
 
 def test_a_directory_of_another_group_is_foreign(there: Layout) -> None:
-    told = scan(there.of(TOPIC), Terms("other"))
+    told = scan(there.of(TOPIC), GroupTerms("other"))
     assert (told.files[0].foreign, len(told.facts)) == (6, 0)
 
 

@@ -174,7 +174,7 @@ class Told:
     def audit(self, folder: Path, data: Path) -> Audit:
         settings = Settings((str(data),), 1_000, 1_000)
         group = find_group(settings.directories)
-        return Audit(folder, settings, group, tell=self.flags.append, note=self.windows.append)
+        return Audit(folder, settings, group, report=self.flags.append, note=self.windows.append)
 
 
 def until(done: Callable[[], object], timeout_s: float = 90.0) -> Callable[[], bool]:

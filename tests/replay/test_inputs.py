@@ -16,7 +16,7 @@ from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import Outcome
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.segment import SegmentHeader, segment_path
 from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
@@ -49,10 +49,10 @@ def test_the_configuration_is_found_in_a_later_segment(tmp_path: Path) -> None:
         "slots": 60,
         "stores": {"a": "00" * 16},
     }
-    said = Entry(Kind.CONFIG, 1, 21, 0, 0, 0, -1, json.dumps(config).encode())
+    said = Entry(EntryKind.CONFIG, 1, 21, 0, 0, 0, -1, json.dumps(config).encode())
     files = OsFiles(tmp_path / "d")
     files.make_directory("journal")
-    for entry in (Entry(Kind.MARK, 1, 7, 0, 0, 0, -1, Marks().encode()), said):
+    for entry in (Entry(EntryKind.MARK, 1, 7, 0, 0, 0, -1, Marks().encode()), said):
         header = SegmentHeader(entry.index, 1, bytes(16))
         writer = SegmentWriter.create(files, header)
         writer.append([entry], entry.index - 1, 1_000, 0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwheel.reading.files import JOURNAL, File, Peer
+from slotwheel.reading.files import JOURNAL, File, PeerFiles
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.judging.context import within
 from slotwheel.replay.judging.journals import JournalSeen, as_ranges, journal_seen, unread
@@ -16,7 +16,7 @@ END = np.iinfo(np.int64).max
 
 def seen(*segments: FileSummary | None) -> JournalSeen:
     files = [File(n, JOURNAL, "", f"segment {n}", 0, 0) for n in range(len(segments))]
-    return journal_seen(Peer("one", "/one"), zip(files, segments, strict=True))
+    return journal_seen(PeerFiles("one", "/one"), zip(files, segments, strict=True))
 
 
 def segment(first: int, last: int, *offsets: tuple[int, int], **fields: Any) -> FileSummary:

@@ -10,9 +10,9 @@ from crc32c import crc32c
 
 from slotwheel.reading.files import NO_PEER
 from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Facts, Seen
-from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.judging.context import Context, Options, PeerView
-from slotwheel.replay.judging.found import Found
+from slotwheel.replay.judging.found import Judged
 from slotwheel.replay.judging.judge import judge_range
 from slotwheel.replay.judging.lateness import Bars, Histogram, histogram, rounded, total
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
@@ -48,15 +48,15 @@ def peer(name: str = "a", **fields: Any) -> PeerView:
 
 def context(*peers: PeerView, **fields: Any) -> Context:
     peers = peers or (peer(),)
-    made = Context(Terms("lab"), Options(), peers, peers[0].marks, DUE, {TOPIC: "orders"})
+    made = Context(GroupTerms("lab"), Options(), peers, peers[0].marks, DUE, {TOPIC: "orders"})
     return replace(made, **fields)
 
 
-def judged(what: Context, *made: Facts) -> tuple[Found, Histogram]:
+def judged(what: Context, *made: Facts) -> tuple[Judged, Histogram]:
     return judge_range(facts(*made), what)
 
 
-def kinds(found: Found) -> dict[str, int]:
+def kinds(found: Judged) -> dict[str, int]:
     return found.problem_counts
 
 
@@ -158,7 +158,7 @@ def test_what_is_not_judged_is_counted() -> None:
 def test_a_message_in_another_partition_than_its_keys() -> None:
     """Nobody is blamed: the topic may have had fewer when it was sent. One that asked for a
     partition is where it asked to be."""
-    knows = context(terms=Terms("lab", partitions={"orders": 3}))
+    knows = context(terms=GroupTerms("lab", partitions={"orders": 3}))
     elsewhere = {"peer": NO_PEER, "partition": 2, "flags": ELSEWHERE}
     found, _ = judged(
         knows,

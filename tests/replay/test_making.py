@@ -12,8 +12,8 @@ from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.reading.files import File
 from slotwheel.replay.facts.fact import CANCEL_ROW, FORGED, NO_DIGEST, Seen
 from slotwheel.replay.facts.making import (
-    Made,
-    Terms,
+    FactBatch,
+    GroupTerms,
     journal_facts,
     receipt_facts,
     slot_facts,
@@ -38,7 +38,7 @@ def digest_of(batch: pa.RecordBatch) -> list[int]:
     return found
 
 
-def fields(made: Made, *names: str) -> list[tuple[int, ...]]:
+def fields(made: FactBatch, *names: str) -> list[tuple[int, ...]]:
     return [tuple(int(fact[name]) for name in names) for fact in made.facts]
 
 
@@ -108,7 +108,7 @@ def test_an_id_that_the_group_did_not_make_is_forged() -> None:
     made = topic_facts(FILE, "orders", "lab", forged, TERMS)
     assert np.flatnonzero(made.facts["flags"] == FORGED).tolist() == [3]
     # Without the key nobody can tell.
-    made = topic_facts(FILE, "orders", "lab", forged, Terms("lab"))
+    made = topic_facts(FILE, "orders", "lab", forged, GroupTerms("lab"))
     assert not made.facts["flags"].any()
 
 

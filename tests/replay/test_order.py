@@ -16,7 +16,7 @@ from slotwheel.replay.facts.chunks import OrderChunk
 from slotwheel.replay.facts.fact import FACT, OUT_OF_ORDER, Facts, Seen
 from slotwheel.replay.judging.board import Board
 from slotwheel.replay.judging.context import Context, Options
-from slotwheel.replay.judging.found import Found
+from slotwheel.replay.judging.found import Judged
 from slotwheel.replay.judging.order import judge_order
 from support.factrows import MINT, TERMS
 
@@ -48,9 +48,9 @@ def later(keys: list[Key]) -> list[Key]:
     return [(due + 10_000, offset) for due, offset in keys]
 
 
-def judged(chunks: list[OrderChunk], facts: Facts, strange: int = -1) -> Found:
+def judged(chunks: list[OrderChunk], facts: Facts, strange: int = -1) -> Judged:
     context = Context(TERMS, Options(), (), None, 0, {}, behind=behind(chunks))
-    board, found = Board(facts, context), Found()
+    board, found = Board(facts, context), Judged()
     if strange >= 0:
         found.strange = np.flatnonzero(board.offset == strange)
     judge_order(board, found)

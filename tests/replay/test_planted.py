@@ -20,13 +20,13 @@ from slotwheel.reading import layout
 from slotwheel.reading.files import Layout
 from slotwheel.reading.layout import find
 from slotwheel.replay.conclusion import Conclusion
-from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.judging.context import Options, make_context
 from slotwheel.replay.judging.judge import judge_range
 from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import CLASSES, Verdict
 from slotwheel.wheel.mark import Mark
-from slotwheel.wheel.state import STATE_DIRECTORY, LmdbState, Stored
+from slotwheel.wheel.state import STATE_DIRECTORY, LmdbState, StoredState
 from support import replayrun
 from support.faulttable import BY_SPARK, FAULTS, TOGETHER
 from support.planting import RUNS, Fault, Lab, Labs, blamed_in, matches, shown
@@ -50,7 +50,7 @@ BEGIN, END = "<!-- faults -->\n", "<!-- end of faults -->\n"
 def prove_here(layout: Layout, options: Options) -> Verdict:
     """The proof of a small layout by the same steps, in one process and one task; without lateness
     by topic and time. All offsets lie in one range."""
-    terms = Terms(layout.group, layout.key, layout.dead_letter_topic)
+    terms = GroupTerms(layout.group, layout.key, layout.dead_letter_topic)
     told = scan(layout.files, terms)
     context = make_context(layout, told.files, terms, options, told.chunks)
     found, _ = judge_range(told.facts, context)
@@ -81,7 +81,7 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Labs:
 def quick_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """State stores are read in this process, which takes a hundredth of the time."""
 
-    def read_state(root: str) -> Stored | None:
+    def read_state(root: str) -> StoredState | None:
         if not (Path(root) / STATE_DIRECTORY).is_dir():
             return None
         state = LmdbState(root, readonly=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel import Client, Message
-from slotwheel.client.receiptfile import Promised, ReceiptFile
+from slotwheel.client.receiptfile import BatchReceipts, ReceiptFile
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
@@ -37,7 +37,7 @@ def write_receipts(run: Run, path: Path, offsets: Sequence[int], **changes: Any)
             "topic": row.column("topic"),
             "digest": digests(*(row.column(n) for n in ("topic", "key", "value", "headers"))),
         }
-        file.put(Promised(group=GROUP, sent_ms=1, received_ms=2, **(fields | changes)))
+        file.put(BatchReceipts(group=GROUP, sent_ms=1, received_ms=2, **(fields | changes)))
     file.close()
     return str(path)
 

@@ -15,7 +15,7 @@ from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.kafka.murmur2 import partitions_of
 from slotwheel.reading.files import NO_PEER, File
 from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, Seen
-from slotwheel.replay.facts.making import Terms, journal_facts
+from slotwheel.replay.facts.making import GroupTerms, journal_facts
 from slotwheel.replay.facts.records import facts_of_records, parse_ids
 from slotwheel.wheel.errors import UnknownId
 from slotwheel.wheel.ids import IdMint, MessageId
@@ -213,4 +213,4 @@ def test_one_number_that_does_not_fit_spoils_no_other() -> None:
 def test_ids_of_any_group() -> None:
     ids = pa.array([b"a.1.2.00000003", b"b.1.2.00000003"], pa.binary())
     assert parse_ids(ids, "").rows.tolist() == [0, 1]
-    assert Terms().id_of(1, 2) == ".1.2"
+    assert GroupTerms().id_of(1, 2) == ".1.2"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel import Client, Message
-from slotwheel.reading.layout import Wanted, find
+from slotwheel.reading.layout import FileFilter, find
 from slotwheel.replay.bits import Bits
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
@@ -36,7 +36,7 @@ WHOLE = Selection(TOPIC, START_MS, NOW_MS)
 
 
 def redelivery(directories: Sequence[str], selection: Selection = WHOLE) -> Redelivery:
-    return Redelivery(find(directories, wanted=Wanted(slots=False, topics=False)), selection)
+    return Redelivery(find(directories, wanted=FileFilter(slots=False, topics=False)), selection)
 
 
 def again(found: Redelivery, skip: int = 0) -> pa.Table:

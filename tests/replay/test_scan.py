@@ -16,7 +16,7 @@ from slotwheel.reading.files import SLOT, File, Layout
 from slotwheel.reading.problems import PROBLEM_ARROW
 from slotwheel.replay.facts.fact import ELSEWHERE, Seen, travelled
 from slotwheel.replay.facts.integrity import integrity, placement
-from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.scan import SCANNED, scan, scan_records, summaries, tasks_frame
 from support.datadirs import filled
 from support.factrows import TERMS, as_spark, kafka_rows, rows
@@ -44,7 +44,7 @@ def test_no_task(spark: Any) -> None:
 
 def test_a_directory(spark: Any, there: Layout) -> None:
     tasks = [there.files[at::3] for at in range(3)]
-    found = scan(tasks_frame(spark, tasks), Terms(there.group, there.key)).persist()
+    found = scan(tasks_frame(spark, tasks), GroupTerms(there.group, there.key)).persist()
     try:
         declared = spark.createDataFrame([], SCANNED).schema
         assert found.schema == declared
@@ -71,7 +71,7 @@ def test_problems_come_to_their_validator(spark: Any, there: Layout, tmp_path: P
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
     damaged = File(**{**_fields(others[0]), "path": str(path)})
-    found = scan(tasks_frame(spark, [[moved], [damaged]]), Terms(there.group, there.key))
+    found = scan(tasks_frame(spark, [[moved], [damaged]]), GroupTerms(there.group, there.key))
     assert {(row.kind, row.file) for row in placement(found).collect()} == {
         ("misplaced", moved.name)
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotwheel.replication.rules.messages import Ack, AskVote, HardState, Heartbeat
+from slotwheel.replication.rules.messages import Ack, HardState, Heartbeat, RequestVote
 from slotwheel.replication.rules.states import Role
 from slotwheel.replication.rules.timing import Timing
 from slotwheel.wheel.errors import InvalidConfiguration
@@ -116,9 +116,9 @@ def test_one_vote_an_epoch() -> None:
     group.pass_time(1.0)
     head = "c", "b", STORES["c"], 2
     group.deliver(only="a>b")
-    group.cores["b"].step(AskVote(*head, 1, 1), group.now)
+    group.cores["b"].step(RequestVote(*head, 1, 1), group.now)
     assert group.drive(group.cores["b"]) == ["b>c vote 2 no: vote is spent"]
-    group.cores["b"].step(AskVote("a", "b", STORES["a"], 2, 1, 1), group.now)
+    group.cores["b"].step(RequestVote("a", "b", STORES["a"], 2, 1, 1), group.now)
     assert group.drive(group.cores["b"]) == ["b>a vote 2 yes"], "the same vote again"
 
 
@@ -154,11 +154,11 @@ def test_a_real_vote_is_refused_as_well_while_there_is_a_master() -> None:
     group = Group()
     group.elect("a")
     b = group.cores["b"]
-    b.step(AskVote("c", "b", STORES["c"], 9, 2, 2), group.now)
+    b.step(RequestVote("c", "b", STORES["c"], 9, 2, 2), group.now)
     assert group.drive(b) == ["b>c vote 2 no: has a master"]
     assert b.hard.epoch == 2, "nor is the epoch taken over"
     group.pass_time(T.promise_s + 0.001)
-    b.step(AskVote("c", "b", STORES["c"], 9, 2, 2), group.now)
+    b.step(RequestVote("c", "b", STORES["c"], 9, 2, 2), group.now)
     assert group.drive(b) == ["b>c vote 9 yes"]
 
 
@@ -166,10 +166,10 @@ def test_no_vote_so_soon_after_a_start() -> None:
     group = Group()
     group.elect("a")
     b = group.start("b", [1, 2], hard=HardState(2, "a", True))
-    b.step(AskVote("c", "b", STORES["c"], 3, 2, 2), group.now)
+    b.step(RequestVote("c", "b", STORES["c"], 3, 2, 2), group.now)
     assert group.drive(b) == ["b>c vote 2 no: has a master"]
     group.pass_time(T.promise_s)
-    b.step(AskVote("c", "b", STORES["c"], 3, 2, 2), group.now)
+    b.step(RequestVote("c", "b", STORES["c"], 3, 2, 2), group.now)
     assert group.drive(b) == ["b>c vote 3 yes"]
 
 
@@ -212,7 +212,7 @@ def test_a_master_without_a_majority_steps_down() -> None:
 def test_a_master_of_an_older_epoch_steps_down_at_an_answer() -> None:
     group = Group()
     a = group.elect("a")
-    group.cores["b"].step(AskVote("c", "b", STORES["c"], 3, 2, 2), group.now + T.promise_s)
+    group.cores["b"].step(RequestVote("c", "b", STORES["c"], 3, 2, 2), group.now + T.promise_s)
     group.drive(group.cores["b"])
     group.under_way.clear()
     group.pass_time(T.heartbeat_s)
@@ -226,7 +226,7 @@ def test_an_answer_to_an_older_epoch_gives_no_lease() -> None:
     group = Group()
     group.elect("a")
     b = group.cores["b"]
-    b.step(AskVote("c", "b", STORES["c"], 3, 2, 2), group.now + T.promise_s)
+    b.step(RequestVote("c", "b", STORES["c"], 3, 2, 2), group.now + T.promise_s)
     group.drive(b)
     b.step(Heartbeat("a", "b", STORES["a"], 2, 0, group.now), group.now)
     group.under_way.clear()

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from slotwheel.replication.rules.core import Core
-from slotwheel.replication.rules.messages import Ack, Append, AskVote, HardState, Heartbeat, Meta
+from slotwheel.replication.rules.messages import (
+    Ack,
+    Append,
+    HardState,
+    Heartbeat,
+    Meta,
+    RequestVote,
+)
 from slotwheel.replication.rules.states import TRANSITIONS, Role, Why, diagram
 from support.transcript import STORES, Group
 
@@ -56,7 +63,7 @@ def test_a_wiped_store_neither_votes_nor_stands() -> None:
     group.now += 5.0
     group.tick("c")
     assert c.role is Role.LEARNER
-    c.step(AskVote("b", "c", STORES["b"], 9, 99, 9), group.now)
+    c.step(RequestVote("b", "c", STORES["b"], 9, 99, 9), group.now)
     assert group.drive(c) == ["c>b vote 2 no: store not admitted"]
 
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.replication.snapshots import pull
-from slotwheel.replication.snapshots.pull import CHUNKS, HEADER, Fetch, Snapshots
+from slotwheel.replication.snapshots.pull import CHUNKS, HEADER, SnapshotFetch, SnapshotServer
 from slotwheel.replication.transport import exchange
 from slotwheel.replication.transport.handshake import SNAPSHOT, Greeting
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, SyncFailed
-from slotwheel.wheel.peers.snapshot_request import Held, SnapshotRequest
+from slotwheel.wheel.peers.snapshot_request import HeldBytes, SnapshotRequest
 from support.mailboxes import Events, Mailbox
 from support.ports import free_address
 from support.proxy import Proxy
@@ -62,7 +62,7 @@ class Sink:
         self.received = self.expected = 0
         self.slow_s = slow_s
         self.refuse: Exception | None = None
-        self.request = SnapshotRequest({5: Held(7, 8)})
+        self.request = SnapshotRequest({5: HeldBytes(7, 8)})
 
     def begin(self, step: Callable[[], object]) -> SnapshotRequest:
         step()
@@ -101,7 +101,9 @@ class Rig:
 
     def __init__(self, peers: dict[str, str], source: Source) -> None:
         self.events = Events()
-        self.snapshots = Snapshots(source, self.events.event, self.events.alarm, time.monotonic)
+        self.snapshots = SnapshotServer(
+            source, self.events.event, self.events.alarm, time.monotonic
+        )
         self.a = Mailbox("a", peers)
         self.a.transport.incoming._snapshot = self.snapshots.stream
         self.peers = peers
@@ -121,9 +123,9 @@ class Rig:
         }
         return Greeting(**(fields | changed))
 
-    def fetch(self, sink: Sink, address: str | None = None, **changed: Any) -> Fetch:
+    def fetch(self, sink: Sink, address: str | None = None, **changed: Any) -> SnapshotFetch:
         self.ended.clear()
-        fetch = Fetch(
+        fetch = SnapshotFetch(
             "a",
             address or self.peers["a"],
             self.greeting(**changed),
@@ -175,7 +177,7 @@ def test_all_chunks_arrive_in_order_and_then_the_end(
 def test_a_request_may_name_very_many_files(rig: Callable[[Source], Rig]) -> None:
     source = Source(1)
     made, sink = rig(source), Sink()
-    sink.request = SnapshotRequest({second: Held(7, 8) for second in range(300_000)})
+    sink.request = SnapshotRequest({second: HeldBytes(7, 8) for second in range(300_000)})
     fetch = made.fetch(sink)
     assert made.ended.wait(20)
     assert (fetch.error, source.asked) == (None, [sink.request])

@@ -17,8 +17,8 @@ from slotwheel.replication.rules.core import Core
 from slotwheel.replication.rules.election import Candidacy, majority
 from slotwheel.replication.rules.following import Following
 from slotwheel.replication.rules.logview import LogView
-from slotwheel.replication.rules.mastery import Master
-from slotwheel.replication.rules.messages import Ack, Append, AskVote, HardState, Message
+from slotwheel.replication.rules.master import MasterState
+from slotwheel.replication.rules.messages import Ack, Append, HardState, PeerMessage, RequestVote
 from slotwheel.replication.rules.progress import Progress
 from slotwheel.replication.rules.ready import Ready
 from slotwheel.replication.rules.standing import Standing
@@ -47,7 +47,7 @@ OLD_ENTRIES = Scene(seconds=8.0, newborn=0.8, slow_disk=0.5, propose=3.0)
 
 
 def vote_not_on_disk(patch: Patch) -> None:
-    take = Standing.take
+    take = Standing.pop_ready
 
     def forget(self: Standing) -> Ready | None:
         out = take(self)
@@ -55,13 +55,13 @@ def vote_not_on_disk(patch: Patch) -> None:
             out.hard = replace(out.hard, vote="")
         return out
 
-    patch.setattr(Standing, "take", forget)
+    patch.setattr(Standing, "pop_ready", forget)
 
 
 def votes_twice_in_an_epoch(patch: Patch) -> None:
     answer = Voting.answer
 
-    def forget(self: Voting, ask: AskVote, reason: str, now: float) -> None:
+    def forget(self: Voting, ask: RequestVote, reason: str, now: float) -> None:
         standing = self._standing
         if not ask.pre and standing.master is None and standing.hard.vote != standing.me:
             standing.hard = replace(standing.hard, vote="")
@@ -92,49 +92,49 @@ def votes_at_once_after_a_start(patch: Patch) -> None:
 
 
 def lease_from_the_answer_not_from_the_sending(patch: Patch) -> None:
-    answered = Master.answered
+    answered = MasterState.answered
 
-    def late(self: Master, ack: Ack, now: float) -> None:
+    def late(self: MasterState, ack: Ack, now: float) -> None:
         answered(self, ack if ack.sent_at < 0 else replace(ack, sent_at=now), now)
 
-    patch.setattr(Master, "answered", late)
+    patch.setattr(MasterState, "answered", late)
 
 
 def lease_without_a_majority(patch: Patch) -> None:
-    def own(self: Master) -> None:
+    def own(self: MasterState) -> None:
         if self._first_index and self._log.commit >= self._first_index:
-            newest = max(peer.heard for peer in self.progress.values())
+            newest = max(peer.answered_at for peer in self.progress.values())
             self._lease_until = newest + 2 * self._timing.promise_s
 
-    patch.setattr(Master, "_measure_lease", own)
+    patch.setattr(MasterState, "_measure_lease", own)
 
 
 def master_for_good_after_take_over_was_sent(patch: Patch) -> None:
-    handed_over = Master._handed_over
+    handed_over = MasterState._handed_over
 
-    def keep(self: Master, now: float) -> bool:
+    def keep(self: MasterState, now: float) -> bool:
         if handed_over(self, now):
             self._handing_to = ""
         return False
 
-    patch.setattr(Master, "_handed_over", keep)
+    patch.setattr(MasterState, "_handed_over", keep)
 
 
 def counts_entries_of_older_epochs(patch: Patch) -> None:
-    def count(self: Master) -> None:
+    def count(self: MasterState) -> None:
         limit = self._majority(self._log.durable, lambda peer: peer.counted)
         if limit > self._log.commit and self._log.advance(int(limit)):
             self._standing.out.commit = self._log.commit
             self._measure_lease()
 
-    answered = Master.answered
+    answered = MasterState.answered
 
-    def eager(self: Master, ack: Ack, now: float) -> None:
+    def eager(self: MasterState, ack: Ack, now: float) -> None:
         answered(self, ack, now)
         self.count()
 
-    patch.setattr(Master, "count", count)
-    patch.setattr(Master, "answered", eager)
+    patch.setattr(MasterState, "count", count)
+    patch.setattr(MasterState, "answered", eager)
 
 
 def acknowledges_its_own_last(patch: Patch) -> None:
@@ -158,7 +158,7 @@ def takes_entries_behind_any_entry(patch: Patch) -> None:
 
 
 def cuts_the_log_where_a_message_ends(patch: Patch) -> None:
-    take = Following._take
+    take = Following._append_entries
 
     def cut(self: Following, append: Append) -> bool:
         log = self._log
@@ -167,7 +167,7 @@ def cuts_the_log_where_a_message_ends(patch: Patch) -> None:
             self._standing.out.truncate_after = append.last_index
         return take(self, append)
 
-    patch.setattr(Following, "_take", cut)
+    patch.setattr(Following, "_append_entries", cut)
 
 
 def counts_votes_of_any_store(patch: Patch) -> None:
@@ -178,18 +178,18 @@ def counts_votes_of_any_store(patch: Patch) -> None:
     patch.setattr(Candidacy, "won", property(won))
     why_not = election.why_not
 
-    def lax(ask: AskVote, log: LogView, hard: HardState, *, promised: bool) -> str:
+    def lax(ask: RequestVote, log: LogView, hard: HardState, *, promised: bool) -> str:
         return why_not(ask, log, replace(hard, voter=True), promised=promised)
 
     patch.setattr(voting, "why_not", lax)
 
 
 def counts_acknowledgements_of_any_store(patch: Patch) -> None:
-    def majority(self: Master, mine: float, of: Callable[[Progress], float]) -> float:
+    def majority(self: MasterState, mine: float, of: Callable[[Progress], float]) -> float:
         values = sorted([mine, *(of(other) for other in self.progress.values())], reverse=True)
         return values[len(values) // 2]
 
-    patch.setattr(Master, "_majority", majority)
+    patch.setattr(MasterState, "_majority", majority)
     answered = Progress.answered
 
     def believe(self: Progress, ack: Ack, now: float) -> None:
@@ -199,14 +199,14 @@ def counts_acknowledgements_of_any_store(patch: Patch) -> None:
 
 
 def another_store_goes_on_where_the_old_one_was(patch: Patch) -> None:
-    answered = Master.answered
+    answered = MasterState.answered
 
-    def keep(self: Master, ack: Ack, now: float) -> None:
+    def keep(self: MasterState, ack: Ack, now: float) -> None:
         if ack.sent_at > self.progress[ack.sender].echo:
             self.progress[ack.sender].store = ack.store
         answered(self, ack, now)
 
-    patch.setattr(Master, "answered", keep)
+    patch.setattr(MasterState, "answered", keep)
 
 
 def counts_a_store_before_its_admission_is_committed(patch: Patch) -> None:
@@ -231,7 +231,7 @@ def founds_with_a_majority(patch: Patch) -> None:
 def founds_though_it_has_entries(patch: Patch) -> None:
     why_not = election.why_not
 
-    def lax(ask: AskVote, log: LogView, hard: HardState, *, promised: bool) -> str:
+    def lax(ask: RequestVote, log: LogView, hard: HardState, *, promised: bool) -> str:
         if ask.founding and not promised and ask.epoch > hard.epoch:
             return ""
         return why_not(ask, log, hard, promised=promised)
@@ -246,7 +246,7 @@ def ignores_a_failed_write(patch: Patch) -> None:
 def counts_acknowledgements_of_an_older_epoch(patch: Patch) -> None:
     step = Core.step
 
-    def lax(self: Core, message: Message, now: float) -> None:
+    def lax(self: Core, message: PeerMessage, now: float) -> None:
         if isinstance(message, Ack) and message.epoch < self.epoch:
             message = replace(message, epoch=self.epoch)
         step(self, message, now)

@@ -24,7 +24,7 @@ from slotwheel.replication.transport.exchange import PING, Exchange
 from slotwheel.replication.transport.handshake import BULK, CONTROL, SLOT, SNAPSHOT, Greeting
 from slotwheel.replication.transport.lane import LINK_SILENT_S, WINDOW_BYTES, Lane
 from slotwheel.replication.transport.outbox import SHIPMENT_BYTES, Outbox
-from slotwheel.replication.transport.sockets import Sending
+from slotwheel.replication.transport.sockets import TcpProgress
 from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.peers.heal import SlotRows
@@ -320,9 +320,9 @@ class Tcp:
     """In place of an exchange's connection."""
 
     now = 100.0
-    sent = Sending()
+    sent = TcpProgress()
 
-    def sending(self) -> Sending:
+    def sending(self) -> TcpProgress:
         return self.sent
 
     def shut(self) -> None: ...
@@ -342,18 +342,20 @@ def test_a_large_message_is_alive_as_long_as_tcp_takes_of_it(
     exchange._unbeaten.append((4 << 20, tcp.now))
     exchange.unbeaten_bytes = 4 << 20
     try:
-        for taken in range(100):  # 4 MiB at 40 KiB a second
-            tcp.sent = Sending(taken * 40_000, queued=True, unheard_s=0.2)
+        for acknowledged in range(100):  # 4 MiB at 40 KiB a second
+            tcp.sent = TcpProgress(acknowledged * 40_000, queued=True, unacknowledged_s=0.2)
             assert not lane.is_silent()
             tcp.now += 1
         tcp.now += LINK_SILENT_S
-        tcp.sent = replace(tcp.sent, unheard_s=LINK_SILENT_S)  # the machine has lost its power
+        tcp.sent = replace(
+            tcp.sent, unacknowledged_s=LINK_SILENT_S
+        )  # the machine has lost its power
         assert lane.is_silent()
-        tcp.sent = replace(tcp.sent, queued=False, unheard_s=0.0)  # it has all, and is busy
+        tcp.sent = replace(tcp.sent, queued=False, unacknowledged_s=0.0)  # it has all, and is busy
         assert not lane.is_silent()
         for _ in range(5):  # a ping now and then that its machine takes, but not the peer
             tcp.now += 1
-            tcp.sent = replace(tcp.sent, taken=tcp.sent.taken + 20)
+            tcp.sent = replace(tcp.sent, acknowledged=tcp.sent.acknowledged + 20)
             silent = lane.is_silent()
         assert silent
     finally:
@@ -368,7 +370,7 @@ def test_tcp_is_asked_what_it_has_sent(make: Make) -> None:
     before = exchange._connection.sending()
     a.transport.send(append(1, 1000))
     eventually(lambda: len(b.entries) == 1000)
-    eventually(lambda: exchange._connection.sending().taken > before.taken + 100_000)
+    eventually(lambda: exchange._connection.sending().acknowledged > before.acknowledged + 100_000)
     assert not exchange._connection.sending().queued
 
 

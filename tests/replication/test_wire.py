@@ -17,23 +17,25 @@ from slotwheel.replication.rules import messages
 from slotwheel.replication.rules.messages import (
     Ack,
     Append,
-    AskVote,
     Heartbeat,
-    Message,
     Meta,
+    PeerMessage,
+    RequestVote,
     SnapshotOffer,
     TakeOver,
     Vote,
 )
 from slotwheel.replication.transport import wire
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, UnsupportedVersion
-from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 
 STORE = bytes(range(16))
 OTHER_STORE = bytes(range(16, 32))
 
 
-def entry(index: int, epoch: int = 3, payload: Any = b"payload", kind: Kind = Kind.ROWS) -> Entry:
+def entry(
+    index: int, epoch: int = 3, payload: Any = b"payload", kind: EntryKind = EntryKind.ROWS
+) -> Entry:
     return Entry(kind, epoch, index, index * 10, 1, 0, -1, payload)
 
 
@@ -41,7 +43,7 @@ def config_entry(index: int, epoch: int, stores: dict[str, bytes] | None) -> Ent
     fields: dict[str, Any] = {"version": 1, "group": "g"}
     if stores is not None:
         fields["stores"] = {node_id: store.hex() for node_id, store in stores.items()}
-    return entry(index, epoch, json.dumps(fields).encode(), Kind.CONFIG)
+    return entry(index, epoch, json.dumps(fields).encode(), EntryKind.CONFIG)
 
 
 indexes = st.integers(0, wire.INDEX_LIMIT - 1)
@@ -53,9 +55,9 @@ base = {
     "store": st.binary(min_size=16, max_size=16),
     "epoch": indexes,
 }
-any_message: st.SearchStrategy[Message] = st.one_of(
+any_message: st.SearchStrategy[PeerMessage] = st.one_of(
     st.builds(
-        AskVote,
+        RequestVote,
         **base,
         last_index=indexes,
         last_epoch=indexes,
@@ -97,7 +99,7 @@ any_message: st.SearchStrategy[Message] = st.one_of(
 
 
 @given(any_message)
-def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
+def test_a_message_comes_out_as_it_went_in(message: PeerMessage) -> None:
     assert wire.decode(wire.encode(message)) == message
 
 
@@ -112,7 +114,7 @@ def test_every_field_of_every_kind_crosses(layout: Any) -> None:
 
 def test_every_kind_has_a_layout() -> None:
     kinds = {cls for cls in vars(messages).values() if isinstance(cls, type)}
-    kinds = {cls for cls in kinds if issubclass(cls, Message) and cls is not Message}
+    kinds = {cls for cls in kinds if issubclass(cls, PeerMessage) and cls is not PeerMessage}
     assert {layout.cls for layout in wire._KINDS.values()} == kinds
 
 
@@ -167,7 +169,7 @@ def test_a_long_reason_is_cut_between_characters() -> None:
 
 
 SAMPLES = [
-    AskVote("a", "b", STORE, 4, last_index=9, last_epoch=3, pre=True),
+    RequestVote("a", "b", STORE, 4, last_index=9, last_epoch=3, pre=True),
     Vote("a", "b", STORE, 4, granted=False, reason="my lease runs"),
     shipped(entry(5), entry(6)),
     Heartbeat("a", "b", STORE, 4, commit=7, sent_at=2.0),
@@ -178,7 +180,7 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda one: type(one).__name__)
-def test_every_cut_and_every_flipped_bit_of_a_header_is_refused(message: Message) -> None:
+def test_every_cut_and_every_flipped_bit_of_a_header_is_refused(message: PeerMessage) -> None:
     entries = [entry(5), entry(6)] if isinstance(message, Append) else []
     whole = wire.encode(message)
     assert wire.decode(whole, entries) == message
@@ -203,7 +205,7 @@ def resealed(header: bytearray) -> bytes:
 
 @given(st.sampled_from(SAMPLES), st.data())
 def test_a_header_with_the_right_crc_and_wrong_content_breaks_nothing(
-    message: Message, data: st.DataObject
+    message: PeerMessage, data: st.DataObject
 ) -> None:
     entries = [entry(5), entry(6)] if isinstance(message, Append) else []
     header = bytearray(wire.encode(message))
@@ -256,7 +258,7 @@ def test_entries_that_do_not_fit_their_header_are_refused(entries: list[Entry]) 
     "payload", [b"", b"{", b"[]", b'{"stores": 3}', b'{"stores": {"a": "00"}}', b"[" * 100_000]
 )
 def test_a_configuration_that_is_none_is_refused(payload: bytes) -> None:
-    broken = entry(5, 3, payload, Kind.CONFIG)
+    broken = entry(5, 3, payload, EntryKind.CONFIG)
     header = wire.encode(Append("a", "b", STORE, 9, 4, 1, (Meta(3),), 0, 0.0))
     with pytest.raises(InvalidBatch, match="not a readable configuration"):
         wire.decode(header, [broken])

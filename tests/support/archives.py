@@ -8,7 +8,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.wheel.files import Files
-from slotwheel.wheel.journal.entry import Kind
+from slotwheel.wheel.journal.entry import EntryKind
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.journal.segment import is_segment_name
 from slotwheel.wheel.schema import times
@@ -51,5 +51,5 @@ def journal_offsets(files: Files) -> Iterator[int]:
             entry = located.entry
             assert entry.index == index, f"{by_name[name]}: entry {entry.index}, not {index}"
             index += 1
-            if entry.kind is Kind.ROWS:
+            if entry.kind is EntryKind.ROWS:
                 yield from range(entry.base_offset, entry.base_offset + entry.count)

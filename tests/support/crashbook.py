@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from slotwheel.wheel.answers import CancelAnswer, Receipt
+from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.mark import Marks
 
 Key = tuple[int, int]
@@ -71,7 +71,7 @@ class Book:
         known = self.owner.setdefault(offset, (due, order))
         assert known == (due, order), f"offset {offset} was {known}, and is {order} now"
 
-    def receipt(self, orders: list[Order], receipt: Receipt) -> None:
+    def receipt(self, orders: list[Order], receipt: AppendReceipt) -> None:
         assert receipt.count == len(orders)
         for row, order in enumerate(orders):
             key = (int(receipt.due[row]), receipt.base_offset + row)

@@ -23,7 +23,7 @@ from slotwheel.delivery.handover import hand_over
 from slotwheel.delivery.names import DEAD_LETTER_TOPIC, TOPIC_HEADER
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.reading.topicreader import TopicReader, topics, walk
-from slotwheel.wheel.answers import CancelAnswer, Receipt
+from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.errors import ClockBehind, SequenceTooOld
@@ -122,7 +122,7 @@ class World:
         """Batches by name."""
         self.bases: dict[str, int] = {}
         """Base offset of a batch, once there is a receipt."""
-        self._open_futures: list[tuple[str, Future[Receipt]]] = []
+        self._open_futures: list[tuple[str, Future[AppendReceipt]]] = []
         self._told: list[tuple[Marks, int, frozenset[int]]] = []
         self._answers: list[tuple[Key, str]] = []
         self._last_marks: Marks | None = None
@@ -327,7 +327,7 @@ class World:
         self.wheel.spill(self.now_ms, everything=everything)
 
     def clean(self) -> None:
-        master_of(self.wheel).tell_mark(self.now_ms, at_once=True)
+        master_of(self.wheel).append_mark(self.now_ms, at_once=True)
         self.commit()
         self.wheel.clean(self.now_ms)
 

@@ -70,7 +70,7 @@ class SinkNode(Node):
             answers = self.sink.deliver(chunk.rows)
             master_of(self.wheel).answer(chunk, answers.codes == Answer.ACCEPTED)
             count += chunk.rows.num_rows
-        master_of(self.wheel).tell_mark(self.now, at_once=True)
+        master_of(self.wheel).append_mark(self.now, at_once=True)
         self.sync()
         return count
 

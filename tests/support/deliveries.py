@@ -9,13 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.wheel.ids import KEY_BYTES, IdMint
-from slotwheel.wheel.rows import header_column
+from slotwheel.wheel.rows import Header, header_column
 from slotwheel.wheel.schema import ROW, TIME
 
 MINT = IdMint("test", bytes(range(KEY_BYTES)))
 NOW_MS = 1_900_000_000_000
-
-Header = tuple[str, bytes | None]
 
 
 @dataclass(frozen=True)

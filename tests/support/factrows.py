@@ -13,14 +13,14 @@ from slotwheel.delivery.embedded.topicfile import schema_of
 from slotwheel.delivery.kafka.records import to_records
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.replay.facts.fact import FACT, Facts, Seen
-from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.rows import from_numpy, header_column
 from slotwheel.wheel.schema import HEADERS, ROW, TIME
 
 GROUP = "lab"
 KEY = bytes(range(16))
-TERMS = Terms(GROUP, KEY.hex())
+TERMS = GroupTerms(GROUP, KEY.hex())
 MINT = IdMint(GROUP, KEY)
 EPOCH_MS = 1_790_000_000_000
 

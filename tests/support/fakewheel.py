@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from slotwheel.wheel.answers import CancelAnswer, Receipt
+from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import NotMaster, Overloaded, SequenceTooOld, UnknownId
@@ -32,7 +32,7 @@ class Log:
     """What the peers of a group share: rows, and the last sequences of producers."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
-    producers: dict[int, dict[int, Future[Receipt]]] = field(default_factory=dict)
+    producers: dict[int, dict[int, Future[AppendReceipt]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     next_offset: int = 0
 
@@ -70,7 +70,7 @@ class FakeWheel:
         producer: int = 0,
         sequence: int = -1,
         early: bool = False,
-    ) -> Future[Receipt]:
+    ) -> Future[AppendReceipt]:
         self.check_serving()
         self.early.append(early)
         known = self._producers.setdefault(producer, {})
@@ -97,16 +97,16 @@ class FakeWheel:
                     del known[min(known)]
             return future
 
-    def _store(self, rows: pa.RecordBatch, now_ms: int) -> Future[Receipt]:
+    def _store(self, rows: pa.RecordBatch, now_ms: int) -> Future[AppendReceipt]:
         # As the real one does: its own copy, so that Flight's buffers are free again.
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_batch(rows)
         rows = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
-        receipt = Receipt(self.log.next_offset, rows.num_rows, now_ms, times(rows, "due"))
+        receipt = AppendReceipt(self.log.next_offset, rows.num_rows, now_ms, times(rows, "due"))
         self.log.next_offset += rows.num_rows
         self.batches.append(rows)
-        future: Future[Receipt] = Future()
+        future: Future[AppendReceipt] = Future()
         if self.commit_s:
             timer = threading.Timer(self.commit_s, future.set_result, [receipt])
             timer.daemon = True
@@ -127,7 +127,7 @@ class FakeWheel:
 
     def append_source(
         self, rows: pa.RecordBatch, now_ms: int, *, partition: int, first: int, last: int
-    ) -> Future[Receipt]:
+    ) -> Future[AppendReceipt]:
         if not self.has_room.is_set():
             raise Overloaded("the tail is full")
         rows = check_input(rows, self.config, now_ms, reserved=True)

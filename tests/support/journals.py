@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slotwheel.wheel.files import Files
-from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.journal import Journal, RecoveryReport
 
 STORE = bytes(range(16))
@@ -16,7 +16,7 @@ def entry(index: int, size: int = 100, *, epoch: int = 1, salt: int = 0) -> Entr
     """Entry number ``index``; by default it takes 192 bytes of a segment, so three fill one."""
     pattern = f"<{index}:{salt}>".encode()
     payload = (pattern * (size // len(pattern) + 1))[:size]
-    return Entry(Kind.ROWS, epoch, index, index * 10, 10, 7, index, payload)
+    return Entry(EntryKind.ROWS, epoch, index, index * 10, 10, 7, index, payload)
 
 
 def open_journal(

@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from slotwheel import Client, Message
-from slotwheel.wheel.rows import from_columns
-from support.deliveries import Header, Sent
+from slotwheel.wheel.rows import Header, from_columns
+from support.deliveries import Sent
 from support.waiting import now_ms
 
 NAMED = "wants-partition"

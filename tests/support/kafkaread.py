@@ -16,8 +16,9 @@ import numpy as np
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, TopicPartition
 from kafka.partitioner.default import murmur2
 
+from slotwheel.wheel.rows import Header
 from slotwheel.wheel.schema import Int64s
-from support.deliveries import Header, Sent
+from support.deliveries import Sent
 from support.kafkaload import NAMED
 
 OURS = ("slotwheel-id", "slotwheel-due-ms", "slotwheel-created-ms")

@@ -17,7 +17,7 @@ import numpy as np
 
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.journal.entry import Kind
+from slotwheel.wheel.journal.entry import EntryKind
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.state import LmdbState
@@ -53,7 +53,7 @@ def last_marks(data: Path) -> Marks:
             try:
                 for located in walk(files, f"journal/{name}"):
                     item = located.entry
-                    if item.kind is Kind.MARK:
+                    if item.kind is EntryKind.MARK:
                         found = Marks.decode(bytes(item.payload), name)
             except Damaged:
                 break  # the torn end

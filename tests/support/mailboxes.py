@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.replication.rules.group import Group
-from slotwheel.replication.rules.messages import Message
+from slotwheel.replication.rules.messages import PeerMessage
 from slotwheel.replication.rules.timing import Timing
 from slotwheel.replication.transport.handshake import Greeting
 from slotwheel.replication.transport.transport import Transport
-from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 from support.fakewheel import FakeWheel
 
 
@@ -22,7 +22,7 @@ def store_of(name: str) -> bytes:
 
 def entries_from(first: int, last: int, nbytes: int = 100, epoch: int = 1) -> list[Entry]:
     return [
-        Entry(Kind.ROWS, epoch, index, index, 1, 0, -1, b"%d" % index + b"x" * nbytes)
+        Entry(EntryKind.ROWS, epoch, index, index, 1, 0, -1, b"%d" % index + b"x" * nbytes)
         for index in range(first, last + 1)
     ]
 
@@ -64,7 +64,7 @@ class Mailbox:
     ) -> None:
         self.name = name
         self.events = Events()
-        self.messages: list[Message] = []
+        self.messages: list[PeerMessage] = []
         self.entries: list[Entry] = []
         self.lost: list[tuple[str, int]] = []
         self.has_room = threading.Event()
@@ -92,7 +92,7 @@ class Mailbox:
 
     # -- Receiver
 
-    def receive(self, message: Message, entries: Sequence[Entry]) -> None:
+    def receive(self, message: PeerMessage, entries: Sequence[Entry]) -> None:
         self.messages.append(message)
         self.entries.extend(entries)
 
@@ -111,7 +111,7 @@ class Mailbox:
     def snapshot(self, greeting: Greeting, request: bytes, cut: Callable[[], object]) -> Any:
         raise AssertionError("not here")
 
-    def of(self, kind: type[Message]) -> list[Any]:
+    def of(self, kind: type[PeerMessage]) -> list[Any]:
         return [message for message in list(self.messages) if type(message) is kind]
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 
-from slotwheel.wheel.state import Stored, Update
+from slotwheel.wheel.state import StoredState, Update
 
 _WHOLE = (*("store_id", "epoch", "vote", "checkpoint", "group_key", "voter", "incoming", "losses"),)
 """Fields that an update leaves as they are, or replaces."""
@@ -18,13 +18,13 @@ class MemoryState:
     """
 
     def __init__(
-        self, durable: Stored | None = None, step: Callable[[str], None] | None = None
+        self, durable: StoredState | None = None, step: Callable[[str], None] | None = None
     ) -> None:
-        self.durable = durable if durable is not None else Stored()
+        self.durable = durable if durable is not None else StoredState()
         self._step = step
         self.fail_next: Exception | None = None
 
-    def load(self) -> Stored:
+    def load(self) -> StoredState:
         return deepcopy(self.durable)
 
     def commit(self, update: Update) -> None:

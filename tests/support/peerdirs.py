@@ -13,7 +13,7 @@ from slotwheel.reading.verify.slots import verify_slots, verify_state
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.files import Files
 from slotwheel.wheel.findings import Checked
-from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.journal.segment import DIRECTORY, SegmentHeader
 from slotwheel.wheel.journal.writer import SegmentWriter
@@ -22,7 +22,14 @@ from slotwheel.wheel.peers.snapshot import SnapshotSource
 from slotwheel.wheel.peers.snapshot_request import SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
-from slotwheel.wheel.state import Checkpoint, Sent, SlotInfo, StateStore, Stored, Update
+from slotwheel.wheel.state import (
+    Checkpoint,
+    ProducerEntry,
+    SlotInfo,
+    StateStore,
+    StoredState,
+    Update,
+)
 from slotwheel.wheel.switch import complete_switch
 from support.crashfs import CrashFiles, Mode
 from support.journals import load, open_journal
@@ -44,11 +51,13 @@ def payload(base_offset: int, due: Sequence[int], pad: int = 0) -> bytes:
 
 
 def rows_entry(index: int, epoch: int, base_offset: int, due: Sequence[int]) -> Entry:
-    return Entry(Kind.ROWS, epoch, index, base_offset, len(due), 0, -1, payload(base_offset, due))
+    return Entry(
+        EntryKind.ROWS, epoch, index, base_offset, len(due), 0, -1, payload(base_offset, due)
+    )
 
 
 def mark_entry(index: int, epoch: int, next_offset: int, marks: Marks) -> Entry:
-    return Entry(Kind.MARK, epoch, index, next_offset, 0, 0, -1, marks.encode())
+    return Entry(EntryKind.MARK, epoch, index, next_offset, 0, 0, -1, marks.encode())
 
 
 def write_slots(files: Files, rows: Mapping[int, Sequence[Sequence[Row]]], pad: int = 0) -> Any:
@@ -87,7 +96,7 @@ class Replica:
         epoch: int = 1,
         entry_epoch: int = 1,
         marks: Marks | None = None,
-        producers: Mapping[int, Sequence[Sent]] | None = None,
+        producers: Mapping[int, Sequence[ProducerEntry]] | None = None,
         pad: int = 0,
         first_index: int = 1,
         next_offset: int | None = None,
@@ -179,7 +188,7 @@ def old_peer() -> Replica:
         SECOND + 7: [[((SECOND + 7) * TICK_MS + 1, 3)]],
     }
     entries = [rows_entry(n, 1, n - 1, due_in(SECOND + 20, n)) for n in range(1, 13)]
-    producers = {7: [Sent(1, 0, 1, 1, 1)], 9: [Sent(2, 1, 1, 2, 1)]}
+    producers = {7: [ProducerEntry(1, 0, 1, 1, 1)], 9: [ProducerEntry(2, 1, 1, 2, 1)]}
     old.fill(index=4, slots=slots, entries=entries, epoch=6, producers=producers)
     return old
 
@@ -197,7 +206,10 @@ def new_peer() -> Replica:
     }
     entries = [rows_entry(n, 4, 20 + n, due_in(SECOND + 20, n)) for n in range(10, 12)]
     marks = Marks(Mark(base - 1, 1 << 60, 6), 4, {}, 3, 0, 3, 0)
-    producers = {8: [Sent(5, 20, 3, 9, 9)], 9: [Sent(2, 1, 1, 2, 1), Sent(3, 7, 2, 5, 2)]}
+    producers = {
+        8: [ProducerEntry(5, 20, 3, 9, 9)],
+        9: [ProducerEntry(2, 1, 1, 2, 1), ProducerEntry(3, 7, 2, 5, 2)],
+    }
     new.fill(
         index=9,
         slots=slots,
@@ -233,7 +245,7 @@ def begin_transfer(
     return sink
 
 
-def install(files: Files, state: StateStore, update: Update) -> Stored:
+def install(files: Files, state: StateStore, update: Update) -> StoredState:
     """``PeerWheel.install`` of a directory that nobody has open."""
     state.commit(update)
     return complete_switch(files, state)

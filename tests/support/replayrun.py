@@ -25,17 +25,17 @@ from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded.topicfile import (
-    Block,
     IndexHeader,
+    IndexRecord,
     index_path,
     schema_of,
     segment_path,
 )
 from slotwheel.delivery.names import DEAD_LETTER_TOPIC
-from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.files import OsFiles
-from slotwheel.wheel.journal.entry import Entry, Kind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.segment import DIRECTORY, index_of
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_numpy, header_column
@@ -47,7 +47,7 @@ from support.journals import open_journal
 from support.wheels import as_block
 
 GROUP = "lab"
-TERMS = Terms(GROUP, KEY.hex())
+TERMS = GroupTerms(GROUP, KEY.hex())
 PEERS = ("one", "two", "three")
 TOPIC = "orders"
 START_MS = 1_790_000_000_000
@@ -298,19 +298,19 @@ def _write_journal(run: Run, peer: PeerRun, files: OsFiles, store: bytes) -> int
     journal, _, _ = open_journal(
         files, store_id=store, segment_bytes=run.segment_bytes, entry_bytes_max=8 << 20
     )
-    journal.append([Entry(Kind.CONFIG, 1, 1, 0, 0, 0, -1, json.dumps(run.config()).encode())])
+    journal.append([Entry(EntryKind.CONFIG, 1, 1, 0, 0, 0, -1, json.dumps(run.config()).encode())])
     spilled_index = 1
     for number, offsets in enumerate(peer.entries, 2):
         rows = run.pick(offsets, peer, "journal")
         payload = pa.RecordBatch.from_arrays(rows.columns[1:], schema=PAYLOAD)
         base = int(offsets[0])
         data = bytes(payload.serialize())
-        journal.append([Entry(Kind.ROWS, 1, number, base, len(offsets), 0, -1, data)])
+        journal.append([Entry(EntryKind.ROWS, 1, number, base, len(offsets), 0, -1, data)])
         if offsets[-1] < run.spilled:
             spilled_index = number
     last = len(peer.entries) + 2
     end = int(peer.entries[-1][-1]) + 1
-    journal.append([Entry(Kind.MARK, 1, last, end, 0, 0, -1, peer.marks.encode())])
+    journal.append([Entry(EntryKind.MARK, 1, last, end, 0, 0, -1, peer.marks.encode())])
     journal.sync()
     journal.close()
     return spilled_index
@@ -337,7 +337,7 @@ def _write_topic_segment(root: Path, topic: str, pieces: Pieces, first: int, gro
         data = bytes(batch.serialize())
         stream += data
         crc = crc32c(data, crc)
-        index += Block(first + at, len(stream), len(part), crc, part[-1][1]).encode()
+        index += IndexRecord(first + at, len(stream), len(part), crc, part[-1][1]).encode()
     path = root / segment_path(topic, first)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(stream)

@@ -16,7 +16,7 @@ from slotwheel.intake.flight import FlightIntake
 from slotwheel.replication.driver import Driver
 from slotwheel.replication.rules.group import Group
 from slotwheel.replication.rules.timing import Timing
-from slotwheel.wheel.answers import Receipt
+from slotwheel.wheel.answers import AppendReceipt
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import SlotwheelError
 from slotwheel.wheel.files import OsFiles
@@ -127,7 +127,7 @@ class Replica:
 
     def deliver(self, until_ms: int) -> list[bytes]:
         """All that is due by then, as a hand would get it."""
-        master = self.wheel.master
+        master = self.wheel.dispatcher
         assert master is not None
         values: list[bytes] = []
         while (chunk := next_chunk(master, until_ms, lambda: time.sleep(0.005))) is not None:
@@ -192,7 +192,7 @@ class Replicas:
         master = self.master()
         return [one for one in self.running if one is not master]
 
-    def send(self, *values: bytes, due_ms: int | None = None) -> Receipt:
+    def send(self, *values: bytes, due_ms: int | None = None) -> AppendReceipt:
         """Until it is committed, with as many tries as it takes, as a client would."""
         producer, sequence = 1 + next(self._sequence), 0
         now, rows = now_ms(), batch_of(*values, due_ms=due_ms)

@@ -10,14 +10,14 @@ from slotwheel.replication.rules.core import Core
 from slotwheel.replication.rules.messages import (
     Ack,
     Append,
-    AskVote,
     HardState,
-    Message,
-    StoreIds,
+    PeerMessage,
+    RequestVote,
     Vote,
 )
 from slotwheel.replication.rules.ready import Ready
 from slotwheel.wheel.journal.epochs import Epochs
+from slotwheel.wheel.state import StoreIds
 from support.simreferee import Disk, Item, Violation
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ class SimPeer:
         self.drive()
         self.world.after(self.world.tick_s, self.tick, boot)
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: PeerMessage) -> None:
         if not self._can(self.boot, self.deliver, message):
             return
-        if isinstance(message, AskVote) and not self.core.progress and self.world.blinks():
+        if isinstance(message, RequestVote) and not self.core.progress and self.world.blinks():
             self.world.note(f"{self.name} blinks")
             self.stop(power=False)
             self.start()
@@ -219,7 +219,7 @@ class SimPeer:
 
     # The driver
 
-    def drive(self, message: Message | None = None) -> None:
+    def drive(self, message: PeerMessage | None = None) -> None:
         world = self.world
         while self.up and (ready := self.core.ready()) is not None:
             self._do(ready, message)
@@ -229,7 +229,7 @@ class SimPeer:
             world.leases[self.name] = (self.lease_seen - self.offset) / self.rate
             world.referee.leased(world.now, world.leases)
 
-    def _do(self, ready: Ready, message: Message | None) -> None:
+    def _do(self, ready: Ready, message: PeerMessage | None) -> None:
         world, disk = self.world, self.disk
         if ready.hard is not None:
             disk.hard = ready.hard
@@ -249,8 +249,8 @@ class SimPeer:
             self._send(outgoing)
         if ready.commit is not None:
             self._commit(ready.commit)
-        if ready.became_master is not None:
-            won = ready.became_master
+        if ready.elected is not None:
+            won = ready.elected
             world.referee.won(
                 self.name, won.epoch, disk, won.stores, founding=disk.last + len(self.queued) == 0
             )
@@ -304,7 +304,7 @@ class SimPeer:
             before = item.epoch
         self._write_soon()
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: PeerMessage) -> None:
         world = self.world
         if world.cuts_power():
             world.crash(self, power=True)
@@ -327,7 +327,7 @@ class SimPeer:
                     founding=message.founding,
                     disk=self.disk,
                 )
-        elif isinstance(message, AskVote) and not message.pre:
+        elif isinstance(message, RequestVote) and not message.pre:
             world.referee.voted(
                 self.store, message.epoch, self.name, founding=message.founding, disk=self.disk
             )

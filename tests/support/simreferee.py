@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slotwheel.replication.rules.messages import Meta, StoreIds
+from slotwheel.replication.rules.messages import Meta
+from slotwheel.wheel.state import StoreIds
 
 
 class Violation(AssertionError):

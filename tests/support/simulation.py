@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from slotwheel.replication.rules.core import Core
-from slotwheel.replication.rules.messages import HardState, Message
+from slotwheel.replication.rules.messages import HardState, PeerMessage
 from slotwheel.replication.rules.timing import Timing
 from support.simpeer import SimPeer
 from support.simreferee import Disk, Item, Referee, Violation
@@ -229,7 +229,7 @@ class World:
         if self.notes is not None:
             self.notes.append(f"{self.now:.3f} {text}")
 
-    def send(self, message: Message) -> None:
+    def send(self, message: PeerMessage) -> None:
         rng, scene = self.rng, self.scene
         if self.notes is not None:
             self.note(f"    {message}")

@@ -19,8 +19,9 @@ from kafka.admin import ConfigResource
 from slotwheel.delivery.kafka.murmur2 import partitions_of
 from slotwheel.delivery.kafka.sink import KafkaSettings
 from slotwheel.delivery.sink import Answer, Answers, Sink
+from slotwheel.wheel.rows import Header
 from support.broker import Broker, Cluster, TopicFactory
-from support.deliveries import Header, Sent, id_of, odd, rows_of
+from support.deliveries import Sent, id_of, odd, rows_of
 from support.stopwatch import Stopwatch
 
 OURS = ("slotwheel-id", "slotwheel-due-ms", "slotwheel-created-ms")

@@ -12,7 +12,7 @@ from slotwheel.reading.problems import Problem
 from slotwheel.replay.facts.chunks import OrderChunk
 from slotwheel.replay.facts.fact import FACT, Facts, Seen, travelled
 from slotwheel.replay.facts.filescan import SCANNED_ARROW, TaskScan
-from slotwheel.replay.facts.making import Terms
+from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.summary import FileSummary
 
 
@@ -46,7 +46,7 @@ class Told:
         return sorted(self.facts[self.facts["seen"] == seen]["offset"].tolist())
 
 
-def scan(files: Iterable[File], terms: Terms) -> Told:
+def scan(files: Iterable[File], terms: GroupTerms) -> Told:
     task = TaskScan(terms)
 
     def batches() -> Iterable[pa.RecordBatch]:

@@ -9,27 +9,27 @@ from slotwheel.replication.rules.core import Core
 from slotwheel.replication.rules.messages import (
     Ack,
     Append,
-    AskVote,
     HardState,
     Heartbeat,
-    Message,
     Meta,
+    PeerMessage,
+    RequestVote,
     SnapshotOffer,
-    StoreIds,
     TakeOver,
     Vote,
 )
 from slotwheel.replication.rules.timing import Timing
 from slotwheel.wheel.journal.epochs import Epochs
+from slotwheel.wheel.state import StoreIds
 
 STORES = {name: name.encode() * 16 for name in "abcde"}
 
 
-def line(message: Message) -> str:
+def line(message: PeerMessage) -> str:
     """One message, short: ``a>b vote pre 3 yes``."""
     way = f"{message.sender}>{message.to}"
     match message:
-        case AskVote():
+        case RequestVote():
             kinds = [name for name in ("pre", "founding", "transfer") if getattr(message, name)]
             words = [
                 "ask",
@@ -72,7 +72,7 @@ class Group:
         epoch 1 and admits all stores."""
         self.now = 100.0
         self.names = list(names)
-        self.under_way: list[Message] = []
+        self.under_way: list[PeerMessage] = []
         self.durable = True
         self.events: list[str] = []
         self.wants_snapshot: list[tuple[str, str]] = []
@@ -184,8 +184,8 @@ class Group:
         said = []
         while (ready := core.ready()) is not None:
             self.events += [f"{core.me} {name}" for name, _ in ready.events]
-            if ready.became_master is not None:
-                won = ready.became_master
+            if ready.elected is not None:
+                won = ready.elected
                 core.appended(core.last_index + 1, Meta(won.epoch, won.stores), self.now)
                 if self.durable:
                     core.persisted(core.last_index, self.now)

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.mark import Mark, Marks
-from slotwheel.wheel.schema import times
+from slotwheel.wheel.schema import Mask, times
 
-Mask = npt.NDArray[np.bool_]
 NewRow = tuple[int, str, bytes]
 """Due in ms, topic, value."""
 

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.wheel.answers import Receipt
+from slotwheel.wheel.answers import AppendReceipt
 from slotwheel.wheel.config import TICK_MS, WheelConfig
+from slotwheel.wheel.dispatcher import Dispatcher
 from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.master import Master
 from slotwheel.wheel.rows import from_columns, no_headers
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
 from slotwheel.wheel.slots.blocks import encode_blocks
@@ -46,13 +46,13 @@ def batch(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
     )
 
 
-def master_of(wheel: Wheel) -> Master:
+def master_of(wheel: Wheel) -> Dispatcher:
     """What delivers, while this wheel is the master's."""
-    assert wheel.master is not None
-    return wheel.master
+    assert wheel.dispatcher is not None
+    return wheel.dispatcher
 
 
-def next_chunk(wheel: Wheel | Master, now_ms: int, wait: Callable[[], object]) -> Chunk | None:
+def next_chunk(wheel: Wheel | Dispatcher, now_ms: int, wait: Callable[[], object]) -> Chunk | None:
     """As the hand asks: again, until the mark that rows may wait for is committed. ``wait`` commits
     it, or gives others the time to."""
     master = master_of(wheel) if isinstance(wheel, Wheel) else wheel
@@ -82,13 +82,15 @@ class Node:
         while self.wheel.write_pending(0):
             pass
 
-    def send(self, rows: Sequence[tuple[int, str, bytes]], now_ms: int, **options: Any) -> Receipt:
+    def send(
+        self, rows: Sequence[tuple[int, str, bytes]], now_ms: int, **options: Any
+    ) -> AppendReceipt:
         """Appended, and on disk."""
         future = self.wheel.append(batch(rows), now_ms, **options)
         self.sync()
         return future.result(0)
 
-    def ids_of(self, receipt: Receipt) -> list[MessageId]:
+    def ids_of(self, receipt: AppendReceipt) -> list[MessageId]:
         return [
             self.wheel.mint.one(due, offset)
             for offset, due in enumerate(receipt.due.tolist(), receipt.base_offset)

@@ -204,7 +204,7 @@ def test_a_segment_that_cannot_be_moved_stays() -> None:
 def test_slots_that_are_not_deleted_after_all_lose_their_second_names(files: Files) -> None:
     archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
     keep(archive, files, range(2))
-    archive.take_back(archive.keep_slots({7: slot(files, 7)}, NOW))
+    archive.unlink_kept(archive.keep_slots({7: slot(files, 7)}, NOW))
     assert (names(files), archive.bytes) == ([0, 1], 200)
     assert files.open(path_of(7)).size() == 100
 
@@ -335,7 +335,7 @@ def test_what_is_taken_back_is_so_durably() -> None:
     """Or the name comes back with a power cut, of a file that has grown meanwhile."""
     files = CrashFiles()
     archive = Archive(files, replace(CONFIG, retain_bytes=1 << 30))
-    archive.take_back(archive.keep_slots({7: slot(files, 7)}, NOW))
+    archive.unlink_kept(archive.keep_slots({7: slot(files, 7)}, NOW))
     assert kept(files.survivors("durable"), "slots") == []
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.wheel.answers import Receipt
+from slotwheel.wheel.answers import AppendReceipt
 from slotwheel.wheel.due.cancels import Cancels
 from slotwheel.wheel.journal.payloads import CancelRows
 from slotwheel.wheel.rows import members
@@ -20,7 +20,7 @@ def one(due: int, target: int, own: int) -> CancelRows:
     return CancelRows(*(np.array([value], np.int64) for value in (due, target, own)))
 
 
-def known(cancels: Cancels, due: int, target: int) -> bool | Future[Receipt]:
+def known(cancels: Cancels, due: int, target: int) -> bool | Future[AppendReceipt]:
     """Whether a committed cancel is known, or the future of one that is pending."""
     found, pending = cancels.find(np.array([due]), np.array([target]))
     return pending.get(0) or bool(found[0])
@@ -34,7 +34,7 @@ def test_members(known: set[int], asked: list[int]) -> None:
 
 def test_pending_then_committed() -> None:
     cancels = Cancels(10)
-    future: Future[Receipt] = Future()
+    future: Future[AppendReceipt] = Future()
     cancels.add(one(1500, 7, 20), future)
     assert known(cancels, 1500, 7) is future
     assert list(cancels.pending(1)) == [7]
@@ -141,7 +141,7 @@ def test_many_rows_at_once_are_what_they_are_one_by_one() -> None:
     due = np.array([1_500, 2_100, 1_700, 2_900], np.int64)
     target = np.array([7, 3, 9, 5], np.int64)
     rows = CancelRows(due, target, np.arange(20, 24))
-    cancels, future = Cancels(10), Future[Receipt]()
+    cancels, future = Cancels(10), Future[AppendReceipt]()
     cancels.add(rows, future)
     found, pending = cancels.find(due, target)
     assert not found.any()

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from slotwheel.wheel.dispatcher import Dispatcher
 from slotwheel.wheel.due import canceller
 from slotwheel.wheel.due.canceller import Canceller
-from slotwheel.wheel.due.due import Due
+from slotwheel.wheel.due.due import DueQueue
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal import recovery as journal_recovery
 from slotwheel.wheel.journal.journal import Journal
@@ -23,7 +24,6 @@ from slotwheel.wheel.journal.log import Log
 from slotwheel.wheel.journal.producers import Producers
 from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.master import Master
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.storage import Storage
 from slotwheel.wheel.state import SlotInfo, Update
@@ -108,28 +108,28 @@ def cleaned_in_spite_of_held_topics(patch: Patch) -> None:
 
 def mark_ahead_of_the_answers(patch: Patch) -> None:
     """A mark that tells of the chunk in flight, told while the sink works on it."""
-    marks = Due.marks
-    next_chunk = Master.next_chunk
+    marks = DueQueue.marks
+    next_chunk = Dispatcher.next_chunk
 
-    def with_flight(self: Due, reach: int = -1) -> Marks:
+    def with_flight(self: DueQueue, reach: int = -1) -> Marks:
         flight = self._main.flight
         found = marks(self, reach)
         return found if flight is None else replace(found, main=flight.chunk.after)
 
-    def tell_at_once(self: Master, now_ms: int) -> Any:
+    def tell_at_once(self: Dispatcher, now_ms: int) -> Any:
         chunk = next_chunk(self, now_ms)
         if chunk is not None:
-            self.tell_mark(now_ms, at_once=True)
+            self.append_mark(now_ms, at_once=True)
             self._queue_marks.__self__.write_pending(0)  # type: ignore[attr-defined]
         return chunk
 
-    patch.setattr(Due, "marks", with_flight)
-    patch.setattr(Master, "next_chunk", tell_at_once)
+    patch.setattr(DueQueue, "marks", with_flight)
+    patch.setattr(Dispatcher, "next_chunk", tell_at_once)
 
 
 def mark_forgets_held_topics(patch: Patch) -> None:
-    marks = Due.marks
-    patch.setattr(Due, "marks", lambda self, *reach: replace(marks(self, *reach), copies={}))
+    marks = DueQueue.marks
+    patch.setattr(DueQueue, "marks", lambda self, *reach: replace(marks(self, *reach), copies={}))
 
 
 def junk_of_slot_files_not_cut(patch: Patch) -> None:
@@ -194,8 +194,8 @@ def cancel_answered_before_its_commit(patch: Patch) -> None:
 
 
 def early_by_a_second(patch: Patch) -> None:
-    next_chunk = Master.next_chunk
-    patch.setattr(Master, "next_chunk", lambda self, now_ms: next_chunk(self, now_ms + 1000))
+    next_chunk = Dispatcher.next_chunk
+    patch.setattr(Dispatcher, "next_chunk", lambda self, now_ms: next_chunk(self, now_ms + 1000))
 
 
 def uncommitted_rows_delivered(patch: Patch) -> None:

@@ -13,8 +13,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.wheel.digest import UInt64s, content_digests, digests, topic_crcs
+from slotwheel.wheel.digest import content_digests, digests, topic_crcs
 from slotwheel.wheel.rows import header_column, no_headers
+from slotwheel.wheel.schema import UInt64s
 
 Content = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 

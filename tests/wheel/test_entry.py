@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.journal import entry as entry_module
-from slotwheel.wheel.journal.entry import HEADER_BYTES, Entry, Kind, decode_entry
+from slotwheel.wheel.journal.entry import HEADER_BYTES, Entry, EntryKind, decode_entry
 from support.damage import flipped
 
 GOLDEN = Path(__file__).parent / "golden"
 # These files are never rewritten: a version of the format that cannot read them is a new version.
 GOLDEN_ENTRIES = {
-    "entry-v1-rows.bin": Entry(Kind.ROWS, 3, 17, 170, 10, 7, 5, bytes(range(100))),
-    "entry-v1-mark.bin": Entry(Kind.MARK, 2**63, 2**64 - 1, -1, 0, 0, -1, b"mark", flags=0x81),
-    "entry-v1-config.bin": Entry(Kind.CONFIG, 1, 1, 0, 0, 2**64 - 1, 2**63 - 1, b""),
+    "entry-v1-rows.bin": Entry(EntryKind.ROWS, 3, 17, 170, 10, 7, 5, bytes(range(100))),
+    "entry-v1-mark.bin": Entry(EntryKind.MARK, 2**63, 2**64 - 1, -1, 0, 0, -1, b"mark", flags=0x81),
+    "entry-v1-config.bin": Entry(EntryKind.CONFIG, 1, 1, 0, 0, 2**64 - 1, 2**63 - 1, b""),
 }
 
 unsigned64 = st.integers(0, 2**64 - 1)
 signed64 = st.integers(-(2**63), 2**63 - 1)
 entries = st.builds(
     Entry,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(EntryKind),
     epoch=unsigned64,
     index=unsigned64,
     base_offset=signed64,
@@ -73,7 +73,7 @@ def test_round_trip(entry: Entry) -> None:
     ids=["bytes", "bytearray", "memoryview", "arrow", "int64", "int16", "slice"],
 )
 def test_any_buffer_is_a_payload(payload: bytes) -> None:
-    header, body = Entry(Kind.ROWS, 1, 1, 0, 1, 0, -1, payload).encode()
+    header, body = Entry(EntryKind.ROWS, 1, 1, 0, 1, 0, -1, payload).encode()
     assert len(body) == 8
     assert bytes(decode_entry(bytes(header) + bytes(body), "x", 0).payload) == b"12345678"
 
@@ -81,14 +81,15 @@ def test_any_buffer_is_a_payload(payload: bytes) -> None:
 @pytest.mark.parametrize("payload", [b"", bytearray(), memoryview(b""), np.zeros(0, np.int64).data])
 def test_an_empty_payload_of_any_kind(payload: bytes) -> None:
     assert (
-        decode_entry(encoded(Entry(Kind.MARK, 1, 1, 0, 0, 0, -1, payload)), "x", 0).payload == b""
+        decode_entry(encoded(Entry(EntryKind.MARK, 1, 1, 0, 0, 0, -1, payload)), "x", 0).payload
+        == b""
     )
 
 
 def test_the_payload_is_never_copied() -> None:
     payload = bytes(1000)
-    assert Entry(Kind.ROWS, 1, 1, 0, 1, 0, -1, payload).encode()[1] is payload
-    data = encoded(Entry(Kind.ROWS, 1, 1, 0, 1, 0, -1, payload))
+    assert Entry(EntryKind.ROWS, 1, 1, 0, 1, 0, -1, payload).encode()[1] is payload
+    data = encoded(Entry(EntryKind.ROWS, 1, 1, 0, 1, 0, -1, payload))
     view = decode_entry(data, "x", 0).payload
     assert isinstance(view, memoryview)
     assert view.obj is data

@@ -11,7 +11,7 @@ import pytest
 
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SyncFailed
 from slotwheel.wheel.files import Files, OsFiles
-from slotwheel.wheel.journal.entry import Kind
+from slotwheel.wheel.journal.entry import EntryKind
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES
 from support.crashfs import CrashFiles
@@ -346,7 +346,7 @@ def test_one_thread_appends_another_syncs_a_third_reads(tmp_path: Path) -> None:
 def test_every_kind_passes_through(files: Files) -> None:
     journal, _, _ = open_journal(files)
     sent = [entry(index) for index in range(1, 4)]
-    for one, kind in zip(sent, Kind, strict=True):
+    for one, kind in zip(sent, EntryKind, strict=True):
         object.__setattr__(one, "kind", kind)
     journal.append(sent)
-    assert [one.kind for one in open_journal(files)[1]] == list(Kind)
+    assert [one.kind for one in open_journal(files)[1]] == list(EntryKind)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from slotwheel.reading.events import Rows
+from slotwheel.reading.events import RowsSeen
 from slotwheel.reading.files import JOURNAL, File
 from slotwheel.reading.growing.journal import look_at_journal
 from slotwheel.reading.journal import read_journal
@@ -266,7 +266,7 @@ def test_the_proof_looks_again_at_what_is_being_written(
     file = File(0, JOURNAL, str(tmp_path / FIRST), "first", 0, is_last=True)
     found = list(read_journal(file))
     assert [event for event in found if isinstance(event, Problem)] == []
-    assert sum(event.rows.num_rows for event in found if isinstance(event, Rows)) >= 40
+    assert sum(event.rows.num_rows for event in found if isinstance(event, RowsSeen)) >= 40
 
 
 def add_rows(journal: Journal, count: int) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotwheel.wheel.answers import CancelAnswer, Receipt
+from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration, NotMaster
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.journal.entry import Entry, Kind, decode_entry
+from slotwheel.wheel.journal.entry import Entry, EntryKind, decode_entry
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.peers.heal import SlotRows
 from slotwheel.wheel.peers.peer import PeerWheel
@@ -60,7 +60,7 @@ class Peer:
         while self.wheel.write_pending(0):
             pass
 
-    def send(self, *rows: tuple[int, str, bytes], sequence: int = -1) -> Future[Receipt]:
+    def send(self, *rows: tuple[int, str, bytes], sequence: int = -1) -> Future[AppendReceipt]:
         producer = 7 if sequence >= 0 else 0
         return self.wheel.append(batch(rows), NOW, producer=producer, sequence=sequence)
 
@@ -144,7 +144,7 @@ def test_an_epoch_begins_with_an_entry_that_names_the_stores(peers: tuple[Peer, 
     a.wheel.commit(1)
     a.send((NOW, "t", b"in time"))
     a.ship(b)
-    assert b.wheel.known_stores() == [(1, STORES)]
+    assert b.wheel.admitted_stores() == [(1, STORES)]
     assert b.wheel.epochs().last_epoch == 1
     one = MessageId("default", NOW, 3, 0)
     assert b.wheel.mint.one(one.due, one.offset) == a.wheel.mint.one(one.due, one.offset)
@@ -173,7 +173,7 @@ def test_a_standby_takes_over_where_the_committed_mark_stands(peers: tuple[Peer,
     a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
     assert delivered(a, NOW + 2) == [b"first"]
-    master_of(a.wheel).tell_mark(NOW + 500, at_once=True)
+    master_of(a.wheel).append_mark(NOW + 500, at_once=True)
     a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
     a.ship(b)
@@ -248,7 +248,7 @@ def test_a_master_that_lost_its_epoch_books_nothing_more(peers: tuple[Peer, Peer
     a.send((NOW, "t", b"x"))
     a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
-    master = a.wheel.master
+    master = a.wheel.dispatcher
     assert master is not None
     chunk = next_chunk(a, NOW + 1)
     assert chunk is not None
@@ -289,7 +289,7 @@ def test_a_snapshot_fills_an_empty_peer(peers: tuple[Peer, Peer]) -> None:
         a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
     assert len(delivered(a, NOW + 10_000)) == 11
-    master_of(a.wheel).tell_mark(NOW + 10_000, at_once=True)
+    master_of(a.wheel).append_mark(NOW + 10_000, at_once=True)
     a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
     a.wheel.spill(NOW + 60_000, everything=True)
@@ -338,15 +338,15 @@ def test_alone_and_among_peers_are_two_kinds_of_directories(
 def test_marks_and_configurations_are_entries_like_others(peers: tuple[Peer, Peer]) -> None:
     a, b = peers
     a.lead(1)
-    a.wheel.tell_stores({**STORES, "c": b"c" * 16})
-    master_of(a.wheel).tell_mark(NOW + 1_000, at_once=True)
+    a.wheel.admit_stores({**STORES, "c": b"c" * 16})
+    master_of(a.wheel).append_mark(NOW + 1_000, at_once=True)
     a.sync()
     kinds = [entry.kind for entry in a.wheel.entries(1, 9, 1 << 20)]
-    assert kinds == [Kind.CONFIG, Kind.CONFIG]
-    assert a.wheel.known_stores()[-1] == (2, {**STORES, "c": b"c" * 16})
+    assert kinds == [EntryKind.CONFIG, EntryKind.CONFIG]
+    assert a.wheel.admitted_stores()[-1] == (2, {**STORES, "c": b"c" * 16})
     a.wheel.commit(2)
     a.ship(b)
-    assert b.wheel.known_stores() == [(2, {**STORES, "c": b"c" * 16})]
+    assert b.wheel.admitted_stores() == [(2, {**STORES, "c": b"c" * 16})]
 
 
 def test_a_directory_knows_its_group_from_the_first_commit_on(peers: tuple[Peer, Peer]) -> None:
@@ -413,7 +413,7 @@ def test_a_cancel_that_outlives_its_epoch_decides_nothing(peers: tuple[Peer, Pee
     a.sync()
     a.wheel.commit(a.wheel.log_view().durable)
     target = a.wheel.mint.one(NOW + 100, sent.result(0).base_offset)
-    first = a.wheel.master
+    first = a.wheel.dispatcher
     chunk = next_chunk(a, NOW + 200)
     assert first is not None
     assert chunk is not None
@@ -432,7 +432,7 @@ def test_a_cancel_that_outlives_its_epoch_decides_nothing(peers: tuple[Peer, Pee
     a.wheel.stand_by("b")
     b.lead(2)
     assert delivered(b, NOW + 200) == [b"x"]
-    master_of(b.wheel).tell_mark(NOW + 500, at_once=True)
+    master_of(b.wheel).append_mark(NOW + 500, at_once=True)
     b.sync()
     b.wheel.commit(b.wheel.log_view().durable)
     b.ship(a)
@@ -456,7 +456,7 @@ def test_late_rows_of_an_older_epoch_find_a_mark_that_reaches_them(
         patch.setattr(Marks, "encode", lambda marks: as_version_1(encode(marks)))
         a.lead(1)
         master_of(a.wheel).next_chunk(NOW + 5_000)
-        master_of(a.wheel).tell_mark(NOW + 5_000, at_once=True)
+        master_of(a.wheel).append_mark(NOW + 5_000, at_once=True)
         a.send((NOW - 1_000, "t", b"late"))
         a.sync()
         a.wheel.commit(a.wheel.log_view().durable)

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from slotwheel.reading.agreement.compare import Agreement, compare
-from slotwheel.reading.agreement.compare import Peer as Side
-from slotwheel.wheel.answers import CancelAnswer, Receipt
+from slotwheel.reading.agreement.compare import PeerDirectory as Side
+from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import NotMaster, Overloaded
 from slotwheel.wheel.journal.entry import Entry, decode_entry
@@ -76,7 +76,7 @@ class Group:
             node.open(self.now)
         self.epoch = 0
         self.count = 0
-        self.asked: list[tuple[bytes, int, Future[Receipt]]] = []
+        self.asked: list[tuple[bytes, int, Future[AppendReceipt]]] = []
         self.delivered: list[bytes] = []
         self.cancelled: set[bytes] = set()
         self.maybe_cancelled: set[bytes] = set()
@@ -195,7 +195,7 @@ class Group:
                 break
             self.delivered += chunk.rows.column("value").to_pylist()
             master_of(wheel).answer(chunk, np.ones(chunk.rows.num_rows, np.bool_))
-        master_of(wheel).tell_mark(self.now, at_once=True)
+        master_of(wheel).append_mark(self.now, at_once=True)
         self.master.sync()
 
     def cancel(self) -> None:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel.errors import SequenceTooOld
 from slotwheel.wheel.journal.producers import IN_FLIGHT_MAX, SOURCE_PRODUCER, Producers
-from slotwheel.wheel.state import Sent
+from slotwheel.wheel.state import ProducerEntry
 
 
-def sent(sequence: int, index: int | None = None) -> Sent:
-    return Sent(sequence, sequence * 10, 1000, sequence if index is None else index, 3)
+def sent(sequence: int, index: int | None = None) -> ProducerEntry:
+    return ProducerEntry(sequence, sequence * 10, 1000, sequence if index is None else index, 3)
 
 
 def table(*sequences: int, producers_max: int = 10) -> Producers:

@@ -11,7 +11,7 @@ import pytest
 
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due.due import Due
+from slotwheel.wheel.due.due import DueQueue
 from slotwheel.wheel.mark import Marks
 from support.wheels import Node, as_version_1, batch, master_of
 
@@ -93,7 +93,7 @@ def test_with_a_disk_that_is_almost_full_delivery_needs_no_further_mark(
     node.sync()
     monkeypatch.setattr(node.files, "free_bytes", lambda: 1000)
     assert taken(node, NOW + 1_000) == [b"0"]
-    master_of(node.wheel).tell_mark(NOW + 1_000, at_once=True)
+    master_of(node.wheel).append_mark(NOW + 1_000, at_once=True)
     node.sync()
 
     def full(entries: object) -> None:
@@ -113,14 +113,14 @@ def test_a_row_that_becomes_late_before_anybody_saw_it(
     now = NOW + 5_000
     node.next_chunk(now)
     node.wheel.append(batch([(now + 800, "t", b"x")]), now)
-    choose = Due._choose_cursor
+    choose = DueQueue._choose_cursor
 
-    def committed_meanwhile(due: Due, *line: Any) -> None:
+    def committed_meanwhile(due: DueQueue, *line: Any) -> None:
         node.sync()
         monkeypatch.undo()
         choose(due, *line)
 
-    monkeypatch.setattr(Due, "_choose_cursor", committed_meanwhile)
+    monkeypatch.setattr(DueQueue, "_choose_cursor", committed_meanwhile)
     assert taken(node, now + 900) == []
     assert taken(node, now + 1_000) == []
     node.sync()

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwheel.wheel.due.reader import SlotCursor, late_rows
-from slotwheel.wheel.due.runs import OFFSET_END, Key
-from slotwheel.wheel.mark import Mark
+from slotwheel.wheel.due.runs import OFFSET_END
+from slotwheel.wheel.mark import Mark, RowKey
 from slotwheel.wheel.slots.storage import ReadPoint
 from slotwheel.wheel.state import SlotInfo
 from slotwheel.wheel.tail.tail import Piece
@@ -30,7 +30,7 @@ class FakeStorage:
 
     pieces: list[Piece] = field(default_factory=list)
     spilled: int = 0
-    blocks: dict[int, list[list[Key]]] = field(default_factory=dict)
+    blocks: dict[int, list[list[RowKey]]] = field(default_factory=dict)
     cancels: dict[int, int] = field(default_factory=dict)
     next_offset: int = 0
     reads: int = 0
@@ -53,7 +53,7 @@ class FakeStorage:
         if moved:
             self.spilled = moved[-1].next_offset
 
-    def every(self) -> list[Key]:
+    def every(self) -> list[RowKey]:
         stored = [row for group in self.blocks.values() for block in group for row in block]
         return stored + [
             (due, offset)
@@ -104,10 +104,10 @@ def test_a_slot_that_grows_and_spills_while_it_drains(
     """Rows appended to the slot that is read, or moved to its file meanwhile, are not lost."""
     storage = FakeStorage()
     cursor = SlotCursor(storage, SECOND, window_bytes)
-    after: Key = (START - 1, OFFSET_END)
+    after: RowKey = (START - 1, OFFSET_END)
     upto = -1
     cursor.load(after, upto)
-    given_out: list[Key] = []
+    given_out: list[RowKey] = []
 
     def read(rows_max: int) -> bool:
         nonlocal after, upto
@@ -156,9 +156,9 @@ def test_a_row_beyond_what_the_mark_may_pass_is_not_read(
     storage.spill(spilled)
     upto = data.draw(st.integers(-1, storage.next_offset - 1))
     cursor = SlotCursor(storage, SECOND, window_bytes)
-    after: Key = (START - 1, OFFSET_END)
+    after: RowKey = (START - 1, OFFSET_END)
     cursor.load(after, upto)
-    found: list[Key] = []
+    found: list[RowKey] = []
     while rows := keys_of(cursor.peek(after, (END, 0), 3, 1 << 30)):
         found += rows
         after = rows[-1]
@@ -172,7 +172,7 @@ def test_the_file_is_read_again_only_for_its_new_blocks() -> None:
     storage.commit([2000, 2001])
     storage.spill(1)
     cursor = SlotCursor(storage, SECOND, 1 << 30)
-    after: Key = (START - 1, OFFSET_END)
+    after: RowKey = (START - 1, OFFSET_END)
     cursor.load(after, 1)
     assert storage.reads == 1
     cursor.refresh(after, 1)
@@ -193,7 +193,7 @@ def test_cancels_in_the_file_are_seen() -> None:
     storage.commit([2000, 2000])
     storage.spill(1)
     cursor = SlotCursor(storage, SECOND, 1 << 30)
-    after: Key = (START - 1, OFFSET_END)
+    after: RowKey = (START - 1, OFFSET_END)
     cursor.load(after, 1)
     assert cursor.cancelled == {0}
     storage.commit([2000, 2000])

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel.due.runs import (
     OFFSET_END,
-    Key,
     Run,
-    Source,
+    SortedRows,
     Window,
     choose_end,
     gather,
@@ -21,22 +20,23 @@ from slotwheel.wheel.due.runs import (
     source_of_block,
     source_of_piece,
 )
+from slotwheel.wheel.mark import RowKey
 from support.wheels import keys_of, piece_at, rows_at
 
-NONE: Key = (-1, -1)
+NONE: RowKey = (-1, -1)
 keys = st.tuples(st.integers(0, 8), st.integers(0, 40))
 many = st.lists(keys, unique_by=lambda key: key[1], max_size=40)
 limits = st.sampled_from([1, 100, 400, 1 << 30])
 
 
-def split(rows: list[Key], parts: int) -> list[Source]:
+def split(rows: list[RowKey], parts: int) -> list[SortedRows]:
     """Blocks of a slot file, each sorted."""
     groups = [sorted(rows[at::parts]) for at in range(parts)]
     return [source_of_block(rows_at(group)) for group in groups if group]
 
 
 @given(many, keys)
-def test_position_after_is_bisection_over_keys(rows: list[Key], key: Key) -> None:
+def test_position_after_is_bisection_over_keys(rows: list[RowKey], key: RowKey) -> None:
     rows.sort()
     due = np.array([row[0] for row in rows], np.int64)
     offset = np.array([row[1] for row in rows], np.int64)
@@ -62,11 +62,11 @@ def test_a_piece_gives_its_rows_of_the_slot(due: list[int], first: int) -> None:
 @given(many, st.integers(1, 4), limits)
 @example([(5, n) for n in range(40)], 3, 100)
 def test_windows_cut_anywhere_give_every_row_once_in_order(
-    rows: list[Key], parts: int, limit: int
+    rows: list[RowKey], parts: int, limit: int
 ) -> None:
     """Also when they are all due at one millisecond (I9)."""
     sources = split(rows, parts)
-    found: list[Key] = []
+    found: list[RowKey] = []
     after, windows = NONE, 0
     while len(found) < len(rows):
         starts = [position_after(s.due, s.offset, after) for s in sources]
@@ -112,7 +112,7 @@ def test_everything_fits_is_no_end() -> None:
     st.lists(keys, max_size=4),
 )
 def test_peek_is_the_head_of_the_sorted_rest(
-    groups: list[list[Key]], rows_max: int, bytes_max: int, untils: list[Key]
+    groups: list[list[RowKey]], rows_max: int, bytes_max: int, untils: list[RowKey]
 ) -> None:
     """More runs than are kept apart, cut by rows, bytes and ``until``."""
     window, every = Window(None, (100, OFFSET_END)), []

@@ -20,7 +20,15 @@ from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
-from slotwheel.wheel.state import Checkpoint, LmdbState, Sent, SlotInfo, Update, seal, unseal
+from slotwheel.wheel.state import (
+    Checkpoint,
+    LmdbState,
+    ProducerEntry,
+    SlotInfo,
+    Update,
+    seal,
+    unseal,
+)
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, Mode
 from support.crashlife import START_MS, PowerCut, Steps, World
@@ -127,7 +135,7 @@ RECORDS = Update(
     vote="node-1",
     checkpoint=Checkpoint(7, 3, 40, 41, 1, Marks(Mark(5, 6, 7), 3), {"group": "default"}),
     slots={SECOND: SlotInfo(4096, 10, 1, 39, 0x12345678)},
-    producers={7: [Sent(0, 0, START_MS, 2, 5), Sent(1, 5, START_MS, 3, 5)]},
+    producers={7: [ProducerEntry(0, 0, START_MS, 2, 5), ProducerEntry(1, 5, START_MS, 3, 5)]},
 )
 
 

@@ -22,7 +22,7 @@ from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import path_of
-from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, Sent, SlotInfo, Update
+from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, ProducerEntry, SlotInfo, Update
 from slotwheel.wheel.switch import complete_switch, set_aside
 from support.crashfs import CrashFiles
 from support.damage import flipped
@@ -51,7 +51,7 @@ GOLDEN_HEADER = SnapshotHeader(
         {"group": "g", "slots": 7200, "key": "00" * 16, "stores": {"a": "11" * 16}},
     ),
     {-1: SlotInfo(1, 2, 0, -1, 0xFFFFFFFF), 1_900_000_000: SlotInfo(1 << 40, 9, 3, 41, 7)},
-    {1: [Sent(1, 10, 1000, 5, 3), Sent(-2, 13, 1001, 6, 1)], (1 << 63) | 2: []},
+    {1: [ProducerEntry(1, 10, 1000, 5, 3), ProducerEntry(-2, 13, 1001, 6, 1)], (1 << 63) | 2: []},
 )
 
 
@@ -74,10 +74,10 @@ u32 = st.integers(0, 2**32 - 1)
 @given(
     st.dictionaries(i64, st.builds(SlotInfo, u64, u64, u64, i64, u32), max_size=5),
     st.dictionaries(
-        u64, st.lists(st.builds(Sent, i64, i64, i64, u64, u32), max_size=5), max_size=5
+        u64, st.lists(st.builds(ProducerEntry, i64, i64, i64, u64, u32), max_size=5), max_size=5
     ),
 )
-def test_round_trip(slots: dict[int, SlotInfo], producers: dict[int, list[Sent]]) -> None:
+def test_round_trip(slots: dict[int, SlotInfo], producers: dict[int, list[ProducerEntry]]) -> None:
     header = replace(GOLDEN_HEADER, slots=slots, producers=producers)
     assert SnapshotHeader.decode(header.encode()) == header
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
-from slotwheel.wheel.peers.snapshot_request import Held, SnapshotRequest
+from slotwheel.wheel.peers.snapshot_request import HeldBytes, SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
 from slotwheel.wheel.state import Update
@@ -37,7 +37,7 @@ from support.wheels import as_block, rows_at
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshot-request-v1.bin"
 GOLDEN_REQUEST = SnapshotRequest(
-    {-1: Held(0, 0), SECOND: Held(1 << 40, 0xFFFFFFFF), SECOND + 1: Held(7, 9)}
+    {-1: HeldBytes(0, 0), SECOND: HeldBytes(1 << 40, 0xFFFFFFFF), SECOND + 1: HeldBytes(7, 9)}
 )
 KINDS = (Damaged, UnsupportedVersion)
 
@@ -50,11 +50,11 @@ def test_the_request_of_version_1_is_read_and_written() -> None:
     assert GOLDEN_REQUEST.encode() == data
 
 
-held = st.builds(Held, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+held = st.builds(HeldBytes, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 
 
 @given(st.dictionaries(st.integers(-(2**63), 2**63 - 1), held, max_size=9))
-def test_round_trip(parts: dict[int, Held]) -> None:
+def test_round_trip(parts: dict[int, HeldBytes]) -> None:
     request = SnapshotRequest(parts)
     assert SnapshotRequest.decode(request.encode()) == request
 

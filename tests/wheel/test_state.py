@@ -15,9 +15,9 @@ from slotwheel.wheel.state import (
     STATE_VERSION,
     Checkpoint,
     LmdbState,
-    Sent,
+    ProducerEntry,
     SlotInfo,
-    Stored,
+    StoredState,
     Update,
     decode_checkpoint,
     encode_checkpoint,
@@ -28,7 +28,7 @@ MARKS = Marks(Mark(5_000, 7, 9), 3, {"a.b": TopicMark(Mark(4_000, 1 << 60, 8), 2
 CHECKPOINT = Checkpoint(17, 3, 42, 40, 2, MARKS, {"group": "g", "slots": 7200, "key": "00" * 16})
 
 
-def reload(root: Path) -> Stored:
+def reload(root: Path) -> StoredState:
     state = LmdbState(root)
     try:
         return state.load()
@@ -37,7 +37,7 @@ def reload(root: Path) -> Stored:
 
 
 def test_a_new_directory_is_empty(tmp_path: Path) -> None:
-    assert reload(tmp_path) == Stored()
+    assert reload(tmp_path) == StoredState()
 
 
 def test_every_field_comes_back(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
         1_900_000_000: SlotInfo((1 << 63) + 5, 1 << 40, 3, (1 << 62), 0),
     }
     producers = {
-        1: [Sent(1, 10, 1000, 5, 3), Sent(-2, 13, 1001, 6, 1)],
-        (1 << 63) | 2: [Sent(1 << 60, 0, -5, 1 << 62, (1 << 32) - 1)],
+        1: [ProducerEntry(1, 10, 1000, 5, 3), ProducerEntry(-2, 13, 1001, 6, 1)],
+        (1 << 63) | 2: [ProducerEntry(1 << 60, 0, -5, 1 << 62, (1 << 32) - 1)],
         3: [],
     }
     state.commit(
@@ -65,7 +65,7 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
         )
     )
     state.close()
-    assert reload(tmp_path) == Stored(
+    assert reload(tmp_path) == StoredState(
         b"0123456789abcdef", 3, "node-ü", CHECKPOINT, slots, producers, True, True, b"k" * 16
     )
 
@@ -76,7 +76,7 @@ def test_an_update_leaves_the_rest_as_it_is(tmp_path: Path) -> None:
         Update(
             epoch=1,
             slots={1: SlotInfo(1, 1, 0, 1, 1), 2: SlotInfo(2, 2, 0, 2, 2)},
-            producers={1: [Sent(1, 1, 1, 1, 1)], 2: [Sent(2, 2, 2, 2, 2)]},
+            producers={1: [ProducerEntry(1, 1, 1, 1, 1)], 2: [ProducerEntry(2, 2, 2, 2, 2)]},
         )
     )
     state.commit(Update(vote="v", slots_deleted=[1, 99], producers_deleted=[2, 99]))
@@ -97,7 +97,7 @@ STORES: dict[str, Callable[[Path], LmdbState | MemoryState]] = {
 def test_replace_leaves_only_what_comes_with_it(store: str, tmp_path: Path) -> None:
     """The real store and the double of the crash sweeps agree."""
     state = STORES[store](tmp_path)
-    sent = [Sent(1, 1, 1, 1, 1)]
+    sent = [ProducerEntry(1, 1, 1, 1, 1)]
     old = {second: SlotInfo(1, 1, 0, 1, 1) for second in range(2000)}
     state.commit(
         Update(epoch=7, vote="v", store_id=b"s" * 16, voter=True, group_key=b"k", slots=old)
@@ -107,10 +107,10 @@ def test_replace_leaves_only_what_comes_with_it(store: str, tmp_path: Path) -> N
     state.commit(
         Update(checkpoint=CHECKPOINT, slots=new, producers={5: sent}, incoming=True, replace=True)
     )
-    expected = Stored(b"s" * 16, 7, "v", CHECKPOINT, new, {5: sent}, True, True, b"k")
+    expected = StoredState(b"s" * 16, 7, "v", CHECKPOINT, new, {5: sent}, True, True, b"k")
     assert state.load() == expected
     state.commit(Update(replace=True, incoming=False, voter=False))
-    assert state.load() == Stored(b"s" * 16, 7, "v", CHECKPOINT, group_key=b"k")
+    assert state.load() == StoredState(b"s" * 16, 7, "v", CHECKPOINT, group_key=b"k")
     state.close()
 
 
@@ -169,7 +169,7 @@ def test_reading_beside_a_writer_changes_nothing(tmp_path: Path) -> None:
     LmdbState(tmp_path).close()
     before = sorted(os.listdir(tmp_path / "state"))  # noqa: PTH208
     state = LmdbState(tmp_path, readonly=True)
-    assert state.load() == Stored()
+    assert state.load() == StoredState()
     state.close()
     assert sorted(os.listdir(tmp_path / "state")) == before  # noqa: PTH208
 

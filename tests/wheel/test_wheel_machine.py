@@ -31,14 +31,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from slotwheel.wheel.answers import CancelAnswer, Receipt
+from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.errors import ClockBehind, InvalidMessage, Overloaded, SequenceTooOld
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.journal.producers import IN_FLIGHT_MAX
 from slotwheel.wheel.mark import Marks
-from support.wheelmodel import Mask, Model, NewRow, Row
+from slotwheel.wheel.schema import Mask
+from support.wheelmodel import Model, NewRow, Row
 from support.wheels import Node, batch, master_of, next_chunk
 
 START_MS = 1_000_000
@@ -78,7 +79,7 @@ class Outbox:
     producer: int
     sequence: int
     rows: list[NewRow]
-    future: Future[Receipt]
+    future: Future[AppendReceipt]
     seen: bool = False
 
 
@@ -258,7 +259,7 @@ class WheelMachine(RuleBasedStateMachine):
             self._deliver(sink, sync=True)
             if not spill_first:
                 self.node.wheel.spill(self.now, everything=False)
-            master_of(self.node.wheel).tell_mark(self.now, at_once=True)
+            master_of(self.node.wheel).append_mark(self.now, at_once=True)
             self._sync()
             self.node.wheel.clean(self.now)
         self._check_files()
@@ -293,7 +294,7 @@ class WheelMachine(RuleBasedStateMachine):
     @rule(tell=st.booleans())
     def clean(self, tell: bool) -> None:
         if tell:
-            master_of(self.node.wheel).tell_mark(self.now, at_once=True)
+            master_of(self.node.wheel).append_mark(self.now, at_once=True)
             self._sync()
         self.node.wheel.clean(self.now)
         self._check_files()
@@ -430,7 +431,7 @@ class WheelMachine(RuleBasedStateMachine):
     @rule(graceful=st.booleans())
     def close_and_reopen(self, graceful: bool) -> None:
         if graceful:
-            master_of(self.node.wheel).tell_mark(self.now, at_once=True)
+            master_of(self.node.wheel).append_mark(self.now, at_once=True)
             self._sync()
         self._stop()
         self.node.open(self.now)
@@ -638,7 +639,7 @@ class WheelMachine(RuleBasedStateMachine):
         self._deliver(Sink(), sync=True)
         wheel = self.node.wheel
         assert master_of(wheel).held_topics() == []
-        master_of(wheel).tell_mark(self.now, at_once=True)
+        master_of(wheel).append_mark(self.now, at_once=True)
         self._sync()
         wheel.spill(self.now, everything=True)
         wheel.clean(self.now)

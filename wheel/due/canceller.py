@@ -28,19 +28,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..answers import CancelAnswer, Receipt
+from ..answers import AppendReceipt, CancelAnswer
 from ..config import TICK_MS
 from ..errors import Damaged, Overloaded
 from ..ids import IdMint, MessageId
-from ..journal.queued import Carried
+from ..journal.queued import Waiter
 from ..rows import from_numpy, no_headers
 from ..schema import INPUT, PAYLOAD, TIME, Int64s
 from ..slots.storage import Storage
 from .cancels import Cancels, among
-from .due import Due, Left
+from .due import DueQueue, HasLeft
 
-QueueRows = Callable[[pa.RecordBatch], Carried]
-AppendCancels = Callable[[Int64s, Int64s], Carried | None]
+QueueRows = Callable[[pa.RecordBatch], Waiter]
+AppendCancels = Callable[[Int64s, Int64s], Waiter | None]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 Topics = npt.NDArray[np.object_]
 
@@ -61,12 +61,12 @@ class _State(IntEnum):
     CANCELLED = 6
 
 
-_OF_LEFT = np.zeros(len(Left), np.int8)
-_OF_LEFT[Left.NO] = _State.APPEND
-_OF_LEFT[Left.YES] = _State.DELIVERED
-_OF_LEFT[Left.IN_FLIGHT] = _State.WAIT
-_OF_LEFT[Left.UNKNOWN] = _State.UNKNOWN
-_OF_LEFT[Left.BY_TOPIC] = _State.READ
+_OF_LEFT = np.zeros(len(HasLeft), np.int8)
+_OF_LEFT[HasLeft.NO] = _State.APPEND
+_OF_LEFT[HasLeft.YES] = _State.DELIVERED
+_OF_LEFT[HasLeft.IN_FLIGHT] = _State.WAIT
+_OF_LEFT[HasLeft.UNKNOWN] = _State.UNKNOWN
+_OF_LEFT[HasLeft.BY_TOPIC] = _State.READ
 
 _ANSWERS: dict[int, CancelAnswer] = {
     _State.DELIVERED: CancelAnswer.DELIVERED,
@@ -90,9 +90,9 @@ class _Request:
     append: AppendCancels
     timeout_s: float
     state: npt.NDArray[np.int8]
-    pending: dict[Future[Receipt], list[int]] = field(default_factory=dict)
+    pending: dict[Future[AppendReceipt], list[int]] = field(default_factory=dict)
     """The entries with cancels of these rows, and the rows' positions."""
-    queued: Future[Receipt] | None = None
+    queued: Future[AppendReceipt] | None = None
     """The newest such entry of this request."""
 
     def rows(self, state: _State) -> Int64s:
@@ -113,7 +113,7 @@ class Canceller:
     def __init__(
         self,
         mint: IdMint,
-        due: Due,
+        due: DueQueue,
         storage: Storage,
         cancels: Cancels,
         lock: threading.RLock,
@@ -142,7 +142,7 @@ class Canceller:
         due, offset, genuine = self._mint.read(asked)
         due, offset = due[genuine], offset[genuine]
 
-        def append_cancels(due: Int64s, offset: Int64s) -> Carried:
+        def append_cancels(due: Int64s, offset: Int64s) -> Waiter:
             return append(_cancel_rows(due, offset))
 
         topics = np.full(len(offset), None, object)
@@ -167,9 +167,9 @@ class Canceller:
         except Damaged:
             return CancelAnswer.UNKNOWN, None
         fresh = None if row is None else check(_with_due(row, due_ms))
-        queued: list[Carried] = []
+        queued: list[Waiter] = []
 
-        def append_cancels(due: Int64s, offset: Int64s) -> Carried | None:
+        def append_cancels(due: Int64s, offset: Int64s) -> Waiter | None:
             if fresh is None:
                 return None
             rows = pa.concat_batches([_cancel_rows(due, offset), _as_payload(fresh)])

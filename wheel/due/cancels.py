@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..answers import Receipt
+from ..answers import AppendReceipt
 from ..config import TICK_MS
 from ..journal.payloads import CancelRows
 from ..schema import Int64s, Mask
@@ -33,7 +33,7 @@ _NEAR_SECONDS = 120
 @dataclass(slots=True)
 class _Second:
     committed: set[int] = field(default_factory=set)
-    pending: dict[int, Future[Receipt]] = field(default_factory=dict)
+    pending: dict[int, Future[AppendReceipt]] = field(default_factory=dict)
     newest: int = -1
     """Highest offset of a cancel row itself."""
     file_read: bool = False
@@ -57,7 +57,7 @@ class Cancels:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, rows: CancelRows, pending: Future[Receipt]) -> None:
+    def add(self, rows: CancelRows, pending: Future[AppendReceipt]) -> None:
         """These are on their way to the journal."""
         target, own = rows.target.tolist(), rows.own.tolist()
         for at_second, at in _by_second(rows.due):
@@ -103,12 +103,12 @@ class Cancels:
                 if second.pending.pop(target[row], None) is not None:
                     self._count -= 1
 
-    def find(self, due: Int64s, offset: Int64s) -> tuple[Mask, dict[int, Future[Receipt]]]:
+    def find(self, due: Int64s, offset: Int64s) -> tuple[Mask, dict[int, Future[AppendReceipt]]]:
         """Of which rows a committed cancel is known, shape (rows,); and by position the futures of
         others, whose cancel is not committed yet."""
         known = np.zeros(len(due), np.bool_)
         target = offset.tolist()
-        pending: dict[int, Future[Receipt]] = {}
+        pending: dict[int, Future[AppendReceipt]] = {}
         for at_second, at in _by_second(due):
             second = self._seconds.get(at_second)
             if second is None:

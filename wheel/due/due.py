@@ -25,14 +25,14 @@ import pyarrow.compute as pc
 
 from ..config import TICK_MS, WheelConfig
 from ..errors import ClockBehind
-from ..mark import Mark, Marks, TopicMark
+from ..mark import Mark, Marks, RowKey, TopicMark
 from ..rows import from_numpy, members, take_rows
 from ..schema import Int64s, Mask, times
 from ..slots.storage import Storage
 from .cancels import Cancels, among
 from .lines import Chunk, Flight, Line, mark_before
 from .reader import SlotCursor, late_rows
-from .runs import EMPTY, OFFSET_END, Key
+from .runs import EMPTY, OFFSET_END
 
 _STEPS_MAX = 32
 """Steps without a row to hand out before the caller gets a turn to do something else."""
@@ -41,7 +41,7 @@ _UNKNOWN_MAX = 1 << 18
 """Offsets without an answer that are remembered one by one."""
 
 
-class Left(IntEnum):
+class HasLeft(IntEnum):
     """What is known of a row: the ground on which a cancel is decided."""
 
     NO = 0
@@ -62,7 +62,7 @@ class _Then(Enum):
     NOTHING = "no row is left up to the given key"
 
 
-class Due:
+class DueQueue:
     """Moves the marks. ``high``: asks for the highest committed offset (under the lock)."""
 
     def __init__(
@@ -144,27 +144,27 @@ class Due:
     def has_left(
         self, due: Int64s, offset: Int64s, topics: npt.NDArray[np.object_]
     ) -> npt.NDArray[np.int8]:
-        """Whether rows have left: a value of ``Left`` each, shape (rows,) like all arguments.
+        """Whether rows have left: a value of ``HasLeft`` each, shape (rows,) like all arguments.
         ``topics``: None where it is not known, which matters only where the answer is ``BY_TOPIC``;
         empty for a row that is nowhere any more."""
         unknown = among(self._unknown, offset) | (offset <= self._unknown_upto)
-        left = np.where(unknown, Left.UNKNOWN, Left.NO).astype(np.int8)
+        left = np.where(unknown, HasLeft.UNKNOWN, HasLeft.NO).astype(np.int8)
         passed = self._main.mark.covered(due, offset)
         by_all = passed & self._covered_by_all(due, offset)
-        left[by_all] = Left.YES
+        left[by_all] = HasLeft.YES
         held = np.flatnonzero(passed & ~by_all)
         names = topics[held]
-        left[held[~among(self._held, names)]] = Left.YES
-        left[held[among({None}, names)]] = Left.BY_TOPIC
+        left[held[~among(self._held, names)]] = HasLeft.YES
+        left[held[among({None}, names)]] = HasLeft.BY_TOPIC
         for topic in self._held.keys() & set(names.tolist()):
             line, at = self._held[topic], held[np.equal(names, topic)]
-            left[at[line.mark.covered(due[at], offset[at])]] = Left.YES
-            left[at[line.in_flight(due[at], offset[at])]] = Left.IN_FLIGHT
-        left[self._main.in_flight(due, offset)] = Left.IN_FLIGHT
+            left[at[line.mark.covered(due[at], offset[at])]] = HasLeft.YES
+            left[at[line.in_flight(due[at], offset[at])]] = HasLeft.IN_FLIGHT
+        left[self._main.in_flight(due, offset)] = HasLeft.IN_FLIGHT
         asked, ahead = set(offset.tolist()), set[int]()
         for line in (self._main, *self._held.values()):
             ahead |= line.ahead & asked
-        left[among(ahead, offset)] = Left.YES
+        left[among(ahead, offset)] = HasLeft.YES
         return left
 
     def _covered_by_all(self, due: Int64s, offset: Int64s) -> Mask:
@@ -359,7 +359,7 @@ class Due:
             return None
         return self._hand_out(line, rows, cancelled, after, late=True)
 
-    def _due(self, line: Line, until: Key) -> tuple[Chunk | None, _Then]:
+    def _due(self, line: Line, until: RowKey) -> tuple[Chunk | None, _Then]:
         """Step two: rows in due order up to ``until``. Also what to do where there is no chunk."""
         cursor, mark = line.cursor, line.mark
         assert cursor is not None

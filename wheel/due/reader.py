@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..config import TICK_MS
-from ..mark import Mark
+from ..mark import Mark, RowKey
 from ..rows import take_rows
 from ..schema import Int64s, times
 from ..slots.storage import ReadPoint, cancelled_in
@@ -27,8 +27,7 @@ from ..tail.tail import Piece
 from .runs import (
     EMPTY,
     OFFSET_END,
-    Key,
-    Source,
+    SortedRows,
     Window,
     choose_end,
     gather,
@@ -41,7 +40,7 @@ _LATE_SPAN = 1_000_000
 """Offsets looked at in one go when late rows have to be found in slot files."""
 
 
-class Rows(Protocol):
+class RowStore(Protocol):
     """What a reader needs of the storage."""
 
     def read_point(self, second: int) -> ReadPoint: ...
@@ -54,7 +53,7 @@ class Rows(Protocol):
         """Seconds up to ``last_second`` whose slot files have rows at or above ``offset``."""
 
 
-def _restrict(source: Source, first: int, last: int) -> Source | None:
+def _restrict(source: SortedRows, first: int, last: int) -> SortedRows | None:
     """Only the rows of a source with ``first <= offset <= last``."""
     mask = (source.offset >= first) & (source.offset <= last)
     if mask.all():
@@ -64,7 +63,7 @@ def _restrict(source: Source, first: int, last: int) -> Source | None:
         return None
     indices = kept if source.indices is None else source.indices[kept]
     share = source.nbytes * len(kept) // len(source.due)
-    return Source(source.due[kept], source.offset[kept], source.rows, indices, share)
+    return SortedRows(source.due[kept], source.offset[kept], source.rows, indices, share)
 
 
 class SlotCursor:
@@ -73,7 +72,7 @@ class SlotCursor:
     Owned by one thread at a time. ``seen``: rows of this slot up to this offset are accounted for.
     """
 
-    def __init__(self, storage: Rows, second: int, window_bytes: int) -> None:
+    def __init__(self, storage: RowStore, second: int, window_bytes: int) -> None:
         self.second = second
         self.start = second * TICK_MS
         self.cancelled: set[int] = set()
@@ -84,13 +83,13 @@ class SlotCursor:
         self._window = Window(None, (self.start - 1, OFFSET_END))
 
     @property
-    def _last_key(self) -> Key:
+    def _last_key(self) -> RowKey:
         return self.start + TICK_MS - 1, OFFSET_END
 
-    def load(self, after: Key, upto: int) -> None:
+    def load(self, after: RowKey, upto: int) -> None:
         """Prepare the next window: rows with keys behind ``after`` and ``offset <= upto``."""
         point = self._storage.read_point(self.second)
-        sources: list[Source] = []
+        sources: list[SortedRows] = []
         if point.info is not None:
             for block in self._storage.read_blocks(self.second, point.info):
                 self.cancelled.update(cancelled_in(block))
@@ -106,13 +105,13 @@ class SlotCursor:
         # The file may hold rows beyond ``upto`` that were left out: then it has to be read again.
         self._known = point.info if point.spilled <= upto + 1 else None
 
-    def refresh(self, after: Key, upto: int) -> None:
+    def refresh(self, after: RowKey, upto: int) -> None:
         """Take in what was committed to this slot since, up to ``upto``."""
         if upto <= self.seen:
             return
         point = self._storage.read_point(self.second)
         first = self.seen + 1
-        sources: list[Source] = []
+        sources: list[SortedRows] = []
         if point.info is not None and point.spilled > first and point.info != self._known:
             for block in self._storage.read_blocks(self.second, point.info, self._known):
                 self.cancelled.update(cancelled_in(block))
@@ -133,10 +132,10 @@ class SlotCursor:
         self._window.join(gather(sources, starts, stops), after)
         self.seen = upto
 
-    def _from_tail(self, point: ReadPoint, first: int) -> list[Source]:
+    def _from_tail(self, point: ReadPoint, first: int) -> list[SortedRows]:
         low, high = self.start, self.start + TICK_MS
         first = max(first, point.spilled)
-        sources: list[Source] = []
+        sources: list[SortedRows] = []
         for piece in reversed(point.pieces):  # the newest are last: stop where nothing is new
             if piece.next_offset <= first:
                 break
@@ -145,7 +144,7 @@ class SlotCursor:
                 sources.append(source)
         return sources
 
-    def peek(self, after: Key, until: Key, rows_max: int, bytes_max: int) -> pa.RecordBatch:
+    def peek(self, after: RowKey, until: RowKey, rows_max: int, bytes_max: int) -> pa.RecordBatch:
         """Rows with keys in ``(after, until]`` in key order; empty if there are none yet."""
         while True:
             rows = self._window.peek(after, until, rows_max, bytes_max)
@@ -153,7 +152,7 @@ class SlotCursor:
                 return rows
             self.load(max(after, self._window.end), self.seen)
 
-    def next_due(self, after: Key) -> int | None:
+    def next_due(self, after: RowKey) -> int | None:
         """When the next row is due; the window's end if more has to be loaded; None at the end."""
         due = self._window.next_due(after)
         if due is None and self._window.end < self._last_key:
@@ -162,7 +161,7 @@ class SlotCursor:
 
 
 def late_rows(
-    storage: Rows, mark: Mark, upto: int, rows_max: int, bytes_max: int
+    storage: RowStore, mark: Mark, upto: int, rows_max: int, bytes_max: int
 ) -> tuple[pa.RecordBatch, set[int], int]:
     """Rows with ``mark.L < offset <= upto`` that already lie behind ``(c, r)``, in offset order.
 
@@ -209,7 +208,7 @@ def _late_in_piece(piece: Piece, mark: Mark, first: int, upto: int) -> Int64s:
 
 
 def _late_in_files(
-    storage: Rows,
+    storage: RowStore,
     seconds: Sequence[int],
     mark: Mark,
     first: int,

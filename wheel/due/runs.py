@@ -19,19 +19,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from ..mark import RowKey
 from ..rows import take_rows
 from ..schema import ROW, Int64s, times
 from ..tail.tail import Piece
-
-Key = tuple[int, int]
-"""``(due in ms, offset)``: the order of delivery."""
 
 OFFSET_END = (1 << 63) - 1
 _RUNS_MAX = 12
 
 
 @dataclass(slots=True)
-class Source:
+class SortedRows:
     """Rows in key order that have not been taken yet.
 
     ``indices`` maps positions in key order to rows of the batch or piece; None when the batch is in
@@ -55,12 +53,12 @@ class Source:
         return take_rows(self.rows, indices)
 
 
-def source_of_block(block: pa.RecordBatch) -> Source:
+def source_of_block(block: pa.RecordBatch) -> SortedRows:
     """A block of a slot file, which is sorted as it is."""
-    return Source(times(block, "due"), times(block, "offset"), block, None, block.nbytes)
+    return SortedRows(times(block, "due"), times(block, "offset"), block, None, block.nbytes)
 
 
-def source_of_piece(piece: Piece, low: int, high: int, first_offset: int = 0) -> Source | None:
+def source_of_piece(piece: Piece, low: int, high: int, first_offset: int = 0) -> SortedRows | None:
     """The rows of a tail piece with ``low <= due < high`` and ``offset >= first_offset``."""
     skip = max(0, first_offset - piece.base_offset)
     if skip >= piece.count or piece.latest < low or piece.earliest >= high:
@@ -74,17 +72,19 @@ def source_of_piece(piece: Piece, low: int, high: int, first_offset: int = 0) ->
     order = np.argsort(keys, kind="stable")  # ties stay in offset order
     indices = indices[order]
     share = piece.row_bytes * len(indices) // piece.count
-    return Source(keys[order], indices + piece.base_offset, piece, indices, share)
+    return SortedRows(keys[order], indices + piece.base_offset, piece, indices, share)
 
 
-def position_after(due: Int64s, offset: Int64s, key: Key) -> int:
+def position_after(due: Int64s, offset: Int64s, key: RowKey) -> int:
     """How many rows have keys at or before ``key``; ``due``, ``offset`` sorted, shape (rows,)."""
     start = int(np.searchsorted(due, key[0], side="left"))
     stop = int(np.searchsorted(due, key[0], side="right"))
     return start + int(np.searchsorted(offset[start:stop], key[1], side="right"))
 
 
-def choose_end(sources: Sequence[Source], starts: Sequence[int], bytes_max: int) -> Key | None:
+def choose_end(
+    sources: Sequence[SortedRows], starts: Sequence[int], bytes_max: int
+) -> RowKey | None:
     """The last key of a window of at most about ``bytes_max``; None if everything fits.
 
     A window holds at least one row. It is cut between milliseconds where that is possible, and
@@ -135,7 +135,9 @@ class Run:
         return cls(rows, times(rows, "due"), times(rows, "offset"))
 
 
-def gather(sources: Sequence[Source], starts: Sequence[int], stops: Sequence[int]) -> Run | None:
+def gather(
+    sources: Sequence[SortedRows], starts: Sequence[int], stops: Sequence[int]
+) -> Run | None:
     """One run of the rows ``starts[i]`` to ``stops[i]`` of each source, copied out of them."""
     parts = [
         source.slice(start, stop)
@@ -163,7 +165,7 @@ class Window:
     names the key behind which to look.
     """
 
-    def __init__(self, run: Run | None, end: Key) -> None:
+    def __init__(self, run: Run | None, end: RowKey) -> None:
         self.runs: list[Run] = [run] if run is not None else []
         self.end = end
 
@@ -172,7 +174,7 @@ class Window:
         """What its rows take, those that have left among them."""
         return sum(run.rows.nbytes for run in self.runs)
 
-    def join(self, run: Run | None, after: Key) -> None:
+    def join(self, run: Run | None, after: RowKey) -> None:
         """Add rows committed after the window was made; drop what lies behind ``after``."""
         if run is None:
             return
@@ -182,16 +184,16 @@ class Window:
             parts = [r.rows.slice(at) for r, at in zip(self.runs, starts, strict=True)]
             self.runs = [Run.of(sort_rows(pa.concat_batches(parts)))]
 
-    def next_due(self, after: Key) -> int | None:
+    def next_due(self, after: RowKey) -> int | None:
         """The due time of the first row behind ``after``, or None."""
         starts = [position_after(run.due, run.offset, after) for run in self.runs]
         pairs = zip(self.runs, starts, strict=True)
         return min((int(run.due[at]) for run, at in pairs if at < len(run.due)), default=None)
 
-    def peek(self, after: Key, until: Key, rows_max: int, bytes_max: int) -> pa.RecordBatch:
+    def peek(self, after: RowKey, until: RowKey, rows_max: int, bytes_max: int) -> pa.RecordBatch:
         """Rows with keys in ``(after, until]`` in key order, cut at about the given limits."""
         spans: list[tuple[Run, int, int]] = []
-        bound: Key | None = None  # nothing beyond the last row of a cut run may leave with it
+        bound: RowKey | None = None  # nothing beyond the last row of a cut run may leave with it
         for run in self.runs:
             start = position_after(run.due, run.offset, after)
             due_stop = position_after(run.due, run.offset, until)

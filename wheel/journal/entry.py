@@ -28,7 +28,7 @@ MAGIC = b"SWEN"
 ENTRY_VERSION = 1
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """What the payload is. 0 is never valid."""
 
     ROWS = 1
@@ -75,14 +75,14 @@ assert HEADER_BYTES == 64
 assert _LEAD.size == 12
 assert _LEAD.size + _CHECKED.size == HEADER_BYTES
 
-_KINDS = {int(kind): kind for kind in Kind}
+_KINDS = {int(kind): kind for kind in EntryKind}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One entry. ``payload`` is any bytes-like object; one that was decoded is a view."""
 
-    kind: Kind
+    kind: EntryKind
     epoch: int
     index: int
     base_offset: int

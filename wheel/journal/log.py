@@ -30,8 +30,8 @@ from typing import Any
 
 from ..errors import NotRunning, Overloaded, SlotwheelError, remedy_for
 from ..files import Bytes
-from ..state import Sent
-from .entry import Entry, Kind
+from ..state import ProducerEntry
+from .entry import Entry, EntryKind
 from .journal import Journal
 from .producers import Producers
 from .queued import Queued
@@ -41,7 +41,7 @@ _GROUP_BYTES_MAX = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogPositions:
     """The log at one instant: indexes, and how it fares."""
 
     first: int
@@ -100,7 +100,7 @@ class Log:
 
     def queue(
         self,
-        kind: Kind,
+        kind: EntryKind,
         payload: Bytes,
         *,
         count: int = 0,
@@ -121,7 +121,7 @@ class Log:
         )
         queued = Queued(entry, own=True)
         if producer:
-            queued.sent = Sent(sequence, entry.base_offset, created_ms, entry.index, count)
+            queued.sent = ProducerEntry(sequence, entry.base_offset, created_ms, entry.index, count)
         self._place(queued)
         return queued
 
@@ -156,8 +156,8 @@ class Log:
                 return queued
         return None
 
-    def look(self) -> Look:
-        return Look(
+    def positions(self) -> LogPositions:
+        return LogPositions(
             first=self.journal.first_index,
             placed=self.next_index - 1,
             written=self.journal.last_index,
@@ -203,7 +203,7 @@ class Log:
         """
         with self._write_lock:
             with self._lock:
-                group = self._take_group()
+                group = self._next_group()
                 self._writing = group
             if not group:
                 return []
@@ -212,7 +212,7 @@ class Log:
                 self.journal.append(entries)
             except OSError as error:
                 self._failing = True
-                failed = self._take_back(group, error)
+                failed = self._roll_back(group, error)
                 self.changed()
                 return failed
             self._failing = False
@@ -231,7 +231,7 @@ class Log:
         self.changed()
         return []
 
-    def _take_group(self) -> list[Queued]:
+    def _next_group(self) -> list[Queued]:
         group: list[Queued] = []
         size = 0
         while self._queue and (not group or size + self._queue[0].nbytes <= _GROUP_BYTES_MAX):
@@ -239,7 +239,7 @@ class Log:
             group.append(self._queue.popleft())
         return group
 
-    def _take_back(self, group: list[Queued], error: OSError) -> list[Queued]:
+    def _roll_back(self, group: list[Queued], error: OSError) -> list[Queued]:
         with self._lock:
             failed = [*group, *self._queue]
             self._queue.clear()

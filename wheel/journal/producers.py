@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import SequenceTooOld
-from ..state import Sent
+from ..state import ProducerEntry
 
 IN_FLIGHT_MAX = 5
 SOURCE_PRODUCER = 1 << 63
@@ -28,16 +28,16 @@ class Producers:
 
     def __init__(self, producers_max: int) -> None:
         self._max = producers_max
-        self._sent: OrderedDict[int, list[Sent]] = OrderedDict()
+        self._sent: OrderedDict[int, list[ProducerEntry]] = OrderedDict()
         self._changed: set[int] = set()
         self._gone: set[int] = set()
 
-    def load(self, stored: Mapping[int, Sequence[Sent]]) -> None:
+    def load(self, stored: Mapping[int, Sequence[ProducerEntry]]) -> None:
         by_use = sorted(stored.items(), key=lambda item: item[1][-1].index if item[1] else 0)
         for producer, sent in by_use:
             self._sent[producer] = list(sent)
 
-    def find(self, producer: int, sequence: int) -> Sent | None:
+    def find(self, producer: int, sequence: int) -> ProducerEntry | None:
         """The entry with that sequence, or None if it is new. Errors: ``SequenceTooOld``."""
         sent = self._sent.get(producer)
         if not sent:
@@ -61,7 +61,7 @@ class Producers:
         sent = self._sent.get(producer)
         return max((one.sequence for one in sent), default=-1) if sent else -1
 
-    def record(self, producer: int, one: Sent, committed_index: int = _ALL) -> None:
+    def record(self, producer: int, one: ProducerEntry, committed_index: int = _ALL) -> None:
         """Remember an entry. ``committed_index``: entries behind it may still be rolled back, so
         as many older ones as are kept anyway stay until it has passed them."""
         sent = self._sent.setdefault(producer, [])
@@ -96,15 +96,15 @@ class Producers:
                 self._changed.discard(producer)
                 self._gone.add(producer)
 
-    def unsaved(self, upto_index: int) -> tuple[dict[int, list[Sent]], list[int]]:
+    def unsaved(self, upto_index: int) -> tuple[dict[int, list[ProducerEntry]], list[int]]:
         """What changed since it was last ``saved``, committed entries only, and who is gone."""
-        changed: dict[int, list[Sent]] = {}
+        changed: dict[int, list[ProducerEntry]] = {}
         for producer in self._changed:
             changed[producer] = [one for one in self._sent[producer] if one.index <= upto_index]
             _trim(changed[producer], upto_index)
         return changed, list(self._gone)
 
-    def saved(self, changed: Mapping[int, Sequence[Sent]], gone: Iterable[int]) -> None:
+    def saved(self, changed: Mapping[int, Sequence[ProducerEntry]], gone: Iterable[int]) -> None:
         """The result of ``unsaved`` is durable now."""
         for producer, sent in changed.items():
             if self._sent.get(producer) == list(sent):
@@ -115,7 +115,7 @@ class Producers:
         return len(self._sent)
 
 
-def _trim(sent: list[Sent], committed_index: int) -> None:
+def _trim(sent: list[ProducerEntry], committed_index: int) -> None:
     """Leave the five highest of the committed ones, and all others."""
     committed = [one for one in sent if one.index <= committed_index]
     if len(committed) > IN_FLIGHT_MAX:

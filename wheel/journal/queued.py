@@ -12,22 +12,22 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..answers import Receipt
+from ..answers import AppendReceipt
 from ..errors import SlotwheelError
 from ..mark import Marks
 from ..schema import times
-from ..state import Sent
+from ..state import ProducerEntry
 from ..tail.tail import Piece, piece_of
-from .entry import Entry, Kind
+from .entry import Entry, EntryKind
 from .payloads import CancelRows, decode_config, decode_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Waiter:
     """A caller of this node waits for the entry. ``early``: only until it is durable here."""
 
-    receipt: Receipt
-    future: Future[Receipt]
+    receipt: AppendReceipt
+    future: Future[AppendReceipt]
     early: bool = False
 
     def answer(self) -> None:
@@ -50,9 +50,9 @@ class Queued:
     config: Mapping[str, Any] | None = None
     cancels: CancelRows | None = None
     """Those in it, if any."""
-    sent: Sent | None = None
+    sent: ProducerEntry | None = None
     """What its producer's table remembers."""
-    callers: list[Carried] = field(default_factory=list)
+    callers: list[Waiter] = field(default_factory=list)
     """Who waits for it: the one that sent it, and some that sent it again."""
     own: bool = False
     """Made here, by this master; others were received, or found in the journal."""
@@ -70,9 +70,9 @@ def arrived(entry: Entry) -> Queued:
     """Errors: ``Damaged`` when the payload is not what its kind says."""
     where = f"journal entry {entry.index}"
     queued = Queued(entry)
-    if entry.kind is Kind.MARK:
+    if entry.kind is EntryKind.MARK:
         queued.marks = Marks.decode(bytes(entry.payload), where)
-    elif entry.kind is Kind.CONFIG:
+    elif entry.kind is EntryKind.CONFIG:
         queued.config = decode_config(entry, where)
     else:
         rows = decode_rows(entry, where, full=False)
@@ -81,5 +81,7 @@ def arrived(entry: Entry) -> Queued:
         if queued.piece.cancels:
             queued.cancels = CancelRows.of(rows, entry.base_offset)
         if entry.producer:
-            queued.sent = Sent(entry.sequence, entry.base_offset, created, entry.index, entry.count)
+            queued.sent = ProducerEntry(
+                entry.sequence, entry.base_offset, created, entry.index, entry.count
+            )
     return queued

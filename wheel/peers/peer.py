@@ -26,11 +26,11 @@ from typing import Any
 from ..errors import NotMaster, Overloaded
 from ..journal.entry import Entry
 from ..journal.epochs import Epochs
-from ..journal.log import Look
+from ..journal.log import LogPositions
 from ..journal.queued import Queued, arrived
 from ..mark import Marks
 from ..recovery import Recovered, configuration, recover
-from ..state import SlotInfo, Update
+from ..state import SlotInfo, StoreIds, Update
 from ..switch import complete_switch
 from ..wheel import Wheel
 from .heal import SlotRows, rows_below, uncounted
@@ -38,7 +38,6 @@ from .snapshot import SnapshotSource
 from .snapshot_request import SnapshotRequest
 from .snapshot_sink import SnapshotSink
 
-StoreIds = dict[str, bytes]
 _READERS_MAX = 4
 
 
@@ -53,14 +52,14 @@ class PeerWheel(Wheel):
         self._vote = found.stored.vote
         self._voter = found.stored.voter
         self._epoch = found.stored.epoch
-        self._known_config = found.config
+        self._group_config = found.config
         self._first_own = 0  # index of the first entry of the epoch this peer leads; 0: it does not
         self._led_ms = now_ms
         self._epoch_offset = 0
         self._master_address = ""
         self._pins: list[int] = []
         self._readers: dict[int, Iterator[Entry]] = {}
-        self._config_told = True  # told by whoever leads, never by the way
+        self._config_queued = True  # the master of an epoch appends it, no one else
         self._handing_over = False
         self.on_serving: Callable[[], None] = lambda: None
 
@@ -75,9 +74,9 @@ class PeerWheel(Wheel):
     def log_changed(self, call: Callable[[], None]) -> None:
         self._log.changed = call
 
-    def log_view(self) -> Look:
+    def log_view(self) -> LogPositions:
         with self._lock:
-            return self._log.look()
+            return self._log.positions()
 
     def hard(self) -> tuple[int, str, bool]:
         """Epoch, vote, and whether this store may vote, as promised last."""
@@ -113,7 +112,7 @@ class PeerWheel(Wheel):
         key = self._configuration.get("key")
         return self._stored_key or None if key is None else bytes.fromhex(key)
 
-    def known_stores(self) -> list[tuple[int, StoreIds]]:
+    def admitted_stores(self) -> list[tuple[int, StoreIds]]:
         """The admitted stores by index of the entry that says so: the committed one first, then
         those that may still be cut."""
         with self._lock:
@@ -192,10 +191,10 @@ class PeerWheel(Wheel):
         with self._lock:
             self._master_address = master
             self._handing_over = False
-            reign, self._master = self._master, None
+            dispatcher, self._dispatcher = self._dispatcher, None
             led, self._first_own = self._first_own, 0
-        if reign is not None:
-            reign.end()
+        if dispatcher is not None:
+            dispatcher.end()
         if led:
             self._give_up(self._log.withdraw(self._not_master()))
 
@@ -227,23 +226,23 @@ class PeerWheel(Wheel):
             known = self._configuration
             for queued in self._log.uncommitted():
                 known = known if queued.config is None else dict(queued.config)
-            self._known_config = configuration(known, self.config)
-            self._first_own = self._tell(stores)
+            self._group_config = configuration(known, self.config)
+            self._first_own = self._queue_stores(stores)
 
-    def tell_stores(self, stores: Mapping[str, bytes]) -> None:
+    def admit_stores(self, stores: Mapping[str, bytes]) -> None:
         """Append an entry that admits ``stores`` and no others."""
         with self._lock:
-            self._tell(stores)
+            self._queue_stores(stores)
 
-    def _tell(self, stores: Mapping[str, bytes]) -> int:
+    def _queue_stores(self, stores: Mapping[str, bytes]) -> int:
         named = {name: store.hex() for name, store in sorted(stores.items())}
-        self._known_config = {**self._known_config, "stores": named}
-        return self._queue_config(self._known_config).entry.index
+        self._group_config = {**self._group_config, "stores": named}
+        return self._queue_config(self._group_config).entry.index
 
     @property
     def serving(self) -> bool:
         """Whether this peer takes appends and delivers."""
-        return self._master is not None
+        return self._dispatcher is not None
 
     def _written(self) -> None:
         """What is committed is decided by peers."""
@@ -258,8 +257,8 @@ class PeerWheel(Wheel):
 
     def _count(self, done: Sequence[Queued], pieces: Sequence[Any]) -> None:
         super()._count(done, pieces)
-        if self._first_own and self._master is None and self.commit_index >= self._first_own:
-            self._reign(self._epoch_offset, self._led_ms)
+        if self._first_own and self._dispatcher is None and self.commit_index >= self._first_own:
+            self._start_dispatcher(self._epoch_offset, self._led_ms)
             self.on_serving()
 
     def hold_appends(self, held: bool) -> None:
@@ -366,7 +365,7 @@ class PeerWheel(Wheel):
         ``OSError`` before the commit: nothing has changed. After it, an error leaves a directory
         that the next open completes, so the process has to end.
         """
-        assert self._master is None, "a master needs no snapshot"
+        assert self._dispatcher is None, "a master needs no snapshot"
         with self._files_lock, self._log.still():
             self._state.commit(update)
             changed = self._log.changed

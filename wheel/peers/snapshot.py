@@ -38,13 +38,13 @@ from crc32c import crc32c
 from ..errors import Damaged
 from ..files import Files, Handle
 from ..slots.slotfile import path_of
-from ..state import SlotInfo, Stored
+from ..state import SlotInfo, StoredState
 from .snapshot_header import SnapshotHeader
-from .snapshot_request import Held, SnapshotRequest
+from .snapshot_request import HeldBytes, SnapshotRequest
 
 CHUNK_BYTES_MAX = 1 << 20
 
-Part = tuple[int, int, bytes]
+FilePart = tuple[int, int, bytes]
 """``(second, position, bytes)`` of a slot file."""
 
 
@@ -52,7 +52,7 @@ class SnapshotSource:
     """Reads a snapshot out of a data directory. Slot files in it must not be deleted meanwhile."""
 
     def __init__(
-        self, files: Files, stored: Stored, request: SnapshotRequest | None = None
+        self, files: Files, stored: StoredState, request: SnapshotRequest | None = None
     ) -> None:
         """``stored``: checkpoint, slots, producers and losses of one moment, as
         ``StateStore.load`` gives them; the rest of it is not looked at."""
@@ -79,7 +79,7 @@ class SnapshotSource:
     def header(self) -> bytes:
         return self._header.encode()
 
-    def chunks(self, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[Part]:
+    def chunks(self, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[FilePart]:
         """What is not there yet, one file after the other; of each from where it ends there, or
         from position 0, and then perhaps a second time from 0.
 
@@ -87,18 +87,20 @@ class SnapshotSource:
         """
         bytes_max = min(bytes_max, CHUNK_BYTES_MAX)
         for second, info in sorted(self._header.slots.items()):
-            held = self._held.get(second, Held())
-            if held != Held(info.length, info.crc):
+            held = self._held.get(second, HeldBytes())
+            if held != HeldBytes(info.length, info.crc):
                 yield from self._file(second, info, held, bytes_max)
 
-    def _file(self, second: int, info: SlotInfo, held: Held, bytes_max: int) -> Iterator[Part]:
+    def _file(
+        self, second: int, info: SlotInfo, held: HeldBytes, bytes_max: int
+    ) -> Iterator[FilePart]:
         path = path_of(second)
         try:
             handle = self._files.open(path)
         except FileNotFoundError:
             raise Damaged(path, 0, expected=f"{info.length} bytes", found="no such file") from None
         with closing(handle):
-            begins = [held, Held()] if 0 < held.length < info.length else [Held()]
+            begins = [held, HeldBytes()] if 0 < held.length < info.length else [HeldBytes()]
             for begin in begins:
                 crc = yield from _chunks(handle, second, info, begin, bytes_max)
                 if crc == info.crc:
@@ -107,8 +109,8 @@ class SnapshotSource:
 
 
 def _chunks(
-    handle: Handle, second: int, info: SlotInfo, begin: Held, bytes_max: int
-) -> Generator[Part, None, int]:
+    handle: Handle, second: int, info: SlotInfo, begin: HeldBytes, bytes_max: int
+) -> Generator[FilePart, None, int]:
     """What comes behind ``begin``; the CRC of it all. Without the last chunk if that is wrong."""
     position, crc = begin.length, begin.crc
     while position < info.length:

@@ -31,7 +31,7 @@ from ..state import (
     SLOT_BYTES,
     Checkpoint,
     Loss,
-    Sent,
+    ProducerEntry,
     SlotInfo,
     decode_checkpoint,
     decode_losses,
@@ -91,7 +91,7 @@ class SnapshotHeader:
 
     checkpoint: Checkpoint
     slots: Mapping[int, SlotInfo]
-    producers: Mapping[int, Sequence[Sent]]
+    producers: Mapping[int, Sequence[ProducerEntry]]
     losses: Sequence[Loss] = ()
     """What repairs gave up on the sender, and so is missing in its slot files."""
 
@@ -137,10 +137,10 @@ class _Body:
 
     def header(self, slots: int, producers: int, checkpoint: int, losses: int) -> SnapshotHeader:
         found = SnapshotHeader(
-            decode_checkpoint(bytes(self._take(checkpoint)), WHERE),
+            decode_checkpoint(bytes(self._read(checkpoint)), WHERE),
             dict(self._slot() for _ in range(self._at_most(slots, _SECOND.size + SLOT_BYTES))),
             dict(self._producer() for _ in range(self._at_most(producers, _PRODUCER.size))),
-            tuple(decode_losses(bytes(self._take(losses)) or b"[]", WHERE)),
+            tuple(decode_losses(bytes(self._read(losses)) or b"[]", WHERE)),
         )
         if self._at != len(self._data):
             raise damaged(self._at, "the end", f"{len(self._data) - self._at} bytes more")
@@ -158,7 +158,7 @@ class _Body:
             raise damaged(self._at, f"{count} records", f"{left} bytes")
         return count
 
-    def _take(self, length: int) -> memoryview:
+    def _read(self, length: int) -> memoryview:
         part = self._data[self._at : self._at + length]
         if len(part) != length:
             raise damaged(self._at, f"{length} bytes", f"{len(part)} bytes")
@@ -166,14 +166,14 @@ class _Body:
         return part
 
     def _slot(self) -> tuple[int, SlotInfo]:
-        (second,) = _SECOND.unpack(self._take(_SECOND.size))
-        return second, decode_slot(self._take(SLOT_BYTES))
+        (second,) = _SECOND.unpack(self._read(_SECOND.size))
+        return second, decode_slot(self._read(SLOT_BYTES))
 
-    def _producer(self) -> tuple[int, list[Sent]]:
-        producer, sent, reserved = _PRODUCER.unpack(self._take(_PRODUCER.size))
+    def _producer(self) -> tuple[int, list[ProducerEntry]]:
+        producer, sent, reserved = _PRODUCER.unpack(self._read(_PRODUCER.size))
         if reserved:
             raise damaged(self._at - 4, "reserved field zero", reserved)
-        return producer, decode_sent(self._take(sent * SENT_BYTES))
+        return producer, decode_sent(self._read(sent * SENT_BYTES))
 
 
 def with_lead(magic: bytes, checked: bytes) -> bytes:

@@ -24,7 +24,7 @@ from ..state import SlotInfo, Update
 from ..switch import INCOMING_SLOTS, incoming_path, removing_incoming
 from .snapshot import CHUNK_BYTES_MAX
 from .snapshot_header import SnapshotHeader, damaged
-from .snapshot_request import Held, SnapshotRequest
+from .snapshot_request import HeldBytes, SnapshotRequest
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class SnapshotSink:
         self._group = group
         self._after_index = after_index
         self._header: SnapshotHeader | None = None
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, HeldBytes] = {}
         self._left: dict[int, SlotInfo] = {}
         self._open: _Open | None = None
         self.received = 0
@@ -69,14 +69,14 @@ class SnapshotSink:
         }
         return SnapshotRequest(self._held)
 
-    def _look_at(self, path: str, step: Callable[[], object]) -> Held:
+    def _look_at(self, path: str, step: Callable[[], object]) -> HeldBytes:
         length = crc = 0
         with closing(self._files.open(path)) as handle:
             step()
             while data := handle.pread(CHUNK_BYTES_MAX, length):
                 length, crc = length + len(data), crc32c(data, crc)
                 step()
-        return Held(length, crc)
+        return HeldBytes(length, crc)
 
     def header(self, data: bytes) -> SnapshotHeader:
         """What comes before the chunks.
@@ -112,7 +112,7 @@ class SnapshotSink:
         self._left = dict(header.slots)
         for second, held in list(self._held.items()):
             info = header.slots.get(second)
-            if info is not None and held == Held(info.length, info.crc):
+            if info is not None and held == HeldBytes(info.length, info.crc):
                 del self._left[second]
             elif info is None or held.length >= info.length:
                 self._files.unlink(incoming_path(second))
@@ -154,10 +154,10 @@ class SnapshotSink:
         info = self._left.get(second)
         if info is None:
             raise damaged(position, "slot files of the header, once each", second, path)
-        held = self._held.get(second, Held())
+        held = self._held.get(second, HeldBytes())
         if position == 0:
             self.received -= held.length
-            held = Held()
+            held = HeldBytes()
         handle = self._files.open(path, create=True)
         self._open = _Open(second, info, handle, held.length, held.length, held.crc)
         handle.truncate(held.length)

@@ -84,7 +84,7 @@ class Archive:
         for day in self._names(ARCHIVE_DIRECTORY):
             if _DAY.fullmatch(day) is None:
                 continue
-            mended += self._take_back_living(f"{ARCHIVE_DIRECTORY}/{day}/{SLOT_DIRECTORY}", catalog)
+            mended += self._unlink_living(f"{ARCHIVE_DIRECTORY}/{day}/{SLOT_DIRECTORY}", catalog)
             if self.keeps:
                 self._count(day)
         return mended
@@ -97,7 +97,7 @@ class Archive:
         except OSError:
             return []
 
-    def _take_back_living(self, directory: str, catalog: Mapping[int, SlotInfo]) -> list[str]:
+    def _unlink_living(self, directory: str, catalog: Mapping[int, SlotInfo]) -> list[str]:
         mended = []
         for name in self._names(directory):
             with contextlib.suppress(ValueError):
@@ -114,7 +114,7 @@ class Archive:
     # -- keeping ---------------------------------------------------------------------------------
 
     def keep_slots(self, slots: Mapping[int, SlotInfo], now_ms: int) -> list[str]:
-        """Give slot files their second names, durably; these, for ``take_back``.
+        """Give slot files their second names, durably; these, for ``unlink_kept``.
 
         Errors: ``SyncFailed``.
         """
@@ -136,7 +136,7 @@ class Archive:
             if kept:
                 self._files.sync_dir(directory)
         except OSError as error:  # what is not durable here is not kept
-            self.take_back(kept)
+            self.unlink_kept(kept)
             self._miss(len(kept), error)
             return []
         return kept
@@ -146,7 +146,7 @@ class Archive:
         self.missed_why = str(error)
         self._made = ""
 
-    def take_back(self, kept: list[str]) -> None:
+    def unlink_kept(self, kept: list[str]) -> None:
         """The slots are not deleted after all. Errors: ``SyncFailed``."""
         for path in kept:
             with contextlib.suppress(OSError):

@@ -30,7 +30,7 @@ from ..files import Files
 from ..mark import Marks
 from ..rows import members, take_rows
 from ..schema import ROW, Int64s, times
-from ..state import Checkpoint, Sent, SlotInfo, StateStore, Update
+from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, Update
 from ..tail.tail import Piece, Tail
 from .archive import Archive
 from .mend import complete, stage, switch
@@ -58,7 +58,7 @@ class SpillPlan:
 
     pieces: Sequence[Piece]
     checkpoint: Checkpoint
-    producers: Mapping[int, Sequence[Sent]]
+    producers: Mapping[int, Sequence[ProducerEntry]]
     producers_gone: Sequence[int]
 
 
@@ -288,7 +288,7 @@ class Storage:
                 )
             )
         except OSError:  # the state store commits nothing then, either
-            self._take_back(made)
+            self._roll_back(made)
             raise
         self.slot_files.committed(changed)
         self.tail.read_across(plan.checkpoint.next_offset)
@@ -309,7 +309,7 @@ class Storage:
         total = sum(piece.count for piece in plan.pieces)
         return SpillReport(rows, total - rows, len(changed), nbytes)
 
-    def _take_back(self, seconds: Iterable[int]) -> None:
+    def _roll_back(self, seconds: Iterable[int]) -> None:
         """Remove new files of a spill that failed. Their rows may be delivered before the next one,
         and then nobody would ever look for them. Only before the commit: after it they are true."""
         for second in seconds:
@@ -342,7 +342,7 @@ class Storage:
         try:
             self._state.commit(Update(slots_deleted=covered))
         except OSError:
-            self.archive.take_back(kept)
+            self.archive.unlink_kept(kept)
             raise
         with self._lock:
             for second in covered:

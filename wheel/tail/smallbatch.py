@@ -37,7 +37,7 @@ _BATCH_BYTES = 6 << 10
 """What Arrow keeps of a batch besides its rows."""
 _SCHEMA_MESSAGE = bytes(PAYLOAD.serialize())
 _EMPTY = b""
-Part: TypeAlias = "Bytes | pa.RecordBatch"
+EncodedRows: TypeAlias = "Bytes | pa.RecordBatch"
 _PADDING = [bytes(length) for length in range(8)]
 _NO_HEADERS: tuple[bytes, ...] = (_EMPTY, _EMPTY, bytes(4), _EMPTY, _EMPTY, bytes(4), _EMPTY)
 """Buffers of the headers' items, of which there are none: a struct, its keys, its values."""
@@ -51,7 +51,7 @@ class Unread:
 
     __slots__ = ("_parts", "_rows", "cancels", "nbytes")
 
-    def __init__(self, parts: Sequence[Part], nbytes: int, cancels: int = 0) -> None:
+    def __init__(self, parts: Sequence[EncodedRows], nbytes: int, cancels: int = 0) -> None:
         self._parts = parts
         self._rows: pa.RecordBatch | None = None
         self.nbytes = nbytes
@@ -59,7 +59,7 @@ class Unread:
         self.cancels = cancels
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[EncodedRows]:
         return self._parts
 
     def rows(self) -> pa.RecordBatch:
@@ -75,7 +75,7 @@ class Unread:
         return self._rows
 
 
-def _read(parts: Sequence[Part]) -> pa.RecordBatch:
+def _read(parts: Sequence[EncodedRows]) -> pa.RecordBatch:
     batches: list[pa.RecordBatch] = []
     for is_read, group in itertools.groupby(parts, lambda part: isinstance(part, pa.RecordBatch)):
         run = list(group)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from ..files import Bytes
 from ..rows import from_numpy, take_rows
 from ..schema import ROW, Int64s, bounds, times
-from .smallbatch import Part, Unread
+from .smallbatch import EncodedRows, Unread
 
 _FAN = 32
 _PIECE_BYTES = 4 << 20
@@ -156,7 +156,7 @@ def _unread(pieces: Sequence[Piece]) -> Piece:
     return _joined(pieces, held, np.concatenate([piece.due for piece in pieces]))
 
 
-def _parts(piece: Piece) -> Sequence[Part]:
+def _parts(piece: Piece) -> Sequence[EncodedRows]:
     return piece.held.parts if isinstance(piece.held, Unread) else (piece.held,)
 
 

@@ -33,7 +33,7 @@ ADMIT_AGAIN_S = 1.0
 """An admission that was not appended so long after it was asked for is asked for again."""
 
 
-class Master:
+class MasterState:
     """Made anew for each epoch won. ``peers``: the others."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Master:
 
     def tick(self, now: float) -> Why | None:
         """Whatever is due; why to stop being master, if so."""
-        if self._heard(now) + self._timing.promise_s < now:
+        if self._majority_alive_at(now) + self._timing.promise_s < now:
             return Why.LOST_MAJORITY
         if not self._first_index and self._began + 2 * self._timing.promise_s < now:
             return Why.CANNOT_WRITE
@@ -120,7 +120,7 @@ class Master:
             for peer in self.progress.values()
             if self._log.latest.get(peer.peer) == peer.store
             and peer.counted
-            and self._recent(peer.heard, now)
+            and self._recent(peer.answered_at, now)
             and to in {None, peer.peer}
         ]
         if self._handing_to or not fit:
@@ -152,7 +152,7 @@ class Master:
         if self._first_index and self._log.commit >= self._first_index:
             self._lease_until = self._relied_on() + self._timing.lease_s
 
-    def _heard(self, now: float) -> float:
+    def _majority_alive_at(self, now: float) -> float:
         """When a majority was last there, for sure."""
         relied_on = self._relied_on() if self._first_index else NEVER
         return max(min(relied_on, now), self._began)

@@ -1,8 +1,9 @@
 """The threads that only a master has: the hand, the prefetcher, the delay topic's reader.
 
-Theory: a node alone reigns from its start to its end. Among peers a reign begins when the wheel
-serves and ends when it does not; nothing of one reaches into the next, as each has a ``Master`` of
-its own. What stays in between is the sink: a new hand waits until the old one has let go of it.
+Theory: a node alone is the master from its start to its end. Among peers these threads start when
+the wheel serves and end when it does not; nothing of one epoch reaches into the next, as each has a
+``Dispatcher`` of its own. What stays in between is the sink: a new hand waits until the old one has
+released it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import time
 from collections.abc import Callable
 
 from ..delivery.hand import Hand
-from ..wheel.master import Master
+from ..intake.ports import Clock
+from ..wheel.dispatcher import Dispatcher
 from ..wheel.wheel import Wheel
 from . import work
 from .config import NodeConfig
@@ -19,31 +21,30 @@ from .events import NodeEvents
 from .sinks import WaysOut, delay_topic
 from .threads import Threads
 
-Clock = Callable[[], int]
 _BUSY_POLL_S = 0.001
 
 
-class Reign:
+class MasterThreads:
     """Starts on construction. ``allowed``: whether the hand may hand over now."""
 
     def __init__(
         self,
         config: NodeConfig,
         wheel: Wheel,
-        master: Master,
+        dispatcher: Dispatcher,
         out: WaysOut,
         clock: Clock,
         events: NodeEvents,
         on_fatal: Callable[[BaseException], None],
         allowed: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.master = master
-        self.told = False
-        """Its threads were told to end."""
+        self.dispatcher = dispatcher
+        self.stopping = False
+        """Its threads are ending."""
         self._threads = Threads(events.failed, on_fatal)
         self._source = delay_topic(config, wheel, clock, events.intake)
         self._hand = hand = Hand(
-            master,
+            dispatcher,
             out.sink,
             out.dead_letters,
             clock,
@@ -51,7 +52,7 @@ class Reign:
             events=events,
             on_fatal=on_fatal,
         )
-        self._threads.loop("prefetcher", lambda: work.prepare(master, clock))
+        self._threads.loop("prefetcher", lambda: work.prepare(dispatcher, clock))
         self._threads.run("hand", hand.run, lambda: hand.silent_s)
         if self._source is not None:
             self._threads.run("delay-topic", self._source.run)
@@ -70,10 +71,10 @@ class Reign:
             time.sleep(_BUSY_POLL_S)
         return not self._hand.busy
 
-    def tell(self) -> None:
-        """Tell all its threads to end, and do not wait."""
-        self.told = True
-        self._threads.tell("delay-topic", "hand", "prefetcher")
+    def request_stop(self) -> None:
+        """Ask all its threads to end, and do not wait."""
+        self.stopping = True
+        self._threads.request_stop("delay-topic", "hand", "prefetcher")
 
     def stop(self, within_s: float) -> list[str]:
         """The threads that did not end in time. May be called again."""

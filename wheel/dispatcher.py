@@ -1,9 +1,9 @@
-"""What only a master has: the moving marks, the decisions about cancels, the telling of marks.
+"""What only a master has: due rows, the moving marks, the decisions about cancels.
 
 Theory: every peer holds log, tail and slot files; one of them also delivers. This is that one's
 part. It begins when the first entry of its epoch is committed, with the marks that are committed by
 then, and ends for good when the epoch is lost: what a sink answers after that changes nothing, and
-the next master repeats at most what no committed mark tells of.
+the next master repeats at most what no committed mark covers.
 
 A mark also says how far rows may be handed out before the next one is durable: its reach. It is
 extended ahead of time, with each mark, and where there was none for a while, before the next row is
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from .config import WheelConfig
 from .due.canceller import Canceller
 from .due.cancels import Cancels
-from .due.due import Due
+from .due.due import DueQueue
 from .due.lines import Chunk
 from .ids import IdMint
 from .journal.log import Log
@@ -34,8 +34,8 @@ from .slots.storage import Storage
 _NEVER = 1 << 62
 
 
-class Master:
-    """Hands out what is due and tells how far delivery has come. Thread-safe.
+class Dispatcher:
+    """Hands out what is due, and appends how far delivery has come as marks. Thread-safe.
 
     ``marks``: the committed ones. ``epoch_offset``: rows from there on are of this epoch.
     ``queue_mark`` puts marks into the log. ``disk_is_low`` at a time, ms: soon there may be no room
@@ -67,7 +67,7 @@ class Master:
         self.mint = mint
         # A mark of version 1 says nothing of what was handed out: then the clock has to do.
         before_ms = max(now_ms, marks.main.c) if marks.reach == -1 else marks.reach
-        self.due = Due(
+        self.due = DueQueue(
             storage,
             cancels,
             config,
@@ -90,7 +90,7 @@ class Master:
         self._disk_is_low = disk_is_low
         self._mark_changes = 0
         self._mark_ms = now_ms - config.mark_interval_ms  # none yet: the first need not wait
-        self._told_c = -1
+        self._appended_c = -1
         self._wake_before_ms: int | None = None
 
     def end(self) -> None:
@@ -115,7 +115,7 @@ class Master:
         """
         if self._ended:
             return None
-        self.tell_mark(now_ms)
+        self.append_mark(now_ms)
         chunk = self.due.next_chunk(now_ms)
         if chunk is None:
             self._look_ahead(now_ms)
@@ -163,12 +163,12 @@ class Master:
         return self.due.held_topics()
 
     def next_due_ms(self) -> int | None:
-        """When to ask again: the next row's due time, or when a mark has to be told."""
+        """When to ask again: the next row's due time, or when a mark has to be appended."""
         due = self.due.next_due_ms()
         with self._lock:
             if self.due.changes != self._mark_changes:
-                told = self._mark_ms + self._config.mark_interval_ms
-                return told if due is None else min(due, told)
+                mark_ms = self._mark_ms + self._config.mark_interval_ms
+                return mark_ms if due is None else min(due, mark_ms)
         return due
 
     def wait_for_due(self, until_ms: int | None, now_ms: int, timeout_s: float) -> None:
@@ -187,7 +187,7 @@ class Master:
 
     # -- marks -----------------------------------------------------------------------------------
 
-    def tell_mark(self, now_ms: int, *, at_once: bool = False) -> None:
+    def append_mark(self, now_ms: int, *, at_once: bool = False) -> None:
         """Queue a mark for the journal if it has moved and the last one is old enough."""
         with self._lock:
             if self._ended:
@@ -200,8 +200,8 @@ class Master:
             self.queue_mark(now_ms)
 
     def _cleaning_waits(self) -> bool:
-        """Whether a slot could be deleted if the mark that time has moved were told."""
-        return self._storage.any_ends_within(self._told_c, self.due.main.c)
+        """Whether a slot could be deleted once the mark that time has moved is appended."""
+        return self._storage.any_ends_within(self._appended_c, self.due.main.c)
 
     def appended(self, earliest_ms: int, now_ms: int) -> None:
         """Under the lock: rows were queued. For those that are due at once, the reach is extended
@@ -235,8 +235,8 @@ class Master:
         self._queue_marks(marks)
         self._mark_changes = self.due.changes
         self._mark_ms = now_ms
-        self._told_c = marks.main.c
+        self._appended_c = marks.main.c
 
     def mark_lost(self) -> None:
-        """Under the lock: a mark could not be written and has to be told again."""
+        """Under the lock: a mark could not be written and has to be appended again."""
         self._mark_changes = -1
