@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -24,6 +25,7 @@ from support import replayrun
 from support.fakewheel import FakeWheel
 from support.nodeprocess import NodeProcess, command_line, environment, run_cli
 from support.replayrun import NOW_MS, START_MS, TOPIC
+from support.waiting import eventually
 
 ROWS = 300
 
@@ -126,6 +128,8 @@ def test_somebody_is_asked(node: NodeProcess, answer: str, code: int) -> None:
         while "Send them?" not in seen:
             seen += process.stderr.read(1)
         if answer == "\x03":
+            # One that comes in the instant before the read begins is noticed only after it.
+            eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
             process.send_signal(signal.SIGINT)
         else:
             os.write(main, answer.encode())
