@@ -26,7 +26,16 @@ demo: $(BASE) ## Run a node (ARGS="--peers 3": three), kill it twice, verify wha
 .PHONY: test
 test: setup kafka lint ## Run lint, types, and all tests but the long ones
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --durations=30 $(ARGS)
+	@$(MAKE) --no-print-directory lines
+
+.PHONY: lines
+lines: ## Count lines of code by room
+	@echo "==> lines of code by room"
+	@find . -name '*.py' -not -path './.*' -not -path './build/*' -print0 | xargs -0 wc -l | awk ' \
+	    $$2 ~ "^[.]/" { room = substr($$2, 3); sub("/?[^/]*$$", "", room); if (room == "") room = "."; \
+	                    lines[room] += $$1; files[room]++ } \
+	    END { for (room in lines) printf "%7d lines %4d files  %s\n", lines[room], files[room], room }' | sort -k5
 
 .PHONY: lint
 lint: $(DEV) ## Check style, format and types
