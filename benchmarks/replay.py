@@ -53,7 +53,7 @@ from slotwheel.wheel.rows import from_numpy, no_headers
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.slots.blocks import encode_blocks
 from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE
-from slotwheel.wheel.state import Checkpoint, LmdbState, Update
+from slotwheel.wheel.state import Checkpoint, LmdbState, StateUpdate
 
 from .harness import Report, data_directory, options, warm_memory
 
@@ -281,7 +281,7 @@ def write(root: Path, start: int, end: int) -> None:
     marks = Marks(Mark(_START_MS + end, 0, end - 1), 1, {}, end, 0, end)
     state = LmdbState(root)
     checkpoint = Checkpoint(index, 1, end, end, 0, marks, config)
-    state.commit(Update(1, "", store, checkpoint, voter=True))
+    state.commit(StateUpdate(1, "", store, checkpoint, voter=True))
     state.close()
 
 

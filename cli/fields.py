@@ -16,7 +16,7 @@ from ..delivery.embedded.topicfile import IndexRecord
 from ..reading.topicreader import ids
 from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_config, decode_rows
-from ..wheel.journal.scan import Located
+from ..wheel.journal.scan import LocatedEntry
 from ..wheel.mark import Marks
 from ..wheel.schema import times
 from ..wheel.slots.slotfile import path_of
@@ -123,7 +123,7 @@ def slot_fields(second: int, info: SlotInfo) -> Fields:
     }
 
 
-def entry_fields(path: str, located: Located) -> Fields:
+def entry_fields(path: str, located: LocatedEntry) -> Fields:
     entry = located.entry
     fields: Fields = {
         "path": path,

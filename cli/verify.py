@@ -22,7 +22,7 @@ from ..reading.verify.journal import verify_journal
 from ..reading.verify.slots import verify_slots, verify_state
 from ..reading.verify.topics import verify_topics
 from ..wheel.errors import Damaged, UnsupportedVersion
-from ..wheel.findings import Checked, Finding
+from ..wheel.findings import CheckedFile, Finding
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from .agree import compare_directories, print_agreement
 from .printing import print_table
@@ -60,7 +60,7 @@ class Summary:
     faults: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
 
-    def add(self, item: Checked) -> None:
+    def add(self, item: CheckedFile) -> None:
         kind = self.kinds[item.kind]
         if item.ok:
             kind.ok += 1
@@ -93,7 +93,7 @@ class Summary:
         }
 
 
-def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Checked]:
+def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[CheckedFile]:
     """Every part of a data directory, in the order in which a start would trust it."""
 
     def now() -> StoredState:
@@ -102,7 +102,7 @@ def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Ch
     try:
         stored = load_state(root)
     except (Damaged, UnsupportedVersion) as error:
-        item = Checked("state", STATE_DIRECTORY)
+        item = CheckedFile("state", STATE_DIRECTORY)
         item.error(error)
         yield item
         yield from verify_journal(files, lambda: None)
@@ -185,7 +185,7 @@ def verify(directory: Path, quiet: bool) -> Report:
     return report
 
 
-def _with_progress(items: Iterator[Checked], total: int, quiet: bool) -> Iterator[Checked]:
+def _with_progress(items: Iterator[CheckedFile], total: int, quiet: bool) -> Iterator[CheckedFile]:
     columns = (MofNCompleteColumn(), TextColumn("files"))
     with progress_bar("verifying", total, *columns, quiet=quiet) as step:
         for item in items:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from ..wheel.digest import digests
 from ..wheel.errors import SlotwheelError
 from ..wheel.ids import MessageId
-from ..wheel.protocol import Stored
+from ..wheel.protocol import StoredBatch
 from ..wheel.rows import from_columns
 from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
@@ -68,7 +68,7 @@ class Shipment:
         self.alone = False
         """It was in a batch that was refused as a whole: it goes by itself."""
         self.failure: SlotwheelError | None = None
-        self.stored: Stored | None = None
+        self.stored: StoredBatch | None = None
         self._group = ""
         self._places: Int64s | None = None
         self._nudge = nudge
@@ -95,7 +95,7 @@ class Shipment:
             self.errors[int(numbers[row])] = error
         self.kept, self.rows = numbers[kept], rest
 
-    def finish(self, stored: Stored | None, group: str) -> None:
+    def finish(self, stored: StoredBatch | None, group: str) -> None:
         self.stored, self._group = stored, group
         self.rows = self.columns = None
         if self.kept is not None and stored is not None:

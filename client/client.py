@@ -44,7 +44,7 @@ from ..wheel.rows import Content
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
 from .batch import Shipment
-from .columns import Sorted, conform, pieces, sort_messages, sort_rows
+from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
 from .link import Link, epoch_of_master
 from .message import Delay, DueTime, Headers, Message, due_ms_of, flatten
 from .receiptfile import ReceiptFile
@@ -221,7 +221,7 @@ class Client:
         else:
             self._ship(found, shipments)
 
-    def _ship(self, found: Sorted, shipments: list[Shipment]) -> None:
+    def _ship(self, found: SortedColumns, shipments: list[Shipment]) -> None:
         shipment = self._sender.new_shipment()
         shipment.due, shipment.kept, shipment.errors = found.due, found.kept, found.errors
         shipment.rows = found.rows

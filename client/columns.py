@@ -52,7 +52,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class SortedColumns:
     """``rows``: the good ones (None: there is none); ``kept``: their numbers among all rows
     (None: all); ``due``: of all rows, shape (count,); ``errors``: of the bad ones."""
 
@@ -74,7 +74,7 @@ def batch_of(messages: Sequence[Message], now_ms: int) -> pa.RecordBatch:
     )
 
 
-def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> Sorted:
+def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> SortedColumns:
     """Build one batch of the good messages, and find an error for each of the others."""
     try:
         rows = batch_of(messages, now_ms)
@@ -93,10 +93,10 @@ def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> S
     due = np.zeros(len(messages), np.int64)
     kept = np.array([i for i in range(len(messages)) if i not in errors], np.int64)
     if not good:
-        return Sorted(None, kept, due, errors)
+        return SortedColumns(None, kept, due, errors)
     rows = pa.concat_batches(good)
     due[kept] = times(rows, "due")
-    return Sorted(rows, kept, due, errors)
+    return SortedColumns(rows, kept, due, errors)
 
 
 def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBatch | SlotwheelError:
@@ -117,15 +117,15 @@ def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBat
     return bad.get(0, row)
 
 
-def sort_rows(rows: pa.RecordBatch, now_ms: int, limits: Limits) -> Sorted:
+def sort_rows(rows: pa.RecordBatch, now_ms: int, limits: Limits) -> SortedColumns:
     """Take the bad rows out of a batch of schema ``INPUT``."""
     due = times(rows, "due")
     latest = limits.latest_due_ms(now_ms)
     bad = bad_rows(rows, latest_due_ms=latest, message_bytes_max=limits.message_bytes)
     if not bad:
-        return Sorted(rows, None, due, {})
+        return SortedColumns(rows, None, due, {})
     kept, rest = without(rows, list(bad))
-    return Sorted(rest, kept, due, dict(bad))
+    return SortedColumns(rest, kept, due, dict(bad))
 
 
 def without(rows: pa.RecordBatch, bad: Sequence[int]) -> tuple[Int64s, pa.RecordBatch | None]:

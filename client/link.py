@@ -27,8 +27,8 @@ from ..wheel.errors import NodeUnreachable, NotMaster, SlotwheelError
 from ..wheel.protocol import (
     HELLO,
     AppendCommand,
-    Refused,
-    Stored,
+    RefusedBatch,
+    StoredBatch,
     close_all,
     decode_answer,
     decode_json,
@@ -85,7 +85,7 @@ class Link:
         address: str,
         command: AppendCommand,
         timeout_s: float,
-        on_answer: Callable[[Stored | Refused], None],
+        on_answer: Callable[[StoredBatch | RefusedBatch], None],
         on_lost: Callable[[Link, SlotwheelError], None],
         read_in_thread: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -164,7 +164,7 @@ class Link:
                 if metadata is None:
                     continue
                 answer = decode_answer(metadata.to_pybytes())
-                if isinstance(answer, Refused) and isinstance(answer.error, NotMaster):
+                if isinstance(answer, RefusedBatch) and isinstance(answer.error, NotMaster):
                     self.cut()  # it takes nothing any more; another one gets all of it again
                     raise answer.error
                 self._on_answer(answer)

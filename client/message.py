@@ -101,7 +101,7 @@ def header_pairs(headers: Headers) -> Sequence[tuple[str, Content]]:
     return list(headers.items()) if isinstance(headers, Mapping) else headers
 
 
-class Flat(NamedTuple):
+class FlatMessage(NamedTuple):
     """A checked message in the types of the columns; ``nbytes`` of key, value and headers."""
 
     due_ms: int
@@ -113,7 +113,7 @@ class Flat(NamedTuple):
     nbytes: int
 
 
-def flatten(message: Message, now_ms: int) -> Flat:
+def flatten(message: Message, now_ms: int) -> FlatMessage:
     """Check one message by itself, all but horizon and size. Errors: ``InvalidMessage``."""
     due_ms = due_ms_of(message.due, message.delay, now_ms)
     if due_ms < 0:
@@ -144,7 +144,7 @@ def flatten(message: Message, now_ms: int) -> Flat:
         raise _not_a_message("headers", message.headers) from None
     if wrong := [name for name, _ in headers if is_reserved(name)]:
         raise reserved_header(wrong)
-    return Flat(due_ms, message.topic, partition, key, value, headers, nbytes)
+    return FlatMessage(due_ms, message.topic, partition, key, value, headers, nbytes)
 
 
 def _content(what: str, content: Content) -> bytes | None:

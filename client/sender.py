@@ -45,12 +45,12 @@ from ..wheel.errors import (
     Overloaded,
     SlotwheelError,
 )
-from ..wheel.protocol import IN_FLIGHT_MAX, PRODUCER_LIMIT, AppendCommand, Refused, Stored
+from ..wheel.protocol import IN_FLIGHT_MAX, PRODUCER_LIMIT, AppendCommand, RefusedBatch, StoredBatch
 from ..wheel.schema import times
 from .addresses import Addresses
 from .batch import Batch, Shipment, gathered
 from .columns import Errors, Limits
-from .message import Flat
+from .message import FlatMessage
 from .receiptfile import BatchReceipts, ReceiptFile
 
 _log = logging.getLogger("slotwheel.client")
@@ -80,7 +80,7 @@ class LinkLike(Protocol):
     def close(self, timeout_s: float = 1.0) -> None: ...
 
 
-OnAnswer = Callable[[Stored | Refused], None]
+OnAnswer = Callable[[StoredBatch | RefusedBatch], None]
 OnLost = Callable[[LinkLike, SlotwheelError], None]
 ReadInThread = Callable[[Callable[[], None]], None]
 Connect = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], LinkLike]
@@ -173,7 +173,7 @@ class Sender:
             self._fresh.append(shipment)
             self._changed.notify_all()
 
-    def linger(self, flat: Flat) -> tuple[Shipment, int]:
+    def linger(self, flat: FlatMessage) -> tuple[Shipment, int]:
         """Add a message to the shipment being gathered; gives it and the row's number in it."""
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
@@ -450,17 +450,17 @@ class Sender:
         while (read := self._reads.get()) is not None:
             read()
 
-    def _answered(self, answer: Stored | Refused) -> None:
+    def _answered(self, answer: StoredBatch | RefusedBatch) -> None:
         with self._changed:
             batch = self._unanswered.get(answer.sequence)
             if batch is None or batch.rows is None:  # given up earlier
                 return
-            if isinstance(answer, Stored):
+            if isinstance(answer, StoredBatch):
                 self._stored(batch, batch.rows, answer)
             else:
                 self._refused(batch, batch.rows, answer.error)
 
-    def _stored(self, batch: Batch, rows: pa.RecordBatch, answer: Stored) -> None:
+    def _stored(self, batch: Batch, rows: pa.RecordBatch, answer: StoredBatch) -> None:
         self._backoff.worked()
         self._addresses.served()
         if answer.count == rows.num_rows:
@@ -505,7 +505,7 @@ class Sender:
                 self._fresh.appendleft(shipment)
         self._changed.notify_all()
 
-    def _keep_receipts(self, batch: Batch, rows: pa.RecordBatch, stored: Stored) -> None:
+    def _keep_receipts(self, batch: Batch, rows: pa.RecordBatch, stored: StoredBatch) -> None:
         if self._receipts is None or batch.digest is None:
             return
         promised = BatchReceipts(

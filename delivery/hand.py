@@ -31,7 +31,7 @@ from ..wheel.due.lines import Chunk
 from ..wheel.errors import ClockBehind, Damaged, SyncFailed
 from ..wheel.schema import times
 from .deadletters import DeadLetters
-from .handover import BatchOutcome, give_back, hand_over, lateness
+from .handover import BatchOutcome, hand_over, lateness, release
 from .held import HeldTopics
 from .ports import DeliveryEvents, DuePort, NoDeliveryEvents
 from .sink import Sink
@@ -172,17 +172,17 @@ class Hand:
     def _deliver(self, chunk: Chunk) -> bool:
         try:
             if int(times(chunk.rows, "due").max()) > self._clock():
-                give_back(
+                release(
                     self._wheel, chunk, handed=False, sink_down=True
                 )  # the clock stepped back: ask again
                 self._pause(_NOT_YET_S)
                 return False
             if not self._allowed():  # this thread may have stood still for long
-                give_back(self._wheel, chunk, handed=False, sink_down=True)
+                release(self._wheel, chunk, handed=False, sink_down=True)
                 return False
             outcome = hand_over(self._sink, self._dead_letters, chunk.rows)
         except BaseException:
-            give_back(self._wheel, chunk, handed=True, sink_down=True)
+            release(self._wheel, chunk, handed=True, sink_down=True)
             raise
         held_before = len(self._wheel.held_topics())
         self._settle(chunk, outcome)

@@ -75,7 +75,7 @@ def lateness(rows: pa.RecordBatch, delivered_ms: int) -> Int64s:
     return late
 
 
-def give_back(wheel: DuePort, chunk: Chunk, *, handed: bool, sink_down: bool = False) -> None:
+def release(wheel: DuePort, chunk: Chunk, *, handed: bool, sink_down: bool = False) -> None:
     """No row of a chunk is answered; if it was ``handed`` over, nothing is known of any."""
     count = chunk.rows.num_rows
     nothing = np.zeros(count, np.bool_)

@@ -21,7 +21,7 @@ from cachetools import TTLCache
 from ..wheel.backoff import Backoff
 from ..wheel.due.lines import Chunk
 from ..wheel.schema import times
-from .handover import BatchOutcome, give_back
+from .handover import BatchOutcome, release
 from .ports import DeliveryEvents, DuePort
 from .sink import Sink
 
@@ -93,7 +93,7 @@ class HeldTopics:
             if job is None or chunk is None or not job.done():
                 continue
             if job.cancelled() or job.exception() is not None:
-                give_back(self.wheel, chunk, handed=not job.cancelled())
+                release(self.wheel, chunk, handed=not job.cancelled())
             else:
                 self.settle(chunk, job.result())
 
@@ -134,7 +134,7 @@ class HeldTopics:
             return topic not in self.wheel.held_topics()
         rows = chunk.rows.num_rows
         if rows and int(times(chunk.rows, "due").max()) > self.clock():
-            give_back(self.wheel, chunk, handed=False)
+            release(self.wheel, chunk, handed=False)
             return False
         state.chunk = chunk
         state.job = self._pool.submit(self.hand_over, chunk)
@@ -151,7 +151,7 @@ class HeldTopics:
         if error is not None:
             state.usable = False
             state.next_try_s = self.monotonic() + state.backoff.failed()
-            give_back(self.wheel, chunk, handed=True)
+            release(self.wheel, chunk, handed=True)
             raise error  # the hand's loop reports it and goes on
         outcome = job.result()
         self.settle(chunk, outcome)

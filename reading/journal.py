@@ -26,7 +26,7 @@ from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from ..wheel.files import OsHandle
 from ..wheel.journal.entry import Entry, EntryKind
 from ..wheel.journal.payloads import decode_config, decode_rows
-from ..wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
+from ..wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
 from ..wheel.journal.segment import SEGMENT_BYTES
 from ..wheel.mark import Marks
 from ..wheel.schema import ROW
@@ -84,7 +84,7 @@ class Broken:
 
 def entries(
     reader: SegmentReader, position: int = SEGMENT_BYTES, stop: int = -1
-) -> Iterator[Located | Broken]:
+) -> Iterator[LocatedEntry | Broken]:
     """Every entry up to the byte ``stop`` (-1: to the end), and what is broken between them.
     Whether an end is torn or damaged is for the caller to say, who may stop there.
     Errors: ``OSError``.
@@ -190,7 +190,7 @@ class _Segment:
         span = self._span or Span(index=reader.header.first_index)
         expected, epoch, durable = span.index, span.epoch, reader.header.durable_index
         for found in entries(reader, span.start, reader.size if span.stop < 0 else span.stop):
-            content = self._content(reader, found) if isinstance(found, Located) else found
+            content = self._content(reader, found) if isinstance(found, LocatedEntry) else found
             if isinstance(content, Broken):
                 if self._is_gone(reader):
                     self._note = _GONE
@@ -205,7 +205,7 @@ class _Segment:
                 yield problem_of(self._file, content.error, content.position)
                 expected = -1
                 continue
-            assert isinstance(found, Located)
+            assert isinstance(found, LocatedEntry)
             entry = found.entry
             if expected >= 0 and entry.index != expected:
                 yield from self._break(found.position, f"index {expected}", entry.index)
@@ -232,7 +232,7 @@ class _Segment:
             expected, epoch = entry.index + 1, entry.epoch
 
     def _content(
-        self, reader: SegmentReader, located: Located
+        self, reader: SegmentReader, located: LocatedEntry
     ) -> pa.RecordBatch | MarkSeen | ConfigSeen | Broken:
         entry, path = located.entry, self._file.path
         try:

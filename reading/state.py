@@ -22,7 +22,7 @@ import lmdb
 from ..wheel.errors import Damaged, SlotwheelError
 from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_config
-from ..wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
+from ..wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
 from ..wheel.journal.segment import SEGMENT_BYTES, SegmentHeader, index_of
 from ..wheel.state import STATE_DIRECTORY, LmdbState, StoredState
 from .journal import entries
@@ -120,7 +120,7 @@ def first_config(segments: Sequence[Path]) -> dict[str, Any]:
             with opened(path) as handle:
                 reader = SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
                 for located in islice(entries(reader), _CONFIG_WITHIN):
-                    if not isinstance(located, Located):
+                    if not isinstance(located, LocatedEntry):
                         break
                     if located.entry.kind is EntryKind.CONFIG:
                         return decode_config(located.entry, str(path))

@@ -35,7 +35,7 @@ from ..wheel.errors import InvalidConfiguration
 from .datasource.columns import COLUMNS, PROBLEMS, SCAN, SCHEMAS
 from .datasource.errors import in_one_line
 from .datasource.options import OF_TABLES, SourceOptions, parse, parse_stream, schema_of
-from .datasource.paths import look, resolve
+from .datasource.paths import layout_of, resolve
 from .datasource.views import view_batches
 from .facts.filescan import SCANNED
 from .facts.making import GroupTerms
@@ -122,7 +122,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> list[_Task]:
         chosen = self._chosen
         given = resolve(chosen.paths, chosen.view)
-        layout = look(given, chosen.wanted, chosen.view, chosen.peer)
+        layout = layout_of(given, chosen.wanted, chosen.view, chosen.peer)
         terms = GroupTerms(layout.group, layout.key, chosen.dead_letter_topic)
         peers = {number: peer.name for number, peer in enumerate(layout.peers)}
         files = [file for file in layout.files if chosen.includes(file, peers.get(file.peer, ""))]

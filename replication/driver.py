@@ -35,7 +35,7 @@ from ..wheel.peers.peer import PeerWheel
 from .backlog import BACKLOG_BYTES_MAX, Backlog
 from .rules.core import Core
 from .rules.group import Group
-from .rules.messages import HardState, Meta, PeerMessage
+from .rules.messages import EntryMeta, HardState, PeerMessage
 from .rules.ready import Elected, Ready
 from .rules.states import Role
 from .rules.timing import NEVER
@@ -372,7 +372,7 @@ class Driver:
         if core.role is Role.MASTER:
             # All that one look finds is shipped together.
             for index, epoch, stores in wheel.written_after(core.last_index):
-                core.appended(index, Meta(epoch, stores), now)
+                core.appended(index, EntryMeta(epoch, stores), now)
             self._after(now)
         core.persisted(min(view.durable, core.last_index), now)
         self._after(now)

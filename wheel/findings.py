@@ -1,4 +1,4 @@
-"""What a verifier says: one ``Checked`` for every file, with all that is wrong with it.
+"""What a verifier says: one ``CheckedFile`` for every file, with all that is wrong with it.
 
 Theory: a verifier that stops at the first fault tells little. So each file is an item of its own,
 every fault in it is a ``Finding``, and what is no fault but worth knowing (bytes that were never
@@ -27,7 +27,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedFile:
     """One file (or the state store) that was looked at. ``kind``: state, journal, slot, archive,
     topic."""
 

@@ -102,7 +102,7 @@ assert _RECEIPT.size == 32
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBatch:
     """A receipt as it came over the wire. ``checks``: shape (count,)."""
 
     sequence: int
@@ -111,14 +111,14 @@ class Stored:
     created_ms: int
     checks: UInt32s
 
-    def part(self, start: int, count: int) -> Stored:
+    def part(self, start: int, count: int) -> StoredBatch:
         """The receipt of ``count`` rows of it, from ``start`` on."""
         checks = self.checks[start : start + count]
-        return Stored(self.sequence, self.base_offset + start, count, self.created_ms, checks)
+        return StoredBatch(self.sequence, self.base_offset + start, count, self.created_ms, checks)
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedBatch:
     """The node did not take this batch; nothing of it was stored."""
 
     sequence: int
@@ -198,16 +198,16 @@ def encode_refused(sequence: int, error: SlotwheelError) -> bytes:
     return _RECEIPT.pack(REFUSED, 0, sequence, -1, 0) + json.dumps(error.to_wire()).encode()
 
 
-def decode_answer(data: bytes) -> Stored | Refused:
+def decode_answer(data: bytes) -> StoredBatch | RefusedBatch:
     """Decode what a node sent for one batch. Errors: ``InvalidBatch`` when it is no answer."""
     if len(data) >= _RECEIPT.size:
         status, count, sequence, base_offset, created_ms = _RECEIPT.unpack_from(data)
         rest = len(data) - _RECEIPT.size
         if status == STORED and rest == 4 * count:
             checks = np.frombuffer(data, dtype="<u4", offset=_RECEIPT.size)
-            return Stored(sequence, base_offset, count, created_ms, checks)
+            return StoredBatch(sequence, base_offset, count, created_ms, checks)
         if status == REFUSED and rest <= JSON_BYTES_MAX:
-            return Refused(sequence, decode_error(data[_RECEIPT.size :]))
+            return RefusedBatch(sequence, decode_error(data[_RECEIPT.size :]))
     raise InvalidBatch(
         "not an answer of a slotwheel node",
         got=f"{len(data)} bytes starting {data[:16].hex()}",

@@ -22,9 +22,9 @@ from .ids import KEY_BYTES
 from .journal.entry import HEADER_BYTES, Entry
 from .journal.journal import Journal, RecoveryReport
 from .journal.producers import Producers
-from .journal.queued import Queued, arrived
+from .journal.queued import QueuedEntry, arrived
 from .journal.segment import DIRECTORY, is_segment_name
-from .state import StateStore, StoredState, Update
+from .state import StateStore, StateUpdate, StoredState
 from .switch import complete_switch
 
 STORE_ID_BYTES = 16
@@ -33,14 +33,14 @@ _ENTRY_SLACK_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredState:
     """Everything a wheel is made of, as of the moment before the stop."""
 
     journal: Journal
     report: RecoveryReport
     stored: StoredState
     fresh: bool
-    entries: list[Queued]
+    entries: list[QueuedEntry]
     """What the journal holds behind the checkpoint."""
     producers: Producers
 
@@ -60,13 +60,13 @@ class Recovered:
 
 def recover(
     files: Files, state: StateStore, config: WheelConfig, *, replicated: bool = False
-) -> Recovered:
+) -> RecoveredState:
     """Errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidConfiguration``, ``OSError``."""
     stored = complete_switch(files, state)
     fresh = not stored.store_id
     if fresh:
         stored.store_id = secrets.token_bytes(STORE_ID_BYTES)
-        state.commit(Update(store_id=stored.store_id))
+        state.commit(StateUpdate(store_id=stored.store_id))
     checkpoint = stored.checkpoint
     # An epoch is promised only after the first segment is on disk, and one segment always stays.
     if stored.epoch and not any(is_segment_name(name) for name in files.list(DIRECTORY)):
@@ -76,7 +76,7 @@ def recover(
     producers = Producers(config.producers_max)
     producers.load(stored.producers)
     committed_index = checkpoint.index if replicated else None
-    entries: list[Queued] = []
+    entries: list[QueuedEntry] = []
 
     def add(entry: Entry) -> None:
         queued = arrived(entry)
@@ -94,7 +94,7 @@ def recover(
         entry_bytes_max=HEADER_BYTES + config.batch_bytes_max + _ENTRY_SLACK_BYTES,
         on_entry=add,
     )
-    found = Recovered(journal, report, stored, fresh, entries, producers)
+    found = RecoveredState(journal, report, stored, fresh, entries, producers)
     try:
         _check(found.config, config, replicated=replicated)
     except BaseException:

@@ -128,7 +128,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class StateUpdate:
     """One transaction. ``None`` or empty leaves a part as it is.
 
     ``replace``: ``slots`` and ``producers`` are all there is; what was there before goes.
@@ -176,7 +176,7 @@ class StateStore(Protocol):
 
     def load(self) -> StoredState: ...
 
-    def commit(self, update: Update) -> None: ...
+    def commit(self, update: StateUpdate) -> None: ...
 
     def close(self) -> None: ...
 
@@ -336,7 +336,7 @@ class LmdbState:
         record = txn.get(key, db=self._meta)
         return default if record is None else unseal(key, bytes(record), self.path)
 
-    def commit(self, update: Update) -> None:
+    def commit(self, update: StateUpdate) -> None:
         """Errors: ``OSError`` (no room): nothing was committed. ``SyncFailed``: end the process."""
         try:
             self._write(update)
@@ -345,7 +345,7 @@ class LmdbState:
         except lmdb.Error as error:
             raise SyncFailed(f"commit to {self.path} failed: {error}") from error
 
-    def _write(self, update: Update) -> None:
+    def _write(self, update: StateUpdate) -> None:
         with self._env.begin(write=True) as txn:
 
             def put(key: bytes, value: bytes, database: Any) -> None:

@@ -29,7 +29,7 @@ from .journal.segment import DIRECTORY, SegmentHeader, is_segment_name, is_spare
 from .journal.writer import SegmentWriter
 from .slots.archive import ARCHIVE_DIRECTORY
 from .slots.slotfile import SLOT_DIRECTORY, path_of, second_of
-from .state import STATE_DIRECTORY, SlotInfo, StateStore, StoredState, Update
+from .state import STATE_DIRECTORY, SlotInfo, StateStore, StateUpdate, StoredState
 
 INCOMING = "incoming"
 INCOMING_SLOTS = f"{INCOMING}/{SLOT_DIRECTORY}"
@@ -54,7 +54,7 @@ def complete_switch(files: Files, state: StateStore) -> StoredState:
     _move_slots(files, stored.slots)
     checkpoint = stored.checkpoint
     _new_journal(files, SegmentHeader(checkpoint.index + 1, checkpoint.epoch, stored.store_id))
-    state.commit(Update(incoming=False))
+    state.commit(StateUpdate(incoming=False))
     stored.incoming = False
     for _ in removing_incoming(files):
         pass

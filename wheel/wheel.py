@@ -45,15 +45,15 @@ from .journal.entry import EntryKind
 from .journal.log import Log
 from .journal.payloads import CancelRows
 from .journal.producers import SOURCE_PRODUCER
-from .journal.queued import Queued, Waiter
+from .journal.queued import AppendWaiter, QueuedEntry
 from .mark import Marks
-from .recovery import Recovered, configuration, recover
+from .recovery import RecoveredState, configuration, recover
 from .rows import from_numpy
 from .schema import PAYLOAD, TIME, Int64s, times
 from .slots.scrub import Scrubber
 from .slots.spill import Ahead, in_turn
 from .slots.storage import SpillPlan, SpillReport, Storage
-from .state import Checkpoint, ProducerEntry, StateStore, Update
+from .state import Checkpoint, ProducerEntry, StateStore, StateUpdate
 from .tail.smallbatch import by_arrow, encode
 from .tail.tail import Piece, Tail, piece_of, together, unread_piece
 
@@ -66,7 +66,12 @@ class Wheel:
     _replicated = False
 
     def __init__(
-        self, files: Files, state: StateStore, config: WheelConfig, found: Recovered, node_id: str
+        self,
+        files: Files,
+        state: StateStore,
+        config: WheelConfig,
+        found: RecoveredState,
+        node_id: str,
     ) -> None:
         self.config = config
         self._files = files
@@ -84,7 +89,7 @@ class Wheel:
         self._disk_free = 0
         self._load(found)
 
-    def _load(self, found: Recovered) -> None:
+    def _load(self, found: RecoveredState) -> None:
         """Become what was found in the data directory."""
         checkpoint = found.stored.checkpoint
         self.recovery = found.report
@@ -135,11 +140,11 @@ class Wheel:
         wheel._begin(found, now_ms)
         return wheel
 
-    def _begin(self, found: Recovered, now_ms: int) -> None:
+    def _begin(self, found: RecoveredState, now_ms: int) -> None:
         """Alone: everything found is committed, and this node is master of a new epoch."""
         self.commit(found.journal.last_index)
         epoch = found.last_epoch + 1
-        self._state.commit(Update(epoch=epoch, vote=self._node_id))
+        self._state.commit(StateUpdate(epoch=epoch, vote=self._node_id))
         self._log.epoch = epoch
         # Should a disk have lost what it had synced: an offset the mark has passed is not reused.
         marks = self._committed_marks
@@ -179,7 +184,7 @@ class Wheel:
             self._config_queued = True
             self._queue_config(self._configuration)
 
-    def _queue_config(self, config: Mapping[str, Any]) -> Queued:
+    def _queue_config(self, config: Mapping[str, Any]) -> QueuedEntry:
         queued = self._log.queue(EntryKind.CONFIG, json.dumps(config, sort_keys=True).encode())
         queued.config = config
         return queued
@@ -332,7 +337,7 @@ class Wheel:
         """Queue what that dispatcher has decided. Errors: ``NotMaster`` when its epoch is over: the
         marks of a later one may be others."""
 
-        def append(rows: pa.RecordBatch) -> Waiter:
+        def append(rows: pa.RecordBatch) -> AppendWaiter:
             with self._lock:
                 if self._dispatcher is not dispatcher:
                     raise self._not_master()
@@ -340,7 +345,7 @@ class Wheel:
 
         return append
 
-    def _queue_rows(self, rows: pa.RecordBatch, now_ms: int) -> Waiter:
+    def _queue_rows(self, rows: pa.RecordBatch, now_ms: int) -> AppendWaiter:
         """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in),
         cancel rows among them: what they name is held back from then on."""
         created = from_numpy(np.full(rows.num_rows, now_ms, np.int64), TIME)
@@ -360,7 +365,7 @@ class Wheel:
         sequence: int = -1,
         *,
         early: bool = False,
-    ) -> Waiter:
+    ) -> AppendWaiter:
         """Under the lock. ``rows``: None when they are read later (``encode``).
 
         Errors: ``NotMaster``, ``Overloaded``.
@@ -390,8 +395,8 @@ class Wheel:
         return carried
 
     @staticmethod
-    def _wait_for(queued: Queued, receipt: AppendReceipt, *, early: bool) -> Waiter:
-        carried = Waiter(receipt, Future(), early)
+    def _wait_for(queued: QueuedEntry, receipt: AppendReceipt, *, early: bool) -> AppendWaiter:
+        carried = AppendWaiter(receipt, Future(), early)
         carried.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
         queued.callers.append(carried)
         return carried
@@ -485,7 +490,7 @@ class Wheel:
             for caller in queued.callers:
                 caller.answer()
 
-    def _count(self, done: Sequence[Queued], pieces: Sequence[Piece]) -> None:
+    def _count(self, done: Sequence[QueuedEntry], pieces: Sequence[Piece]) -> None:
         for queued in done:
             # The checkpoint's are newer than what lies just behind it.
             if queued.marks is not None and queued.marks.follows(self._committed_marks):
@@ -502,7 +507,7 @@ class Wheel:
             if self._dispatcher is not None:
                 self._dispatcher.committed(min(piece.earliest for piece in pieces))
 
-    def _give_up(self, failed: Sequence[Queued]) -> None:
+    def _give_up(self, failed: Sequence[QueuedEntry]) -> None:
         """Entries that had a place and lost it."""
         with self._lock:
             for queued in failed:

@@ -26,7 +26,7 @@ from cachetools import TTLCache
 from ...wheel.errors import SlotwheelError
 from ...wheel.ids import IdMint
 from ..sink import Answer
-from .sink import Failure, KafkaSettings, KafkaSink, SendPlan
+from .sink import KafkaSettings, KafkaSink, SendFailure, SendPlan
 from .topicbook import TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
 
 ck: Any = None  # stays so when the extra is not installed: said when a sink is made
@@ -92,7 +92,7 @@ class ConfluentSink(KafkaSink):
         for producer in trials:
             _end(producer)
 
-    def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+    def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
         topics = plan.records.topics
         with self._lock:
             careful = {topic for topic in plan.topics if topic in self._careful}
@@ -115,12 +115,12 @@ class ConfluentSink(KafkaSink):
                 with self._careful_alone:
                     failures |= self._run(plan, one_by_one, timeout_s, _CAREFUL)
             except Unreachable as error:  # closed meanwhile; the other rows have their answers
-                failures |= dict.fromkeys(one_by_one, Failure(Answer.NOT_NOW, str(error)))
+                failures |= dict.fromkeys(one_by_one, SendFailure(Answer.NOT_NOW, str(error)))
         return failures
 
     def _run(
         self, plan: SendPlan, rows: list[int], timeout_s: float, name: str
-    ) -> dict[int, Failure]:
+    ) -> dict[int, SendFailure]:
         """Send ``rows`` through the producer of that name; it is abandoned after a doubt."""
         if not rows:
             return {}
@@ -129,7 +129,7 @@ class ConfluentSink(KafkaSink):
             self._abandon(name)
         return failures
 
-    def _try(self, plan: SendPlan, rows: list[int], timeout_s: float) -> dict[int, Failure]:
+    def _try(self, plan: SendPlan, rows: list[int], timeout_s: float) -> dict[int, SendFailure]:
         """Send ``rows`` through a trial producer that nobody else uses meanwhile."""
         if not rows:
             return {}
@@ -159,9 +159,9 @@ class ConfluentSink(KafkaSink):
 
     def _send_by(
         self, producer: Any, plan: SendPlan, rows: list[int], timeout_s: float
-    ) -> dict[int, Failure]:
+    ) -> dict[int, SendFailure]:
         """Send ``rows`` through one producer and wait until each is reported."""
-        failures: dict[int, Failure] = {}
+        failures: dict[int, SendFailure] = {}
 
         def note(row: int, error: Any, _message: Any) -> None:
             failures[row] = classify(error)
@@ -191,7 +191,7 @@ class ConfluentSink(KafkaSink):
                     if time.monotonic() < deadline:
                         producer.poll(0.05)
                         continue
-                    failures[row] = Failure(Answer.NOT_NOW, "the client's queue is full")
+                    failures[row] = SendFailure(Answer.NOT_NOW, "the client's queue is full")
                 except ck.KafkaException as error:  # the client did not take it
                     failure = classify(error.args[0])
                     unsent = failure.answer is Answer.UNKNOWN
@@ -200,7 +200,7 @@ class ConfluentSink(KafkaSink):
         if producer.flush(max(0.0, deadline - time.monotonic())) > 0:
             producer.purge()
             if producer.flush(_LATE_S) > 0:  # not even that: nothing is known of any row
-                late = Failure(Answer.UNKNOWN, "no acknowledgement in time")
+                late = SendFailure(Answer.UNKNOWN, "no acknowledgement in time")
                 return dict.fromkeys(rows, late) | failures
         return dict(failures)  # the client may report on, into its own
 
@@ -277,16 +277,16 @@ def _end(producer: Any) -> None:
     threading.Thread(target=producer.close, name="confluent-close", daemon=True).start()
 
 
-def _any_unknown(failures: dict[int, Failure]) -> bool:
+def _any_unknown(failures: dict[int, SendFailure]) -> bool:
     return any(failure.answer is Answer.UNKNOWN for failure in failures.values())
 
 
-def classify(error: Any) -> Failure:
+def classify(error: Any) -> SendFailure:
     """What an error of librdkafka means for the record it belongs to. A record that the client gave
     up may have been sent before, whatever the error: the broker reads what lies in its socket."""
     reason = f"{error.name()}: {error.str()}"
     if error.name() == "_INVALID_DIFFERENT_RECORD":
-        return Failure(Answer.UNKNOWN, reason, bystander=True)
+        return SendFailure(Answer.UNKNOWN, reason, bystander=True)
     if error.name() in _REFUSED:
-        return Failure(Answer.REFUSED, reason)
-    return Failure(Answer.UNKNOWN, reason)
+        return SendFailure(Answer.REFUSED, reason)
+    return SendFailure(Answer.UNKNOWN, reason)

@@ -29,7 +29,7 @@ from ...wheel.schema import Int64s
 from ..sink import Answer
 from .lane import ProducerLane
 from .murmur2 import partitions_of
-from .sink import NO_PARTITION, Failure, KafkaSettings, KafkaSink, SendPlan
+from .sink import NO_PARTITION, KafkaSettings, KafkaSink, SendFailure, SendPlan
 from .topicbook import NotYet, TopicInfo, Unreachable
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class KafkaPythonSink(KafkaSink):
         with self._admin_lock:
             self._drop_admin()
 
-    def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+    def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
         try:
             lane = self._acquire_lane(timeout_s, trial=trial)
         except (kafka_errors.KafkaError, OSError) as error:
@@ -83,32 +83,34 @@ class KafkaPythonSink(KafkaSink):
             self._release(lane, trial=trial, sound=sound)
         return failures
 
-    def _send_by(self, lane: ProducerLane, plan: SendPlan, timeout_s: float) -> dict[int, Failure]:
+    def _send_by(
+        self, lane: ProducerLane, plan: SendPlan, timeout_s: float
+    ) -> dict[int, SendFailure]:
         failures = self._ensure_topics(lane, plan)
         rows = [row for row in plan.rows if row not in failures] if failures else plan.rows
         deadline = time.monotonic() + timeout_s + _LATE_S
         try:
             futures = lane.send(plan, rows, choose_partitions(plan).tolist())
         except kafka_errors.IllegalStateError as error:  # closed meanwhile, maybe half-way
-            return failures | dict.fromkeys(rows, Failure(Answer.UNKNOWN, str(error)))
+            return failures | dict.fromkeys(rows, SendFailure(Answer.UNKNOWN, str(error)))
         for row, future in zip(rows, futures, strict=True):
             if not future.is_done:
                 with suppress(kafka_errors.KafkaError):
                     future.get(max(0.0, deadline - time.monotonic()))
             if not future.is_done:
-                failures[row] = Failure(Answer.UNKNOWN, "no acknowledgement in time")
+                failures[row] = SendFailure(Answer.UNKNOWN, "no acknowledgement in time")
             elif future.exception is not None:
                 failures[row] = classify(future.exception, aborted=lane.aborted(future))
         return failures
 
-    def _ensure_topics(self, lane: ProducerLane, plan: SendPlan) -> dict[int, Failure]:
+    def _ensure_topics(self, lane: ProducerLane, plan: SendPlan) -> dict[int, SendFailure]:
         """Let the producer find the leaders; rows of topics of which it does not in time fail."""
-        failed: dict[str, Failure] = {}
+        failed: dict[str, SendFailure] = {}
         for topic in plan.topics:
             try:
                 lane.ensure_topic(topic)
             except kafka_errors.KafkaError as error:
-                failed[topic] = Failure(Answer.NOT_NOW, str(error))
+                failed[topic] = SendFailure(Answer.NOT_NOW, str(error))
         if not failed:
             return {}
         topics = plan.records.topics
@@ -219,14 +221,14 @@ def typed(settings: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def classify(error: Exception, *, aborted: bool = False) -> Failure:
+def classify(error: Exception, *, aborted: bool = False) -> SendFailure:
     """What an error of kafka-python means for the record it belongs to. ``aborted``: the error is
     another record's, and this one went down with the producer."""
     reason = str(error) or type(error).__name__
     refusal = isinstance(error, _REFUSED)
     # A bare KafkaError: the broker found a record of the batch invalid, but not this one.
     if type(error) is kafka_errors.KafkaError or aborted:
-        return Failure(Answer.UNKNOWN, reason, bystander=True)
+        return SendFailure(Answer.UNKNOWN, reason, bystander=True)
     if refusal:
-        return Failure(Answer.REFUSED, reason)
-    return Failure(Answer.UNKNOWN, reason)
+        return SendFailure(Answer.REFUSED, reason)
+    return SendFailure(Answer.UNKNOWN, reason)

@@ -61,7 +61,7 @@ class KafkaSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SendFailure:
     """Why a record was not accepted. ``bystander``: another record failed, this one only with it;
     it can be sent again at once."""
 
@@ -96,7 +96,7 @@ class KafkaSink(Sink):
         """Ask a broker for a topic, within ``metadata_timeout_s``."""
 
     @abstractmethod
-    def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, Failure]:
+    def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
         """Send and wait; the rows that failed. Errors: ``Unreachable`` if nothing was sent."""
 
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
@@ -197,7 +197,7 @@ class KafkaSink(Sink):
                 blocked[topic] = failure.reason
                 self.book.forget(topic)
 
-    def _send_all(self, plan: SendPlan, trial: bool) -> dict[int, Failure]:
+    def _send_all(self, plan: SendPlan, trial: bool) -> dict[int, SendFailure]:
         """Send, and send bystanders of a failure again for as long as the time limit allows."""
         limit_s = self.settings.trial_timeout_s if trial else self.settings.delivery_timeout_s
         deadline = time.monotonic() + limit_s

@@ -23,7 +23,7 @@ from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.journal.entry import Entry, EntryKind
 from ...wheel.journal.epochs import Epochs
 from ...wheel.journal.payloads import decode_rows
-from ...wheel.journal.scan import Located, walk
+from ...wheel.journal.scan import LocatedEntry, walk
 from ...wheel.journal.segment import (
     DIRECTORY,
     SEGMENT_BYTES,
@@ -116,7 +116,7 @@ class _Pass:
         self._found = found
         self._entries = self._walk()
         self.path = DIRECTORY
-        self.located: Located | None = None
+        self.located: LocatedEntry | None = None
         self.step()
 
     @property
@@ -135,7 +135,7 @@ class _Pass:
             self._found.problem(f"{self._log.peer.name}: entry {self.index}: {error}")
         self.step()
 
-    def _walk(self) -> Iterator[Located]:
+    def _walk(self) -> Iterator[LocatedEntry]:
         peer = self._log.peer
         names = [name for name in peer.files.list(DIRECTORY) if is_segment_name(name)]
         expected = epoch = 0

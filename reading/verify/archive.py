@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
-from ...wheel.findings import Checked
+from ...wheel.findings import CheckedFile
 from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.scan import walk
 from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
@@ -20,7 +20,7 @@ from ...wheel.state import SlotInfo
 from .slots import verify_slot
 
 
-def verify_archive(files: Files) -> Iterator[Checked]:
+def verify_archive(files: Files) -> Iterator[CheckedFile]:
     """Every kept file, day by day; then, by a note, where the kept journal has a gap."""
     segments: list[tuple[str, int]] = []  # path, one past its last entry
     try:
@@ -46,7 +46,7 @@ def verify_archive(files: Files) -> Iterator[Checked]:
     yield from _gaps(segments)
 
 
-def _slot(files: Files, path: str) -> Checked | None:
+def _slot(files: Files, path: str) -> CheckedFile | None:
     try:
         second, length, crc = parse_archived_slot(path.rpartition("/")[2])
     except ValueError:
@@ -60,10 +60,10 @@ def _slot(files: Files, path: str) -> Checked | None:
     return item
 
 
-def _segment(files: Files, path: str, segments: list[tuple[str, int]]) -> Checked | None:
+def _segment(files: Files, path: str, segments: list[tuple[str, int]]) -> CheckedFile | None:
     if not is_segment_name(path.rpartition("/")[2]):
         return _foreign(path, "<first index>.journal")
-    item = Checked("archive", path)
+    item = CheckedFile("archive", path)
     end = index_of(path)
     position = 0
     try:
@@ -79,19 +79,19 @@ def _segment(files: Files, path: str, segments: list[tuple[str, int]]) -> Checke
     return item
 
 
-def _foreign(path: str, expected: str) -> Checked:
-    item = Checked("archive", path)
+def _foreign(path: str, expected: str) -> CheckedFile:
+    item = CheckedFile("archive", path)
     item.note(0, expected, "an unknown file, which slotwheel leaves alone")
     return item
 
 
-def _gaps(segments: list[tuple[str, int]]) -> Iterator[Checked]:
+def _gaps(segments: list[tuple[str, int]]) -> Iterator[CheckedFile]:
     """A peer that took a snapshot has one by right, so it is a note."""
     by_index = sorted((index_of(path), end, path) for path, end in segments)
     after = -1
     for first, end, path in by_index:
         if after >= 0 and first > after:
-            item = Checked("archive", path)
+            item = CheckedFile("archive", path)
             item.note(0, f"a first index of {after}", f"{first}: entries between were not kept")
             yield item
         after = end

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
-from ...wheel.findings import Checked
+from ...wheel.findings import CheckedFile
 from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.payloads import decode_config, decode_rows
-from ...wheel.journal.scan import ENTRY_BYTES_MAX, Located, SegmentReader
+from ...wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
 from ...wheel.journal.segment import DIRECTORY, SEGMENT_BYTES, is_segment_name, is_spare_name
 from ...wheel.mark import Mark, Marks
 from ...wheel.state import StoredState
@@ -40,7 +40,7 @@ class _Log:
     broken: bool = False
 
 
-def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iterator[Checked]:
+def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iterator[CheckedFile]:
     """Every segment in order. ``load`` gives None when the state could not be read."""
     for attempt in range(3):
         stored = load()
@@ -59,7 +59,7 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
     yield from found
     for name in names:
         if not is_segment_name(name) and not is_spare_name(name):
-            item = Checked("journal", f"{DIRECTORY}/{name}")
+            item = CheckedFile("journal", f"{DIRECTORY}/{name}")
             item.note(0, "<first index>.journal", "an unknown file, which slotwheel leaves alone")
             yield item
     for path in segments:
@@ -77,36 +77,36 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
         yield item
 
 
-def _replaced(segments: list[str]) -> Iterator[Checked]:
+def _replaced(segments: list[str]) -> Iterator[CheckedFile]:
     """The journal while a switch to a snapshot is not completed: nothing of it counts."""
     for path in segments:
-        item = Checked("journal", path)
+        item = CheckedFile("journal", path)
         item.note(0, "a new journal", "the old one, or a new one not in use yet: it is replaced")
         yield item
 
 
-def _gaps(log: _Log, segments: list[str]) -> Iterator[Checked]:
+def _gaps(log: _Log, segments: list[str]) -> Iterator[CheckedFile]:
     if log.stored is None:
         return
     checkpoint = log.stored.checkpoint
     if not segments:
         # A node creates the next segment before it deletes the last but one.
         if checkpoint.index:
-            item = Checked("journal", DIRECTORY)
+            item = CheckedFile("journal", DIRECTORY)
             item.fault(0, f"entries behind the checkpoint {checkpoint.index}", "no segment at all")
             yield item
         return
     first = int(segments[0].rsplit("/", 1)[-1].split(".", 1)[0])
     if first > checkpoint.index + 1:
-        item = Checked("journal", segments[0])
+        item = CheckedFile("journal", segments[0])
         item.fault(
             16, f"a first segment that starts at index {checkpoint.index + 1} or before", first
         )
         yield item
 
 
-def _segment(files: Files, path: str, log: _Log, *, is_last: bool) -> Checked:
-    item = Checked("journal", path)
+def _segment(files: Files, path: str, log: _Log, *, is_last: bool) -> CheckedFile:
+    item = CheckedFile("journal", path)
     handle = files.open(path)
     try:
         item.nbytes = handle.size()
@@ -128,7 +128,7 @@ def _segment(files: Files, path: str, log: _Log, *, is_last: bool) -> Checked:
     return item
 
 
-def _check_header(item: Checked, reader: SegmentReader, log: _Log) -> None:
+def _check_header(item: CheckedFile, reader: SegmentReader, log: _Log) -> None:
     header = reader.header
     if log.stored is not None and header.store_id != log.stored.store_id:
         item.fault(40, f"store id {log.stored.store_id.hex()}", header.store_id.hex())
@@ -139,10 +139,10 @@ def _check_header(item: Checked, reader: SegmentReader, log: _Log) -> None:
     log.durable = max(log.durable, header.durable_index)
 
 
-def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) -> None:
+def _entries(item: CheckedFile, reader: SegmentReader, log: _Log, *, is_last: bool) -> None:
     end = SEGMENT_BYTES
     for found in entries(reader):
-        if isinstance(found, Located):
+        if isinstance(found, LocatedEntry):
             item.rows += 1
             _check_order(item, found, log)
             _check_content(item, found, log)
@@ -164,7 +164,7 @@ def _entries(item: Checked, reader: SegmentReader, log: _Log, *, is_last: bool) 
         item.fault(end, f"entries up to index {witness}, as a later frame says", "an end mark")
 
 
-def _check_order(item: Checked, located: Located, log: _Log) -> None:
+def _check_order(item: CheckedFile, located: LocatedEntry, log: _Log) -> None:
     entry, at = located.entry, located.position
     if log.next_index >= 0:
         item.expect(at, "index", log.next_index, entry.index)
@@ -190,7 +190,7 @@ def _check_order(item: Checked, located: Located, log: _Log) -> None:
     log.durable = max(log.durable, located.durable)
 
 
-def _check_content(item: Checked, located: Located, log: _Log) -> None:
+def _check_content(item: CheckedFile, located: LocatedEntry, log: _Log) -> None:
     entry = located.entry
     try:
         if entry.kind is EntryKind.ROWS:
@@ -206,12 +206,12 @@ def _check_content(item: Checked, located: Located, log: _Log) -> None:
         item.error(error, located.position)
 
 
-def _check_mark(item: Checked, position: int, before: Mark, mark: Mark) -> None:
+def _check_mark(item: CheckedFile, position: int, before: Mark, mark: Mark) -> None:
     if (mark.c, mark.r) < (before.c, before.r) or mark.L < before.L:
         item.fault(position, f"a mark at or beyond {before}", mark)
 
 
-def _check_end(item: Checked, log: _Log) -> None:
+def _check_end(item: CheckedFile, log: _Log) -> None:
     """What can only be said at the end. A running node goes on writing, so more is no fault."""
     if log.next_index >= 0 and log.next_index - 1 < log.durable:
         item.fault(
@@ -224,7 +224,7 @@ def _check_end(item: Checked, log: _Log) -> None:
             item.fault(item.nbytes, f"epochs up to {log.stored.epoch}", log.epoch)
         checkpoint = log.stored.checkpoint
         if log.mark is not None and checkpoint.index:
-            end = Checked(item.kind, item.path)
+            end = CheckedFile(item.kind, item.path)
             _check_mark(end, item.nbytes, checkpoint.marks.main, log.mark)
             # A snapshot brings the newest marks, and a journal that has yet to catch up with them.
             (item.notes if "stores" in checkpoint.config else item.faults).extend(end.faults)

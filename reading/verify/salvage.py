@@ -29,7 +29,7 @@ from ...wheel.config import TICK_MS
 from ...wheel.due.runs import EMPTY, sort_rows
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
-from ...wheel.findings import Checked
+from ...wheel.findings import CheckedFile
 from ...wheel.ids import IdMint
 from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.payloads import decode_rows
@@ -44,7 +44,7 @@ from ...wheel.slots.archive import ARCHIVE_DIRECTORY
 from ...wheel.slots.blocks import MARKER, check_block, message_end, sound_blocks
 from ...wheel.slots.mend import complete, keep, stage, switch
 from ...wheel.slots.slotfile import SCHEMA_MESSAGE, path_of, unreadable_is_damage
-from ...wheel.state import Loss, SlotInfo, StateStore, StoredState, Update
+from ...wheel.state import Loss, SlotInfo, StateStore, StateUpdate, StoredState
 from ...wheel.switch import complete_switch
 from ...wheel.tail.tail import with_offsets
 from .slots import verify_slot
@@ -115,7 +115,7 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
     for one in salvage(files, stored):
         kept = keep(files, one.second, one.info)
         rows = one.rows()
-        update = Update()
+        update = StateUpdate()
         if one.lost:
             loss = Loss(one.second, one.lost, one.lost_cancels, kept, one.at_most)
             rows_less, cancels_less = uncounted([loss])
@@ -125,7 +125,7 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
                 cancels=stored.checkpoint.cancels - cancels_less,
             )
             stored.losses = [*stored.losses, loss]
-            update = Update(checkpoint=checkpoint, losses=stored.losses)
+            update = StateUpdate(checkpoint=checkpoint, losses=stored.losses)
         if rows.num_rows:
             fresh = stage(files, one.second, [rows])
             update = replace(update, slots={one.second: fresh})
@@ -136,7 +136,7 @@ def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
     return done
 
 
-def _from_file(files: Files, second: int, info: SlotInfo, checked: Checked) -> Salvage:
+def _from_file(files: Files, second: int, info: SlotInfo, checked: CheckedFile) -> Salvage:
     blocks = _fitting(second, info, _bytes(files, second, info))
     found = Salvage(second, info, str(checked.faults[0]))
     if blocks:
@@ -149,7 +149,7 @@ def _fitting(second: int, info: SlotInfo, data: bytes) -> list[pa.RecordBatch]:
     blocks: list[pa.RecordBatch] = []
     highest = -1
     for start, end in sound_blocks(memoryview(data)):
-        item = Checked("slot", path_of(second))
+        item = CheckedFile("slot", path_of(second))
         try:
             rows = pa.ipc.read_record_batch(pa.py_buffer(data[start:end]), ROW)
             rows.validate(full=True)

@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from ...wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from ...wheel.files import Files
-from ...wheel.findings import Checked
+from ...wheel.findings import CheckedFile
 from ...wheel.schema import ROW
 from ...wheel.slots.blocks import check_block
 from ...wheel.slots.mend import is_whole, mended_path
@@ -41,9 +41,9 @@ _READ_BYTES = 4 << 20
 LoadState = Callable[[], StoredState]
 
 
-def verify_state(stored: StoredState) -> Checked:
+def verify_state(stored: StoredState) -> CheckedFile:
     """The state's parts against each other."""
-    item = Checked("state", STATE_DIRECTORY, rows=len(stored.slots))
+    item = CheckedFile("state", STATE_DIRECTORY, rows=len(stored.slots))
     checkpoint = stored.checkpoint
     if checkpoint.epoch > stored.epoch:
         item.fault(0, f"a checkpoint of epoch {stored.epoch} or before", checkpoint.epoch)
@@ -85,7 +85,7 @@ def verify_state(stored: StoredState) -> Checked:
     return item
 
 
-def verify_slots(files: Files, load: LoadState) -> Iterator[Checked]:
+def verify_slots(files: Files, load: LoadState) -> Iterator[CheckedFile]:
     """Every slot file of the catalog, then the files that are not in it."""
     stored = load()
     waiting = set(files.list(INCOMING_SLOTS)) if stored.incoming else set()
@@ -107,7 +107,7 @@ def verify_slots(files: Files, load: LoadState) -> Iterator[Checked]:
         yield item
     yield from _unknown_files(files, load)
     if not stored.incoming and files.list(INCOMING):
-        item = Checked("slot", INCOMING)
+        item = CheckedFile("slot", INCOMING)
         item.note(
             0,
             "no such directory",
@@ -117,7 +117,7 @@ def verify_slots(files: Files, load: LoadState) -> Iterator[Checked]:
         yield item
 
 
-def _unknown_files(files: Files, load: LoadState) -> Iterator[Checked]:
+def _unknown_files(files: Files, load: LoadState) -> Iterator[CheckedFile]:
     names = files.list(SLOT_DIRECTORY)
     catalog = load().slots
     for name in names:
@@ -130,12 +130,12 @@ def _unknown_files(files: Files, load: LoadState) -> Iterator[Checked]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            item = Checked("slot", path)
+            item = CheckedFile("slot", path)
             item.note(0, "a slot file", error.strerror or error)
             yield item
             continue
         try:
-            item = Checked("slot", path, nbytes=handle.size())
+            item = CheckedFile("slot", path, nbytes=handle.size())
         finally:
             handle.close()
         if second is None:
@@ -151,10 +151,10 @@ def _unknown_files(files: Files, load: LoadState) -> Iterator[Checked]:
 
 def verify_slot(
     files: Files, second: int, info: SlotInfo, path: str = "", *, counted: bool = True
-) -> Checked:
+) -> CheckedFile:
     """One slot file against its row in the catalog. ``path``: if it is not where it belongs;
     without ``counted``, ``info`` knows only length and checksum."""
-    item = Checked("slot", path or path_of(second), rows=info.rows, nbytes=info.length)
+    item = CheckedFile("slot", path or path_of(second), rows=info.rows, nbytes=info.length)
     try:
         data = _committed(files, item, info.length)
     except FileNotFoundError:
@@ -185,7 +185,7 @@ def verify_slot(
     return item
 
 
-def _committed(files: Files, item: Checked, length: int) -> pa.Buffer:
+def _committed(files: Files, item: CheckedFile, length: int) -> pa.Buffer:
     """The committed bytes, fewer if the file is short (which is a fault)."""
     handle = files.open(item.path)
     try:
@@ -214,7 +214,7 @@ def read_slot(files: Files, second: int, info: SlotInfo) -> pa.Buffer:
     Errors: ``Damaged`` when it is missing, or the disk cannot read it.
     """
     try:
-        return _committed(files, Checked("slot", path_of(second)), info.length)
+        return _committed(files, CheckedFile("slot", path_of(second)), info.length)
     except FileNotFoundError:
         raise Damaged(
             path_of(second), 0, expected=f"{info.length} bytes", found="no such file"

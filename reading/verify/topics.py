@@ -35,24 +35,24 @@ from ...delivery.embedded.topicfile import (
 from ...delivery.embedded.topiclog import segments
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
-from ...wheel.findings import Checked
+from ...wheel.findings import CheckedFile
 from ...wheel.schema import times
 
 
-def verify_topics(files: Files) -> Iterator[Checked]:
+def verify_topics(files: Files) -> Iterator[CheckedFile]:
     """One item a segment of each topic, and one for each file that belongs to none."""
     for topic in files.list(TOPICS_DIRECTORY):
         try:
             firsts = segments(files, topic)
         except NotADirectoryError:
-            item = Checked("topic", directory_of(topic))
+            item = CheckedFile("topic", directory_of(topic))
             item.note(0, "a topic's directory", "an unknown file, which slotwheel leaves alone")
             yield item
             continue
         expected: int | None = 0
         aside = set_aside_segments(files, topic)
         for first in firsts:
-            item = Checked("topic", segment_path(topic, first))
+            item = CheckedFile("topic", segment_path(topic, first))
             if expected is not None:
                 item.expect(0, "position", expected, first)
             expected = _segment(files, item, topic, first, is_last=first == firsts[-1])
@@ -64,7 +64,7 @@ def verify_topics(files: Files) -> Iterator[Checked]:
         yield from _unknown(files, topic)
 
 
-def _unknown(files: Files, topic: str) -> Iterator[Checked]:
+def _unknown(files: Files, topic: str) -> Iterator[CheckedFile]:
     """Listed anew, so that a segment a running node has just begun has its index by now."""
     names = files.list(directory_of(topic))
     known = {first for name in names if (first := first_position_of(name)) is not None}
@@ -72,12 +72,14 @@ def _unknown(files: Files, topic: str) -> Iterator[Checked]:
     wanted = {f"{first:020d}{suffix}" for first in known for suffix in suffixes}
     for name in names:
         if first_position_of(name) is None and name not in wanted:
-            item = Checked("topic", f"{directory_of(topic)}/{name}")
+            item = CheckedFile("topic", f"{directory_of(topic)}/{name}")
             item.note(0, "a segment and its index", "an unknown file, never committed")
             yield item
 
 
-def _segment(files: Files, item: Checked, topic: str, first: int, *, is_last: bool) -> int | None:
+def _segment(
+    files: Files, item: CheckedFile, topic: str, first: int, *, is_last: bool
+) -> int | None:
     """Check one segment; the position the next one begins at, None if that is not known."""
     path = index_path(topic, first)
     data = _whole(files, path)
@@ -102,7 +104,9 @@ def _segment(files: Files, item: Checked, topic: str, first: int, *, is_last: bo
     return blocks[-1].next_position
 
 
-def _stream(files: Files, item: Checked, header: IndexHeader, blocks: list[IndexRecord]) -> None:
+def _stream(
+    files: Files, item: CheckedFile, header: IndexHeader, blocks: list[IndexRecord]
+) -> None:
     try:
         handle = files.open(item.path)
     except FileNotFoundError:
@@ -137,7 +141,9 @@ def _stream(files: Files, item: Checked, header: IndexHeader, blocks: list[Index
         handle.close()
 
 
-def _rows(item: Checked, payload: bytes, schema: pa.Schema, at: int, block: IndexRecord) -> None:
+def _rows(
+    item: CheckedFile, payload: bytes, schema: pa.Schema, at: int, block: IndexRecord
+) -> None:
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
         batch.validate(full=True)

@@ -89,7 +89,7 @@ def resolve(paths: Sequence[str], view: str) -> InputPaths:
     )
 
 
-def look(given: InputPaths, wanted: FileFilter, view: str, peer: str) -> Layout:
+def layout_of(given: InputPaths, wanted: FileFilter, view: str, peer: str) -> Layout:
     """What is to be read. Errors: ``InvalidConfiguration``, but for the view of problems, which
     shows what is wrong with a directory."""
     layout = find(given.directories, dumps=given.dumps, receipts=given.receipts, wanted=wanted)

@@ -27,9 +27,9 @@ from .master import MasterState
 from .messages import (
     Ack,
     Append,
+    EntryMeta,
     HardState,
     Heartbeat,
-    Meta,
     PeerMessage,
     RequestVote,
     SnapshotOffer,
@@ -175,7 +175,7 @@ class Core:
         else:
             standing.fault(message, "unknown kind")
 
-    def appended(self, index: int, meta: Meta, now: float) -> None:
+    def appended(self, index: int, meta: EntryMeta, now: float) -> None:
         """Master: an own entry was written to the journal. One of an epoch that is over is ignored;
         ``truncate_after`` has cut it off."""
         self._now = now

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from ...wheel.journal.epochs import Epochs
 from ...wheel.state import StoreIds
-from .messages import Meta
+from .messages import EntryMeta
 
 
 class LogView:
@@ -89,7 +89,7 @@ class LogView:
         """There is another master: only what is committed is in its log for sure."""
         self.verified = self.commit
 
-    def append(self, index: int, meta: Meta) -> None:
+    def append(self, index: int, meta: EntryMeta) -> None:
         self.epochs.append(index, meta.epoch)
         if meta.stores is not None:
             self.configurations.append((index, meta.stores))
@@ -124,18 +124,18 @@ class LogView:
         self._prune()
         return True
 
-    def metas(self, first: int, last: int) -> tuple[Meta, ...]:
+    def metas(self, first: int, last: int) -> tuple[EntryMeta, ...]:
         """What is known of the entries ``first`` to ``last``."""
         stores = dict(self.configurations)
         if self.epochs.epoch_at(first) == self.last_epoch and not any(
             first <= index <= last for index in stores
         ):
-            return (Meta(self.last_epoch),) * (last - first + 1)
+            return (EntryMeta(self.last_epoch),) * (last - first + 1)
         result = []
         for index in range(first, last + 1):
             epoch = self.epochs.epoch_at(index)
             assert epoch is not None
-            result.append(Meta(epoch, stores.get(index)))
+            result.append(EntryMeta(epoch, stores.get(index)))
         return tuple(result)
 
     def _prune(self) -> None:

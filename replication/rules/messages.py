@@ -1,9 +1,9 @@
-"""What peers say to each other, as values. No bytes, no sockets: ``transport/wire.py`` encodes
-them.
+"""The messages between peers, as values. No bytes, no sockets: ``transport/wire.py`` encodes them.
 
 Theory: every message goes one way and may be lost, late, repeated or overtaken; an answer is one
 more message. Each names its sender, the sender's store and the sender's epoch. Entries are opaque
-here: the core sees of each only what Raft's rules need (``Meta``), the driver carries the bytes.
+here: the core gets of each only what Raft's rules need (``EntryMeta``), the driver carries the
+bytes.
 
 Source: Raft (Ongaro and Ousterhout, sections 5 and 6; Ongaro's thesis, sections 6.4.1 and 9.6).
 """
@@ -16,7 +16,7 @@ from ...wheel.state import StoreIds
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class EntryMeta:
     """What the core sees of an entry. ``stores``: the admitted stores, of a configuration entry."""
 
     epoch: int
@@ -62,7 +62,7 @@ class Append(PeerMessage):
 
     prev_index: int
     prev_epoch: int
-    entries: tuple[Meta, ...]
+    entries: tuple[EntryMeta, ...]
     commit: int
     sent_at: float
 

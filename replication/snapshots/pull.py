@@ -176,7 +176,7 @@ class SnapshotFetch:
         self._reader: Any = None
         self._connection = Connection()
         self._waits_since: float | None = None
-        self._told = clock()
+        self._logged_at = clock()
         self._thread = threading.Thread(target=self._run, name="peer-snapshot", daemon=True)
 
     def start(self) -> None:
@@ -261,11 +261,11 @@ class SnapshotFetch:
                         sink.header(bytes(data))
                         has_header = True
                         self._progress()
-            if self._clock() - self._told >= PROGRESS_S:
+            if self._clock() - self._logged_at >= PROGRESS_S:
                 self._progress()
 
     def _progress(self) -> None:
-        self._told = self._clock()
+        self._logged_at = self._clock()
         received, expected = self.progress
         self._event("snapshot-progress", peer=self.peer, bytes=received, of_bytes=expected)
 

@@ -1,12 +1,12 @@
-"""What two peers tell each other before the first message, and why one is refused.
+"""The greeting of two peers before their first message, and why one of them is refused.
 
 Theory: a wrong address, a copied configuration or a data directory of another group must be found
 when two nodes meet: later it looks like a majority that does not exist. So the one that connects
-says who it is, whom it wants and what it believes the group to be; the other compares, and says the
-same of itself in its answer, so that both know and both can tell a person.
+sends its id, the id it wants to reach and the group as it is configured; the other compares, and
+answers with its own, so that both nodes can log what does not fit.
 
-``Instances`` finds two running nodes with one id. A process has a random instance id; while one is
-heard from, no other instance of that node is let in. One that ended gives way at once.
+``PeerInstances`` finds two running nodes with one id. A process has a random instance id; while
+messages come from one, no other instance of that node is let in. One that ended gives way at once.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def check_greeting(mine: Greeting, theirs: Greeting) -> None:
         )
 
 
-class Instances:
+class PeerInstances:
     """Which running process each peer is. Thread-safe; times are monotonic seconds."""
 
     def __init__(self) -> None:

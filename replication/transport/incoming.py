@@ -26,7 +26,7 @@ from ...wheel.journal.entry import Entry
 from ..rules.messages import PeerMessage
 from . import wire
 from .exchange import PING, encode_beat
-from .handshake import SLOT, SNAPSHOT, Greeting, Instances, check_greeting
+from .handshake import SLOT, SNAPSHOT, Greeting, PeerInstances, check_greeting
 
 SILENT_S = 10.0
 """An exchange on which nothing, not even a ping, came for so long is cut."""
@@ -68,7 +68,7 @@ class Incoming:
     def __init__(
         self,
         identity: MakeGreeting,
-        instances: Instances,
+        instances: PeerInstances,
         receive: Receive,
         room: Callable[[], bool],
         snapshot: Callable[[Greeting, bytes, Callable[[], object]], Any],

@@ -26,7 +26,7 @@ from ...wheel.backoff import Backoff
 from ...wheel.errors import NodeUnreachable, SlotwheelError
 from .exchange import PING, Exchange
 from .handshake import is_refusal
-from .outbox import Box
+from .outbox import SendQueue
 
 PING_S = 0.5
 LINK_SILENT_S = 2.0
@@ -58,7 +58,7 @@ class Lane:
         self,
         peer: str,
         name: str,
-        box: Box,
+        box: SendQueue,
         open_exchange: Callable[[Callable[[], None]], Exchange],
         events: LaneEvents,
         may_open: Callable[[], bool] = lambda: True,

@@ -34,7 +34,7 @@ Parcel = tuple[bytes, pa.RecordBatch | None, int]
 """Header, entries, bytes of the entries."""
 
 
-class Box(Protocol):
+class SendQueue(Protocol):
     """Something to send from. Thread-safe."""
 
     def __len__(self) -> int: ...

@@ -27,7 +27,7 @@ from ...wheel.journal.entry import Entry
 from ..rules.group import Group
 from ..rules.messages import Append, PeerMessage
 from .exchange import Exchange
-from .handshake import BULK, CONTROL, Greeting, Instances, check_greeting, is_refusal
+from .handshake import BULK, CONTROL, Greeting, PeerInstances, check_greeting, is_refusal
 from .incoming import Incoming
 from .lane import REFUSED_PAUSE_S, Lane
 from .outbox import LoadEntries, Outbox, Shipments
@@ -97,7 +97,7 @@ class Transport:
         self._clock = clock
         self._receiver = receiver
         self.instance = secrets.token_hex(8)
-        self._instances = Instances()
+        self._instances = PeerInstances()
         self._raised: dict[tuple[str, str], tuple[float, str]] = {}
         self._raised_lock = threading.Lock()
         self._stopping = threading.Event()

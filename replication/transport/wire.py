@@ -4,7 +4,7 @@ Theory: a message crosses as Flight's app_metadata: a fixed head, the fields of 
 texts. An ``Append`` has a record batch beside it with one ``large_binary`` column, a row an entry,
 each the very bytes that stand in the journal; so nothing is encoded again on the way, and what the
 receiver hands to its journal are views into what came in. What the core must know of an entry
-(``Meta``) is read from the entry itself, so it cannot contradict it.
+(``EntryMeta``) is read from the entry itself, so it cannot contradict it.
 
 Rules
 - Every bit is covered by a CRC-32C (the header's, or the entry's own) or compared by value.
@@ -36,8 +36,8 @@ from ...wheel.state import StoreIds
 from ..rules.messages import (
     Ack,
     Append,
+    EntryMeta,
     Heartbeat,
-    Meta,
     PeerMessage,
     RequestVote,
     SnapshotOffer,
@@ -296,7 +296,7 @@ def stores_of(entry: Entry) -> StoreIds | None:
 
 def _metas(
     view: memoryview, entries: Sequence[Entry], epoch: int, fields: Mapping[str, Any]
-) -> tuple[Meta, ...]:
+) -> tuple[EntryMeta, ...]:
     """Errors: ``InvalidBatch`` unless indexes follow each other and epochs never fall."""
     index, before = fields["prev_index"], fields["prev_epoch"]
     for entry in entries:
@@ -308,7 +308,7 @@ def _metas(
                 f" not entry {entry.index} of epoch {entry.epoch}",
             )
         before = entry.epoch
-    return tuple(Meta(entry.epoch, stores_of(entry)) for entry in entries)
+    return tuple(EntryMeta(entry.epoch, stores_of(entry)) for entry in entries)
 
 
 def _no_message(view: memoryview, expected: str) -> InvalidBatch:

@@ -35,7 +35,7 @@ from slotwheel.client.errors import (
 )
 from slotwheel.wheel.protocol import (
     AppendCommand,
-    Refused,
+    RefusedBatch,
     decode_answer,
     encode_json,
     encode_sequence,
@@ -347,7 +347,7 @@ def answer_to(address: str, batch: pa.RecordBatch, command: bytes) -> SlotwheelE
             writer.write_with_metadata(batch, pa.py_buffer(encode_sequence(0)))
             writer.done_writing()
             answer = decode_answer(reader.read_chunk().app_metadata.to_pybytes())
-            return answer.error if isinstance(answer, Refused) else None
+            return answer.error if isinstance(answer, RefusedBatch) else None
         except flight.FlightError as failure:
             fields = json.loads(failure.extra_info)
             kinds = {kind.code: kind for kind in (InvalidBatch, UnsupportedVersion)}

@@ -18,7 +18,7 @@ from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.slots.blocks import sound_blocks
 from slotwheel.wheel.slots.slotfile import path_of
-from slotwheel.wheel.state import LmdbState, StoredState, Update
+from slotwheel.wheel.state import LmdbState, StateUpdate, StoredState
 from support.datadirs import START_MS, SinkNode, messages, verify
 from support.nodeprocess import command_line, environment, run_cli
 from support.wheels import Node, keys_of, master_of, next_chunk
@@ -221,7 +221,7 @@ def test_in_a_directory_of_a_group_it_says_that_others_may_have_it(tmp_path: Pat
     checkpoint = state.load().checkpoint
     stores = {name: (name.encode() * 16).hex() for name in "abc"}
     config = {**checkpoint.config, "stores": stores}
-    state.commit(Update(checkpoint=replace(checkpoint, config=config)))
+    state.commit(StateUpdate(checkpoint=replace(checkpoint, config=config)))
     state.close()
     assert run_cli("repair", tmp_path).stderr == ""
     assert "a group with 2 other peers" in run_cli("repair", tmp_path, "--yes").stderr

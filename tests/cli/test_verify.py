@@ -24,7 +24,7 @@ from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.schema import ROW
 from slotwheel.wheel.slots.slotfile import SlotFiles
-from slotwheel.wheel.state import LmdbState, SlotInfo, Update
+from slotwheel.wheel.state import LmdbState, SlotInfo, StateUpdate
 from support.damage import flipped
 from support.datadirs import START_MS, SinkNode, filled, messages, verify
 from support.wheels import as_block
@@ -67,7 +67,7 @@ def put_slot(root: Path, second: int, blocks: list[pa.RecordBatch], **wrong: int
         highest = max(rows.column("offset").to_pylist())
         info = slots.append(second, info, as_block(rows), rows.num_rows, cancels, highest)
     assert info is not None
-    state.commit(Update(slots={second: replace(info, **wrong)}))
+    state.commit(StateUpdate(slots={second: replace(info, **wrong)}))
     slots.close()
     state.close()
     files.close()

@@ -16,7 +16,7 @@ from slotwheel.client.batch import Shipment, gathered
 from slotwheel.client.columns import Limits
 from slotwheel.client.sender import Sender
 from slotwheel.wheel.errors import InvalidMessage, NodeUnreachable, SequenceTooOld, SlotwheelError
-from slotwheel.wheel.protocol import Refused
+from slotwheel.wheel.protocol import RefusedBatch
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import times
 from support.waiting import eventually, now_ms
@@ -118,7 +118,7 @@ def test_fire_and_forget_goes_on_behind_a_bad_row() -> None:
     def refuse(link: FakeLink, rows: pa.RecordBatch, sequence: int) -> None:
         values = rows.column("value").to_pylist()
         if b"3" in values:
-            link.on_answer(Refused(sequence, InvalidMessage("no", row=values.index(b"3"))))
+            link.on_answer(RefusedBatch(sequence, InvalidMessage("no", row=values.index(b"3"))))
 
     with sender(acks="0", on_write=refuse) as (to, links):
         for start in range(0, 300, 10):
@@ -138,7 +138,7 @@ def test_uncertain_batches_are_never_taken_apart() -> None:
         eventually(lambda: len(links) == 2 and links[1].wrote)
         [(sequence, values)] = links[1].wrote
         assert (sequence, len(values)) == (0, 20)
-        links[1].on_answer(Refused(0, SequenceTooOld("too old to say whether it was stored")))
+        links[1].on_answer(RefusedBatch(0, SequenceTooOld("too old to say whether it was stored")))
         one.wait(5)
         two.wait(5)
         assert isinstance(one.failure, SequenceTooOld)
@@ -158,7 +158,7 @@ def test_no_deadline_moves_away() -> None:
         eventually(lambda: len(links[0].wrote) == 2)
         with to._changed:
             for sequence in (0, 1):
-                refused = Refused(sequence, InvalidMessage("no", row=3))
+                refused = RefusedBatch(sequence, InvalidMessage("no", row=3))
                 links[0].on_answer(refused)
         eventually(lambda: len(links[0].wrote) >= 3)
         assert old.deadline == old_deadline
@@ -173,6 +173,6 @@ def test_thousands_of_bad_rows_are_sorted_out_quickly() -> None:
         with patch.object(
             to, "_rows_to_drop", lambda rows, error: dict.fromkeys(range(rows.num_rows), error)
         ):
-            links[0].on_answer(Refused(0, InvalidMessage("no", row=0)))
+            links[0].on_answer(RefusedBatch(0, InvalidMessage("no", row=0)))
         assert all(shipment.done for shipment in shipments[: len(links[0].wrote[0][1])])
         assert all(shipment.error(0) for shipment in shipments if shipment.done)

@@ -19,8 +19,8 @@ from slotwheel.wheel.errors import AddressInUse, InvalidMessage, NotRunning, Ove
 from slotwheel.wheel.protocol import (
     IN_FLIGHT_MAX,
     AppendCommand,
-    Refused,
-    Stored,
+    RefusedBatch,
+    StoredBatch,
     encode_json,
 )
 from support.exchange import Exchange, action, rows
@@ -76,7 +76,7 @@ def test_receipts_come_in_order_with_checks(server: FlightIntake, wheel: FakeWhe
     base = 0
     for sequence, batch in enumerate(batches):
         answer = exchange.answer()
-        assert isinstance(answer, Stored)
+        assert isinstance(answer, StoredBatch)
         count = batch.num_rows
         assert (answer.sequence, answer.base_offset, answer.count) == (sequence, base, count)
         due = batch.column("due").cast(pa.int64()).to_numpy()
@@ -105,8 +105,8 @@ def test_a_batch_twice_is_stored_once(server: FlightIntake, wheel: FakeWheel) ->
     answer = first.answer()
     second.send(batch, 3)
     again = second.answer()
-    assert isinstance(answer, Stored)
-    assert isinstance(again, Stored)
+    assert isinstance(answer, StoredBatch)
+    assert isinstance(again, StoredBatch)
     assert again.base_offset == answer.base_offset
     assert wheel.values() == [b"once"]
     first.close()
@@ -117,7 +117,7 @@ def test_producer_zero_is_not_protected(server: FlightIntake, wheel: FakeWheel) 
     exchange = Exchange(server, AppendCommand(0)).begin()
     for _ in range(2):
         exchange.send(rows(b"same"), 0)
-        assert isinstance(exchange.answer(), Stored)
+        assert isinstance(exchange.answer(), StoredBatch)
     assert len(wheel.values()) == 2
     exchange.close()
 
@@ -129,12 +129,12 @@ def test_refused_batch_costs_only_itself(
     exchange.send(rows(b"a"), 0)
     exchange.send(rows(b"b", b"c", due=now_ms() + 10_000_000), 1)
     exchange.send(rows(b"d"), 2)
-    assert isinstance(exchange.answer(), Stored)
+    assert isinstance(exchange.answer(), StoredBatch)
     refused = exchange.answer()
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedBatch)
     assert type(refused.error) is InvalidMessage
     assert refused.error.row == 0
-    assert isinstance(exchange.answer(), Stored)
+    assert isinstance(exchange.answer(), StoredBatch)
     exchange.close()
     assert wheel.values() == [b"a", b"d"]
     assert [call[0] for call in events.calls] == ["appended", "refused", "appended"]
@@ -150,7 +150,7 @@ def test_no_more_than_five_are_unanswered(server: FlightIntake, wheel: FakeWheel
     time.sleep(0.2)
     assert len(wheel.batches) == IN_FLIGHT_MAX
     for _ in range(IN_FLIGHT_MAX + 3):
-        assert isinstance(exchange.answer(), Stored)
+        assert isinstance(exchange.answer(), StoredBatch)
     exchange.close()
 
 
@@ -159,15 +159,15 @@ def test_back_pressure_before_overloaded(server: FlightIntake, wheel: FakeWheel)
     wheel.has_room.clear()
     threading.Timer(0.1, wheel.has_room.set).start()
     exchange.send(rows(b"waits"), 0)
-    assert isinstance(exchange.answer(), Stored)
+    assert isinstance(exchange.answer(), StoredBatch)
     wheel.has_room.clear()
     exchange.send(rows(b"refused"), 1)
     answer = exchange.answer()
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedBatch)
     assert type(answer.error) is Overloaded
     wheel.has_room.set()
     exchange.send(rows(b"refused"), 1)
-    assert isinstance(exchange.answer(), Stored)
+    assert isinstance(exchange.answer(), StoredBatch)
     assert wheel.values() == [b"waits", b"refused"]
     exchange.close()
 
@@ -178,7 +178,7 @@ def test_acks_zero_answers_only_errors(server: FlightIntake, wheel: FakeWheel) -
     exchange.send(rows(b""), 1)
     exchange.send(rows(b"late", due=now_ms() + 10_000_000), 2)
     answer = exchange.answer()
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedBatch)
     assert answer.sequence == 2
     assert wheel.values() == [b"a", b""]
     exchange.close()
@@ -197,7 +197,7 @@ def test_streams_are_bounded_and_come_free(server: FlightIntake) -> None:
         exchange.close()
     again = Exchange(server).begin()
     again.send(rows(b"x"), 9)
-    assert isinstance(again.answer(), Stored)
+    assert isinstance(again.answer(), StoredBatch)
     again.close()
 
 
@@ -209,14 +209,14 @@ def test_a_quiet_connection_makes_room(wheel: FakeWheel, host: str) -> None:
         eventually(lambda: len(server._calls.streams) == 1)
         second = Exchange(server, host=host).begin()
         second.send(rows(b"2"), 0)
-        assert isinstance(second.answer(), Stored)
+        assert isinstance(second.answer(), StoredBatch)
         third = Exchange(server, host=host).begin()
         third.send(rows(b"3"), 1)
-        assert isinstance(third.answer(), Stored)
+        assert isinstance(third.answer(), StoredBatch)
         with pytest.raises(flight.FlightError):
             silent.answer()
         second.send(rows(b"4"), 2)  # it was less quiet
-        assert isinstance(second.answer(), Stored)
+        assert isinstance(second.answer(), StoredBatch)
         second.close()
         third.close()
     finally:
@@ -241,7 +241,7 @@ def test_a_busy_connection_is_not_cut(wheel: FakeWheel) -> None:
         with pytest.raises(flight.FlightError, match="too many open streams"):
             refused.begin().answer()
         go_on.set()
-        assert isinstance(busy.answer(), Stored)
+        assert isinstance(busy.answer(), StoredBatch)
         busy.close()
     finally:
         go_on.set()
@@ -258,12 +258,12 @@ def test_defect_in_the_wheel_is_an_answer_and_an_alarm(
     exchange = Exchange(server).begin()
     exchange.send(rows(b"x"), 0)
     answer = exchange.answer()
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedBatch)
     assert "whether it is stored is not known" in str(answer.error)
     assert any(call[:2] == ("alarm", "append-failed") for call in events.calls)
     wheel.before_append = None
     exchange.send(rows(b"y"), 1)
-    assert isinstance(exchange.answer(), Stored)
+    assert isinstance(exchange.answer(), StoredBatch)
     exchange.close()
 
 
@@ -345,7 +345,7 @@ def test_end_answers_what_was_read_and_does_not_wait_for_idle_clients(wheel: Fak
     eventually(lambda: len(wheel.batches) == 2)
     ending = threading.Thread(target=server.close)
     ending.start()
-    assert isinstance(busy.answer(), Stored)
+    assert isinstance(busy.answer(), StoredBatch)
     ending.join(30)
     assert not ending.is_alive()
     again = FlightIntake(wheel, f"127.0.0.1:{server.port}")  # the port is free
@@ -364,7 +364,7 @@ def test_end_does_not_wait_for_commits_that_never_come(wheel: FakeWheel) -> None
     ending.start()
     for sequence in range(IN_FLIGHT_MAX):
         answer = waiting.answer()
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, RefusedBatch)
         assert answer.sequence == sequence
         assert type(answer.error) is NotRunning
     ending.join(30)

@@ -15,7 +15,7 @@ from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.errors import NotMaster, from_wire
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.protocol import NO_BATCH, AppendCommand, Refused, Stored, encode_json
+from slotwheel.wheel.protocol import NO_BATCH, AppendCommand, RefusedBatch, StoredBatch, encode_json
 from support.exchange import Exchange, action, rows
 from support.fakewheel import FakeWheel
 from support.waiting import eventually, now_ms
@@ -115,11 +115,11 @@ def test_a_deposed_master_answers_and_ends(server: FlightIntake, wheel: FakeWhee
     wheel.serving = True
     exchange = Exchange(server).begin()
     exchange.send(rows(b"kept"), 0)
-    assert isinstance(exchange.answer(), Stored)
+    assert isinstance(exchange.answer(), StoredBatch)
     wheel.serving = False
     exchange.send(rows(b"refused"), 1)
     answer = exchange.answer()
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedBatch)
     assert isinstance(answer.error, NotMaster)
     assert (answer.sequence, answer.error.master) == (1, MASTER)
     assert reason(exchange).master == MASTER
@@ -135,7 +135,7 @@ def test_a_quiet_client_is_told_that_the_master_was_deposed(
     wheel.serving = False
     server.depose()
     answer = exchange.answer()
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedBatch)
     assert isinstance(answer.error, NotMaster)
     assert (answer.sequence, answer.error.master) == (NO_BATCH, MASTER)
     exchange.close()
@@ -148,7 +148,7 @@ def test_acks_1_does_not_wait_for_a_majority(
     wheel.serving = True
     exchange = Exchange(server, AppendCommand(7, acks)).begin()
     exchange.send(rows(b"x"), 0)
-    assert isinstance(exchange.answer(), Stored)
+    assert isinstance(exchange.answer(), StoredBatch)
     assert wheel.early == [early]
     exchange.close()
 

@@ -21,7 +21,7 @@ from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.schema import times
 from slotwheel.wheel.slots.slotfile import path_of
-from slotwheel.wheel.state import Update
+from slotwheel.wheel.state import StateUpdate
 from support.damage import flipped
 from support.peerdirs import (
     CONFIG,
@@ -294,7 +294,7 @@ def test_a_row_with_another_content() -> None:
     right.files.remove(path_of(SECOND + 20))
     rows = {SECOND + 20: [[(BASE + 20_000, 7)], [(BASE + 20_001, 11)]]}
     catalog.update(write_slots(right.files, rows, pad=3))
-    right.state.commit(Update(slots=catalog))
+    right.state.commit(StateUpdate(slots=catalog))
     assert right.faults() == []
     problems = both_ways(left, right).problems
     assert [problem.split(".")[2] for problem in problems] == ["7", "11"]
@@ -363,7 +363,7 @@ def test_a_mark_in_a_checkpoint_that_no_journal_has() -> None:
     left, right = history().peer(spilled=8), history().peer(spilled=4)
     checkpoint = right.state.load().checkpoint
     between = replace(checkpoint.marks, main=Mark(BASE + 650, 1 << 60, 6))
-    right.state.commit(Update(checkpoint=replace(checkpoint, marks=between)))
+    right.state.commit(StateUpdate(checkpoint=replace(checkpoint, marks=between)))
     problems = both_ways(left, right).problems
     assert any("has a mark that is not in the journal" in problem for problem in problems)
     assert f"{between.main}" in problems[0]
@@ -455,9 +455,9 @@ def test_a_segment_that_is_missing() -> None:
 def test_checkpoints_that_contradict_the_other_journal() -> None:
     left, right = history().peer(spilled=0), history().peer(spilled=4)
     checkpoint = right.state.load().checkpoint
-    right.state.commit(Update(checkpoint=replace(checkpoint, epoch=1)))
+    right.state.commit(StateUpdate(checkpoint=replace(checkpoint, epoch=1)))
     assert "entry 4 of epoch 1, which left has of epoch 2" in result(left, right).problems[0]
-    right.state.commit(Update(checkpoint=replace(checkpoint, next_offset=10)))
+    right.state.commit(StateUpdate(checkpoint=replace(checkpoint, next_offset=10)))
     assert "ends before offset 10, entry 4 in the journal of left before 9" in "\n".join(
         result(left, right).problems
     )
@@ -468,14 +468,14 @@ def test_another_group_and_another_key() -> None:
     checkpoint = right.state.load().checkpoint
     for name, says in (("group", "of orders, right of x"), ("key", "with different keys")):
         config = {**checkpoint.config, name: "x"}
-        right.state.commit(Update(checkpoint=replace(checkpoint, config=config)))
+        right.state.commit(StateUpdate(checkpoint=replace(checkpoint, config=config)))
         assert says in only_problem(left, right) or name == "group"
         assert result(left, right).rows == 0
 
 
 def test_a_switch_that_is_not_completed() -> None:
     left, right = history().peer(spilled=1), history().peer(spilled=1)
-    right.state.commit(Update(incoming=True))
+    right.state.commit(StateUpdate(incoming=True))
     assert "a switch to a snapshot is not completed" in only_problem(left, right)
 
 

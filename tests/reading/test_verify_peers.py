@@ -14,7 +14,7 @@ from slotwheel.wheel.journal.payloads import decode_config
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import path_of
-from slotwheel.wheel.state import Update
+from slotwheel.wheel.state import StateUpdate
 from support.damage import flipped
 from support.peerdirs import (
     CONFIG,
@@ -85,7 +85,7 @@ def test_marks_that_came_with_a_snapshot_may_be_ahead_of_the_journal() -> None:
     assert "a mark at or beyond" in fault
     checkpoint = peer.state.load().checkpoint
     config = {**CONFIG, "stores": STORES}
-    peer.state.commit(Update(checkpoint=replace(checkpoint, config=config)))
+    peer.state.commit(StateUpdate(checkpoint=replace(checkpoint, config=config)))
     assert peer.faults() == []
     (note,) = peer.notes()
     assert "a mark at or beyond" in note

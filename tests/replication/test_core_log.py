@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotwheel.replication.rules.core import Core
-from slotwheel.replication.rules.messages import Ack, Append, Heartbeat, Meta
+from slotwheel.replication.rules.messages import Ack, Append, EntryMeta, Heartbeat
 from slotwheel.replication.rules.progress import MESSAGE_ENTRIES, WINDOW_MESSAGES, Shipping
 from slotwheel.replication.rules.states import Role
 from slotwheel.replication.rules.timing import Timing
@@ -157,7 +157,7 @@ def test_nothing_committed_is_cut() -> None:
     group.elect("a")
     b = group.cores["b"]
     assert b.commit == 2
-    evil = Append("a", "b", STORES["a"], 3, 1, 1, (Meta(3),), 0, group.now)
+    evil = Append("a", "b", STORES["a"], 3, 1, 1, (EntryMeta(3),), 0, group.now)
     b.step(evil, group.now)
     assert group.drive(b) == []
     assert group.events[-1] == "b fault"
@@ -170,7 +170,7 @@ def test_epochs_that_fall_are_a_fault(epochs: tuple[int, ...]) -> None:
     group = Group()
     group.elect("a")
     b = group.cores["b"]
-    metas = tuple(Meta(epoch) for epoch in epochs)
+    metas = tuple(EntryMeta(epoch) for epoch in epochs)
     b.step(Append("a", "b", STORES["a"], 2, 2, 2, metas, 0, group.now), group.now)
     assert group.drive(b) == []
     assert group.events[-1] == "b fault"
@@ -225,7 +225,7 @@ def test_own_entries_of_an_epoch_that_is_over_are_ignored() -> None:
     assert ready is not None
     assert ready.deposed
     assert ready.truncate_after == 2
-    a.appended(3, Meta(2), group.now)  # written before the driver came to cut it off
+    a.appended(3, EntryMeta(2), group.now)  # written before the driver came to cut it off
     assert a.last_index == 2
 
 

@@ -6,9 +6,9 @@ from slotwheel.replication.rules.core import Core
 from slotwheel.replication.rules.messages import (
     Ack,
     Append,
+    EntryMeta,
     HardState,
     Heartbeat,
-    Meta,
     RequestVote,
 )
 from slotwheel.replication.rules.states import TRANSITIONS, Role, Why, diagram
@@ -136,7 +136,7 @@ def test_a_store_left_out_and_taken_in_again_by_one_message_is_no_voter_yet() ->
     a = group.elect("a")
     b = group.cores["b"]
     without = {**STORES, "b": b"B" * 16}
-    metas = (Meta(2, without), Meta(2, dict(a.admitted)))
+    metas = (EntryMeta(2, without), EntryMeta(2, dict(a.admitted)))
     b.step(Append("a", "b", STORES["a"], 2, 2, 2, metas, 2, group.now), group.now)
     assert group.drive(b) == ["b>a ack 2 durable 4 verified 4"]
     assert not b.hard.voter
@@ -150,8 +150,8 @@ def test_an_admission_counts_though_the_next_configuration_is_not_committed() ->
     a = group.elect("a")
     c = group.start("c", [], hard=HardState(), store=NEW)
     admitted = {**a.admitted, "c": NEW}
-    old = Meta(1, dict(a.admitted))
-    metas = (old, Meta(2, dict(a.admitted)), Meta(2, admitted), Meta(2, admitted))
+    old = EntryMeta(1, dict(a.admitted))
+    metas = (old, EntryMeta(2, dict(a.admitted)), EntryMeta(2, admitted), EntryMeta(2, admitted))
     c.step(Append("a", "c", STORES["a"], 2, 0, 0, metas, 2, group.now), group.now)
     group.drive(c)
     assert (c.hard.voter, c.commit) == (False, 2)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwheel.replication.rules.messages import Append, Meta, Vote
+from slotwheel.replication.rules.messages import Append, EntryMeta, Vote
 from slotwheel.replication.snapshots.fetching import REMOVED_AT_ONCE
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import Bytes, OsFiles, OsHandle
@@ -238,7 +238,15 @@ def test_what_a_peer_says_wrongly_is_told_and_ignored(group: Replicas) -> None:
     # The other standby is no master of this epoch.
     other.driver.transport.send(
         Append(
-            other.name, standby.name, other.wheel.store_id, epoch, 1, epoch, (Meta(epoch),), 9, 0.0
+            other.name,
+            standby.name,
+            other.wheel.store_id,
+            epoch,
+            1,
+            epoch,
+            (EntryMeta(epoch),),
+            9,
+            0.0,
         )
     )
     other.driver.transport.send(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from slotwheel.replication.rules.core import Core
-from slotwheel.replication.rules.messages import Meta
+from slotwheel.replication.rules.messages import EntryMeta
 from support.simpeer import SimPeer
 from support.simreferee import Violation
 from support.simulation import Scene, World
@@ -37,7 +37,7 @@ class Blackouts(World):
 class Hasty(Core):
     """A master that counts itself once an entry is written, and not yet synced."""
 
-    def appended(self, index: int, meta: Meta, now: float) -> None:
+    def appended(self, index: int, meta: EntryMeta, now: float) -> None:
         super().appended(index, meta, now)
         self.persisted(index, now)
 

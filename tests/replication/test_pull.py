@@ -17,7 +17,7 @@ from slotwheel.replication.snapshots.pull import CHUNKS, HEADER, SnapshotFetch, 
 from slotwheel.replication.transport import exchange
 from slotwheel.replication.transport.handshake import SNAPSHOT, Greeting
 from slotwheel.wheel.errors import Damaged, InvalidBatch, SlotwheelError, SyncFailed
-from slotwheel.wheel.peers.snapshot_request import HeldBytes, SnapshotRequest
+from slotwheel.wheel.peers.snapshot_request import HeldSlot, SnapshotRequest
 from support.mailboxes import Events, Mailbox
 from support.ports import free_address
 from support.proxy import Proxy
@@ -62,7 +62,7 @@ class Sink:
         self.received = self.expected = 0
         self.slow_s = slow_s
         self.refuse: Exception | None = None
-        self.request = SnapshotRequest({5: HeldBytes(7, 8)})
+        self.request = SnapshotRequest({5: HeldSlot(7, 8)})
 
     def begin(self, step: Callable[[], object]) -> SnapshotRequest:
         step()
@@ -177,7 +177,7 @@ def test_all_chunks_arrive_in_order_and_then_the_end(
 def test_a_request_may_name_very_many_files(rig: Callable[[Source], Rig]) -> None:
     source = Source(1)
     made, sink = rig(source), Sink()
-    sink.request = SnapshotRequest({second: HeldBytes(7, 8) for second in range(300_000)})
+    sink.request = SnapshotRequest({second: HeldSlot(7, 8) for second in range(300_000)})
     fetch = made.fetch(sink)
     assert made.ended.wait(20)
     assert (fetch.error, source.asked) == (None, [sink.request])

@@ -16,7 +16,7 @@ from pyarrow import flight
 
 from slotwheel.node import threads
 from slotwheel.replication.rules.group import PEERS_MAX
-from slotwheel.replication.rules.messages import Ack, Append, Heartbeat, Meta, TakeOver, Vote
+from slotwheel.replication.rules.messages import Ack, Append, EntryMeta, Heartbeat, TakeOver, Vote
 from slotwheel.replication.rules.timing import Timing
 from slotwheel.replication.snapshots import slots
 from slotwheel.replication.transport import exchange, sockets, wire
@@ -56,7 +56,7 @@ def ack(n: int, sender: str = "a", to: str = "b") -> Ack:
 
 
 def append(first: int, last: int, epoch: int = 1, sender: str = "a", to: str = "b") -> Append:
-    metas = tuple(Meta(epoch) for _ in range(first, last + 1))
+    metas = tuple(EntryMeta(epoch) for _ in range(first, last + 1))
     return Append(sender, to, store_of(sender), epoch, first - 1, epoch, metas, 0, 0.0)
 
 

@@ -17,8 +17,8 @@ from slotwheel.replication.rules import messages
 from slotwheel.replication.rules.messages import (
     Ack,
     Append,
+    EntryMeta,
     Heartbeat,
-    Meta,
     PeerMessage,
     RequestVote,
     SnapshotOffer,
@@ -126,7 +126,7 @@ def shipped(*entries: Entry, prev_epoch: int = 1, epoch: int = 9) -> Append:
         epoch=epoch,
         prev_index=entries[0].index - 1,
         prev_epoch=prev_epoch,
-        entries=tuple(Meta(one.epoch, wire.stores_of(one)) for one in entries),
+        entries=tuple(EntryMeta(one.epoch, wire.stores_of(one)) for one in entries),
         commit=2,
         sent_at=1.5,
     )
@@ -259,7 +259,7 @@ def test_entries_that_do_not_fit_their_header_are_refused(entries: list[Entry]) 
 )
 def test_a_configuration_that_is_none_is_refused(payload: bytes) -> None:
     broken = entry(5, 3, payload, EntryKind.CONFIG)
-    header = wire.encode(Append("a", "b", STORE, 9, 4, 1, (Meta(3),), 0, 0.0))
+    header = wire.encode(Append("a", "b", STORE, 9, 4, 1, (EntryMeta(3),), 0, 0.0))
     with pytest.raises(InvalidBatch, match="not a readable configuration"):
         wire.decode(header, [broken])
 

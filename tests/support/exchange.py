@@ -10,7 +10,13 @@ import pytest
 from pyarrow import flight
 
 from slotwheel.intake.flight import FlightIntake
-from slotwheel.wheel.protocol import AppendCommand, Refused, Stored, decode_answer, encode_sequence
+from slotwheel.wheel.protocol import (
+    AppendCommand,
+    RefusedBatch,
+    StoredBatch,
+    decode_answer,
+    encode_sequence,
+)
 from slotwheel.wheel.schema import INPUT
 from support.waiting import now_ms
 from support.wheels import batch
@@ -42,7 +48,7 @@ class Exchange:
     def send(self, rows: pa.RecordBatch, sequence: int) -> None:
         self.writer.write_with_metadata(rows, pa.py_buffer(encode_sequence(sequence)))
 
-    def answer(self) -> Stored | Refused:
+    def answer(self) -> StoredBatch | RefusedBatch:
         return decode_answer(self.reader.read_chunk().app_metadata.to_pybytes())
 
     def close(self) -> None:

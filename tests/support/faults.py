@@ -16,7 +16,7 @@ import pyarrow as pa
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.slots.slotfile import path_of
-from slotwheel.wheel.state import LmdbState, Loss, Update
+from slotwheel.wheel.state import LmdbState, Loss, StateUpdate
 from support import replayrun
 from support.damage import cut, flip
 from support.factrows import KEY, kafka_rows
@@ -257,7 +257,7 @@ def damaged_record(lab: Lab) -> None:
 def repaired(lab: Lab) -> None:
     """What `slotwheel repair` leaves on record when nobody has some of the rows any more."""
     state = LmdbState(lab.root / "two")
-    state.commit(Update(losses=[Loss(1_800_000_000, 7, 0)]))
+    state.commit(StateUpdate(losses=[Loss(1_800_000_000, 7, 0)]))
     state.close()
     lab.blame("repaired", f"two/{path_of(1_800_000_000)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 
-from slotwheel.wheel.state import StoredState, Update
+from slotwheel.wheel.state import StateUpdate, StoredState
 
 _WHOLE = (*("store_id", "epoch", "vote", "checkpoint", "group_key", "voter", "incoming", "losses"),)
 """Fields that an update leaves as they are, or replaces."""
@@ -27,7 +27,7 @@ class MemoryState:
     def load(self) -> StoredState:
         return deepcopy(self.durable)
 
-    def commit(self, update: Update) -> None:
+    def commit(self, update: StateUpdate) -> None:
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error

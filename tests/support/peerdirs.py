@@ -12,7 +12,7 @@ from slotwheel.reading.verify.journal import verify_journal
 from slotwheel.reading.verify.slots import verify_slots, verify_state
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.files import Files
-from slotwheel.wheel.findings import Checked
+from slotwheel.wheel.findings import CheckedFile
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.journal.segment import DIRECTORY, SegmentHeader
@@ -27,8 +27,8 @@ from slotwheel.wheel.state import (
     ProducerEntry,
     SlotInfo,
     StateStore,
+    StateUpdate,
     StoredState,
-    Update,
 )
 from slotwheel.wheel.switch import complete_switch
 from support.crashfs import CrashFiles, Mode
@@ -119,7 +119,7 @@ class Replica:
             config=CONFIG,
         )
         self.state.commit(
-            Update(
+            StateUpdate(
                 epoch=epoch,
                 vote="node-a",
                 voter=True,
@@ -163,7 +163,7 @@ class Replica:
             if f"{second}.arrows" in there
         }
 
-    def checked(self) -> Iterator[Checked]:
+    def checked(self) -> Iterator[CheckedFile]:
         yield verify_state(self.state.load())
         yield from verify_journal(self.files, self.state.load)
         yield from verify_slots(self.files, self.state.load)
@@ -245,12 +245,12 @@ def begin_transfer(
     return sink
 
 
-def install(files: Files, state: StateStore, update: Update) -> StoredState:
+def install(files: Files, state: StateStore, update: StateUpdate) -> StoredState:
     """``PeerWheel.install`` of a directory that nobody has open."""
     state.commit(update)
     return complete_switch(files, state)
 
 
-def transfer(peer: Replica, source_for: SourceFor, *, chunk_bytes: int = 500) -> Update:
+def transfer(peer: Replica, source_for: SourceFor, *, chunk_bytes: int = 500) -> StateUpdate:
     """One attempt that does not break off; what one commit makes true."""
     return begin_transfer(peer, source_for, chunk_bytes=chunk_bytes).finish()

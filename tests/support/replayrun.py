@@ -41,7 +41,7 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_numpy, header_column
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.slots.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
-from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, Update
+from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, StateUpdate
 from support.factrows import KEY, Keeps, topic_rows
 from support.journals import open_journal
 from support.wheels import as_block
@@ -288,7 +288,7 @@ def write_state(
     key = KEY if len(run.peers) > 1 else None
     state = LmdbState(root)
     state.commit(
-        Update(1, "one", run.store_of(number), checkpoint, slots, voter=True, group_key=key)
+        StateUpdate(1, "one", run.store_of(number), checkpoint, slots, voter=True, group_key=key)
     )
     state.close()
 

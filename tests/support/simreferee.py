@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slotwheel.replication.rules.messages import Meta
+from slotwheel.replication.rules.messages import EntryMeta
 from slotwheel.wheel.state import StoreIds
 
 
@@ -19,7 +19,7 @@ class Violation(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Item(Meta):
+class Item(EntryMeta):
     """An entry: what the core sees of it, and what stands for its bytes."""
 
     value: int = 0

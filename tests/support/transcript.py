@@ -9,9 +9,9 @@ from slotwheel.replication.rules.core import Core
 from slotwheel.replication.rules.messages import (
     Ack,
     Append,
+    EntryMeta,
     HardState,
     Heartbeat,
-    Meta,
     PeerMessage,
     RequestVote,
     SnapshotOffer,
@@ -161,7 +161,7 @@ class Group:
     def append(self, name: str, count: int = 1) -> list[str]:
         core = self.cores[name]
         for _ in range(count):
-            core.appended(core.last_index + 1, Meta(core.epoch), self.now)
+            core.appended(core.last_index + 1, EntryMeta(core.epoch), self.now)
         if self.durable:
             core.persisted(core.last_index, self.now)
         return self.drive(core)
@@ -186,11 +186,11 @@ class Group:
             self.events += [f"{core.me} {name}" for name, _ in ready.events]
             if ready.elected is not None:
                 won = ready.elected
-                core.appended(core.last_index + 1, Meta(won.epoch, won.stores), self.now)
+                core.appended(core.last_index + 1, EntryMeta(won.epoch, won.stores), self.now)
                 if self.durable:
                     core.persisted(core.last_index, self.now)
             if ready.admit is not None:
-                meta = Meta(core.epoch, ready.admit.stores)
+                meta = EntryMeta(core.epoch, ready.admit.stores)
                 core.appended(core.last_index + 1, meta, self.now)
                 core.persisted(core.last_index, self.now)
             if ready.receive is not None and self.durable:

@@ -26,7 +26,7 @@ from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.storage import Storage
-from slotwheel.wheel.state import SlotInfo, Update
+from slotwheel.wheel.state import SlotInfo, StateUpdate
 from slotwheel.wheel.tail.tail import Piece
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, CrashHandle
@@ -59,7 +59,7 @@ def catalog_before_the_slot_files_sync(patch: Patch) -> None:
 
     commit = MemoryState.commit
 
-    def commit_first(self: MemoryState, update: Update) -> None:
+    def commit_first(self: MemoryState, update: StateUpdate) -> None:
         commit(self, update)
         while late:
             late.pop()()
@@ -172,10 +172,10 @@ def journal_dropped_before_the_commit(patch: Patch) -> None:
 def catalog_and_checkpoint_in_two_commits(patch: Patch) -> None:
     commit = MemoryState.commit
 
-    def in_two(self: MemoryState, update: Update) -> None:
+    def in_two(self: MemoryState, update: StateUpdate) -> None:
         if update.checkpoint is not None and update.slots:
             commit(self, replace(update, slots={}))
-            update = Update(slots=update.slots)
+            update = StateUpdate(slots=update.slots)
         commit(self, update)
 
     patch.setattr(MemoryState, "commit", in_two)

@@ -21,7 +21,7 @@ from slotwheel.reading.verify.journal import verify_journal
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import Files, OsFiles
 from slotwheel.wheel.journal.journal import Journal
-from slotwheel.wheel.journal.scan import Located, SegmentReader, walk
+from slotwheel.wheel.journal.scan import LocatedEntry, SegmentReader, walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES, SegmentHeader
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.tail.smallbatch import encode
@@ -235,7 +235,7 @@ def half_written(
     entry_at = SegmentReader.entry
     left = iter(range(looks))
 
-    def entry(reader: SegmentReader, at: int) -> Located:
+    def entry(reader: SegmentReader, at: int) -> LocatedEntry:
         if at == position and (number := next(left, None)) is not None:
             if number == looks - 1:
                 then()

@@ -22,7 +22,7 @@ from slotwheel.wheel.peers.heal import SlotRows, rows_below
 from slotwheel.wheel.schema import ROW, times
 from slotwheel.wheel.slots.blocks import encode_blocks, seal, sound_blocks
 from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE, path_of
-from slotwheel.wheel.state import Loss, Update
+from slotwheel.wheel.state import Loss, StateUpdate
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, CrashHandle, Mode, PowerCut
 from support.memstate import MemoryState
@@ -154,13 +154,13 @@ def test_a_slot_made_anew_is_the_old_one_or_the_new_one(mode: Mode) -> None:
         assert list(wheel.damaged()) == [SECOND]
         directory.files.steps.stop_at = directory.files.steps.count + point
         try:
-            storage.replace(SECOND, whole, Update())
+            storage.replace(SECOND, whole, StateUpdate())
         except PowerCut:
             wheel = directory.after_a_cut(mode, Random(point)).opened()
             try:
                 assert values_of(wheel) == 13
             except Damaged:
-                wheel._storage.replace(SECOND, whole, Update())
+                wheel._storage.replace(SECOND, whole, StateUpdate())
         else:
             directory.files.steps.stop_at = None
         assert not wheel.damaged()

@@ -19,8 +19,8 @@ from slotwheel.wheel.errors import (
 )
 from slotwheel.wheel.protocol import (
     AppendCommand,
-    Refused,
-    Stored,
+    RefusedBatch,
+    StoredBatch,
     decode_answer,
     decode_json,
     decode_sequence,
@@ -100,7 +100,7 @@ def test_receipt_bytes_are_the_documented_ones() -> None:
         "01000000feffffff"  # checks
     )
     answer = decode_answer(data)
-    assert isinstance(answer, Stored)
+    assert isinstance(answer, StoredBatch)
     assert (answer.sequence, answer.base_offset, answer.count) == (7, 1000, 2)
     assert answer.created_ms == 1_700_000_000_123
     assert answer.checks.tolist() == [1, 0xFFFFFFFE]
@@ -109,7 +109,7 @@ def test_receipt_bytes_are_the_documented_ones() -> None:
 def test_refusal_round_trip() -> None:
     error = InvalidMessage("no topic", got="''", limit="1", remedy="Name one", row=3)
     answer = decode_answer(encode_refused(9, error))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedBatch)
     assert answer.sequence == 9
     assert type(answer.error) is InvalidMessage
     assert answer.error.to_wire() == error.to_wire()
@@ -153,6 +153,6 @@ def test_another_server_of_flight_is_no_node() -> None:
 def test_unreadable_error_is_shown() -> None:
     data = encode_refused(9, InvalidBatch("x"))[:-1]
     answer = decode_answer(data)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedBatch)
     assert type(answer.error) is SlotwheelError
     assert "unreadable error" in str(answer.error)

@@ -25,7 +25,7 @@ from slotwheel.wheel.state import (
     LmdbState,
     ProducerEntry,
     SlotInfo,
-    Update,
+    StateUpdate,
     seal,
     unseal,
 )
@@ -129,7 +129,7 @@ def test_bytes_behind_the_recorded_length_were_never_written(junk: bytes) -> Non
     world.finish()
 
 
-RECORDS = Update(
+RECORDS = StateUpdate(
     store_id=bytes(range(16)),
     epoch=3,
     vote="node-1",
@@ -377,7 +377,7 @@ def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
     assert master_of(node.wheel).prepare(due - 1_000), "it was read ahead"
     before = storage.catalog[second]
     rows = sort_rows(pa.concat_batches(storage.read_blocks(second, before)))
-    storage.replace(second, [rows], Update())
+    storage.replace(second, [rows], StateUpdate())
     size = 10
     if more:  # as long as the old one, or longer, once a last row is spilled
         size += before.length - (storage.catalog[second].length + one_row(tmp_path / "one", size))

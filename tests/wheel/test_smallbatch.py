@@ -17,7 +17,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import from_columns, from_numpy, no_cancels
 from slotwheel.wheel.schema import FEW_ROWS, INPUT, PAYLOAD, TIME, times
 from slotwheel.wheel.tail import smallbatch
-from slotwheel.wheel.tail.smallbatch import Unread, decode, encode
+from slotwheel.wheel.tail.smallbatch import UnreadRows, decode, encode
 from slotwheel.wheel.tail.tail import Piece, Tail, piece_of, together, unread_piece
 from support.wheels import Node
 
@@ -124,11 +124,11 @@ def test_many_are_read_as_one(batches: list[list[Any]]) -> None:
 def test_rows_asked_for_by_many_at_once() -> None:
     for _ in range(50):
         payload = encode(plain(2), NOW) or b""
-        unread = Unread([payload] * 8, 8 * len(payload))
+        unread = UnreadRows([payload] * 8, 8 * len(payload))
         found: list[int] = []
         gate = threading.Barrier(4)
 
-        def ask(unread: Unread = unread, found: list[int] = found, gate: Any = gate) -> None:
+        def ask(unread: UnreadRows = unread, found: list[int] = found, gate: Any = gate) -> None:
             gate.wait(10)
             found.append(unread.rows().num_rows)
 
@@ -212,7 +212,7 @@ def test_rows_read_alone_join_others_as_payloads() -> None:
         assert piece.rows.num_rows == 1
     assert all(piece.nbytes > size + 5_000 for piece, size in zip(pieces, sizes, strict=True))
     merged = together(pieces)[0].held
-    assert isinstance(merged, Unread)
+    assert isinstance(merged, UnreadRows)
     assert all(isinstance(part, bytes) for part in merged.parts)
 
 
@@ -234,7 +234,7 @@ def test_cancel_rows_are_counted_among_what_is_unread() -> None:
     pieces: list[Piece] = []
     for piece in [cancelling, *(piece_at(offset) for offset in range(3, 40))]:
         pieces = Tail.grown(tuple(pieces), [piece])
-    assert isinstance(pieces[0].held, Unread)
+    assert isinstance(pieces[0].held, UnreadRows)
     assert [piece.cancels for piece in pieces] == [1, *[0] * (len(pieces) - 1)]
     assert pieces[0].count - pieces[0].rows.column("cancels").null_count == 1
 

@@ -22,7 +22,7 @@ from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import path_of
-from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, ProducerEntry, SlotInfo, Update
+from slotwheel.wheel.state import Checkpoint, LmdbState, Loss, ProducerEntry, SlotInfo, StateUpdate
 from slotwheel.wheel.switch import complete_switch, set_aside
 from support.crashfs import CrashFiles
 from support.damage import flipped
@@ -152,7 +152,7 @@ def source_of(peer: Replica) -> SnapshotSource:
 Chunk = tuple[int, int, bytes]
 
 
-def received(peer: Replica, header: bytes, chunks: Iterator[Chunk] | list[Chunk]) -> Update:
+def received(peer: Replica, header: bytes, chunks: Iterator[Chunk] | list[Chunk]) -> StateUpdate:
     sink = SnapshotSink(peer.files, GROUP)
     sink.begin()
     sink.header(header)
@@ -224,11 +224,13 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
 def test_real_files_and_a_real_state(tmp_path: Path) -> None:
     sender = new_peer()
     lost = Loss(SECOND, 3, 1, "damaged/there", at_most=True)
-    sender.state.commit(Update(losses=[lost]))
+    sender.state.commit(StateUpdate(losses=[lost]))
     peer = Replica(OsFiles(tmp_path), LmdbState(tmp_path))
     write_slots(peer.files, {SECOND + 5: [[((SECOND + 5) * 1000, 0)]]})
     own = Loss(SECOND + 5, 1, 0)
-    peer.state.commit(Update(store_id=peer.store, epoch=4, vote="me", voter=True, losses=[own]))
+    peer.state.commit(
+        StateUpdate(store_id=peer.store, epoch=4, vote="me", voter=True, losses=[own])
+    )
     peer.journal(first_index=1).close()
     source = source_of(sender)
     stored = install(peer.files, peer.state, received(peer, source.header(), source.chunks()))
@@ -515,7 +517,7 @@ def test_a_set_aside_that_was_interrupted_goes_on(
 def test_a_directory_that_was_set_aside_opens_empty(tmp_path: Path) -> None:
     files = OsFiles(tmp_path)
     state: Any = LmdbState(tmp_path)
-    state.commit(Update(store_id=b"s" * 16, epoch=3, vote="v", voter=True))
+    state.commit(StateUpdate(store_id=b"s" * 16, epoch=3, vote="v", voter=True))
     state.close()
     set_aside(files)
     state = LmdbState(tmp_path)

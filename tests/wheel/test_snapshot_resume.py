@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from slotwheel.wheel.errors import Damaged, UnsupportedVersion
 from slotwheel.wheel.peers.snapshot import CHUNK_BYTES_MAX, SnapshotSource
 from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
-from slotwheel.wheel.peers.snapshot_request import HeldBytes, SnapshotRequest
+from slotwheel.wheel.peers.snapshot_request import HeldSlot, SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
-from slotwheel.wheel.state import Update
+from slotwheel.wheel.state import StateUpdate
 from support.damage import flipped
 from support.peerdirs import (
     GROUP,
@@ -37,7 +37,7 @@ from support.wheels import as_block, rows_at
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshot-request-v1.bin"
 GOLDEN_REQUEST = SnapshotRequest(
-    {-1: HeldBytes(0, 0), SECOND: HeldBytes(1 << 40, 0xFFFFFFFF), SECOND + 1: HeldBytes(7, 9)}
+    {-1: HeldSlot(0, 0), SECOND: HeldSlot(1 << 40, 0xFFFFFFFF), SECOND + 1: HeldSlot(7, 9)}
 )
 KINDS = (Damaged, UnsupportedVersion)
 
@@ -50,11 +50,11 @@ def test_the_request_of_version_1_is_read_and_written() -> None:
     assert GOLDEN_REQUEST.encode() == data
 
 
-held = st.builds(HeldBytes, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+held = st.builds(HeldSlot, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 
 
 @given(st.dictionaries(st.integers(-(2**63), 2**63 - 1), held, max_size=9))
-def test_round_trip(parts: dict[int, HeldBytes]) -> None:
+def test_round_trip(parts: dict[int, HeldSlot]) -> None:
     request = SnapshotRequest(parts)
     assert SnapshotRequest.decode(request.encode()) == request
 
@@ -117,7 +117,7 @@ def size(sender: Replica) -> int:
     return sum(map(len, sender.slot_content().values()))
 
 
-def installed(peer: Replica, update: Update, sender: Replica) -> None:
+def installed(peer: Replica, update: StateUpdate, sender: Replica) -> None:
     install(peer.files, peer.state, update)
     assert peer.slot_content() == sender.slot_content()
     assert "incoming" not in peer.files.list(".")
@@ -169,7 +169,7 @@ def grows(sender: Replica) -> Replica:
     slots.close()
     at = stored.checkpoint
     later = replace(at, index=at.index + 1, next_offset=32, rows=at.rows + 3)
-    sender.state.commit(Update(checkpoint=later, slots=catalog))
+    sender.state.commit(StateUpdate(checkpoint=later, slots=catalog))
     return sender
 
 
@@ -177,7 +177,7 @@ def cleans(sender: Replica) -> Replica:
     """Deletes slots that were delivered meanwhile."""
     for second in (SECOND, SECOND + 2):
         sender.files.unlink(path_of(second))
-    sender.state.commit(Update(slots_deleted=[SECOND, SECOND + 2]))
+    sender.state.commit(StateUpdate(slots_deleted=[SECOND, SECOND + 2]))
     return sender
 
 
@@ -197,7 +197,7 @@ def grows_by_hand(sender: Replica, pad: int) -> Replica:
         keys = [(second * 1000 + n, n) for n in range(5)]
         added[second] = slots.append(second, None, as_block(rows_at(keys, pad=pad)), 5, 0, 4)
     slots.close()
-    sender.state.commit(Update(slots=added))
+    sender.state.commit(StateUpdate(slots=added))
     return sender
 
 

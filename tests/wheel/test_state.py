@@ -17,8 +17,8 @@ from slotwheel.wheel.state import (
     LmdbState,
     ProducerEntry,
     SlotInfo,
+    StateUpdate,
     StoredState,
-    Update,
     decode_checkpoint,
     encode_checkpoint,
 )
@@ -52,7 +52,7 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
         3: [],
     }
     state.commit(
-        Update(
+        StateUpdate(
             epoch=3,
             vote="node-ü",
             store_id=b"0123456789abcdef",
@@ -73,13 +73,13 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
 def test_an_update_leaves_the_rest_as_it_is(tmp_path: Path) -> None:
     state = LmdbState(tmp_path)
     state.commit(
-        Update(
+        StateUpdate(
             epoch=1,
             slots={1: SlotInfo(1, 1, 0, 1, 1), 2: SlotInfo(2, 2, 0, 2, 2)},
             producers={1: [ProducerEntry(1, 1, 1, 1, 1)], 2: [ProducerEntry(2, 2, 2, 2, 2)]},
         )
     )
-    state.commit(Update(vote="v", slots_deleted=[1, 99], producers_deleted=[2, 99]))
+    state.commit(StateUpdate(vote="v", slots_deleted=[1, 99], producers_deleted=[2, 99]))
     stored = state.load()
     state.close()
     assert (stored.epoch, stored.vote, stored.store_id) == (1, "v", b"")
@@ -100,16 +100,18 @@ def test_replace_leaves_only_what_comes_with_it(store: str, tmp_path: Path) -> N
     sent = [ProducerEntry(1, 1, 1, 1, 1)]
     old = {second: SlotInfo(1, 1, 0, 1, 1) for second in range(2000)}
     state.commit(
-        Update(epoch=7, vote="v", store_id=b"s" * 16, voter=True, group_key=b"k", slots=old)
+        StateUpdate(epoch=7, vote="v", store_id=b"s" * 16, voter=True, group_key=b"k", slots=old)
     )
-    state.commit(Update(producers=dict.fromkeys(range(1, 100), sent)))
+    state.commit(StateUpdate(producers=dict.fromkeys(range(1, 100), sent)))
     new = {1: SlotInfo(2, 2, 0, 2, 2), 3000: SlotInfo(3, 3, 0, 3, 3)}
     state.commit(
-        Update(checkpoint=CHECKPOINT, slots=new, producers={5: sent}, incoming=True, replace=True)
+        StateUpdate(
+            checkpoint=CHECKPOINT, slots=new, producers={5: sent}, incoming=True, replace=True
+        )
     )
     expected = StoredState(b"s" * 16, 7, "v", CHECKPOINT, new, {5: sent}, True, True, b"k")
     assert state.load() == expected
-    state.commit(Update(replace=True, incoming=False, voter=False))
+    state.commit(StateUpdate(replace=True, incoming=False, voter=False))
     assert state.load() == StoredState(b"s" * 16, 7, "v", CHECKPOINT, group_key=b"k")
     state.close()
 
@@ -117,7 +119,7 @@ def test_replace_leaves_only_what_comes_with_it(store: str, tmp_path: Path) -> N
 def test_a_directory_of_before_peers_opens(tmp_path: Path) -> None:
     """It lacks the keys that came with peers."""
     state = LmdbState(tmp_path)
-    state.commit(Update(epoch=3, vote="v", store_id=b"s" * 16))
+    state.commit(StateUpdate(epoch=3, vote="v", store_id=b"s" * 16))
     state.close()
     with lmdb.open(str(tmp_path / "state"), max_dbs=3) as env:
         meta = env.open_db(b"meta")
@@ -134,20 +136,20 @@ def test_a_directory_of_before_peers_opens(tmp_path: Path) -> None:
 
 def test_a_replace_that_fails_changes_nothing(tmp_path: Path) -> None:
     state = LmdbState(tmp_path)
-    state.commit(Update(epoch=1, slots={1: SlotInfo(1, 1, 0, 1, 1)}))
+    state.commit(StateUpdate(epoch=1, slots={1: SlotInfo(1, 1, 0, 1, 1)}))
     bad = SlotInfo(-1, 1, 0, 1, 1)
     with pytest.raises(Exception, match=r"argument|format"):
-        state.commit(Update(slots={2: bad}, replace=True))
+        state.commit(StateUpdate(slots={2: bad}, replace=True))
     assert list(state.load().slots) == [1]
     state.close()
 
 
 def test_a_commit_is_whole_or_not_at_all(tmp_path: Path) -> None:
     state = LmdbState(tmp_path)
-    state.commit(Update(epoch=1))
+    state.commit(StateUpdate(epoch=1))
     bad = SlotInfo(-1, 1, 0, 1, 1)  # no unsigned number: fails in the middle of the transaction
     with pytest.raises(Exception, match=r"argument|format"):
-        state.commit(Update(epoch=2, slots={1: bad}))
+        state.commit(StateUpdate(epoch=2, slots={1: bad}))
     assert state.load().epoch == 1
     assert state.load().slots == {}
     state.close()
@@ -156,11 +158,11 @@ def test_a_commit_is_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_full_map_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotwheel.wheel.state._MAP_BYTES", 128 << 10)
     state = LmdbState(tmp_path)
-    state.commit(Update(epoch=1))
+    state.commit(StateUpdate(epoch=1))
     many = {second: SlotInfo(1, 1, 0, 1, 1) for second in range(20_000)}
     with pytest.raises(OSError, match="no room"):
-        state.commit(Update(epoch=2, slots=many))
-    state.commit(Update(vote="still works"))
+        state.commit(StateUpdate(epoch=2, slots=many))
+    state.commit(StateUpdate(vote="still works"))
     assert (state.load().epoch, state.load().slots) == (1, {})
     state.close()
 

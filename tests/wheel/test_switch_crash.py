@@ -16,7 +16,7 @@ from slotwheel.wheel import switch
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal.segment import SegmentHeader
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
-from slotwheel.wheel.state import Update
+from slotwheel.wheel.state import StateUpdate
 from slotwheel.wheel.switch import complete_switch
 from support.crashfs import MODES, Mode, PowerCut
 from support.peerdirs import (
@@ -34,7 +34,7 @@ from support.steps import Steps
 Patch = pytest.MonkeyPatch
 
 
-def receive(peer: Replica, sender: Replica) -> Update:
+def receive(peer: Replica, sender: Replica) -> StateUpdate:
     return transfer(peer, source_for(sender), chunk_bytes=700)
 
 
@@ -179,7 +179,7 @@ def test_without_a_crash() -> None:
 def slot_files_not_synced_before_the_commit(patch: Patch) -> None:
     finish = SnapshotSink.finish
 
-    def unsynced(self: SnapshotSink) -> Update:
+    def unsynced(self: SnapshotSink) -> StateUpdate:
         files: Any = self._files
         sync_all, files.sync_all = files.sync_all, lambda: None
         try:
@@ -191,25 +191,25 @@ def slot_files_not_synced_before_the_commit(patch: Patch) -> None:
 
 
 def switched_in_two_commits(patch: Patch) -> None:
-    def two(files: Any, state: Any, update: Update) -> Any:
+    def two(files: Any, state: Any, update: StateUpdate) -> Any:
         state.commit(replace(update, incoming=None, checkpoint=None))
-        state.commit(Update(checkpoint=update.checkpoint, incoming=True))
+        state.commit(StateUpdate(checkpoint=update.checkpoint, incoming=True))
         return switch.complete_switch(files, state)
 
     patch.setitem(globals(), "install", two)
 
 
 def flag_in_a_commit_of_its_own(patch: Patch) -> None:
-    def two(files: Any, state: Any, update: Update) -> Any:
+    def two(files: Any, state: Any, update: StateUpdate) -> Any:
         state.commit(replace(update, incoming=None))
-        state.commit(Update(incoming=True))
+        state.commit(StateUpdate(incoming=True))
         return switch.complete_switch(files, state)
 
     patch.setitem(globals(), "install", two)
 
 
 def moved_before_the_commit(patch: Patch) -> None:
-    def early(files: Any, state: Any, update: Update) -> Any:
+    def early(files: Any, state: Any, update: StateUpdate) -> Any:
         switch._move_slots(files, dict(update.slots))
         state.commit(update)
         return switch.complete_switch(files, state)
@@ -235,11 +235,11 @@ def old_journal_kept(patch: Patch) -> None:
 
 
 def new_journal_after_the_flag(patch: Patch) -> None:
-    def late(files: Any, state: Any, update: Update) -> Any:
+    def late(files: Any, state: Any, update: StateUpdate) -> Any:
         state.commit(update)
         stored = state.load()
         switch._move_slots(files, stored.slots)
-        state.commit(Update(incoming=False))
+        state.commit(StateUpdate(incoming=False))
         at = stored.checkpoint
         switch._new_journal(files, SegmentHeader(at.index + 1, at.epoch, stored.store_id))
         list(switch.removing_incoming(files))

@@ -32,15 +32,15 @@ from ..answers import AppendReceipt, CancelAnswer
 from ..config import TICK_MS
 from ..errors import Damaged, Overloaded
 from ..ids import IdMint, MessageId
-from ..journal.queued import Waiter
+from ..journal.queued import AppendWaiter
 from ..rows import from_numpy, no_headers
 from ..schema import INPUT, PAYLOAD, TIME, Int64s
 from ..slots.storage import Storage
 from .cancels import Cancels, among
 from .due import DueQueue, HasLeft
 
-QueueRows = Callable[[pa.RecordBatch], Waiter]
-AppendCancels = Callable[[Int64s, Int64s], Waiter | None]
+QueueRows = Callable[[pa.RecordBatch], AppendWaiter]
+AppendCancels = Callable[[Int64s, Int64s], AppendWaiter | None]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 Topics = npt.NDArray[np.object_]
 
@@ -142,7 +142,7 @@ class Canceller:
         due, offset, genuine = self._mint.read(asked)
         due, offset = due[genuine], offset[genuine]
 
-        def append_cancels(due: Int64s, offset: Int64s) -> Waiter:
+        def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter:
             return append(_cancel_rows(due, offset))
 
         topics = np.full(len(offset), None, object)
@@ -167,9 +167,9 @@ class Canceller:
         except Damaged:
             return CancelAnswer.UNKNOWN, None
         fresh = None if row is None else check(_with_due(row, due_ms))
-        queued: list[Waiter] = []
+        queued: list[AppendWaiter] = []
 
-        def append_cancels(due: Int64s, offset: Int64s) -> Waiter | None:
+        def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter | None:
             if fresh is None:
                 return None
             rows = pa.concat_batches([_cancel_rows(due, offset), _as_payload(fresh)])

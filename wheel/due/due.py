@@ -30,7 +30,7 @@ from ..rows import from_numpy, members, take_rows
 from ..schema import Int64s, Mask, times
 from ..slots.storage import Storage
 from .cancels import Cancels, among
-from .lines import Chunk, Flight, Line, mark_before
+from .lines import Chunk, ChunkInFlight, Line, mark_before
 from .reader import SlotCursor, late_rows
 from .runs import EMPTY, OFFSET_END
 
@@ -461,7 +461,7 @@ class DueQueue:
             kept = np.flatnonzero(~drop)
             handed = rows if len(kept) == len(due) else take_rows(rows, kept)
             chunk = Chunk(handed, line.topic, line.mark, after)
-            flight = Flight(chunk, due, offset, late, kept, cancels, gone, topics, held)
+            flight = ChunkInFlight(chunk, due, offset, late, kept, cancels, gone, topics, held)
             if not len(kept):
                 self.changes += 1
                 self._pass(line, flight, len(due), after)
@@ -481,7 +481,7 @@ class DueQueue:
                 stop = min(stop, int(at[0])) if len(at) else stop
         return gone, stop
 
-    def _pass(self, line: Line, flight: Flight, count: int, after: Mark) -> None:
+    def _pass(self, line: Line, flight: ChunkInFlight, count: int, after: Mark) -> None:
         """The first ``count`` rows of a flight are done with: the line's mark is ``after`` now."""
         line.mark = after
         passed = flight.offset[:count]
@@ -505,7 +505,9 @@ class DueQueue:
         if line.ahead:
             line.ahead.difference_update(passed.tolist())
 
-    def _answer_partly(self, line: Line, flight: Flight, answered: Mask, sink_down: bool) -> None:
+    def _answer_partly(
+        self, line: Line, flight: ChunkInFlight, answered: Mask, sink_down: bool
+    ) -> None:
         """Hold topics back as far as that is possible; the line stops before what is left over."""
         line.ahead.update(flight.offset[flight.kept[answered]].tolist())
         stop = int(flight.kept[~answered][0])
@@ -516,7 +518,7 @@ class DueQueue:
             after = flight.mark_before(stop)
         self._pass(line, flight, stop, after)
 
-    def _hold_back(self, flight: Flight, answered: Mask) -> int:
+    def _hold_back(self, flight: ChunkInFlight, answered: Mask) -> int:
         """Give each topic with unanswered rows a line of its own, first come first served.
 
         Returns the position before which the main line has to stop: that of the first row of a
@@ -542,5 +544,5 @@ class DueQueue:
             no = np.empty(0, np.bool_)
             topics = EMPTY.column("topic")
             held = {} if line.topic is None else {line.topic: none}
-            line.flight = Flight(chunk, none, none, False, none, no, no, topics, held)
+            line.flight = ChunkInFlight(chunk, none, none, False, none, no, no, topics, held)
         return chunk

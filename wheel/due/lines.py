@@ -30,7 +30,7 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class Flight:
+class ChunkInFlight:
     """A chunk in flight with all rows it passes, also those not handed out."""
 
     chunk: Chunk
@@ -64,7 +64,7 @@ class Line:
     """Messages of the topic between this line's mark and the main mark, whatever became of them."""
     ahead: set[int] = field(default_factory=set)
     """Offsets that were answered but lie beyond the mark; of its own topic, for one held back."""
-    flight: Flight | None = None
+    flight: ChunkInFlight | None = None
     cursor: SlotCursor | None = None
 
     def answered_ahead(self, offset: Int64s) -> Mask:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..files import Files
 from .entry import Entry
 from .epochs import Epochs
-from .readers import Readers
+from .readers import JournalReaders
 from .recovery import RecoveryReport, recover
 from .scan import Segment
 from .segment import DIRECTORY, SegmentHeader, index_of, is_spare_name, spare_path
@@ -61,7 +61,7 @@ class Journal:
         self._epochs = epochs
         self._epochs_lock = threading.Lock()
         self._last_index = self._durable_index = epochs.last_index
-        self._readers = Readers(files, entry_bytes_max)
+        self._readers = JournalReaders(files, entry_bytes_max)
         self._lock = threading.Lock()
         self._writer = writer or self._new_segment()
 

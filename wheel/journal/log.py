@@ -34,8 +34,8 @@ from ..state import ProducerEntry
 from .entry import Entry, EntryKind
 from .journal import Journal
 from .producers import Producers
-from .queued import Queued
-from .recent import Recent
+from .queued import QueuedEntry
+from .recent import RecentEntries
 
 _GROUP_BYTES_MAX = 8 << 20
 
@@ -72,7 +72,7 @@ class Log:
         *,
         commit_index: int,
         committed_offset: int,
-        waiting: Sequence[Queued] = (),
+        waiting: Sequence[QueuedEntry] = (),
         changed: Callable[[], None] = lambda: None,
         keep_recent: bool = False,
     ) -> None:
@@ -87,10 +87,10 @@ class Log:
         self.queued_bytes = sum(queued.nbytes for queued in waiting)
         self.changed = changed
         self._failing = False
-        self._queue: deque[Queued] = deque()
-        self._writing: list[Queued] = []
-        self._waiting: deque[Queued] = deque(waiting)
-        self._recent = Recent() if keep_recent else None
+        self._queue: deque[QueuedEntry] = deque()
+        self._writing: list[QueuedEntry] = []
+        self._waiting: deque[QueuedEntry] = deque(waiting)
+        self._recent = RecentEntries() if keep_recent else None
         self._lock = lock
         self._write_lock = threading.Lock()
         self._work = threading.Condition(lock)
@@ -107,7 +107,7 @@ class Log:
         producer: int = 0,
         sequence: int = -1,
         created_ms: int = 0,
-    ) -> Queued:
+    ) -> QueuedEntry:
         """Give an entry its place and queue it. The caller fills in the other fields."""
         entry = Entry(
             kind=kind,
@@ -119,13 +119,13 @@ class Log:
             sequence=sequence,
             payload=payload,
         )
-        queued = Queued(entry, own=True)
+        queued = QueuedEntry(entry, own=True)
         if producer:
             queued.sent = ProducerEntry(sequence, entry.base_offset, created_ms, entry.index, count)
         self._place(queued)
         return queued
 
-    def receive(self, arrived: Sequence[Queued]) -> None:
+    def receive(self, arrived: Sequence[QueuedEntry]) -> None:
         """Queue entries that a master has placed: they follow on from the last one here.
 
         Errors: ``LookupError`` when those before them were taken back meanwhile (a full disk).
@@ -137,7 +137,7 @@ class Log:
             assert queued.entry.base_offset == self.next_offset, "offsets are not dense"
             self._place(queued)
 
-    def _place(self, queued: Queued) -> None:
+    def _place(self, queued: QueuedEntry) -> None:
         if self._closed:
             raise NotRunning("the wheel is closed", remedy="Send it to a running node")
         if queued.sent is not None:
@@ -149,7 +149,7 @@ class Log:
         if len(self._queue) == 1:
             self._work.notify()
 
-    def in_queue(self, index: int) -> Queued | None:
+    def in_queue(self, index: int) -> QueuedEntry | None:
         """The entry with that index while it is not committed."""
         for queued in (*self._waiting, *self._writing, *self._queue):
             if queued.entry.index == index:
@@ -167,10 +167,10 @@ class Log:
             failing=self._failing,
         )
 
-    def written_after(self, index: int) -> list[Queued]:
+    def written_after(self, index: int) -> list[QueuedEntry]:
         """Uncommitted entries in the journal behind ``index``, oldest first."""
         written = self.journal.last_index
-        found: list[Queued] = []
+        found: list[QueuedEntry] = []
         for part in (self._writing, self._waiting):
             for queued in reversed(part):
                 if queued.entry.index <= index:
@@ -180,7 +180,7 @@ class Log:
         found.reverse()
         return found
 
-    def uncommitted(self) -> list[Queued]:
+    def uncommitted(self) -> list[QueuedEntry]:
         """All that has a place and is not committed, oldest first."""
         return [*self._waiting, *self._writing, *self._queue]
 
@@ -196,7 +196,7 @@ class Log:
                 self._work.wait(timeout_s)
             return bool(self._queue)
 
-    def write(self) -> list[Queued]:
+    def write(self) -> list[QueuedEntry]:
         """Write and sync what is queued. Returns entries that could not be written, if any.
 
         Errors: ``SyncFailed`` passes through: the process has to end.
@@ -231,15 +231,15 @@ class Log:
         self.changed()
         return []
 
-    def _next_group(self) -> list[Queued]:
-        group: list[Queued] = []
+    def _next_group(self) -> list[QueuedEntry]:
+        group: list[QueuedEntry] = []
         size = 0
         while self._queue and (not group or size + self._queue[0].nbytes <= _GROUP_BYTES_MAX):
             size += self._queue[0].nbytes
             group.append(self._queue.popleft())
         return group
 
-    def _roll_back(self, group: list[Queued], error: OSError) -> list[Queued]:
+    def _roll_back(self, group: list[QueuedEntry], error: OSError) -> list[QueuedEntry]:
         with self._lock:
             failed = [*group, *self._queue]
             self._queue.clear()
@@ -253,7 +253,7 @@ class Log:
             queued.fail(refusal)
         return failed
 
-    def _go_back_to(self, gone: Sequence[Queued]) -> None:
+    def _go_back_to(self, gone: Sequence[QueuedEntry]) -> None:
         """The places of ``gone``, the last entries there were, are free again."""
         first = gone[0].entry
         self.next_index = first.index
@@ -263,7 +263,7 @@ class Log:
 
     # -- who decides what is committed, and where the log ends ----------------------------------
 
-    def committed(self, index: int) -> list[Queued]:
+    def committed(self, index: int) -> list[QueuedEntry]:
         """Take out what is committed up to ``index``; the caller makes it visible (``advance``)."""
         with self._lock:
             done = []
@@ -271,19 +271,19 @@ class Log:
                 done.append(self._waiting.popleft())
             return done
 
-    def advance(self, done: Sequence[Queued]) -> None:
+    def advance(self, done: Sequence[QueuedEntry]) -> None:
         """Under the lock, in the same instant in which the rows become visible."""
         last = done[-1].entry
         self.commit_index = last.index
         self.committed_offset = _end(last)
         self.queued_bytes -= sum(queued.nbytes for queued in done)
 
-    def withdraw(self, error: SlotwheelError) -> list[Queued]:
+    def withdraw(self, error: SlotwheelError) -> list[QueuedEntry]:
         """This node is master no longer: its entries that are not written go, and are returned.
         Those that are written may still be committed by the next master; whoever waits for any of
         them gets ``error``."""
         with self._write_lock, self._lock:
-            gone: list[Queued] = []
+            gone: list[QueuedEntry] = []
             while self._queue and self._queue[-1].own:
                 gone.append(self._queue.pop())
             gone.reverse()
@@ -294,7 +294,7 @@ class Log:
             queued.fail(error)
         return gone
 
-    def cut_after(self, index: int) -> list[Queued]:
+    def cut_after(self, index: int) -> list[QueuedEntry]:
         """Another master has other entries behind ``index``: these go, and are returned.
 
         Errors: ``SyncFailed``, ``OSError``.
@@ -302,7 +302,7 @@ class Log:
         with self._write_lock:
             with self._lock:
                 assert index >= self.commit_index, "what is committed is never cut"
-                gone: list[Queued] = []
+                gone: list[QueuedEntry] = []
                 for part in (self._queue, self._waiting):
                     while part and part[-1].entry.index > index:
                         gone.append(part.pop())
@@ -321,7 +321,7 @@ class Log:
         with self._write_lock:
             yield
 
-    def close(self) -> list[Queued]:
+    def close(self) -> list[QueuedEntry]:
         """Stop taking entries. Returns those that were queued and will not be written."""
         with self._lock:
             self._closed = True

@@ -23,7 +23,7 @@ from .payloads import CancelRows, decode_config, decode_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
+class AppendWaiter:
     """A caller of this node waits for the entry. ``early``: only until it is durable here."""
 
     receipt: AppendReceipt
@@ -40,7 +40,7 @@ class Waiter:
 
 
 @dataclass(slots=True)
-class Queued:
+class QueuedEntry:
     """An entry on its way, and what its commit will change."""
 
     entry: Entry
@@ -52,7 +52,7 @@ class Queued:
     """Those in it, if any."""
     sent: ProducerEntry | None = None
     """What its producer's table remembers."""
-    callers: list[Waiter] = field(default_factory=list)
+    callers: list[AppendWaiter] = field(default_factory=list)
     """Who waits for it: the one that sent it, and some that sent it again."""
     own: bool = False
     """Made here, by this master; others were received, or found in the journal."""
@@ -66,10 +66,10 @@ class Queued:
             caller.fail(error)
 
 
-def arrived(entry: Entry) -> Queued:
+def arrived(entry: Entry) -> QueuedEntry:
     """Errors: ``Damaged`` when the payload is not what its kind says."""
     where = f"journal entry {entry.index}"
-    queued = Queued(entry)
+    queued = QueuedEntry(entry)
     if entry.kind is EntryKind.MARK:
         queued.marks = Marks.decode(bytes(entry.payload), where)
     elif entry.kind is EntryKind.CONFIG:

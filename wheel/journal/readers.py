@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 from ..errors import SlotwheelError
 from ..files import Files
 from .entry import Entry
-from .scan import Located, Segment, read_entries
+from .scan import LocatedEntry, Segment, read_entries
 
 _PLACES_MAX = 64
 
 
-class Readers:
+class JournalReaders:
     """All readers of one journal, past and present."""
 
     __slots__ = ("_entry_bytes_max", "_files", "_places", "_reused_below", "cuts")
@@ -56,7 +56,7 @@ class Readers:
         """
         places = self._places
         known = places.get(from_index) if self.cuts == cuts else None
-        last: tuple[str, Located] | None = None
+        last: tuple[str, LocatedEntry] | None = None
         index = from_index
         try:
             for path, located in read_entries(

@@ -15,7 +15,7 @@ from .entry import HEADER_BYTES, Entry
 _BYTES_MAX = 16 << 20
 
 
-class Recent:
+class RecentEntries:
     """Consecutive entries, the newest ones. Not thread-safe: used under the owner's lock."""
 
     def __init__(self, bytes_max: int = _BYTES_MAX) -> None:

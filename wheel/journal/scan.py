@@ -49,7 +49,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class LocatedEntry:
     """An entry and where it lies: its frame begins at ``position``, the next one at ``end``."""
 
     position: int
@@ -82,7 +82,7 @@ class SegmentReader:
         length, _ = decode_frame(frame, self._seed, self.path, position, self._max)
         return position + FRAME_BYTES + padded(length)
 
-    def entry(self, position: int) -> Located:
+    def entry(self, position: int) -> LocatedEntry:
         """The entry framed at ``position``. Errors: ``Damaged``, ``UnsupportedVersion``."""
         frame = self.handle.pread(FRAME_BYTES, position)
         length, durable = decode_frame(frame, self._seed, self.path, position, self._max)
@@ -104,9 +104,9 @@ class SegmentReader:
             raise Damaged(
                 self.path, start + length, expected="zeros as padding", found=data[length:].hex()
             )
-        return Located(position, end, durable, entry)
+        return LocatedEntry(position, end, durable, entry)
 
-    def entry_or_end(self, position: int) -> Located | None:
+    def entry_or_end(self, position: int) -> LocatedEntry | None:
         """As ``entry``; None when nothing follows. For a file that a node may be writing meanwhile:
         what looks damaged at first is looked at again, as it may have been written only in part.
         """
@@ -170,7 +170,9 @@ class SegmentReader:
             return -1
 
 
-def walk(files: Files, path: str, *, entry_bytes_max: int = ENTRY_BYTES_MAX) -> Iterator[Located]:
+def walk(
+    files: Files, path: str, *, entry_bytes_max: int = ENTRY_BYTES_MAX
+) -> Iterator[LocatedEntry]:
     """Every entry of one segment in order, for inspection.
 
     Errors: ``Damaged`` at the first byte that is not right, which in a segment that is being
@@ -200,7 +202,7 @@ def walk(files: Files, path: str, *, entry_bytes_max: int = ENTRY_BYTES_MAX) -> 
         handle.close()
 
 
-def check_order(path: str, located: Located, index: int, epoch: int) -> None:
+def check_order(path: str, located: LocatedEntry, index: int, epoch: int) -> None:
     """Raise ``Damaged`` unless the entry has that index, and that epoch or a later one."""
     if located.entry.index != index:
         raise Damaged(path, located.position, expected=f"index {index}", found=located.entry.index)
@@ -218,7 +220,7 @@ def read_entries(
     entry_bytes_max: int,
     *,
     known: tuple[str, int] | None = None,
-) -> Iterator[tuple[str, Located]]:
+) -> Iterator[tuple[str, LocatedEntry]]:
     """The entries ``from_index`` to ``last_index`` of consecutive segments, each with its path.
 
     ``known``: path and position of the frame of ``from_index``; without it the entries before that

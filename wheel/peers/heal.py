@@ -24,7 +24,7 @@ import pyarrow as pa
 from ..config import TICK_MS
 from ..due.runs import sort_rows, source_of_piece
 from ..errors import Damaged
-from ..findings import Checked
+from ..findings import CheckedFile
 from ..mark import Marks
 from ..rows import take_rows
 from ..schema import times
@@ -49,7 +49,7 @@ class SlotRows:
 
         Errors: ``Damaged``: the peers do not have the same rows.
         """
-        item = Checked("slot", f"what a peer has of {path_of(self.second)}")
+        item = CheckedFile("slot", f"what a peer has of {path_of(self.second)}")
         highest = -1
         for block in self.blocks:
             highest = check_block(item, 0, block, self.second, highest)

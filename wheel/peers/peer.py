@@ -27,10 +27,10 @@ from ..errors import NotMaster, Overloaded
 from ..journal.entry import Entry
 from ..journal.epochs import Epochs
 from ..journal.log import LogPositions
-from ..journal.queued import Queued, arrived
+from ..journal.queued import QueuedEntry, arrived
 from ..mark import Marks
-from ..recovery import Recovered, configuration, recover
-from ..state import SlotInfo, StoreIds, Update
+from ..recovery import RecoveredState, configuration, recover
+from ..state import SlotInfo, StateUpdate, StoreIds
 from ..switch import complete_switch
 from ..wheel import Wheel
 from .heal import SlotRows, rows_below, uncounted
@@ -46,7 +46,7 @@ class PeerWheel(Wheel):
 
     _replicated = True
 
-    def _begin(self, found: Recovered, now_ms: int) -> None:
+    def _begin(self, found: RecoveredState, now_ms: int) -> None:
         self.store_id = found.stored.store_id
         self._stored_key = found.stored.group_key
         self._vote = found.stored.vote
@@ -84,7 +84,7 @@ class PeerWheel(Wheel):
 
     def promise(self, epoch: int, vote: str, voter: bool) -> None:
         """Durable when it returns. Errors: ``OSError``, ``SyncFailed``."""
-        self._state.commit(Update(epoch=epoch, vote=vote, voter=voter))
+        self._state.commit(StateUpdate(epoch=epoch, vote=vote, voter=voter))
         self._epoch, self._vote, self._voter = epoch, vote, voter
 
     def epochs(self) -> Epochs:
@@ -252,10 +252,10 @@ class PeerWheel(Wheel):
         key = self.group_key
         if key is not None and key != self._stored_key:
             with contextlib.suppress(OSError):  # no room: when something is committed again
-                self._state.commit(Update(group_key=key))
+                self._state.commit(StateUpdate(group_key=key))
                 self._stored_key = key
 
-    def _count(self, done: Sequence[Queued], pieces: Sequence[Any]) -> None:
+    def _count(self, done: Sequence[QueuedEntry], pieces: Sequence[Any]) -> None:
         super()._count(done, pieces)
         if self._first_own and self._dispatcher is None and self.commit_index >= self._first_own:
             self._start_dispatcher(self._epoch_offset, self._led_ms)
@@ -346,7 +346,7 @@ class PeerWheel(Wheel):
                 checkpoint, rows=checkpoint.rows - rows, cancels=checkpoint.cancels - cancels
             )
             self._storage.replace(
-                second, found.blocks, Update(checkpoint=checkpoint, losses=losses)
+                second, found.blocks, StateUpdate(checkpoint=checkpoint, losses=losses)
             )
             with self._lock:
                 self._checkpoint = checkpoint
@@ -358,7 +358,7 @@ class PeerWheel(Wheel):
     def snapshot_sink(self) -> SnapshotSink:
         return SnapshotSink(self._files, self.config.group, after_index=self.commit_index)
 
-    def install(self, update: Update) -> tuple[int, int, StoreIds]:
+    def install(self, update: StateUpdate) -> tuple[int, int, StoreIds]:
         """Switch to a snapshot that was received whole: one commit, then the files move.
 
         Returns the index and the epoch of the last entry in it, and the admitted stores. Errors:

@@ -40,7 +40,7 @@ from ..files import Files, Handle
 from ..slots.slotfile import path_of
 from ..state import SlotInfo, StoredState
 from .snapshot_header import SnapshotHeader
-from .snapshot_request import HeldBytes, SnapshotRequest
+from .snapshot_request import HeldSlot, SnapshotRequest
 
 CHUNK_BYTES_MAX = 1 << 20
 
@@ -87,12 +87,12 @@ class SnapshotSource:
         """
         bytes_max = min(bytes_max, CHUNK_BYTES_MAX)
         for second, info in sorted(self._header.slots.items()):
-            held = self._held.get(second, HeldBytes())
-            if held != HeldBytes(info.length, info.crc):
+            held = self._held.get(second, HeldSlot())
+            if held != HeldSlot(info.length, info.crc):
                 yield from self._file(second, info, held, bytes_max)
 
     def _file(
-        self, second: int, info: SlotInfo, held: HeldBytes, bytes_max: int
+        self, second: int, info: SlotInfo, held: HeldSlot, bytes_max: int
     ) -> Iterator[FilePart]:
         path = path_of(second)
         try:
@@ -100,7 +100,7 @@ class SnapshotSource:
         except FileNotFoundError:
             raise Damaged(path, 0, expected=f"{info.length} bytes", found="no such file") from None
         with closing(handle):
-            begins = [held, HeldBytes()] if 0 < held.length < info.length else [HeldBytes()]
+            begins = [held, HeldSlot()] if 0 < held.length < info.length else [HeldSlot()]
             for begin in begins:
                 crc = yield from _chunks(handle, second, info, begin, bytes_max)
                 if crc == info.crc:
@@ -109,7 +109,7 @@ class SnapshotSource:
 
 
 def _chunks(
-    handle: Handle, second: int, info: SlotInfo, begin: HeldBytes, bytes_max: int
+    handle: Handle, second: int, info: SlotInfo, begin: HeldSlot, bytes_max: int
 ) -> Generator[FilePart, None, int]:
     """What comes behind ``begin``; the CRC of it all. Without the last chunk if that is wrong."""
     position, crc = begin.length, begin.crc

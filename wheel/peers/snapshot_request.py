@@ -55,7 +55,7 @@ assert _FILE.size == 20
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBytes:
+class HeldSlot:
     """What is there of a slot file: so many bytes from its beginning, with that CRC-32C."""
 
     length: int = 0
@@ -66,7 +66,7 @@ class HeldBytes:
 class SnapshotRequest:
     """``held``: what is there, by the slot's second."""
 
-    held: Mapping[int, HeldBytes] = field(default_factory=dict)
+    held: Mapping[int, HeldSlot] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         held = sorted(self.held.items())
@@ -84,7 +84,7 @@ class SnapshotRequest:
         records = memoryview(data)[_HEAD.size :]
         if len(records) != files * _FILE.size:
             raise damaged(16, f"{files} files", f"{len(records)} bytes of them", WHERE)
-        found = [(second, HeldBytes(*part)) for second, *part in _FILE.iter_unpack(records)]
+        found = [(second, HeldSlot(*part)) for second, *part in _FILE.iter_unpack(records)]
         if any(one >= other for (one, _), (other, _) in pairwise(found)):
             raise damaged(_HEAD.size, "ascending seconds", "others", WHERE)
         return cls(dict(found))

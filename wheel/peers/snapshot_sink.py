@@ -20,11 +20,11 @@ from crc32c import crc32c
 from ..errors import InvalidConfiguration
 from ..files import Bytes, Files, Handle
 from ..slots.slotfile import second_of
-from ..state import SlotInfo, Update
+from ..state import SlotInfo, StateUpdate
 from ..switch import INCOMING_SLOTS, incoming_path, removing_incoming
 from .snapshot import CHUNK_BYTES_MAX
 from .snapshot_header import SnapshotHeader, damaged
-from .snapshot_request import HeldBytes, SnapshotRequest
+from .snapshot_request import HeldSlot, SnapshotRequest
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class SnapshotSink:
         self._group = group
         self._after_index = after_index
         self._header: SnapshotHeader | None = None
-        self._held: dict[int, HeldBytes] = {}
+        self._held: dict[int, HeldSlot] = {}
         self._left: dict[int, SlotInfo] = {}
         self._open: _Open | None = None
         self.received = 0
@@ -69,14 +69,14 @@ class SnapshotSink:
         }
         return SnapshotRequest(self._held)
 
-    def _look_at(self, path: str, step: Callable[[], object]) -> HeldBytes:
+    def _look_at(self, path: str, step: Callable[[], object]) -> HeldSlot:
         length = crc = 0
         with closing(self._files.open(path)) as handle:
             step()
             while data := handle.pread(CHUNK_BYTES_MAX, length):
                 length, crc = length + len(data), crc32c(data, crc)
                 step()
-        return HeldBytes(length, crc)
+        return HeldSlot(length, crc)
 
     def header(self, data: bytes) -> SnapshotHeader:
         """What comes before the chunks.
@@ -112,7 +112,7 @@ class SnapshotSink:
         self._left = dict(header.slots)
         for second, held in list(self._held.items()):
             info = header.slots.get(second)
-            if info is not None and held == HeldBytes(info.length, info.crc):
+            if info is not None and held == HeldSlot(info.length, info.crc):
                 del self._left[second]
             elif info is None or held.length >= info.length:
                 self._files.unlink(incoming_path(second))
@@ -154,10 +154,10 @@ class SnapshotSink:
         info = self._left.get(second)
         if info is None:
             raise damaged(position, "slot files of the header, once each", second, path)
-        held = self._held.get(second, HeldBytes())
+        held = self._held.get(second, HeldSlot())
         if position == 0:
             self.received -= held.length
-            held = HeldBytes()
+            held = HeldSlot()
         handle = self._files.open(path, create=True)
         self._open = _Open(second, info, handle, held.length, held.length, held.crc)
         handle.truncate(held.length)
@@ -173,7 +173,7 @@ class SnapshotSink:
         self._open = None
         del self._left[open_.second]
 
-    def finish(self) -> Update:
+    def finish(self) -> StateUpdate:
         """All is here and durable: what one commit makes true. Epoch, vote and store id stay.
 
         Errors: ``Damaged`` when something is missing; ``SyncFailed``.
@@ -183,7 +183,7 @@ class SnapshotSink:
             second = min(self._left)
             raise damaged(0, f"{len(self._left)} more slot files", "the end", incoming_path(second))
         self._files.sync_all()
-        return Update(
+        return StateUpdate(
             checkpoint=self._header.checkpoint,
             slots=self._header.slots,
             producers=self._header.producers,

@@ -35,7 +35,7 @@ from crc32c import crc32c
 
 from ..config import TICK_MS
 from ..files import Bytes
-from ..findings import Checked
+from ..findings import CheckedFile
 from ..rows import without_slack
 from ..schema import times
 
@@ -160,7 +160,7 @@ def _behind_damage(data: memoryview, at: int) -> int:
 
 
 def check_block(
-    item: Checked, position: int, batch: pa.RecordBatch, second: int, highest: int
+    item: CheckedFile, position: int, batch: pa.RecordBatch, second: int, highest: int
 ) -> int:
     """Check one block's rows; the highest offset up to here. ``highest``: that of blocks before."""
     if batch.num_rows == 0:

@@ -24,7 +24,7 @@ from crc32c import crc32c
 from ..errors import SyncFailed
 from ..files import Bytes, Files, Handle
 from ..schema import times
-from ..state import SlotInfo, StateStore, Update
+from ..state import SlotInfo, StateStore, StateUpdate
 from .archive import archived_slot_name
 from .blocks import encode_blocks, seal
 from .slotfile import SCHEMA_MESSAGE, SLOT_DIRECTORY, SUFFIX, path_of, second_of
@@ -90,7 +90,7 @@ def keep(files: Files, second: int, info: SlotInfo) -> str:
     return path
 
 
-def switch(files: Files, state: StateStore, second: int, update: Update) -> None:
+def switch(files: Files, state: StateStore, second: int, update: StateUpdate) -> None:
     """Commit ``update``, in which ``second`` is what ``stage`` said, or deleted; then the files
     follow.
 

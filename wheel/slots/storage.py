@@ -30,7 +30,7 @@ from ..files import Files
 from ..mark import Marks
 from ..rows import members, take_rows
 from ..schema import ROW, Int64s, times
-from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, Update
+from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate
 from ..tail.tail import Piece, Tail
 from .archive import Archive
 from .mend import complete, stage, switch
@@ -280,7 +280,7 @@ class Storage:
                 rows += block.rows
             self._make_durable(changed, bool(made))
             self._state.commit(
-                Update(
+                StateUpdate(
                     checkpoint=plan.checkpoint,
                     slots=changed,
                     producers=plan.producers,
@@ -340,7 +340,7 @@ class Storage:
             return 0
         kept = self.archive.keep_slots({one: self.catalog[one] for one in covered}, now_ms)
         try:
-            self._state.commit(Update(slots_deleted=covered))
+            self._state.commit(StateUpdate(slots_deleted=covered))
         except OSError:
             self.archive.unlink_kept(kept)
             raise
@@ -355,7 +355,7 @@ class Storage:
             self.slot_files.remove(second)
         return len(covered)
 
-    def replace(self, second: int, blocks: Sequence[pa.RecordBatch], update: Update) -> None:
+    def replace(self, second: int, blocks: Sequence[pa.RecordBatch], update: StateUpdate) -> None:
         """Put a file of ``blocks`` in the place of a damaged one; without any, the slot is gone.
         The caller sees to it that nobody spills or cleans. ``update``: what else is committed.
 

@@ -43,7 +43,7 @@ _NO_HEADERS: tuple[bytes, ...] = (_EMPTY, _EMPTY, bytes(4), _EMPTY, _EMPTY, byte
 """Buffers of the headers' items, of which there are none: a struct, its keys, its values."""
 
 
-class Unread:
+class UnreadRows:
     """Rows of consecutive entries, read when somebody asks for them. From any thread.
 
     ``parts``: payloads, or rows that were read (PAYLOAD schema). ``cancels``: cancel rows in them.

@@ -24,7 +24,7 @@ import pyarrow as pa
 from ..files import Bytes
 from ..rows import from_numpy, take_rows
 from ..schema import ROW, Int64s, bounds, times
-from .smallbatch import EncodedRows, Unread
+from .smallbatch import EncodedRows, UnreadRows
 
 _FAN = 32
 _PIECE_BYTES = 4 << 20
@@ -38,7 +38,7 @@ class Piece:
     """Consecutive rows of the log."""
 
     base_offset: int
-    held: pa.RecordBatch | Unread
+    held: pa.RecordBatch | UnreadRows
     due: Int64s
     index: int
     """Index of the last entry in it."""
@@ -62,24 +62,24 @@ class Piece:
     @property
     def rows(self) -> pa.RecordBatch:
         """The rows, PAYLOAD schema."""
-        return self.held.rows() if isinstance(self.held, Unread) else self.held
+        return self.held.rows() if isinstance(self.held, UnreadRows) else self.held
 
     @property
     def nbytes(self) -> int:
         """What it takes in memory."""
-        return self.held.nbytes if isinstance(self.held, Unread) else self.size
+        return self.held.nbytes if isinstance(self.held, UnreadRows) else self.size
 
     @property
     def row_bytes(self) -> int:
         """Bytes of the rows alone, which are read for it."""
-        if isinstance(self.held, Unread):
+        if isinstance(self.held, UnreadRows):
             return int(self.held.rows().get_total_buffer_size())
         return self.size
 
     @property
     def cancels(self) -> int:
         """How many of the rows are cancel rows."""
-        if isinstance(self.held, Unread):
+        if isinstance(self.held, UnreadRows):
             return self.held.cancels
         return len(self.due) - int(self.held.column("cancels").null_count)
 
@@ -128,7 +128,7 @@ def unread_piece(
     earliest, latest = bounds(due)
     return Piece(
         base_offset=base_offset,
-        held=Unread((payload,), len(payload)),
+        held=UnreadRows((payload,), len(payload)),
         due=due,
         index=index,
         oldest_ms=created_ms,
@@ -142,7 +142,7 @@ def unread_piece(
 def _merge(pieces: Sequence[Piece]) -> Piece:
     """One piece of the next level. What is unread stays so: who commits does not wait for it."""
     level = max(piece.level for piece in pieces) + 1
-    if any(isinstance(piece.held, Unread) for piece in pieces):
+    if any(isinstance(piece.held, UnreadRows) for piece in pieces):
         return replace(_unread(pieces), level=level)
     rows = pa.concat_batches([piece.held for piece in pieces])
     due = times(rows, "due")
@@ -152,15 +152,15 @@ def _merge(pieces: Sequence[Piece]) -> Piece:
 def _unread(pieces: Sequence[Piece]) -> Piece:
     nbytes = sum(piece.nbytes for piece in pieces)  # first: read meanwhile, they take less
     parts = [part for piece in pieces for part in _parts(piece)]
-    held = Unread(parts, nbytes, sum(piece.cancels for piece in pieces))
+    held = UnreadRows(parts, nbytes, sum(piece.cancels for piece in pieces))
     return _joined(pieces, held, np.concatenate([piece.due for piece in pieces]))
 
 
 def _parts(piece: Piece) -> Sequence[EncodedRows]:
-    return piece.held.parts if isinstance(piece.held, Unread) else (piece.held,)
+    return piece.held.parts if isinstance(piece.held, UnreadRows) else (piece.held,)
 
 
-def _joined(pieces: Sequence[Piece], held: pa.RecordBatch | Unread, due: Int64s) -> Piece:
+def _joined(pieces: Sequence[Piece], held: pa.RecordBatch | UnreadRows, due: Int64s) -> Piece:
     return replace(
         pieces[0],
         held=held,
@@ -191,8 +191,8 @@ def _one(run: Sequence[Piece]) -> Piece:
 def _follows(run: Sequence[Piece], piece: Piece) -> bool:
     """Whether a piece may be one with those before it: all unread, and not too long a time."""
     return (
-        isinstance(run[-1].held, Unread)
-        and isinstance(piece.held, Unread)
+        isinstance(run[-1].held, UnreadRows)
+        and isinstance(piece.held, UnreadRows)
         and run[-1].next_offset == piece.base_offset
         and piece.newest_ms - run[0].oldest_ms <= _SPAN_MS
     )
