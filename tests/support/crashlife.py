@@ -137,7 +137,7 @@ class World:
         self.wheel = Wheel.open(self.files, self.state, self.config, self.now_ms)
         self._told, self._answers = [], []
         self.book.this_life.clear()
-        queue_mark = self.wheel._master.queue_mark
+        queue_mark = self.wheel._dispatcher.queue_mark
 
         def queue_and_note(now_ms: int) -> None:
             queue_mark(now_ms)
@@ -146,7 +146,7 @@ class World:
             ahead = frozenset(master_of(self.wheel).due._main.ahead)
             self._told.append((marks, len(self._answers), ahead))
 
-        self.wheel._master.queue_mark = queue_and_note
+        self.wheel._dispatcher.queue_mark = queue_and_note
         inner = None
         if self.embedded:
             inner = EmbeddedSink(
