@@ -21,12 +21,13 @@ from ..reading.topicreader import walk as walk_topic
 from ..reading.verify.slots import read_slot, slot_blocks
 from ..wheel.checks import check_topic
 from ..wheel.errors import Damaged, InvalidConfiguration
+from ..wheel.files import SLOT_DIRECTORY
 from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_rows
 from ..wheel.journal.scan import walk as walk_journal
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
-from ..wheel.slots.slotfile import SLOT_DIRECTORY, path_of, second_of
+from ..wheel.slots.slotfile import path_of, second_of
 from ..wheel.state import SlotInfo
 from .fields import (
     Fields,

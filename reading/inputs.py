@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ..delivery.embedded.topicfile import TOPICS_DIRECTORY, first_position_of
 from ..wheel.errors import InvalidConfiguration
+from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import is_segment_name
-from ..wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
-from ..wheel.slots.slotfile import SLOT_DIRECTORY, second_of
+from ..wheel.slots.archive import parse_archived_slot
+from ..wheel.slots.slotfile import second_of
 from ..wheel.state import STATE_DIRECTORY
 from .listing import sizes
 

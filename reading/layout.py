@@ -29,10 +29,11 @@ from ..delivery.embedded.topicfile import (
 )
 from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, InvalidConfiguration, SlotwheelError
+from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import index_of
-from ..wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
-from ..wheel.slots.slotfile import SLOT_DIRECTORY, SUFFIX, path_of, second_of
+from ..wheel.slots.archive import parse_archived_slot
+from ..wheel.slots.slotfile import SUFFIX, path_of, second_of
 from ..wheel.state import STATE_DIRECTORY, StoredState
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, PeerFiles
 from .inputs import existing, existing_file, is_data_directory, refuse_a_part, short_names

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..delivery.embedded.topicfile import first_position_of
-from ..wheel.files import OsHandle
+from ..wheel.files import ARCHIVE_DIRECTORY, OsHandle
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import index_of, is_segment_name, segment_path
-from ..wheel.slots.archive import ARCHIVE_DIRECTORY
 
 
 def sizes(directory: Path) -> dict[str, int]:

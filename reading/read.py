@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..wheel.slots.archive import ARCHIVE_DIRECTORY
-from ..wheel.slots.slotfile import SLOT_DIRECTORY
+from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from .events import GONE, ConfigSeen, Ended, Event, MarkSeen, RowsSeen, damage
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File
 from .journal import read_journal

@@ -26,6 +26,9 @@ from .errors import DirectoryInUse, SyncFailed
 
 Bytes = bytes | bytearray | memoryview
 
+SLOT_DIRECTORY = "slots"
+ARCHIVE_DIRECTORY = "archive"
+
 
 class Handle(Protocol):
     """An open file."""

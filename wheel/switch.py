@@ -24,11 +24,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from .errors import Damaged
-from .files import Files
+from .files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
 from .journal.segment import DIRECTORY, SegmentHeader, is_segment_name, is_spare_name
 from .journal.writer import SegmentWriter
-from .slots.archive import ARCHIVE_DIRECTORY
-from .slots.slotfile import SLOT_DIRECTORY, path_of, second_of
+from .slots.slotfile import path_of, second_of
 from .state import STATE_DIRECTORY, SlotInfo, StateStore, StateUpdate, StoredState
 
 INCOMING = "incoming"

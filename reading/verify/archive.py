@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...wheel.errors import Damaged, UnsupportedVersion
-from ...wheel.files import Files
+from ...wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
 from ...wheel.findings import CheckedFile
 from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.scan import walk
 from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ...wheel.journal.segment import index_of, is_segment_name
-from ...wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
-from ...wheel.slots.slotfile import SLOT_DIRECTORY
+from ...wheel.slots.archive import parse_archived_slot
 from ...wheel.state import SlotInfo
 from .slots import verify_slot
 

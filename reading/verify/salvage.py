@@ -28,7 +28,7 @@ import pyarrow as pa
 from ...wheel.config import TICK_MS
 from ...wheel.due.runs import EMPTY, sort_rows
 from ...wheel.errors import Damaged, UnsupportedVersion
-from ...wheel.files import Files
+from ...wheel.files import ARCHIVE_DIRECTORY, Files
 from ...wheel.findings import CheckedFile
 from ...wheel.ids import IdMint
 from ...wheel.journal.entry import EntryKind
@@ -40,7 +40,6 @@ from ...wheel.mark import Marks
 from ...wheel.peers.heal import uncounted
 from ...wheel.rows import take_rows
 from ...wheel.schema import ROW, times
-from ...wheel.slots.archive import ARCHIVE_DIRECTORY
 from ...wheel.slots.blocks import MARKER, check_block, message_end, sound_blocks
 from ...wheel.slots.mend import complete, keep, stage, switch
 from ...wheel.slots.slotfile import SCHEMA_MESSAGE, path_of, unreadable_is_damage

@@ -20,18 +20,12 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ...wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
-from ...wheel.files import Files
+from ...wheel.files import SLOT_DIRECTORY, Files
 from ...wheel.findings import CheckedFile
 from ...wheel.schema import ROW
 from ...wheel.slots.blocks import check_block
 from ...wheel.slots.mend import is_whole, mended_path
-from ...wheel.slots.slotfile import (
-    SLOT_DIRECTORY,
-    check_schema,
-    path_of,
-    second_of,
-    unreadable_is_damage,
-)
+from ...wheel.slots.slotfile import check_schema, path_of, second_of, unreadable_is_damage
 from ...wheel.state import STATE_DIRECTORY, SlotInfo, StoredState
 from ...wheel.switch import INCOMING, INCOMING_SLOTS, incoming_path
 

@@ -101,7 +101,7 @@ def test_cut_connections_and_a_crash_in_the_middle(tmp_path: Path, state: Memory
                 time.sleep(0.01)
         eventually(lambda: any(receipt.done() for receipt in receipts[1000:]), 30)
     with served(tmp_path, state) as (wheel, server):
-        proxy._target = server.port
+        proxy._target = ("127.0.0.1", server.port)
         for number in range(sent // 2, sent):
             receipts.append(client.send("t", b"%d" % number, delay=60))
             if random.random() < 0.005:

@@ -209,7 +209,7 @@ def test_a_client_that_waits_for_its_answer_is_not_quiet(
         waits = pool.submit(client.cancel, id_).result
 
     def busy() -> set[tuple[str, int]]:
-        return {one for one, quiet_s in node._calls_quiet_s().items() if quiet_s < 0}
+        return {one for one, quiet_s in node._calls.quiet_s().items() if quiet_s < 0}
 
     eventually(busy)
     eventually(lambda: busy() <= seen(node))

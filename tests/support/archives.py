@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 from crc32c import crc32c
 
-from slotwheel.wheel.files import Files
+from slotwheel.wheel.files import ARCHIVE_DIRECTORY, Files
 from slotwheel.wheel.journal.entry import EntryKind
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.journal.segment import is_segment_name
 from slotwheel.wheel.schema import times
-from slotwheel.wheel.slots.archive import ARCHIVE_DIRECTORY, parse_archived_slot
+from slotwheel.wheel.slots.archive import parse_archived_slot
 from slotwheel.wheel.slots.slotfile import decode_blocks
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from slotwheel.reading.verify.journal import verify_journal
 from slotwheel.reading.verify.slots import verify_slots, verify_state
 from slotwheel.wheel.config import TICK_MS
-from slotwheel.wheel.files import Files
+from slotwheel.wheel.files import SLOT_DIRECTORY, Files
 from slotwheel.wheel.findings import CheckedFile
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.journal import Journal
@@ -21,7 +21,7 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.peers.snapshot import SnapshotSource
 from slotwheel.wheel.peers.snapshot_request import SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
-from slotwheel.wheel.slots.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
+from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
 from slotwheel.wheel.state import (
     Checkpoint,
     ProducerEntry,

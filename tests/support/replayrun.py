@@ -34,13 +34,13 @@ from slotwheel.delivery.embedded.topicfile import (
 from slotwheel.delivery.names import DEAD_LETTER_TOPIC
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.due.runs import sort_rows
-from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.segment import DIRECTORY, index_of
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_numpy, header_column
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
-from slotwheel.wheel.slots.slotfile import SLOT_DIRECTORY, SlotFiles, path_of
+from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, StateUpdate
 from support.factrows import KEY, Keeps, topic_rows
 from support.journals import open_journal

@@ -18,12 +18,12 @@ from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.dispatcher import Dispatcher
 from slotwheel.wheel.due.lines import Chunk
 from slotwheel.wheel.due.runs import sort_rows
-from slotwheel.wheel.files import OsFiles
+from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.rows import from_columns, no_headers
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
 from slotwheel.wheel.slots.blocks import encode_blocks
-from slotwheel.wheel.slots.slotfile import SLOT_DIRECTORY, path_of
+from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import LmdbState
 from slotwheel.wheel.tail.tail import Piece, offsets_of, piece_of, with_offsets
 from slotwheel.wheel.wheel import Wheel

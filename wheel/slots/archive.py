@@ -26,13 +26,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from ..config import TICK_MS, WheelConfig
-from ..files import Files
+from ..files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
 from ..journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..journal.segment import is_segment_name
 from ..state import SlotInfo
-from .slotfile import SLOT_DIRECTORY, SUFFIX, path_of
+from .slotfile import SUFFIX, path_of
 
-ARCHIVE_DIRECTORY = "archive"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SLOT = re.compile(r"(0|-?[1-9]\d*)\.(\d+)\.([0-9a-f]{8})" + re.escape(SUFFIX))
 _EVICTED_MAX = 1024

@@ -22,12 +22,12 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..errors import SyncFailed
-from ..files import Bytes, Files, Handle
+from ..files import SLOT_DIRECTORY, Bytes, Files, Handle
 from ..schema import times
 from ..state import SlotInfo, StateStore, StateUpdate
 from .archive import archived_slot_name
 from .blocks import encode_blocks, seal
-from .slotfile import SCHEMA_MESSAGE, SLOT_DIRECTORY, SUFFIX, path_of, second_of
+from .slotfile import SCHEMA_MESSAGE, SUFFIX, path_of, second_of
 
 MENDED_DIRECTORY = "mended"
 DAMAGED_DIRECTORY = "damaged"

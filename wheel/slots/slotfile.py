@@ -25,13 +25,12 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..errors import Damaged, UnsupportedVersion
-from ..files import Bytes, Files
+from ..files import SLOT_DIRECTORY, Bytes, Files
 from ..schema import ROW, SCHEMA_VERSION
 from ..state import SlotInfo
 from .blocks import seal
 from .handles import HandleCache
 
-SLOT_DIRECTORY = "slots"
 SUFFIX = ".arrows"
 SCHEMA_MESSAGE = bytes(ROW.serialize())
 _REMEDY = (

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from ..config import TICK_MS, WheelConfig
 from ..errors import Damaged
-from ..files import Files
+from ..files import SLOT_DIRECTORY, Files
 from ..mark import Marks
 from ..rows import members, take_rows
 from ..schema import ROW, Int64s, times
@@ -34,7 +34,7 @@ from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate
 from ..tail.tail import Piece, Tail
 from .archive import Archive
 from .mend import complete, stage, switch
-from .slotfile import SLOT_DIRECTORY, SlotFiles, missing, path_of
+from .slotfile import SlotFiles, missing, path_of
 from .spill import Ahead, blocks, in_turn
 
 _NOTHING = SlotInfo(0, 0, 0, -1, 0)
