@@ -27,7 +27,7 @@ MAY = {
     ("proof.py", "_counts"): "sums: at most 2,000 time buckets and 200 topics",
     ("proof.py", "_listed"): "problems, up to the limit",
     ("contents.py", "name_fields"): "digests of the fields of at most 100 messages, by sighting",
-    ("follow.py", "_take"): "what one micro-batch found, up to its limits",
+    ("follow.py", "_append"): "what one micro-batch found, up to its limits",
 }
 """Where in replay/ that happens, and what of."""
 LIMIT = 500
