@@ -22,14 +22,14 @@ class AppendReceipt:
 
 
 class CancelAnswer(StrEnum):
-    """The truth about a cancel."""
+    """What became of a message that was to be cancelled."""
 
     CANCELLED = "cancelled"
     """It will not be delivered (or was cancelled before)."""
     DELIVERED = "already delivered"
     """The sink has answered for it: delivered, or a dead letter."""
     UNKNOWN = "unknown"
-    """Not an id of this group, or nothing certain is known of it any more."""
+    """Not an id of this group, or it cannot be known any more whether the message left."""
 
 
 @dataclass(frozen=True, slots=True)

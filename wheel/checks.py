@@ -24,9 +24,10 @@ _NEVER_NULL = [(number, field.name) for number, field in enumerate(INPUT) if not
 TOPIC_LENGTH_MAX = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 RESERVED_PREFIX = "slotwheel-"
-"""Names of headers that begin so are slotwheel's own: who reads a record believes what they say."""
+"""Headers with this prefix are slotwheel's own. A reader of a record trusts them, so a message from
+outside may not bring any."""
 REDELIVERED_PREFIX = "slotwheel-redelivered-"
-"""But for these, which say of a message that is sent again what it was before."""
+"""Except these, which describe the first delivery of a message that is delivered again."""
 
 
 def check_topic(topic: str) -> None:
@@ -84,7 +85,7 @@ def check_input(
 ) -> pa.RecordBatch:
     """Check a batch from outside, and return it with exactly the ``INPUT`` schema.
 
-    ``reserved``: headers may have reserved names, for these rows are ours, or were taken before.
+    ``reserved``: headers may have reserved names, as these rows are ours, or were accepted before.
 
     Everything that a kernel could later trip over is checked here, first of all the buffers
     themselves (``validate(full=True)``: a bad offset in one crashes the process). Columns may come

@@ -1,7 +1,7 @@
-"""A 64-bit digest of what a message says: topic, key, value and headers.
+"""A 64-bit digest of a message's content: topic, key, value and headers.
 
-Theory: whoever wants to know later whether a message arrived as it was sent need not keep it, only
-a number that two different messages hardly ever share. Each field becomes one word of 64 bits:
+Theory: to check later whether a message arrived as it was sent, it is enough to keep a number that
+two different messages hardly ever share. Each field becomes one word of 64 bits:
 
     null            all ones
     up to 128 B     length + sum over its 8-byte pieces, little-endian, the last one filled up with
@@ -11,12 +11,12 @@ a number that two different messages hardly ever share. Each field becomes one w
 and the words are chained, ``digest = mix(digest ^ word)``: topic (its CRC-32C alone), key, value
 and, if there are any, headers (the sum over them of mix(mix(number * step ^ key) ^ value)). Pieces
 are mixed for all rows at once: 0.02 us for a key, where a call of CRC-32C a key takes 0.15 us; long
-values are where the processor's CRC is faster. It finds faults, not forgers: who wants two messages
-of one digest can make them.
+values are where the processor's CRC is faster. It finds faults, not forgeries: two messages with
+one digest can be made on purpose.
 
 Rules
 - It depends on the content alone: not on the row's place in a batch, nor on the batch's buffers.
-- Offset, times and partition are not in it: whoever compares has them beside it.
+- Offset, times and partition are not in it: they are compared by themselves.
 
 Source: the mixing function is the finalizer of G. Steele, D. Lea, C. Flood, "Fast splittable
 pseudorandom number generators" (SplitMix).

@@ -38,8 +38,8 @@ class Dispatcher:
     """Hands out what is due, and appends how far delivery has come as marks. Thread-safe.
 
     ``marks``: the committed ones. ``epoch_offset``: rows from there on are of this epoch.
-    ``queue_mark`` puts marks into the log. ``disk_is_low`` at a time, ms: soon there may be no room
-    for them. ``lost_seconds``: those a repair gave up rows of.
+    ``queue_mark`` puts marks into the log. ``disk_is_low``: whether, at a time in ms, there may
+    soon be no room for them. ``lost_seconds``: the seconds of which a repair gave up rows.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Dispatcher:
         self._due_changed = threading.Condition(lock)
         self._ended = False
         self.mint = mint
-        # A mark of version 1 says nothing of what was handed out: then the clock has to do.
+        # A mark of version 1 has no reach: then the clock has to do.
         before_ms = max(now_ms, marks.main.c) if marks.reach == -1 else marks.reach
         self.due = DueQueue(
             storage,
@@ -86,7 +86,7 @@ class Dispatcher:
             lost_seconds=lost_seconds,
         )
         self._reach_ms = marks.reach
-        """By the newest mark that was queued."""
+        """The reach of the newest mark that was queued."""
         self._disk_is_low = disk_is_low
         self._mark_changes = 0
         self._mark_ms = now_ms - config.mark_interval_ms  # none yet: the first need not wait
@@ -148,8 +148,8 @@ class Dispatcher:
         unknown: npt.NDArray[np.bool_] | None = None,
         sink_down: bool = False,
     ) -> None:
-        """What the sink said: ``answered[i]`` - row ``i`` was accepted, by it or as a dead letter;
-        ``unknown[i]`` - it was not answered, and may have left all the same.
+        """The sink's answer to a chunk. ``answered[i]``: row ``i`` was accepted, by the sink or as
+        a dead letter. ``unknown[i]``: it was not, and may have left all the same.
 
         Topics of the other rows are held back; ``sink_down`` pauses all of delivery instead.
         """

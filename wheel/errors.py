@@ -200,7 +200,7 @@ class Damaged(SlotwheelError):
 
 
 class DamagedThere(SlotwheelError):
-    """``Damaged``, as another node told it of its own data."""
+    """Another node reported that its own data is ``Damaged``."""
 
     code = Damaged.code
 

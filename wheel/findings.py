@@ -1,9 +1,9 @@
-"""What a verifier says: one ``CheckedFile`` for every file, with all that is wrong with it.
+"""What a verifier reports: one ``CheckedFile`` for every file, with all that is wrong with it.
 
-Theory: a verifier that stops at the first fault tells little. So each file is an item of its own,
-every fault in it is a ``Finding``, and what is no fault but worth knowing (bytes that were never
-committed, a torn end, a foreign file) is a ``Finding`` too, kept apart as a note: a crash leaves
-such things behind, and the next start cleans them up.
+Theory: a verifier that stops at the first fault is of little use. So each file is an item of its
+own, every fault in it is a ``Finding``, and what is no fault but worth knowing (bytes that were
+never committed, a torn end, a foreign file) is a ``Finding`` too, kept apart as a note: a crash
+leaves such things behind, and the next start cleans them up.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CheckedFile:
             self.fault(position, f"{what} {expected}", found)
 
     def error(self, error: SlotwheelError, position: int = 0) -> None:
-        """A fault from what reading the file raised."""
+        """Record an error that was raised while the file was read."""
         if isinstance(error, Damaged):
             # A decoder that is given a payload names the entry, not the file: keep our own path.
             same = error.path == self.path

@@ -77,7 +77,7 @@ class IdMint:
             self.set_key(key)
 
     def set_key(self, key: bytes) -> None:
-        """The group's key, 16 bytes, before anything is made or checked."""
+        """Set the group's key, 16 bytes; before that nothing can be made or checked."""
         assert len(key) == KEY_BYTES
         self._k0 = int.from_bytes(key[:8], "little")
         self._k1 = int.from_bytes(key[8:], "little")

@@ -13,8 +13,8 @@ due order, up to the clock). Either move may be cut after any row, so a chunk ca
 
 ``Marks`` is what a journal entry carries: the main mark, a copy for each held-back topic, the
 running counters that make "how much is pending" a subtraction, and its *reach*: the due time up to
-which rows may be handed to a sink before the next mark is durable. So whoever finds the mark after
-a crash knows, without a clock, which rows cannot have left: those due later.
+which rows may be handed to a sink before the next mark is durable. So the mark that is found after
+a crash bounds, without a clock, which rows may have left: none that is due later.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Mark:
         return offset <= self.L and (due, offset) <= (self.c, self.r)
 
     def behind(self, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows lie at or behind ``(c, r)``, whatever ``L`` says; shape (rows,)."""
+        """Which rows lie at or behind ``(c, r)``, whatever ``L`` is; shape (rows,)."""
         mask: Mask = (due < self.c) | ((due == self.c) & (offset <= self.r))
         return mask
 
@@ -111,8 +111,8 @@ class Marks:
     delivered: int = 0
     dead: int = 0
     reach: int = -1
-    """No row due later than this, ms, was handed out before another mark was durable. -1: a mark of
-    version 1, or none yet, which says nothing about it."""
+    """No row due later than this, ms, was handed out before another mark was durable. -1: not
+    known, in a mark of version 1 or without any mark."""
 
     def follows(self, other: Marks) -> bool:
         """Whether the main mark stands where ``other``'s does, or further, along both axes."""

@@ -1,4 +1,4 @@
-"""The Flight protocol, version 1: what a client and a node say to each other, without any I/O.
+"""The Flight protocol, version 1: the messages of a client and a node, without any I/O.
 
 Theory: Arrow Flight carries record batches; this module fixes the few bytes around them. A client
 opens one ``DoExchange`` whose command names the protocol version, the producer and the durability
@@ -36,7 +36,7 @@ VERSION_KEY = "slotwheel"
 """The key of the protocol version in every JSON body."""
 
 DEFAULT_ADDRESS = "127.0.0.1:7200"
-"""Where a node listens, and where a client looks for it, when neither is told otherwise."""
+"""Where a node listens and a client connects by default."""
 
 IN_FLIGHT_MAX = 5
 """Batches a producer may have unanswered; the wheel remembers as many sequences a producer."""
@@ -65,9 +65,9 @@ a client. What follows is replication's own (``replication/transport/handshake.p
 PEER_ACTION = "peer"
 
 STEP_DOWN_MAX_S = 60.0
-"""Longest time in which a step-down has to come about."""
+"""The longest that a step-down may take."""
 JSON_BYTES_MAX = 1 << 20
-"""Longest JSON body that is looked at."""
+"""A longer JSON body is refused unread."""
 
 STORED = 0
 REFUSED = 1
@@ -233,7 +233,7 @@ def translated() -> Iterator[None]:
 
 
 def translate(error: BaseException) -> SlotwheelError:
-    """What a node said, when it said something; else that it cannot be reached."""
+    """The error that a node sent, if it sent one; else ``NodeUnreachable``."""
     info = getattr(error, "extra_info", b"")
     if info:
         return decode_error(bytes(info))
@@ -246,8 +246,8 @@ def translate(error: BaseException) -> SlotwheelError:
 
 
 def close_all(*ends: Any) -> None:
-    """Close streams and clients of Flight, as far as there are any, whatever they say to it. That
-    fetches a stream's last status, which else lands on stderr from a destructor."""
+    """Close streams and clients of Flight, those that are not None, and ignore their errors.
+    Closing fetches a stream's last status, which a destructor would print on stderr."""
     for end in ends:
         with contextlib.suppress(pa.ArrowException, OSError):
             if end is not None:

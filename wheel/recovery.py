@@ -2,8 +2,8 @@
 
 Order: state store -> slot files cut to their committed lengths -> journal scanned from the
 checkpoint and verified -> what lies behind the checkpoint, entry by entry. Bounded by the tail,
-whatever is pending. On a node without peers all of it is committed, as it was written; with peers
-it waits until a master says so. What was never committed never happened.
+whatever is pending. On a node without peers all of it is committed; with peers it waits until a
+master commits it. What was never committed never happened.
 
 See docs/durability.md, "What happens at a crash".
 """
@@ -54,7 +54,7 @@ class RecoveredState:
 
     @property
     def last_epoch(self) -> int:
-        """The highest epoch that anything here was made in, or that was promised."""
+        """The highest epoch that an entry was made in, or that was promised to a peer."""
         return max(self.stored.epoch, self.report.last_epoch, self.stored.checkpoint.epoch)
 
 
@@ -104,7 +104,7 @@ def recover(
 
 
 def _check(known: Mapping[str, Any], config: WheelConfig, *, replicated: bool) -> None:
-    """Whether a directory with the configuration ``known`` may be opened so."""
+    """Raise unless a directory with the configuration ``known`` may be opened with ``config``."""
     if not known:
         return
     if known["group"] != config.group:
@@ -128,7 +128,7 @@ def _check(known: Mapping[str, Any], config: WheelConfig, *, replicated: bool) -
 
 
 def configuration(known: Mapping[str, Any], config: WheelConfig) -> dict[str, Any]:
-    """The group's configuration as a master tells it: what is known, or a new one with a new key.
+    """The configuration that a master appends: the group's own, or a new one with a new key.
 
     ``known`` is empty for a new group."""
     if known:

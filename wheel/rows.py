@@ -1,4 +1,4 @@
-"""Making and taking rows by column: a row costs a few list entries, never an object of its own."""
+"""Building and selecting rows column by column: no Python object is made for a single row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def from_columns(
     """
     due = np.asarray(due, dtype=np.int64)
     if len(due) <= FEW_ROWS:
-        # Arrow would tell tuples, lists and dicts apart here, and take only some of them.
+        # Arrow accepts only some of tuples, lists and dicts as pairs: make tuples of all.
         pairs = [[(key, value) for key, value in each] for each in headers]
         rows = zip(due.tolist(), topics, partitions, keys, values, pairs, strict=True)
         return pa.RecordBatch.from_struct_array(pa.array(list(rows), _INPUT_STRUCT))
@@ -70,8 +70,8 @@ def from_numpy(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 def take_rows(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
     """Some rows, in the given order. ``indices``: shape (count,).
 
-    Most messages have no partition, no key, no headers, and cancel nothing; to take rows of columns
-    that hold nothing costs as much as of those that do, so these are made anew.
+    Most messages have no partition, no key, no headers, and cancel nothing. Selecting from a column
+    of nulls costs as much as from any other, so such columns are made anew instead.
     """
     empty = [
         bool(rows.num_rows) and _holds_nothing(field, column)
@@ -90,9 +90,9 @@ def take_rows(rows: pa.RecordBatch, indices: Int64s) -> pa.RecordBatch:
 
 
 def without_slack(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, of which Arrow writes no more than they are.
+    """The same rows, such that Arrow writes only their own bytes.
 
-    Of a slice without any header it would write where each header of the whole begins and ends.
+    Of a slice whose rows have no headers, Arrow would write the header offsets of the whole batch.
     """
     number = rows.schema.get_field_index("headers")
     headers = rows.column(number)
@@ -103,7 +103,7 @@ def without_slack(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _holds_nothing(field: pa.Field, column: pa.Array) -> bool:
-    """Whether ``absent`` makes the same of it."""
+    """Whether a column holds only nulls, or only empty lists, as ``absent`` makes it."""
     if field.nullable:
         return bool(column.null_count == len(column))
     return pa.types.is_list(field.type) and column.null_count == 0 and len(column.values) == 0

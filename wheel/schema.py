@@ -45,8 +45,9 @@ PAYLOAD = pa.schema([_DUE, _CREATED, _CANCELS, *_CONTENT])
 ROW = pa.schema([_OFFSET, _DUE, _CREATED, _CANCELS, *_CONTENT], metadata=_METADATA)
 
 FEW_ROWS = 64
-"""Up to here the calls cost more than the rows. Most of Arrow's give the interpreter away and have
-to win it back: with many threads at work that is two context switches each, for microseconds."""
+"""Up to so many rows, calls into Arrow cost more than the work they do. Most of them release the
+interpreter lock and acquire it again: with many busy threads, two context switches for
+microseconds of work."""
 
 
 def times(batch: pa.RecordBatch, column: str) -> Int64s:

@@ -113,7 +113,7 @@ class ProducerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything that deleting journal entries up to ``index`` would lose."""
+    """Everything in the journal up to ``index`` that must outlive it."""
 
     index: int = 0
     epoch: int = 0
@@ -146,7 +146,7 @@ class StateUpdate:
     group_key: bytes | None = None
     incoming: bool | None = None
     losses: Sequence[Loss] | None = None
-    """All that there are; also none."""
+    """All losses, in the place of those before; an empty sequence removes them."""
     replace: bool = False
 
 
@@ -165,10 +165,11 @@ class StoredState:
     incoming: bool = False
     """The state is that of a received snapshot, whose files are perhaps not in place yet."""
     group_key: bytes = b""
-    """With peers: the group's key, from the moment that it is committed here. The checkpoint learns
-    it only with the first spill, and a directory must know its group before."""
+    """With peers: the group's key, from the moment that it is committed here. The checkpoint has it
+    only after the first spill, and a directory must be known as the group's before."""
     losses: list[Loss] = field(default_factory=list)
-    """Rows that were accepted, and that a repair gave up. For good: a verifier tells of them."""
+    """Accepted rows that a repair gave up. They stay on record for good; a verifier reports
+    them."""
 
 
 class StateStore(Protocol):

@@ -1,9 +1,10 @@
 """From one content of a data directory to another: after a snapshot, or after damage.
 
 Theory: a received snapshot lies in ``incoming/`` beside the old files. One commit of the state
-makes it true: checkpoint, catalog and producers are the new ones from there on, and ``incoming``
-says that the files have still to follow. All that comes after that commit can be done again from
-the start, as often as power fails in it, and the node looks at nothing before it is done.
+makes it true: checkpoint, catalog and producers are the new ones from there on, and the flag
+``incoming`` means that the files have still to be moved. All that comes after that commit can be
+done again from the start, as often as power fails in it, and the node reads no file before it is
+done.
 
     commit, incoming = 1      the catalog is the new one; its files may be in either place
     incoming/slots -> slots   one rename a file; a file that is not in incoming/ was moved already
@@ -15,7 +16,7 @@ Rules
 - What is moved is durable before the flag is taken away, and nothing in ``incoming/`` is removed
   while the flag is there. Without it, what lies there is what one attempt has left for the next.
 - The store keeps its id, its epoch and its vote: it is the same peer, with other content.
-- What is set aside is only ever moved, never deleted: somebody may want to look at it.
+- What is set aside is only ever moved, never deleted: an operator may want to look at it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def complete_switch(files: Files, state: StateStore) -> StoredState:
 
 
 def removing_incoming(files: Files) -> Iterator[None]:
-    """Remove ``incoming/``, one file a step. Not durable: it would be removed again."""
+    """Remove ``incoming/``, one file a step. Not synced: what comes back is removed again."""
     if INCOMING not in files.list("."):
         return
     for directory in (INCOMING_SLOTS, INCOMING):

@@ -2,8 +2,8 @@
 
 Theory: this is where the parts meet. Callers append and cancel; a syncer thread writes and commits;
 a deliverer asks what is due and answers; a slot-file thread spills and cleans. The wheel starts no
-thread and reads no clock: the node brings both. Its lock is held for microseconds; sorting, taking,
-checksums, writing and syncing happen outside it.
+thread and reads no clock: the node brings both. Its lock is held for microseconds; sorting,
+copying, checksums, writing and syncing happen outside it.
 
     append --> queue --> journal --> committed --> tail --> slot files
                                          \\-----------> due --> sink --> mark
@@ -153,10 +153,10 @@ class Wheel:
         )
         self._log.next_offset = max(self._log.next_offset, passed + 1)
         self._log.committed_offset = self._log.next_offset
-        told = self._configuration
-        self._configure(configuration(told, self.config))
+        known = self._configuration
+        self._configure(configuration(known, self.config))
         # An epoch begins with an entry of its own: the configuration where new, and the mark.
-        self._config_queued = self._configuration == told
+        self._config_queued = self._configuration == known
         with self._lock:
             self._start_dispatcher(self._log.next_offset, now_ms)
             self._serving_dispatcher.queue_mark(now_ms)
@@ -302,7 +302,7 @@ class Wheel:
         )
 
     def _created(self, producer: int, sequence: int, now_ms: int) -> int:
-        """When that entry of a producer came in first; ``now_ms`` if it is new."""
+        """When a producer's entry was first appended; ``now_ms`` if it is new."""
         if not producer:
             return now_ms
         with self._lock:
@@ -402,7 +402,8 @@ class Wheel:
         return carried
 
     def _again(self, known: ProducerEntry, due: Int64s, *, early: bool) -> Future[AppendReceipt]:
-        """The answer to an entry that is here already: the first one's, once it is committed."""
+        """The answer to an entry that was appended before: that of the first one, once
+        committed."""
         if known.count != len(due):
             raise InvalidBatch(
                 f"sequence {known.sequence} was used before for another batch",
@@ -508,7 +509,7 @@ class Wheel:
                 self._dispatcher.committed(min(piece.earliest for piece in pieces))
 
     def _give_up(self, failed: Sequence[QueuedEntry]) -> None:
-        """Entries that had a place and lost it."""
+        """Fail entries that were queued and cannot be written, or were cut off."""
         with self._lock:
             for queued in failed:
                 if queued.cancels is not None:
@@ -532,7 +533,7 @@ class Wheel:
     def spill(
         self, now_ms: int, *, everything: bool = False, ahead: Ahead = in_turn
     ) -> SpillReport:
-        """Move the tail into slot files and let go of the journal behind it.
+        """Move the tail into slot files and drop the journal behind it.
 
         ``ahead``: see ``spill.Ahead``; sorting and encoding can go on beside the writing.
 
@@ -558,7 +559,7 @@ class Wheel:
         self._log.journal.drop_below(below, keep=self._keeper(now_ms))
 
     def _keeper(self, now_ms: int) -> Callable[[str, int], bool] | None:
-        """What the journal asks to keep a segment; None: nothing is kept."""
+        """Called by the journal to archive a segment; None without an archive."""
         archive = self._storage.archive
         if not archive.keeps:
             return None
@@ -613,12 +614,12 @@ class Wheel:
 
     @property
     def archive_missed(self) -> tuple[int, str]:
-        """How many files the archive could not keep, and why not the last one."""
+        """How many files the archive could not keep, and why it could not keep the last of them."""
         archive = self._storage.archive
         return archive.missed, archive.missed_why
 
     def damaged(self) -> dict[int, str]:
-        """What was found in slot files that are not what was written, by second."""
+        """The errors of slot files that are not what was written, by second."""
         with self._lock:
             found = sorted(self._storage.damaged.items())
         return {second: error.message for second, error in found}
@@ -663,8 +664,8 @@ class Wheel:
             )
 
     def close(self) -> None:
-        """Stop taking entries and let go of the files. What was queued and not written is lost,
-        and so its callers are told. Call after the threads have stopped."""
+        """Refuse further entries and close the files. What was queued and not written is lost, and
+        its callers get an error. Call after the threads have stopped."""
         for queued in self._log.close():
             queued.fail(NotRunning("the wheel was closed", remedy="Send it again"))
         self._log.journal.close()

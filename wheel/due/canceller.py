@@ -1,14 +1,14 @@
 """Cancel and reschedule, with answers that are true when they are given.
 
-Theory: an id proves by its check that this group gave it out, and names slot and offset, so no
-index of messages is needed. Whether its row can still be stopped is decided under the owner's lock,
-against the marks, the chunk in flight, and the cancels that are known. While a cancel is on its way
-to the journal its row is held back; once it is committed the answer is *cancelled*, and stays so.
+Theory: an id proves by its check that this group made it, and names slot and offset, so no index of
+messages is needed. Whether its row can still be stopped is decided under the owner's lock, against
+the marks, the chunk in flight, and the registered cancels. While a cancel is on its way to the
+journal its row is held back; once it is committed the answer is *cancelled*, and stays so.
 
 Rules
-- A row in flight is not guessed about: the question waits for the sink's answer. Where the sink
-  could not say, the answer is *unknown* until a later try succeeds.
-- Of older rows that the last epoch's marks reach and do not cover, nobody knows whether they left:
+- For a row in flight the request waits for the sink's answer. If the sink gave no clear one, the
+  answer is *unknown* until a later try succeeds.
+- Whether older rows left that the last epoch's marks reach and do not cover cannot be known:
   *unknown*. No clock decides it.
 - A row that has left is *already delivered* only if it is known that no cancel came first.
 - Slot files are read outside the lock, each once a request, and only if an answer depends on it.
@@ -74,14 +74,14 @@ _ANSWERS: dict[int, CancelAnswer] = {
 }
 
 _SHARE = 1024
-"""Rows that are decided about, and cancelled by one entry, while the lock is held once."""
+"""Rows that are decided, and cancelled by one entry, while the lock is held once."""
 
 
 @dataclass(slots=True)
 class _Request:
     """Rows that were asked for together; arrays of shape (rows,).
 
-    ``topics``: as far as they were needed, else None.
+    ``topics``: None for rows whose topic was not needed.
     """
 
     due: Int64s
@@ -107,8 +107,8 @@ class _Request:
 
 class Canceller:
     """Decides about ids. ``epoch_offset``: rows from there on were appended in this epoch.
-    ``reach_ms``: of the others, those due later have not been handed out before it.
-    ``lost_seconds``: those a repair gave up rows of."""
+    ``reach_ms``: of older rows, those due later were not handed out before this epoch.
+    ``lost_seconds``: the seconds of which a repair gave up rows."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Canceller:
     def cancel(
         self, ids: Sequence[MessageId | str], append: QueueRows, timeout_s: float
     ) -> list[CancelAnswer]:
-        """One answer for each id, in order. Errors: ``UnknownId`` when one has not the form."""
+        """One answer for each id, in order. Errors: ``UnknownId`` when one is malformed."""
         # Not one id an offset: one given early, for rows that were then lost with their master,
         # names an offset that is another row's now.
         texts = [str(one) for one in ids]
@@ -212,8 +212,8 @@ class Canceller:
         return state
 
     def _read_cancels(self, request: _Request) -> None:
-        """Add to the register what the slot files of these rows say of cancels. Of the rows of a
-        damaged file nothing is known."""
+        """Register the cancel rows in the slot files of these rows. Rows of a damaged file become
+        *unknown*."""
         with self._lock:
             unread = [
                 second
@@ -232,8 +232,8 @@ class Canceller:
                 self._cancels.add_from_file(second, targets)
 
     def _read_topics(self, unread: Int64s, request: _Request) -> None:
-        """The topics of all rows in the slots of ``unread``, so that none is read twice. Of the
-        unread rows of a damaged file nothing is known."""
+        """Read the topics of all rows in the slots of ``unread``, so that no slot is read twice.
+        Those of ``unread`` in a damaged file become *unknown*."""
         for second in request.seconds(unread):
             mine = request.due // TICK_MS == second
             offsets, at = np.unique(request.offset[mine], return_inverse=True)
@@ -243,7 +243,8 @@ class Canceller:
                 request.state[unread[mine[unread]]] = _State.UNKNOWN
 
     def _decide_all(self, at: Int64s, request: _Request) -> None:
-        """Share by share; slot files are read in between, where a topic turns out to matter."""
+        """Decide share by share; between them slot files are read, if an answer depends on a
+        topic."""
         while len(at):
             for start in range(0, len(at), _SHARE):
                 # One share on its way at a time: appends come between. When one is not committed in
@@ -297,7 +298,8 @@ class Canceller:
         request.state[at] = state
 
     def _wait_for_the_sink(self, at: Int64s, request: _Request) -> None:
-        """Under the lock, which the wait lets go of: until none of these rows is in flight."""
+        """Under the lock, which is released meanwhile: wait until none of these rows is in
+        flight."""
         due, offset = request.due[at], request.offset[at]
         known = set(request.topics.tolist())
         self._due.answered.wait_for(
@@ -306,8 +308,8 @@ class Canceller:
 
     @staticmethod
     def _await_commits(request: _Request) -> None:
-        """Until the cancels are committed; of those that are not in time nothing is known, nor of
-        rows that are in flight once more.
+        """Wait until the cancels are committed. Those that are not in time become *unknown*, and so
+        do rows that are in flight again.
 
         Errors: those of an entry that was not written; ``Overloaded`` when none of them was.
         """
@@ -349,7 +351,7 @@ def _with_due(row: pa.RecordBatch, due_ms: int) -> pa.RecordBatch:
 
 
 def _as_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """INPUT rows in the PAYLOAD schema; whoever queues them fills in ``created``."""
+    """INPUT rows in the PAYLOAD schema; ``created`` is filled in when they are queued."""
     due = rows.column("due")
     cancels = pa.nulls(rows.num_rows, pa.int64())
     return pa.RecordBatch.from_arrays([due, due, cancels, *rows.columns[1:]], schema=PAYLOAD)

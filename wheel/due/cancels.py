@@ -1,12 +1,12 @@
 """Cancels of this epoch: what holds a row back, and what makes an answer truthful.
 
-Theory: a cancel is a row in its target's slot. Once it is in a slot file, whoever reads the slot
-sees it; until then this register is what delivery looks at. It also remembers what it knows of the
-past, so that a second cancel gets the same answer, and a question about a row that has left gets a
-true one: *already delivered* only if it is known that no cancel came first.
+Theory: a cancel is a row in its target's slot. Once it is in a slot file, every reader of the slot
+finds it; until then delivery finds it in this register. The register also keeps past cancels, so
+that a second cancel of a message gets the same answer, and a row that has left gets a true one:
+*already delivered* only if it is known that no cancel came first.
 
-Memory is bounded: the oldest seconds go first, and a floor says up to which due time nothing is
-known any more. A second that still has unspilled or uncommitted cancels is never dropped.
+Memory is bounded: the oldest seconds go first, and a floor is kept, the due time up to which the
+register is incomplete. A second with unspilled or uncommitted cancels is never dropped.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Cancels:
         self._seconds: dict[int, _Second] = {}
         self._count = 0
         self.floor_ms = -1
-        """Of rows due at or before this, it is not known whether they were cancelled."""
+        """Whether rows due at or before this were cancelled is not known any more."""
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, rows: CancelRows, pending: Future[AppendReceipt]) -> None:
-        """These are on their way to the journal."""
+        """Register cancels that are on their way to the journal."""
         target, own = rows.target.tolist(), rows.own.tolist()
         for at_second, at in _by_second(rows.due):
             second = self._seconds.setdefault(at_second, _Second())
@@ -68,7 +68,7 @@ class Cancels:
             self._count += len(second)
 
     def add_from_file(self, at_second: int, targets: Iterable[int]) -> None:
-        """What a slot's file says; needed at most once a second (``file_read``)."""
+        """Register the cancels in a slot's file; needed once for each second (``file_read``)."""
         second = self._seconds.setdefault(at_second, _Second())
         self._count -= len(second)
         second.file_read = True
@@ -81,7 +81,7 @@ class Cancels:
         return second is not None and second.file_read
 
     def committed(self, rows: CancelRows) -> None:
-        """These are committed: some that were added here, or another master's."""
+        """Cancels are committed: some that were added here, or another master's."""
         self.revert(rows)
         target, own = rows.target.tolist(), rows.own.tolist()
         for at_second, at in _by_second(rows.due):
@@ -93,7 +93,8 @@ class Cancels:
             self._count += len(second)
 
     def revert(self, rows: CancelRows) -> None:
-        """They are pending no longer; where that is all, their entry was never written."""
+        """Cancels are pending no longer. If they were not committed, their entry was not
+        written."""
         target = rows.target.tolist()
         for at_second, at in _by_second(rows.due):
             second = self._seconds.get(at_second)
@@ -104,8 +105,8 @@ class Cancels:
                     self._count -= 1
 
     def find(self, due: Int64s, offset: Int64s) -> tuple[Mask, dict[int, Future[AppendReceipt]]]:
-        """Of which rows a committed cancel is known, shape (rows,); and by position the futures of
-        others, whose cancel is not committed yet."""
+        """Which rows have a committed cancel, shape (rows,); and, by position, the futures of
+        cancels that are not committed yet."""
         known = np.zeros(len(due), np.bool_)
         target = offset.tolist()
         pending: dict[int, Future[AppendReceipt]] = {}
@@ -161,8 +162,8 @@ class Cancels:
 
 
 def _by_second(due: Int64s) -> Iterable[tuple[int, list[int]]]:
-    """The seconds of these due times (ms), each with the positions of its rows. Plain lists: rows
-    may have a second each, and NumPy's calls would cost 10 us a second under the owner's lock."""
+    """The seconds of these due times (ms), each with the positions of its rows. Plain lists: every
+    row may have another second, and NumPy would take 10 us for each, under the owner's lock."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for position, second in enumerate((due // TICK_MS).tolist()):
         found[second].append(position)
@@ -170,7 +171,7 @@ def _by_second(due: Int64s) -> Iterable[tuple[int, list[int]]]:
 
 
 def among(found: Collection[Any], values: npt.NDArray[Any]) -> Mask:
-    """Which of ``values``, not many, are in a set, which may be large; shape of ``values``."""
+    """Which of a few ``values`` are in a set, which may be large; shape of ``values``."""
     if not found:
         return np.zeros(len(values), np.bool_)
     return np.fromiter((one in found for one in values.tolist()), np.bool_, len(values))

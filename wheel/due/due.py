@@ -1,10 +1,10 @@
 """What is due: the moving mark, held-back topics, and the chunks handed to the sink.
 
-Theory: delivery is a *line* that moves a mark: the main line for all topics that are not held
-back, and one line for each that is, which drains from its own copy up to the main mark. A line has
-at most one chunk in flight. A chunk says from which mark to which it leads; the mark moves when the
-sink has answered. Rows that were answered while an earlier one was not are remembered (``ahead``)
-and never handed out again.
+Theory: delivery is a *line* that moves a mark: the main line for all topics that are not held back,
+and one line for each that is, which drains from its own copy up to the main mark. A line has at
+most one chunk in flight. A chunk leads from one mark to another; the mark moves when the sink has
+answered. Rows that were answered while an earlier one was not are remembered (``ahead``) and never
+handed out again.
 
 The wheel is asked what is due at a time and never sleeps. Marks, cancels and chunks in flight are
 judged under the owner's lock; rows are read and sorted outside it.
@@ -42,7 +42,7 @@ _UNKNOWN_MAX = 1 << 18
 
 
 class HasLeft(IntEnum):
-    """What is known of a row: the ground on which a cancel is decided."""
+    """Whether a row has been handed to the sink; a cancel is decided by it."""
 
     NO = 0
     """It has never been handed to the sink."""
@@ -51,7 +51,7 @@ class HasLeft(IntEnum):
     IN_FLIGHT = 2
     """It is with the sink, whose answer is awaited."""
     UNKNOWN = 3
-    """It was handed to the sink, which could not say what became of it."""
+    """It was handed to the sink, which gave no clear answer."""
     BY_TOPIC = 4
     """That depends on the row's topic: ask again with it."""
 
@@ -63,7 +63,8 @@ class _Then(Enum):
 
 
 class DueQueue:
-    """Moves the marks. ``high``: asks for the highest committed offset (under the lock)."""
+    """Hands out due rows and moves the marks. ``high``: gives the highest committed offset (under
+    the lock)."""
 
     def __init__(
         self,
@@ -84,13 +85,14 @@ class DueQueue:
             topic: Line(topic, copy.mark, copy.behind) for topic, copy in marks.copies.items()
         }
         self._unknown: set[int] = set()
-        """Offsets that the sink was handed and could not answer for, until it does."""
+        """Offsets handed to the sink and not clearly answered yet."""
         self._unknown_upto = -1
-        """The same of all offsets up to here that have not left, since there were too many."""
+        """All offsets up to here that have not left count as such, too: there were too many."""
         self.reach = marks.reach
-        """Of the committed marks, ms: rows due later are not handed out."""
+        """The reach of the committed marks, ms: rows due later are not handed out."""
         self.beyond: int | None = None
-        """When the row was due before which the last chunk had to end for lack of reach."""
+        """Due time of the row beyond the reach before which the last chunk ended; None: no such
+        row."""
         self.epoch = marks.epoch
         self.covered = marks.covered
         self.withdrawn = marks.cancels
@@ -98,7 +100,7 @@ class DueQueue:
         self.delivered = marks.delivered
         self.dead = marks.dead
         self.changes = 0
-        """Counts every move that a mark in the journal should tell."""
+        """Counts the moves since which a new mark should be appended."""
         self.new_due: int | None = None
         """The earliest due time among rows committed since a slot was last chosen."""
         self.unseen: int | None = None
@@ -135,7 +137,7 @@ class DueQueue:
             return list(self._held)
 
     def committed(self, earliest_due: int) -> None:
-        """Rows were committed; the earliest of them is due then."""
+        """Rows were committed; ``earliest_due``: of the first of them to be due."""
         if self.new_due is None or earliest_due < self.new_due:
             self.new_due = earliest_due
         if self.unseen is None or earliest_due < self.unseen:
@@ -145,8 +147,8 @@ class DueQueue:
         self, due: Int64s, offset: Int64s, topics: npt.NDArray[np.object_]
     ) -> npt.NDArray[np.int8]:
         """Whether rows have left: a value of ``HasLeft`` each, shape (rows,) like all arguments.
-        ``topics``: None where it is not known, which matters only where the answer is ``BY_TOPIC``;
-        empty for a row that is nowhere any more."""
+        ``topics``: None where the topic is not known, which matters only where the answer is
+        ``BY_TOPIC``; empty for a row that is stored no longer."""
         unknown = among(self._unknown, offset) | (offset <= self._unknown_upto)
         left = np.where(unknown, HasLeft.UNKNOWN, HasLeft.NO).astype(np.int8)
         passed = self._main.mark.covered(due, offset)
@@ -176,8 +178,8 @@ class DueQueue:
         return Mark(c, r, min(mark.L for mark in marks)).covered(due, offset)
 
     def any_in_flight(self, due: Int64s, offset: Int64s, topics: Container[str]) -> bool:
-        """Whether the sink has one of these rows in hand, as far as the marks tell; ``topics``: of
-        those that depend on it. Both shape (rows,)."""
+        """Whether one of these rows may be in flight, judged by the marks; shape (rows,).
+        ``topics``: of the rows whose answer depends on the topic."""
         return any(
             bool(line.in_flight(due, offset).any())
             for line in (self._main, *self._held.values())
@@ -360,7 +362,7 @@ class DueQueue:
         return self._hand_out(line, rows, cancelled, after, late=True)
 
     def _due(self, line: Line, until: RowKey) -> tuple[Chunk | None, _Then]:
-        """Step two: rows in due order up to ``until``. Also what to do where there is no chunk."""
+        """Step two: rows in due order up to ``until``; or what to do next, without a chunk."""
         cursor, mark = line.cursor, line.mark
         assert cursor is not None
         after = (mark.c, mark.r)
@@ -428,7 +430,7 @@ class DueQueue:
     def _hand_out(
         self, line: Line, rows: pa.RecordBatch, cancelled: set[int], after: Mark, *, late: bool
     ) -> Chunk | None:
-        """Judge rows under the lock and put them in flight; None if there is nothing to wait for.
+        """Judge rows under the lock and put them in flight; None if none is to be handed out.
 
         A row whose cancel is not committed yet cuts the chunk before it, and so does one beyond
         the reach of the committed marks.
@@ -482,7 +484,7 @@ class DueQueue:
         return gone, stop
 
     def _pass(self, line: Line, flight: ChunkInFlight, count: int, after: Mark) -> None:
-        """The first ``count`` rows of a flight are done with: the line's mark is ``after`` now."""
+        """Move the line's mark to ``after``, past the first ``count`` rows of a chunk in flight."""
         line.mark = after
         passed = flight.offset[:count]
         done = flight.gone[:count]
@@ -537,7 +539,7 @@ class DueQueue:
         return first[room] if room < len(names) else len(flight.due)
 
     def _empty(self, line: Line) -> Chunk:
-        """A chunk without rows: much was passed without anything to hand out, take a turn."""
+        """A chunk without rows: the mark passed many rows and nothing is to be handed out yet."""
         with self._lock:
             chunk = Chunk(EMPTY, line.topic, line.mark, line.mark)
             none = np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""What delivery is made of: lines that move a mark each, and the chunks in flight on them.
+"""Lines, which move a mark each, and the chunks in flight on them.
 
 Values only: ``due.py`` moves them, under the owner's lock.
 """
@@ -45,8 +45,8 @@ class ChunkInFlight:
     """Which rows were cancelled."""
     topics: pa.Array
     of_held: dict[str, Int64s]
-    """Positions of the messages of held-back topics, cancelled or answered ones among them. On the
-    main line they are left to lines of their own; on such a line they are that line's."""
+    """Positions of messages of held-back topics, by topic, with cancelled and answered ones. The
+    main line leaves them to the topics' own lines; on such a line they are its own."""
 
     def mark_before(self, at: int) -> Mark:
         """The mark that covers the rows before position ``at`` of the chunk, and not that row."""
@@ -74,7 +74,7 @@ class Line:
         return np.isin(offset, np.fromiter(self.ahead, np.int64, len(self.ahead)))
 
     def in_flight(self, due: Int64s, offset: Int64s) -> Mask:
-        """Which rows the sink has in hand, as far as the marks tell; shape (rows,)."""
+        """Which rows may be in flight, judged by the marks; shape (rows,)."""
         if self.flight is None:
             return np.zeros(len(due), np.bool_)
         chunk = self.flight.chunk

@@ -41,7 +41,7 @@ _LATE_SPAN = 1_000_000
 
 
 class RowStore(Protocol):
-    """What a reader needs of the storage."""
+    """The part of ``Storage`` that a reader uses."""
 
     def read_point(self, second: int) -> ReadPoint: ...
 
@@ -106,7 +106,7 @@ class SlotCursor:
         self._known = point.info if point.spilled <= upto + 1 else None
 
     def refresh(self, after: RowKey, upto: int) -> None:
-        """Take in what was committed to this slot since, up to ``upto``."""
+        """Add what was committed to this slot since, up to offset ``upto``."""
         if upto <= self.seen:
             return
         point = self._storage.read_point(self.second)

@@ -30,7 +30,7 @@ _RUNS_MAX = 12
 
 @dataclass(slots=True)
 class SortedRows:
-    """Rows in key order that have not been taken yet.
+    """Rows in key order that are not copied yet.
 
     ``indices`` maps positions in key order to rows of the batch or piece; None when the batch is in
     key order itself (a block of a slot file).
@@ -161,8 +161,8 @@ def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
 class Window:
     """The prepared rows of one slot with keys in ``(start, end]``.
 
-    Holds no position of its own: how far rows have left is what the mark says, so each question
-    names the key behind which to look.
+    It has no position of its own: the mark decides how far rows have left, so each call names the
+    key behind which to begin.
     """
 
     def __init__(self, run: Run | None, end: RowKey) -> None:
@@ -171,7 +171,7 @@ class Window:
 
     @property
     def nbytes(self) -> int:
-        """What its rows take, those that have left among them."""
+        """Bytes of its rows, with those that have left."""
         return sum(run.rows.nbytes for run in self.runs)
 
     def join(self, run: Run | None, after: RowKey) -> None:

@@ -7,8 +7,8 @@ damage (``recovery.py``).
 Rules
 - One thread appends and cuts, one may ``sync`` and one may drop meanwhile; any may read. The lock
   below is held for a sync, a cut, or the change from one segment to the next, never for an append.
-- Files of dropped segments are used again, a few of them: see ``segment.py``. A file gets a spare's
-  name, durably, before any of it is overwritten; and readers are told, before that.
+- Files of dropped segments are used again, a few of them: see ``segment.py``. Before any of a file
+  is overwritten, readers are stopped from reading it, and it gets a spare's name, durably.
 - After an ``OSError`` the journal is as it was before the call, and usable: a disk that has room
   again needs no restart. Only a cut may have been done in part.
 - A cut goes from the end backwards, each step durable before the next, and appends wait for it. So
@@ -126,7 +126,7 @@ class Journal:
 
     @property
     def epochs(self) -> Epochs:
-        """Who made which entry, of all that are still here (a copy)."""
+        """The epochs of all entries that are still here (a copy)."""
         with self._epochs_lock:
             return self._epochs.copy()
 
@@ -216,8 +216,8 @@ class Journal:
         """Drop closed segments all of whose entries have an index below ``index``; how many.
 
         They are deleted, but for a few whose files will be used again. ``keep_bytes``: so much
-        stays in any case. ``keep``: may take a segment (path, bytes) to another place, and says
-        whether it did. Oldest first, each made durable before the next: a crash never leaves a gap.
+        stays in any case. ``keep``: may move a segment (path, bytes) to another place; true if it
+        did. Oldest first, each made durable before the next: a crash never leaves a gap.
         """
         dropped = 0
         size = self.bytes if keep_bytes else 0
@@ -240,7 +240,7 @@ class Journal:
         return dropped
 
     def close(self) -> None:
-        """Let go of the open segment. Does not sync."""
+        """Close the open segment. Does not sync."""
         self._writer.close_cut()
 
     def _segments(self) -> list[Segment]:

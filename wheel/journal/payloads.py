@@ -1,4 +1,4 @@
-"""What an entry's payload says: rows, or a configuration (marks: ``mark.py``)."""
+"""Decoding an entry's payload: rows, or a configuration (marks: ``mark.py``)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Duplicate entries of producers: the last five sequences of each.
+"""The last five entries of each producer, so that one that is sent again is recognized.
 
-Theory: a producer that got no answer sends the same entry again, with the same sequence. The table
-answers a sequence it knows with the first base offset. A client keeps at most five entries in
-flight, so five are enough; an unknown sequence among them is new, even if a later one came first.
-A sequence older than that cannot be judged and is refused.
+Theory: a producer that got no answer sends the same entry again, with the same sequence. If the
+sequence is among the producer's last five, the answer is the one of the first time, and nothing is
+stored. A client keeps at most five entries in flight, so five are enough: a sequence that is not
+recorded and not older than these is new, even if a later one came first. Of an older one it cannot
+be known whether it was stored, so it is refused.
 
 The delay topic uses the same table: its producer id is the source partition, its sequence the last
 source offset of the entry. Those are never evicted: they are the intake's position.
@@ -24,7 +25,7 @@ _ALL = (1 << 64) - 1
 
 
 class Producers:
-    """By producer id: its last entries, oldest first. Not thread-safe (owner's lock)."""
+    """The last entries of each producer, oldest first. Not thread-safe: under the owner's lock."""
 
     def __init__(self, producers_max: int) -> None:
         self._max = producers_max
@@ -62,10 +63,10 @@ class Producers:
         return max((one.sequence for one in sent), default=-1) if sent else -1
 
     def record(self, producer: int, one: ProducerEntry, committed_index: int = _ALL) -> None:
-        """Remember an entry. ``committed_index``: entries behind it may still be rolled back, so
-        as many older ones as are kept anyway stay until it has passed them."""
+        """Record an entry. ``committed_index``: entries behind it may still be rolled back, and do
+        not push older ones out of the record before."""
         sent = self._sent.setdefault(producer, [])
-        # Recovery meets entries that the checkpoint knows already: the same one, not one more.
+        # At recovery the checkpoint may have recorded this very entry already.
         sent[:] = [each for each in sent if each.sequence != one.sequence]
         sent.append(one)
         if len(sent) > IN_FLIGHT_MAX:
@@ -85,7 +86,7 @@ class Producers:
                 return
 
     def roll_back(self, after_index: int) -> None:
-        """Forget entries with a higher index: they were cut from the journal, or never written."""
+        """Remove entries with a higher index: they were cut from the journal, or never written."""
         for producer, sent in list(self._sent.items()):
             kept = [one for one in sent if one.index <= after_index]
             if len(kept) != len(sent):
@@ -97,7 +98,8 @@ class Producers:
                 self._gone.add(producer)
 
     def unsaved(self, upto_index: int) -> tuple[dict[int, list[ProducerEntry]], list[int]]:
-        """What changed since it was last ``saved``, committed entries only, and who is gone."""
+        """The producers that changed since ``saved``, with their entries up to an index; and the
+        ids of those that were removed."""
         changed: dict[int, list[ProducerEntry]] = {}
         for producer in self._changed:
             changed[producer] = [one for one in self._sent[producer] if one.index <= upto_index]
@@ -105,7 +107,7 @@ class Producers:
         return changed, list(self._gone)
 
     def saved(self, changed: Mapping[int, Sequence[ProducerEntry]], gone: Iterable[int]) -> None:
-        """The result of ``unsaved`` is durable now."""
+        """Call when the result of ``unsaved`` is durable."""
         for producer, sent in changed.items():
             if self._sent.get(producer) == list(sent):
                 self._changed.discard(producer)
@@ -116,7 +118,7 @@ class Producers:
 
 
 def _trim(sent: list[ProducerEntry], committed_index: int) -> None:
-    """Leave the five highest of the committed ones, and all others."""
+    """Of the committed entries keep the five with the highest sequences; keep all others."""
     committed = [one for one in sent if one.index <= committed_index]
     if len(committed) > IN_FLIGHT_MAX:
         committed.sort(key=lambda one: one.sequence)

@@ -31,7 +31,7 @@ class AppendWaiter:
     early: bool = False
 
     def answer(self) -> None:
-        with contextlib.suppress(InvalidStateError):  # was told something else before
+        with contextlib.suppress(InvalidStateError):  # it was answered before
             self.future.set_result(self.receipt)
 
     def fail(self, error: SlotwheelError) -> None:
@@ -51,7 +51,7 @@ class QueuedEntry:
     cancels: CancelRows | None = None
     """Those in it, if any."""
     sent: ProducerEntry | None = None
-    """What its producer's table remembers."""
+    """The record of it for its producer."""
     callers: list[AppendWaiter] = field(default_factory=list)
     """Who waits for it: the one that sent it, and some that sent it again."""
     own: bool = False
@@ -67,7 +67,7 @@ class QueuedEntry:
 
 
 def arrived(entry: Entry) -> QueuedEntry:
-    """Errors: ``Damaged`` when the payload is not what its kind says."""
+    """The entry, decoded. Errors: ``Damaged`` when the payload does not fit the entry's kind."""
     where = f"journal entry {entry.index}"
     queued = QueuedEntry(entry)
     if entry.kind is EntryKind.MARK:

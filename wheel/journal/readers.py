@@ -1,10 +1,10 @@
 """Reading a journal while it grows, loses its oldest segments, or is cut at its end.
 
-Theory: a reader takes what the journal is at one moment, and then reads files that others go on
+Theory: a reader gets the list of segments of one moment, and then reads files that others go on
 changing. Entries are only ever appended, and segments deleted whole, so all that can happen is that
 a file is gone. There are two exceptions, a cut and a file that is used again: other entries may
-soon stand where the reader looks. So cuts are counted, and it is noted up to where files are used
-again, *before* anything is changed; what was read before that moved is what was there.
+soon stand where the reader reads. So cuts are counted, and it is recorded up to where files are
+used again, *before* anything is changed; if neither has moved after a read, what was read is right.
 
 Rules
 - Nothing here waits: a reader that is thrown away anywhere, at any moment, must not need a lock.
@@ -50,7 +50,7 @@ class JournalReaders:
     def read(
         self, segments: Sequence[Segment], from_index: int, last_index: int, cuts: int
     ) -> Iterator[Entry]:
-        """The entries ``from_index`` to ``last_index``. ``cuts``: as it was when the others were.
+        """The entries ``from_index`` to ``last_index``. ``cuts``: of the moment of ``segments``.
 
         Errors: ``LookupError`` when one is no longer there; ``Damaged``; ``OSError``.
         """

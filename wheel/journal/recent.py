@@ -42,8 +42,8 @@ class RecentEntries:
         self._bytes = 0
 
     def get(self, first: int, last: int, bytes_max: int) -> list[Entry]:
-        """``first`` up to at most ``last`` and ``bytes_max`` (but one at least); none if the first
-        one is not here."""
+        """Entries from ``first`` to at most ``last``, of ``bytes_max`` bytes together, but one at
+        least; none if ``first`` is not here."""
         if not self._entries or not self._entries[0].index <= first <= self._entries[-1].index:
             return []
         start = first - self._entries[0].index

@@ -49,7 +49,8 @@ class RecoveryReport:
     """The segment whose end was cut; it is gone if it was cut at position 0."""
     torn_position: int = 0
     torn_bytes: int = 0
-    """All that was cut; also what stood there before, or was written ahead."""
+    """How much was cut: the torn end, bytes written ahead, and what an earlier use of the file
+    left."""
 
 
 def recover(

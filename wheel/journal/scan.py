@@ -6,8 +6,8 @@ Rules
 - A length is checked against the limit and the file's size before anything is allocated.
 - A running node may be writing the file: it ends where it ends by now, or where an end mark stands
   by now, not where it did when it was opened.
-- Whatever is wrong with the bytes is ``Damaged`` here. Whether it is a torn end is not for one
-  segment to say: see ``recovery.py``. An ``OSError`` passes through.
+- Whatever is wrong with the bytes is ``Damaged`` here. Whether it is a torn end cannot be decided
+  from one segment: see ``recovery.py``. An ``OSError`` passes through.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .segment import (
 )
 
 ENTRY_BYTES_MAX = 256 * 1024 * 1024
-"""What ``walk`` takes for a sane entry when it is not told the node's own limit."""
+"""The largest entry that ``walk`` accepts when the node's own limit is not known."""
 
 _WINDOW_BYTES = 1024 * 1024
 _LOOKS = 3
@@ -130,7 +130,7 @@ class SegmentReader:
         return True
 
     def ends_at(self, position: int) -> bool:
-        """Whether nothing follows: the file ends there by now, or an end mark says so."""
+        """Whether nothing follows: the file ends there by now, or an end mark stands there."""
         frame = self.handle.pread(FRAME_BYTES, position)
         if self.header.marked and frame == end_mark(self._seed, position):
             return True

@@ -8,12 +8,12 @@
     +----------------+-------+-------------------+-----+-------+--------------+-----+----
                      ^ always a multiple of 8     zeros  ^ again a multiple of 8
 
-Theory: a frame says what *this peer* knew when it wrote the entry: how long the entry is, and up to
-which index the journal was durable. A later frame is therefore a witness: an entry it calls durable
-cannot be a torn write, so if it cannot be read it is damage. To be worth something as a witness a
-frame must not be forgeable by content, so its CRC starts from the segment's header (which holds the
-random store id) and its own position: a copy of a frame in a payload, in another file or at another
-place is not a frame.
+Theory: a frame holds what *this peer* knew when it wrote the entry: how long the entry is, and up
+to which index the journal was durable. A later frame is therefore a witness: an entry it calls
+durable cannot be a torn write, so if it cannot be read it is damage. To be worth something as a
+witness a frame must not be forgeable by content, so its CRC starts from the segment's header (which
+holds the random store id) and its own position: a copy of a frame in a payload, in another file or
+at another place is not a frame.
 
 Overwriting costs the disk much less than growing: a file that grows has a new size to be synced
 with each write. So a file that was a segment before may become one again, and small writes are

@@ -212,7 +212,7 @@ class SegmentWriter:
         self._handle.close()
 
     def close_cut(self) -> None:
-        """Close, and leave nothing behind the end. Not durable: the end mark says the same."""
+        """Close, and cut what is behind the end. Not durable: the end mark marks the same end."""
         if self._marked:
             with contextlib.suppress(OSError):
                 self._handle.truncate(self.size)

@@ -3,14 +3,14 @@
 Theory: peers hold the same committed rows, but spill at moments of their own, so their slot files
 need not be the same and one may still have in its tail what the other has in the file. What they
 have in common is the log. So a peer is asked for rows, not for a file: for those of one second
-below an offset, the one up to which the asking peer has spilled. Together they are what its file
-must hold, and its catalog says how many there are; with those that it lost before, if any.
+below an offset, the one up to which the asking peer has spilled. Together with rows that were lost
+before, they are what its file must hold, and its catalog has their number.
 
 Rules
 - A peer answers only when it has committed everything below that offset.
-- What every mark covers need not be there: one may have dropped it before it was spilled, the other
-  after. Only when delivery has reached the slot may the counts differ for that reason.
-- What a repair gave up on the answering peer is missing there for good, and so it is here.
+- Rows that every mark covers may be missing: one peer drops them before a spill, another one after
+  it. Only when delivery has reached the slot may the counts differ for that reason.
+- Rows that a repair gave up on the answering peer are missing there for good, and so they are here.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class SlotRows:
     losses: Sequence[Loss] = ()
 
     def check(self, info: SlotInfo, upto: int, marks: Marks, given_up: Sequence[Loss] = ()) -> None:
-        """Whether they are all that a file must hold of which the catalog says ``info`` and whose
-        rows are below ``upto``. ``given_up``: what was lost of it here before.
+        """Raise unless these are all rows of a slot file with the catalog's record ``info`` and
+        rows below ``upto``. ``given_up``: what was lost of it here before.
 
         Errors: ``Damaged``: the peers do not have the same rows.
         """
@@ -76,7 +76,7 @@ def _cancels(losses: Sequence[Loss]) -> int:
 
 
 def uncounted(losses: Sequence[Loss]) -> tuple[int, int]:
-    """How many rows, and cancel rows of these, such losses took from the counters."""
+    """How many rows, and how many cancel rows of these, the losses took from the counters."""
     taken = [one for one in losses if not one.at_most]
     return _rows(taken), _cancels(taken)
 

@@ -2,14 +2,14 @@
 
 Theory: log, tail and slot files are the same as on a node alone; what differs is who decides. What
 is committed, where the log ends, and who is master come from outside (``replication``), through the
-methods here. Nothing behind the checkpoint counts at a restart until a master says so.
+methods here. At a restart nothing behind the checkpoint counts until a master commits it.
 
     standby:  receive -> journal -> commit -> tail -> slot files; marks and cleaning follow the log
     master:   the same, and appends, delivery, marks
 
 Rules
-- A master takes appends and delivers only once the first entry of its epoch is committed: then all
-  before it is committed too, so what it knows of producers, marks and cancels is true.
+- A master accepts appends and delivers only once the first entry of its epoch is committed: then
+  all before it is committed too, so its producers, marks and cancels are the group's.
 - ``receive``, ``cut_after``, ``commit``, ``lead``, ``stand_by``, ``install`` belong to one thread.
 - The journal is not cut down to the checkpoint: its newest part stays for peers that fall behind.
 
@@ -67,7 +67,7 @@ class PeerWheel(Wheel):
 
     @property
     def log_changed(self) -> Callable[[], None]:
-        """Called from the syncer's thread when entries were written, synced, or taken back."""
+        """Called from the syncer's thread when entries were written, synced, or rolled back."""
         return self._log.changed
 
     @log_changed.setter
@@ -83,7 +83,10 @@ class PeerWheel(Wheel):
         return self._epoch, self._vote, self._voter
 
     def promise(self, epoch: int, vote: str, voter: bool) -> None:
-        """Durable when it returns. Errors: ``OSError``, ``SyncFailed``."""
+        """Store epoch, vote and the right to vote; durable when it returns.
+
+        Errors: ``OSError``, ``SyncFailed``.
+        """
         self._state.commit(StateUpdate(epoch=epoch, vote=vote, voter=voter))
         self._epoch, self._vote, self._voter = epoch, vote, voter
 
@@ -113,8 +116,8 @@ class PeerWheel(Wheel):
         return self._stored_key or None if key is None else bytes.fromhex(key)
 
     def admitted_stores(self) -> list[tuple[int, StoreIds]]:
-        """The admitted stores by index of the entry that says so: the committed one first, then
-        those that may still be cut."""
+        """The index of each configuration entry with the stores that it admits: the committed one
+        first, then those that may still be cut off."""
         with self._lock:
             found = []
             if self._configuration:
@@ -153,7 +156,7 @@ class PeerWheel(Wheel):
     def _read_entries(
         self, reader: Iterator[Entry], first: int, last: int, bytes_max: int
     ) -> list[Entry]:
-        """From the journal, where a pass goes on when the next part is asked for."""
+        """Read from the journal. The reader is kept for the call that asks for the next part."""
         found: list[Entry] = []
         size = 0
         for entry in reader:
@@ -174,14 +177,14 @@ class PeerWheel(Wheel):
     def receive(self, entries: Sequence[Entry]) -> None:
         """Queue entries of a master for the syncer. They follow on from the last one placed.
 
-        Errors: ``Damaged`` when one is not what its header says; ``NotRunning``.
+        Errors: ``Damaged`` when a payload does not fit its entry's kind; ``NotRunning``.
         """
         parsed = [arrived(entry) for entry in entries]
         with self._lock:
             self._log.receive(parsed)
 
     def cut_after(self, index: int) -> None:
-        """Forget all entries behind ``index``, none of which is committed."""
+        """Remove all entries behind ``index``, none of which is committed."""
         with self._lock:
             self._readers.clear()
         self._give_up(self._log.cut_after(index))
@@ -245,7 +248,7 @@ class PeerWheel(Wheel):
         return self._dispatcher is not None
 
     def _written(self) -> None:
-        """What is committed is decided by peers."""
+        """Nothing is committed yet: the peers decide."""
 
     def commit(self, index: int) -> None:
         super().commit(index)
@@ -262,7 +265,7 @@ class PeerWheel(Wheel):
             self.on_serving()
 
     def hold_appends(self, held: bool) -> None:
-        """While a hand-over is under way nothing new is taken: the next master has to catch up."""
+        """Refuse appends while a hand-over is under way: the next master has to catch up."""
         with self._lock:
             self._handing_over = held
 
@@ -291,9 +294,9 @@ class PeerWheel(Wheel):
 
     @contextlib.contextmanager
     def snapshot(self, request: SnapshotRequest | None = None) -> Iterator[SnapshotSource]:
-        """All that is spilled, to be copied by a peer; the journal follows behind it. Meanwhile no
-        slot file is deleted, and the journal from there on stays. ``request``: what the peer asked
-        with; nothing is there without it."""
+        """The slot files and the state, to be copied by a peer, which gets the journal behind them
+        afterwards. Meanwhile no slot file is deleted, and that part of the journal stays.
+        ``request``: lists what the peer has already; None: nothing."""
         with self._files_lock:
             stored = self._state.load()
             index = stored.checkpoint.index
@@ -306,14 +309,14 @@ class PeerWheel(Wheel):
                 self._pins.remove(index + 1)
 
     def damaged_slots(self) -> dict[int, tuple[int, SlotInfo]]:
-        """Seconds whose slot files are damaged, up to which offset each holds its rows, and what
-        the catalog says of it."""
+        """The seconds whose slot files are damaged; for each the offset up to which it has to hold
+        its rows, and its record in the catalog."""
         with self._lock:
             upto, catalog = self._storage.spilled, self._storage.catalog
             return {second: (upto, catalog[second]) for second in sorted(self._storage.damaged)}
 
     def slot_rows(self, second: int, upto: int) -> SlotRows:
-        """What a peer needs whose slot file is damaged: the rows of a second below an offset.
+        """The rows of a second below an offset, for a peer whose slot file is damaged.
 
         Errors: ``LookupError`` when not all of them are committed here; ``Damaged``.
         """
@@ -323,8 +326,8 @@ class PeerWheel(Wheel):
         return SlotRows(second, rows_below(self._storage, second, upto), losses)
 
     def heal(self, found: SlotRows, upto: int, info: SlotInfo) -> bool:
-        """Put a peer's rows in the place of the slot file of which ``damaged_slots`` said this;
-        False when it has grown since, or is not damaged any more.
+        """Replace a damaged slot file by a peer's rows. ``upto``, ``info``: as ``damaged_slots``
+        gave them. False when the file has grown since, or is not damaged any more.
 
         Errors: ``Damaged`` when they are not all that there were; ``OSError``; ``SyncFailed``.
         """

@@ -1,4 +1,4 @@
-"""A whole data directory on its way to a peer that needs entries nobody's journal still has.
+"""A whole data directory on its way to a peer that needs entries which no journal has any more.
 
 Theory: a snapshot is the state of one moment and the slot files up to their committed lengths, and
 nothing else: the journal follows by ordinary shipping, from the entry behind the checkpoint. Slot
@@ -15,16 +15,16 @@ one commit makes it true (``switch.py``).
     wheel.install(update)
 
 A link may break, and the next attempt is for a later moment. So the receiver asks with what it has
-already, and of each file it gets what comes behind that. It is the beginning of this very file if
-the checksum, carried on from there over the rest, comes out as the catalog says. If it does not,
-the file is sent from its beginning.
+already, and gets the rest of each file. The part it has belongs to the very same file if the
+checksum, continued over the rest, is the one in the catalog. If it is not, the file is sent from
+its beginning.
 
 Rules
 - Damage does not travel: the sender checks the CRC of what it reads, the receiver that of each file
-  it has got. Whatever is not exactly what the header says is refused.
+  it received. A file that differs from the header in length or CRC is refused.
 - At most one chunk is in memory, of 1 MiB.
-- The marks in the checkpoint may be newer than its index: they are the committed ones. Whoever
-  replays the journal behind it must not let older marks replace them.
+- The marks in the checkpoint may be newer than its index: they are the committed ones. Older marks
+  in the journal behind it must not replace them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SnapshotSource:
         self, files: Files, stored: StoredState, request: SnapshotRequest | None = None
     ) -> None:
         """``stored``: checkpoint, slots, producers and losses of one moment, as
-        ``StateStore.load`` gives them; the rest of it is not looked at."""
+        ``StateStore.load`` gives them; the rest of it is not used."""
         self._files = files
         self._held = (request or SnapshotRequest()).held
         losses = tuple(replace(one, kept="") for one in stored.losses)
@@ -68,20 +68,20 @@ class SnapshotSource:
 
     @property
     def epoch(self) -> int:
-        """In which that entry was made."""
+        """The epoch in which that entry was made."""
         return self._header.checkpoint.epoch
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its files, there already or not."""
+        """Bytes of all its files, whether the receiver has them already or not."""
         return self._header.nbytes
 
     def header(self) -> bytes:
         return self._header.encode()
 
     def chunks(self, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[FilePart]:
-        """What is not there yet, one file after the other; of each from where it ends there, or
-        from position 0, and then perhaps a second time from 0.
+        """What the receiver lacks, one file after the other: each from where its part ends, or from
+        position 0; and from 0 again, if its part turns out to be of another file.
 
         Errors: ``Damaged`` before the last chunk of a file that is not what it should be.
         """
@@ -111,7 +111,8 @@ class SnapshotSource:
 def _chunks(
     handle: Handle, second: int, info: SlotInfo, begin: HeldSlot, bytes_max: int
 ) -> Generator[FilePart, None, int]:
-    """What comes behind ``begin``; the CRC of it all. Without the last chunk if that is wrong."""
+    """The chunks behind ``begin``; returns the CRC of the whole file. Without the last chunk if the
+    CRC is wrong."""
     position, crc = begin.length, begin.crc
     while position < info.length:
         want = min(bytes_max, info.length - position)

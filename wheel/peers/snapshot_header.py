@@ -1,16 +1,16 @@
-"""What a snapshot begins with: everything of the sender's state that its receiver takes over.
+"""The beginning of a snapshot: all of the sender's state that the receiver adopts.
 
     +------+------------+---------------+-----+-----------+--------+-----+--------+
     | head | checkpoint | slot 1        | ... | producer 1| sent 1 | ... | losses |
     | 40   | JSON       | second + 36 B |     | 16        | 40     |     | JSON   |
     +------+------------+---------------+-----+-----------+--------+-----+--------+
 
-Theory: the same records as in the state store, in one piece that vouches for itself. The catalog in
-it says how long each slot file is that follows, and what its CRC must be: so what comes after needs
-no format of its own. Epoch, vote and store id are not in it. They are each peer's own.
+Theory: the same records as in the state store, in one piece with a CRC. The catalog in it has the
+length and CRC of each slot file that follows, so these need no format of their own. Epoch, vote and
+store id are not in it: they are each peer's own.
 
 Rules
-- One CRC-32C over everything behind it; what is wrong in spite of it was written wrongly.
+- One CRC-32C over everything behind it. What is wrong although it fits was written wrongly.
 - Seconds and producers ascend, so a state has exactly one encoding.
 
 Field by field: docs/formats.md, "Snapshot".
@@ -46,7 +46,7 @@ from ..state import (
 MAGIC = b"SWSNAPSH"
 VERSION = 1
 WHERE = "snapshot"
-"""What errors name in the place of a path."""
+"""Stands for the path in errors."""
 
 #  0          8         10         12     16       24      28          32           36         40
 #  +----------+---------+----------+------+--------+-------+-----------+------------+----------+
@@ -93,7 +93,7 @@ class SnapshotHeader:
     slots: Mapping[int, SlotInfo]
     producers: Mapping[int, Sequence[ProducerEntry]]
     losses: Sequence[Loss] = ()
-    """What repairs gave up on the sender, and so is missing in its slot files."""
+    """Rows that repairs gave up on the sender, so that they are missing in its slot files."""
 
     @property
     def nbytes(self) -> int:
@@ -129,7 +129,7 @@ class SnapshotHeader:
 
 
 class _Body:
-    """Takes the records one by one; none may reach beyond the end."""
+    """Reads the records one by one; none may reach beyond the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -177,7 +177,7 @@ class _Body:
 
 
 def with_lead(magic: bytes, checked: bytes) -> bytes:
-    """``checked`` behind what says what it is, and its CRC."""
+    """``checked`` with magic, version and its CRC before it."""
     return _LEAD.pack(magic, VERSION, 0, crc32c(checked)) + checked
 
 
@@ -203,5 +203,5 @@ def check_lead(data: bytes, magic: bytes, head_bytes: int, where: str) -> None:
 
 
 def damaged(position: int, expected: object, found: object, path: str = WHERE) -> Damaged:
-    """A snapshot that is not what the sender's state says."""
+    """The error for a snapshot that does not fit the sender's state."""
     return Damaged(path, position, expected=expected, found=found, remedy=_REMEDY)

@@ -1,4 +1,4 @@
-"""What a peer asks for when it asks for a snapshot: with what it has of one already.
+"""A peer's request for a snapshot, with a list of what it has of one already.
 
     +------+--------+--------+-----+
     | head | file 1 | file 2 | ... |
@@ -6,9 +6,9 @@
     +------+--------+--------+-----+
 
 Theory: slot files only grow or are deleted whole. So what came in before a link broke is mostly the
-beginning of what would be sent now, and a length and a checksum of it are enough to find out.
-Whoever asks trusts nobody: what it makes of the answer has to have the length and the checksum that
-the snapshot's header names.
+beginning of what would be sent now, and a length and a checksum of it are enough to find out. The
+receiver does not rely on that: each whole file has to have the length and the checksum in the
+snapshot's header.
 
 Rules
 - One CRC-32C over everything behind it. Seconds ascend, so a request has exactly one encoding.
@@ -56,7 +56,7 @@ assert _FILE.size == 20
 
 @dataclass(frozen=True, slots=True)
 class HeldSlot:
-    """What is there of a slot file: so many bytes from its beginning, with that CRC-32C."""
+    """The part of a slot file that the peer has: its length from the beginning, and its CRC-32C."""
 
     length: int = 0
     crc: int = 0
@@ -64,7 +64,7 @@ class HeldSlot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """``held``: what is there, by the slot's second."""
+    """``held``: what the peer has, by the slot's second."""
 
     held: Mapping[int, HeldSlot] = field(default_factory=dict)
 

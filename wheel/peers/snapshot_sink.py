@@ -2,8 +2,8 @@
 
 Rules
 - Nothing it does is visible before the commit.
-- What an attempt leaves stays for the next one, also in another process: it is looked at byte by
-  byte, and only what this snapshot's header names with that length and that checksum counts.
+- What an attempt leaves stays for the next one, also in another process. It is read byte by byte,
+  and counts only if its length and checksum are those in this snapshot's header.
 - In ``incoming/`` there is never more than one snapshot: what the newest header does not name, or
   names shorter, is removed.
 """
@@ -42,8 +42,8 @@ class _Open:
 
 class SnapshotSink:
     def __init__(self, files: Files, group: str, *, after_index: int = 0) -> None:
-        """``group``: the only wheel group it takes. ``after_index``: what is committed here; a
-        snapshot that ends there or before is refused, as it would take something back."""
+        """``group``: the only wheel group that is accepted. ``after_index``: what is committed
+        here; a snapshot that ends there or before is refused, as it would undo commits."""
         self._files = files
         self._group = group
         self._after_index = after_index
@@ -52,11 +52,11 @@ class SnapshotSink:
         self._left: dict[int, SlotInfo] = {}
         self._open: _Open | None = None
         self.received = 0
-        """Bytes that are there, out of ``expected``; from earlier attempts, too."""
+        """Bytes received so far, out of ``expected``; with those of earlier attempts."""
         self.expected = 0
 
     def begin(self, step: Callable[[], object] = lambda: None) -> SnapshotRequest:
-        """Look at what there is already; what to ask for. Never while a switch is not completed.
+        """Read what earlier attempts left; returns the request. Not while a switch is incomplete.
 
         ``step`` is called before each mebibyte that is read, and may raise to end it.
         """
@@ -79,7 +79,7 @@ class SnapshotSink:
         return HeldSlot(length, crc)
 
     def header(self, data: bytes) -> SnapshotHeader:
-        """What comes before the chunks.
+        """Accept the header, which comes before the chunks.
 
         Errors: ``UnsupportedVersion``, ``Damaged``; ``InvalidConfiguration`` for another wheel
         group's; ``LookupError`` when it is older than what is here; ``OSError`` (no room).
@@ -121,8 +121,8 @@ class SnapshotSink:
         self.expected = header.nbytes
 
     def chunk(self, second: int, position: int, data: Bytes) -> None:
-        """The next bytes of a slot file. Files come one after the other, each from where it ends
-        here or from its beginning; the former may be followed by the latter.
+        """Accept the next bytes of a slot file. Files come one after the other, each from where its
+        part here ends or from its beginning; after the former, perhaps once more from there.
 
         Errors: ``Damaged`` when it is not what must come next; ``OSError``.
         """
@@ -174,7 +174,7 @@ class SnapshotSink:
         del self._left[open_.second]
 
     def finish(self) -> StateUpdate:
-        """All is here and durable: what one commit makes true. Epoch, vote and store id stay.
+        """Make all durable; returns the update to commit. Epoch, vote and store id stay.
 
         Errors: ``Damaged`` when something is missing; ``SyncFailed``.
         """
@@ -202,13 +202,13 @@ class SnapshotSink:
         self.received = self.expected = 0
 
     def discard(self) -> Iterator[None]:
-        """Remove what has come in, one file a step."""
+        """Remove what was received, one file a step."""
         self.close()
         yield from removing_incoming(self._files)
 
 
 def _check(header: SnapshotHeader) -> None:
-    """What must hold between the parts, whatever the CRC says."""
+    """Check that the parts of a header fit each other, although its CRC is right."""
     for second, info in header.slots.items():
         if not info.length or not info.rows or info.cancels > info.rows:
             raise damaged(0, f"a slot file with rows for second {second}", info)

@@ -5,15 +5,15 @@
 
 Theory: keeping costs no copy, and no record of what was kept. A slot file gets a second name, in
 the archive, before its row leaves the catalog, and loses the first one after that. A crash in
-between leaves it with both names; the slot lives on then, and the second name is taken back at
-open. It is known by its length and its checksum, which are those of the catalog's row. A segment
-is renamed: the journal does without it from that moment on.
+between leaves it with both names; the slot lives on then, and the second name is removed at open.
+It is recognized by its length and its checksum, which are those of the catalog's row. A segment is
+renamed: the journal does without it from that moment on.
 
 Rules
 - The archive is second to the wheel. What cannot be kept (a full disk) is deleted as without an
   archive, and counted as missed. Appends are refused only when there is nothing left here to evict.
 - The oldest goes first: a slot file is as old as its second, a segment as its last write.
-- ``<day>`` (UTC) is the day of archiving; it says in which folder to look, and nothing else.
+- ``<day>`` (UTC) is the day of archiving. It only keeps the folders small.
 - One thread keeps and evicts. Eviction is not made durable: it would be done again.
 """
 
@@ -54,8 +54,8 @@ def parse_archived_slot(name: str) -> tuple[int, int, int]:
 
 
 class Archive:
-    """What one data directory keeps. Without a limit in ``config`` it keeps nothing, and leaves
-    alone what an earlier process has kept."""
+    """The archive of one data directory. Without a limit in ``config`` it keeps nothing more, and
+    does not touch what an earlier process has kept."""
 
     def __init__(self, files: Files, config: WheelConfig) -> None:
         self._files = files
@@ -70,15 +70,15 @@ class Archive:
         self.missed = 0
         """Files that should have been kept and could not be."""
         self.missed_why = ""
-        """Of the last one."""
+        """Why the last one could not be."""
 
     @property
     def keeps(self) -> bool:
         return bool(self._retain_ms or self._retain_bytes)
 
     def recover(self, catalog: Mapping[int, SlotInfo]) -> list[str]:
-        """Look at what is there, and take back second names of slots that are alive. Returns what
-        was mended, one line each."""
+        """List the archive, and remove second names of slots that are alive. Returns what was
+        mended, one line each."""
         mended: list[str] = []
         for day in self._names(ARCHIVE_DIRECTORY):
             if _DAY.fullmatch(day) is None:
@@ -113,7 +113,7 @@ class Archive:
     # -- keeping ---------------------------------------------------------------------------------
 
     def keep_slots(self, slots: Mapping[int, SlotInfo], now_ms: int) -> list[str]:
-        """Give slot files their second names, durably; these, for ``unlink_kept``.
+        """Give slot files their second names, durably; returns these names, for ``unlink_kept``.
 
         Errors: ``SyncFailed``.
         """
@@ -146,7 +146,7 @@ class Archive:
         self._made = ""
 
     def unlink_kept(self, kept: list[str]) -> None:
-        """The slots are not deleted after all. Errors: ``SyncFailed``."""
+        """Remove second names: the slots are not deleted after all. Errors: ``SyncFailed``."""
         for path in kept:
             with contextlib.suppress(OSError):
                 self._files.unlink(path)
@@ -159,7 +159,8 @@ class Archive:
             self._count(day)
 
     def keep_segment(self, path: str, nbytes: int, now_ms: int) -> bool:
-        """Move a closed segment here; whether it was. The caller syncs the journal's directory.
+        """Move a closed segment here; false if it could not be. The caller syncs the journal's
+        directory.
 
         Errors: ``SyncFailed``.
         """
@@ -223,7 +224,7 @@ class Archive:
     # -- evicting --------------------------------------------------------------------------------
 
     def trim(self, now_ms: int) -> int:
-        """Evict what is too old or too much, the oldest first; how many files."""
+        """Evict files beyond the limits, the oldest first; returns how many."""
         if not self.keeps or not self._days:
             return 0
         wanted = max(0, self._free_wanted - self._files.free_bytes())
@@ -252,7 +253,8 @@ class Archive:
         return evicted
 
     def _forget_deleted(self) -> None:
-        """Days that somebody has deleted: what is older shall not go because of their bytes."""
+        """Do not count the bytes of days that an operator deleted: older files need not go for
+        them."""
         try:
             there = self._files.list(ARCHIVE_DIRECTORY)
         except OSError:

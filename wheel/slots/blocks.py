@@ -1,9 +1,9 @@
 """Many blocks of slot files, encoded at once.
 
-Theory: a spill makes thousands of small blocks. Encoded one by one each pays for memory of its own
-and for winning the interpreter back; that is two thirds of the cost. Here Arrow writes all of them
-one after the other into one piece of memory, in a single call, and where each ends follows from the
-messages themselves:
+Theory: a spill makes thousands of small blocks. Encoded one by one, each pays for memory of its own
+and for acquiring the interpreter lock again; that is two thirds of the cost. Here Arrow writes all
+of them one after the other into one piece of memory, in a single call, and where each ends follows
+from the messages themselves:
 
     +------------+-----------------+----------+---------+
     | 0xFFFFFFFF | metadata length | metadata | body    |
@@ -14,10 +14,10 @@ messages themselves:
 The metadata is a FlatBuffer whose root is Arrow's ``Message``; its fourth field is the length of
 the body. The bytes are the same as of ``RecordBatch.serialize``, block by block.
 
-In a slot file each block is *sealed*: its body is eight bytes longer, in which its own checksum
-stands. No Arrow reader looks there. So what is sound of a damaged file can be told block by block.
-The checksum is of the block's position, too: a slot file that somebody sent as a value is not taken
-for a part of the file that it stands in.
+In a slot file each block is *sealed*: its body is eight bytes longer, and they hold the block's own
+checksum. Arrow readers skip them. So it can be decided block by block what of a damaged file is
+sound. The checksum covers the block's position, too: a slot file that was sent as the value of a
+message is not mistaken for blocks of the file that holds the message.
 
 Source: "Encapsulated message format" and ``Message.fbs`` in the Arrow columnar format.
 """
@@ -93,7 +93,7 @@ def message_end(data: memoryview, start: int) -> int:
 
 
 def _end_and_length(data: memoryview, start: int) -> tuple[int, int]:
-    """Where a message ends, and where the length of its body stands; 0: it has none."""
+    """Where a message ends, and where the length of its body is encoded; 0: it has no body."""
     marker, metadata_bytes = _PREFIX.unpack_from(data, start)
     assert marker == _CONTINUATION, "not an Arrow IPC message"
     metadata = start + _PREFIX.size
@@ -107,8 +107,8 @@ def _end_and_length(data: memoryview, start: int) -> tuple[int, int]:
 
 
 def seal(block: Bytes, at: int) -> tuple[memoryview, bytes]:
-    """A block of ``encode_blocks`` with its longer length, written in place where that is possible,
-    and what stands behind it in a slot file, where it begins ``at``."""
+    """A block of ``encode_blocks`` with the length that includes its seal, and the seal, for a slot
+    file in which it begins at ``at``. The length is written in place where that is possible."""
     view = memoryview(block)
     if view.readonly:
         view = memoryview(bytearray(view))
@@ -124,8 +124,8 @@ def _crc(block: memoryview, at: int) -> int:
 
 
 def sound_end(data: memoryview, start: int) -> int | None:
-    """Where the sealed block that begins at ``start`` ends; None when there is none, or it is not
-    what was written. ``data`` may be anything."""
+    """Where the sealed block that begins at ``start`` ends; None when there is none, or its
+    checksum is wrong. ``data`` may be anything."""
     try:
         end = message_end(data, start)
         seal_at = end - _SEAL.size
@@ -149,8 +149,8 @@ def sound_blocks(data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _behind_damage(data: memoryview, at: int) -> int:
-    """Where to look on: behind the message that begins ``at``, if something there tells that it
-    ends there. What looks like a block within it is a part of somebody's value."""
+    """Where the search for sound blocks goes on: behind the message that begins ``at``, if what
+    follows confirms its end. What looks like a block inside it is part of a message's value."""
     try:
         end = message_end(data, at)
     except (struct.error, AssertionError, OverflowError):

@@ -3,13 +3,13 @@
     mended/<second>.arrows                      the new file, before the switch
     damaged/<second>.<length>.<crc32c>.arrows   a second name of the damaged one, after a repair
 
-Theory: what a slot file means is what the catalog says of it. So the new file is made durable under
-another name, one commit of the state says what it must be, and only then does it take the place of
-the old one. A crash in between leaves it in ``mended/``: if it is what the catalog says, it takes
-its place at open; if not, nothing was committed, and it is removed.
+Theory: the catalog decides what a slot file has to be. So the new file is made durable under
+another name, one commit puts its length and checksum into the catalog, and only then is it renamed
+over the old one. A crash in between leaves it in ``mended/``: if it is what the catalog requires,
+it is renamed at open; if not, nothing was committed, and it is removed.
 
 Rules
-- Nothing is written to the damaged file, and it is not cut: somebody may be reading it.
+- The damaged file is neither written to nor cut: it may have readers.
 - Nobody else writes slot files meanwhile.
 """
 
@@ -45,7 +45,7 @@ def damaged_path(second: int, info: SlotInfo) -> str:
 
 def stage(files: Files, second: int, blocks: Iterable[pa.RecordBatch]) -> SlotInfo:
     """Write a slot file of these blocks (ROW schema, as a slot file must have them) to ``mended/``,
-    durably; what the catalog has to say of it. Errors: ``OSError``, ``SyncFailed``."""
+    durably; returns its record for the catalog. Errors: ``OSError``, ``SyncFailed``."""
     files.make_directory(MENDED_DIRECTORY)
     handle = files.open(mended_path(second), create=True)
     try:
@@ -91,8 +91,8 @@ def keep(files: Files, second: int, info: SlotInfo) -> str:
 
 
 def switch(files: Files, state: StateStore, second: int, update: StateUpdate) -> None:
-    """Commit ``update``, in which ``second`` is what ``stage`` said, or deleted; then the files
-    follow.
+    """Commit ``update``, in which ``second`` is as ``stage`` returned it, or deleted; then rename
+    or remove the file.
 
     Errors: ``OSError`` before the commit: nothing has changed. ``SyncFailed``: the process has to
     end, and the next open goes on.
@@ -111,8 +111,8 @@ def switch(files: Files, state: StateStore, second: int, update: StateUpdate) ->
 
 
 def complete(files: Files, slots: Mapping[int, SlotInfo]) -> list[str]:
-    """At open, before anything looks at slot files: what was committed takes its place, the rest of
-    ``mended/`` is removed. What was done, one line each. Errors: ``OSError``, ``SyncFailed``."""
+    """At open, before any slot file is read: move committed files from ``mended/`` to their places,
+    remove the others. Returns what was done, one line each. Errors: ``OSError``, ``SyncFailed``."""
     done = []
     for name in files.list(MENDED_DIRECTORY):
         second = second_of(name)
@@ -132,7 +132,7 @@ def complete(files: Files, slots: Mapping[int, SlotInfo]) -> list[str]:
 
 
 def is_whole(files: Files, path: str, info: SlotInfo) -> bool:
-    """Whether a file is exactly what ``info`` says."""
+    """Whether a file has exactly the length and checksum of ``info``."""
     try:
         handle = files.open(path)
     except FileNotFoundError:

@@ -1,13 +1,13 @@
 """Reading slot files ahead of their time, to find damage before it is due: the scrubber.
 
-Theory: what a disk does to a file that rests is seen only by who reads it. So all slot files are
-read again and again, those that are due sooner first, and compared with the checksum that the
-catalog has of them. The caller says how much at a time, and so how fast.
+Theory: a disk may damage a file at rest, and only reading shows it. So all slot files are read
+again and again, those that are due sooner first, and compared with their checksums in the catalog.
+The caller decides how much is read at a time, and so how fast.
 
 Rules
 - One thread. A file is read as it was when its reading began; what is appended meanwhile comes with
   the next pass, and a file that was deleted or replaced is left at once.
-- What it finds is told by the storage, as for every other reader.
+- Damage is recorded by the storage, as for every other reader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILE_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """``nbytes`` were read; ``passed``: all files were read once more."""
+    """``nbytes``: how much was read. ``passed``: a pass over all files has ended."""
 
     nbytes: int
     passed: bool
@@ -45,7 +45,7 @@ class Scrubber:
         self._crc = 0
 
     def turn(self, bytes_max: int) -> Scrubbed:
-        """Read at most about ``bytes_max`` bytes on; one file at least is begun or gone on with.
+        """Read about ``bytes_max`` more bytes at most, of one file at least.
 
         Errors: ``OSError``; the next turn goes on with the next file.
         """
@@ -59,7 +59,7 @@ class Scrubber:
         return Scrubbed(nbytes, passed=False)
 
     def _is_open(self) -> bool:
-        """Whether a file is half read, and still the one that it was."""
+        """Whether a file is half read, and has not been deleted or replaced."""
         if self._second is None or self._at >= self._info.length:
             return False
         same = self._replacements == self._storage.replacements

@@ -73,7 +73,7 @@ class SlotFiles:
         cancels: int,
         highest: int,
     ) -> SlotInfo:
-        """Write a block behind the committed length; what the catalog will say once committed.
+        """Write a block behind the committed length; returns the record for the catalog.
 
         Not durable and not committed when it returns.
         """
@@ -89,7 +89,7 @@ class SlotFiles:
         # out those that are being read. Few calls, as each may have to wait for the interpreter.
         try:
             handle = self._files.open(path_of(second), create=created)
-        except FileNotFoundError:  # damage, which its readers tell; no reason to stop the spill
+        except FileNotFoundError:  # damage, which readers report; no reason to stop the spill
             handle = self._files.open(path_of(second), create=True)
         try:
             if (created or second in self._uncommitted) and handle.size() > info.length:
@@ -107,7 +107,7 @@ class SlotFiles:
         )
 
     def committed(self, seconds: Iterable[int]) -> None:
-        """The catalog knows the appends to these slots: nothing lies behind what it says."""
+        """The appends to these slots are in the catalog: nothing uncommitted lies behind them."""
         self._uncommitted.difference_update(seconds)
 
     def sync(self, second: int) -> None:
@@ -139,7 +139,7 @@ class SlotFiles:
         return decode_blocks(data, path, with_schema=start == 0)
 
     def pread(self, second: int, count: int, at: int) -> bytes:
-        """Some bytes of a slot file, read past the open handles: those are for readers of rows.
+        """Some bytes of a slot file, not through the cached handles, which are for readers of rows.
 
         Errors: ``Damaged`` when the disk cannot read them; ``OSError``.
         """
@@ -191,7 +191,7 @@ class SlotFiles:
 
 @contextlib.contextmanager
 def unreadable_is_damage(path: str, at: int) -> Iterator[None]:
-    """A sector that the disk cannot read any more (``EIO``) is damage of the file."""
+    """Raise ``Damaged`` for a sector that the disk cannot read any more (``EIO``)."""
     try:
         yield
     except OSError as error:
@@ -201,12 +201,12 @@ def unreadable_is_damage(path: str, at: int) -> Iterator[None]:
 
 
 def missing(second: int, info: SlotInfo) -> Damaged:
-    """A slot file is not there."""
+    """The error for a slot file that is not there."""
     return damaged(path_of(second), 0, f"{info.length} bytes", "no such file")
 
 
 def damaged(path: str, position: int, expected: str, found: str) -> Damaged:
-    """A slot file is not what was written."""
+    """The error for a slot file that is not what was written."""
     return Damaged(path, position, expected=expected, found=found, remedy=_REMEDY)
 
 

@@ -1,11 +1,11 @@
 """Gathering the tail for a spill: rows of many pieces, in slot order, a range of slots at a time.
 
-Theory: a spill is one sort and one append a slot. Pieces are joined first, which copies the tail
-once: to take a few rows out of each of them, range by range, costs twice as much as all the rest.
-What is joined is sorted by due time (64-bit keys of due time and row, so that the vectorised sort
-of NumPy applies). Then, by ranges of slots, rows are taken in their order and encoded, which takes
-little besides. So a spill needs, for about a second, as much memory again as it spills; rows that
-are covered already count for nothing.
+Theory: a spill is one sort, and one append for each slot. The pieces are first copied into one
+batch: to select the rows of a range of slots from each piece would cost twice as much as all the
+rest. The batch is sorted by due time (64-bit keys of due time and row, for NumPy's vectorised
+sort). Then its rows are selected and encoded, a range of slots after the other, in little memory.
+So a spill needs, for about a second, as much memory again as it spills, without the rows that the
+marks cover.
 
 All heavy work here runs in NumPy and Arrow, outside the interpreter lock.
 """
@@ -27,11 +27,11 @@ from ..tail.tail import Piece, offsets_of, with_offsets
 from .blocks import encode_blocks
 
 _RANGE_BYTES = 5 << 20
-"""About how much is gathered at a time. No buffer exceeds 8 MiB then: jemalloc gives larger ones
-back to the kernel at once, and the next range would pay for each of their pages again."""
+"""Bytes of a range, about. No buffer exceeds 8 MiB then: jemalloc returns larger ones to the kernel
+at once, and the next range would pay for each of their pages again."""
 _JOIN_BYTES = 256 << 20
-"""How much is joined in one batch at most, as Arrow counts its bytes in 31 bits. A usual tail is
-one batch."""
+"""The largest batch that pieces are copied into, as Arrow's offsets have 31 bits. A usual tail fits
+into one."""
 
 Covered = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
 
@@ -94,8 +94,7 @@ def _sorted_rows(pieces: Sequence[Piece], covered: Covered) -> _Sorted | None:
 
 
 def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Pieces that are joined before anything is taken from them: copying them one after the other
-    costs less than taking a few rows from each, range by range."""
+    """The pieces in groups that fit into one batch each."""
     group: list[Piece] = []
     size = 0
     for piece in pieces:
@@ -122,8 +121,8 @@ def _order(due: Int64s) -> Int64s:
 
 
 Ahead = Callable[[Iterator[list[Block]]], Iterator[list[Block]]]
-"""Gives back what it is given, and may work on the next items while the caller uses the last one:
-how, and on which thread, is the caller's business."""
+"""Yields the items of an iterator, and may make the next ones, on another thread, while the last
+one is in use. The node brings one; the engine itself starts no thread."""
 
 
 def in_turn(made: Iterator[list[Block]]) -> Iterator[list[Block]]:

@@ -39,13 +39,13 @@ from .spill import Ahead, blocks, in_turn
 
 _NOTHING = SlotInfo(0, 0, 0, -1, 0)
 _SYNC_ONE_BY_ONE_MAX = 256
-"""Up to so many files are synced one by one; more by one syncfs, which is faster for many but
-stalls the journal's own syncs for some milliseconds."""
+"""Up to so many files are synced one by one; more of them by one syncfs, which is faster for many
+but stalls the journal's own syncs for some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPoint:
-    """What is where at one instant. Rows below ``spilled`` are in files, others in ``pieces``."""
+    """Where rows are at one instant: those below ``spilled`` in files, others in ``pieces``."""
 
     info: SlotInfo | None
     spilled: int
@@ -90,15 +90,15 @@ class Storage:
         self.file_rows = 0
         self.file_bytes = 0
         self.damaged: dict[int, Damaged] = {}
-        """Slot files that are not what was written, whoever found it out. Nothing is delivered from
-        them until they are replaced (``replace``)."""
+        """Slot files that are not what was written. Nothing is delivered from them until they are
+        replaced (``replace``)."""
         self.replacements = 0
         """How often a slot file was replaced by another one."""
 
     # -- opening ---------------------------------------------------------------------------------
 
     def recover(self, slots: Mapping[int, SlotInfo], spilled: int) -> list[str]:
-        """Make the files what the catalog says. Returns what had to be mended, one line each."""
+        """Bring the files in line with the catalog. Returns what was mended, one line each."""
         mended = complete(self._files, slots)
         for second, info in slots.items():
             cut = self.slot_files.cut(second, info)
@@ -155,14 +155,14 @@ class Storage:
             raise
 
     def note_damage(self, second: int, info: SlotInfo, error: Damaged) -> None:
-        """Remember that a slot file was found damaged, unless it is another one by now."""
+        """Record that a slot file was found damaged, unless it was replaced meanwhile."""
         with self._lock:
             if self.catalog.get(second) == info:
                 self.damaged.setdefault(second, error)
 
     def note_sound(self, second: int, info: SlotInfo) -> None:
-        """All of a slot file was read and is what was written: if it was damaged, somebody has
-        restored it. Not, if it has grown since: what was found may be in the new part."""
+        """A slot file was read whole and is sound: if it is recorded as damaged, it was restored,
+        and the record goes. Not if it has grown since: the damage may be in the new part."""
         with self._lock:
             if self.catalog.get(second) == info:
                 self.damaged.pop(second, None)
@@ -310,8 +310,9 @@ class Storage:
         return SpillReport(rows, total - rows, len(changed), nbytes)
 
     def _roll_back(self, seconds: Iterable[int]) -> None:
-        """Remove new files of a spill that failed. Their rows may be delivered before the next one,
-        and then nobody would ever look for them. Only before the commit: after it they are true."""
+        """Remove new files of a spill that failed. Their rows may be delivered before the next
+        spill; then no commit would ever name the files. Only before the commit: after it they
+        count."""
         for second in seconds:
             with contextlib.suppress(OSError):
                 self.slot_files.remove(second)
@@ -356,8 +357,8 @@ class Storage:
         return len(covered)
 
     def replace(self, second: int, blocks: Sequence[pa.RecordBatch], update: StateUpdate) -> None:
-        """Put a file of ``blocks`` in the place of a damaged one; without any, the slot is gone.
-        The caller sees to it that nobody spills or cleans. ``update``: what else is committed.
+        """Put a file of ``blocks`` in the place of a damaged one; without blocks, delete the slot.
+        The caller holds the lock of spilling and cleaning. ``update``: what else is committed.
 
         Errors: ``OSError``: nothing has changed. ``SyncFailed``.
         """

@@ -1,13 +1,13 @@
-"""Batches of a few rows, made into payloads and read back in company.
+"""Batches of a few rows: encoded without Arrow, decoded many at a time.
 
-Theory: a payload is what ``RecordBatch.serialize`` writes. To make one and to read it back takes
-four calls of Arrow's, which give the interpreter away eight times. With 64 connections that is most
-of what a batch of one row costs: two context switches each time, for microseconds of work. So for a
-few rows the payload is put together here, as Arrow would write it, without giving the interpreter
-away, and it is read when somebody wants the rows: many at a time, by one call.
+Theory: a payload is what ``RecordBatch.serialize`` writes. To write one and to read it back takes
+four calls into Arrow, which release the interpreter lock eight times. With 64 connections that is
+most of what a batch of one row costs: two context switches each time, for microseconds of work. So
+for a few rows the payload is put together here, as Arrow would write it, with the lock held; and it
+is decoded only when its rows are needed, many payloads by one call.
 
 Rules
-- What is not plain (headers, slices, large values) is left to Arrow: ``encode`` says so.
+- What is not plain (headers, slices, large values) is left to Arrow: ``encode`` gives None for it.
 - Arrow's writer is the reference. A message of a fixed schema differs from another one only in
   numbers; where these stand is taken from a message that Arrow wrote. Should a version of it write
   other bytes, ``encode`` leaves everything to it. Only the slack of buffers that are longer than
@@ -32,9 +32,9 @@ from ..rows import from_numpy, no_cancels
 from ..schema import FEW_ROWS, INPUT, PAYLOAD, TIME, absent
 
 _BYTES_MAX = 64 << 10
-"""Of all columns together. To copy more than that takes longer than to win the interpreter back."""
+"""Of all columns together. Copying more takes longer than acquiring the interpreter lock again."""
 _BATCH_BYTES = 6 << 10
-"""What Arrow keeps of a batch besides its rows."""
+"""Memory of a batch besides its rows."""
 _SCHEMA_MESSAGE = bytes(PAYLOAD.serialize())
 _EMPTY = b""
 EncodedRows: TypeAlias = "Bytes | pa.RecordBatch"
@@ -44,7 +44,7 @@ _NO_HEADERS: tuple[bytes, ...] = (_EMPTY, _EMPTY, bytes(4), _EMPTY, _EMPTY, byte
 
 
 class UnreadRows:
-    """Rows of consecutive entries, read when somebody asks for them. From any thread.
+    """Rows of consecutive entries that are decoded when they are first asked for. Thread-safe.
 
     ``parts``: payloads, or rows that were read (PAYLOAD schema). ``cancels``: cancel rows in them.
     """
@@ -84,7 +84,7 @@ def _read(parts: Sequence[EncodedRows]) -> pa.RecordBatch:
 
 
 def decode(payloads: Sequence[Bytes]) -> pa.RecordBatch:
-    """The rows of at least one payload in one batch, in memory of its own unless it is one."""
+    """The rows of at least one payload in one batch; copied, unless there is only one payload."""
     if len(payloads) == 1:
         return pa.ipc.read_record_batch(pa.py_buffer(payloads[0]), PAYLOAD)
     stream = pa.py_buffer(b"".join([_SCHEMA_MESSAGE, *payloads]))
@@ -101,7 +101,7 @@ def encode(rows: pa.RecordBatch, created_ms: int) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """A message of the PAYLOAD schema as Arrow writes it, and where in it which number stands."""
+    """A message of the PAYLOAD schema as Arrow writes it, and the places of its numbers."""
 
     head: bytes
     """Continuation marker and length of the metadata."""
@@ -117,7 +117,7 @@ class _Template:
 
     @classmethod
     def of(cls, message: bytes) -> _Template:
-        """Errors: ``ValueError`` when the numbers are not where they are looked for."""
+        """Errors: ``ValueError`` when the numbers are not at the places known here."""
         _, length = _PREFIX.unpack_from(message)
         packed = struct.Struct(f"<{length // 8}q")
         words = packed.unpack_from(message, _PREFIX.size)
@@ -210,7 +210,7 @@ def _sample(count: int) -> pa.RecordBatch:
 
 
 def _proven() -> _Template | None:
-    """The template, if with it the same bytes are written that Arrow writes."""
+    """The template; None if a payload made with it differs from Arrow's."""
     sizes = (1, 9, FEW_ROWS)
     try:
         template = _Template.of(bytes(by_arrow(_sample(3), 1)))

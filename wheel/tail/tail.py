@@ -4,13 +4,13 @@ Theory: rows come in entries of any size, from one row up. A batch of one row co
 bookkeeping, so entries are coalesced into *pieces*, level by level (a piece of level n+1 is made of
 ``_FAN`` pieces of level n, up to about 4 MiB). Every row is copied a few times at most, and the
 number of pieces stays small however small the entries are. Entries of a few rows that are committed
-together are one piece from the start, and are not read before somebody asks for their rows.
+together are one piece from the start, and are decoded only when their rows are asked for.
 
 Rules
 - A piece is immutable. ``pieces`` is a tuple that is replaced, never changed: a reader that holds
   one sees a consistent tail for as long as it likes.
 - Offsets are consecutive inside a piece; pieces are in offset order.
-- Who changes the tail holds the owner's lock for the moment of ``publish``; readers need none.
+- ``publish`` is called under the owner's lock; readers need no lock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Piece:
     oldest_ms: int
     newest_ms: int
     size: int
-    """Bytes of ``held`` when it is rows."""
+    """Bytes of ``held``, if that is rows."""
     earliest: int
     """The lowest due time in it, in ms; ``latest`` the highest."""
     latest: int
@@ -66,12 +66,12 @@ class Piece:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes in memory."""
         return self.held.nbytes if isinstance(self.held, UnreadRows) else self.size
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the rows alone, which are read for it."""
+        """Bytes of the rows alone; decodes them."""
         if isinstance(self.held, UnreadRows):
             return int(self.held.rows().get_total_buffer_size())
         return self.size
@@ -140,7 +140,7 @@ def unread_piece(
 
 
 def _merge(pieces: Sequence[Piece]) -> Piece:
-    """One piece of the next level. What is unread stays so: who commits does not wait for it."""
+    """One piece of the next level. Undecoded rows stay so: a commit does not wait for that."""
     level = max(piece.level for piece in pieces) + 1
     if any(isinstance(piece.held, UnreadRows) for piece in pieces):
         return replace(_unread(pieces), level=level)
@@ -173,7 +173,7 @@ def _joined(pieces: Sequence[Piece], held: pa.RecordBatch | UnreadRows, due: Int
 
 
 def together(pieces: Sequence[Piece]) -> list[Piece]:
-    """New pieces, of which those that are unread and follow on each other are one."""
+    """The pieces, with runs of undecoded ones made into one piece each."""
     found: list[Piece] = []
     run: list[Piece] = []
     for piece in pieces:
@@ -189,7 +189,7 @@ def _one(run: Sequence[Piece]) -> Piece:
 
 
 def _follows(run: Sequence[Piece], piece: Piece) -> bool:
-    """Whether a piece may be one with those before it: all unread, and not too long a time."""
+    """Whether a piece may join those before it: all undecoded, and not too far apart in time."""
     return (
         isinstance(run[-1].held, UnreadRows)
         and isinstance(piece.held, UnreadRows)
@@ -236,8 +236,8 @@ class Tail:
             pieces[start:] = [_merge(pieces[start:])]
 
     def read_across(self, offset: int) -> None:
-        """Read the piece that ``drop_below`` will cut, if it has to. Without the lock: it may be 4
-        MiB that nobody has read, which takes 50 ms."""
+        """Decode the piece that ``drop_below(offset)`` will have to cut, if any. Call it without
+        the lock: a piece of 4 MiB takes 50 ms."""
         for piece in self.pieces:
             if piece.base_offset < offset < piece.next_offset:
                 _ = piece.rows
