@@ -92,7 +92,7 @@ class _WithoutPandas:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Always ends with ``SystemExit``."""
     found = sys.argv[1:] if arguments is None else arguments
-    if "replay" not in found:
+    if found[:1] != ["replay"]:
         sys.meta_path.insert(0, _WithoutPandas())
     sys.exit(run(found))
 

@@ -39,10 +39,7 @@ Figure = Callable[[str], None]
 def finish(load: CancelLoad, arrivals: Arrivals, figure: Figure, what: str) -> None:
     """Until all that must come has come, and a moment more for what must not."""
     load.stop()
-    deadline = time.monotonic() + AHEAD_MS / 1000 + 60
-    while load.wanted() - arrivals.numbers and time.monotonic() < deadline:
-        time.sleep(0.3)
-        arrivals.look()
+    arrivals.wait_for(load.wanted(), AHEAD_MS / 1000 + 60)
     time.sleep(2.0)
     truth = load.truth(arrivals.look())
     figure(f"{what}: {truth.line()}")

@@ -116,14 +116,7 @@ class Chaos:
         self, promised: Promised, arrived: KafkaArrivals, faults: Faults, peers: Peers
     ) -> Account:
         """Until all that must come has come, and a moment more for what must not."""
-        deadline = time.monotonic() + self.ahead_ms / 1000 + LATE_S
-        while True:
-            arrived.look()
-            if len(arrived.numbers) >= promised.wanted() or time.monotonic() > deadline:
-                found = account(promised, arrived.all, faults.done)
-                if not found.lost or time.monotonic() > deadline:
-                    break
-            time.sleep(0.5)
+        arrived.wait_for(promised.wanted(), self.ahead_ms / 1000 + LATE_S)
         time.sleep(1.0)
         return account(promised, arrived.look(), faults.done, peers.turns())
 

@@ -29,7 +29,7 @@ from support.broker import Cluster, TopicFactory
 from support.chaosaccount import Account, Arrival, Fault, account
 from support.chaosload import ChaosLoad
 from support.deliveries import Sent
-from support.load import AHEAD_MS, Load, Promised, steady
+from support.load import AHEAD_MS, Load, steady
 from support.peers import Peers
 from support.proxylab import Loopback
 from support.waiting import eventually, now_ms
@@ -87,7 +87,7 @@ class Watch:
 
     def finish(self) -> Account:
         promised = self.stream.stop()
-        wait_for_all(self.arrivals, promised, AHEAD_MS / 1000 + 20)
+        self.arrivals.wait_for(promised.wanted(), AHEAD_MS / 1000 + 20)
         return account(promised, self.arrivals.look(), self.faults)
 
     def _fault(self, what: str) -> Fault:
@@ -144,15 +144,6 @@ def longest_gap(arrivals: Iterable[Arrival], begin_ms: int, end_ms: int) -> int:
     inside = sorted(one.at_ms for one in arrivals if begin_ms <= one.at_ms <= end_ms)
     assert len(inside) > 1
     return max(later - one for one, later in itertools.pairwise(inside))
-
-
-def wait_for_all(arrivals: Arrivals, promised: Promised, within_s: float) -> list[Arrival]:
-    deadline = time.monotonic() + within_s
-    while True:
-        found = arrivals.look()
-        if len(arrivals.numbers) >= promised.wanted() or time.monotonic() > deadline:
-            return found
-        time.sleep(0.1)
 
 
 def tell(what: str, times: list[int], found: Account, figure: Figure, goal: str) -> None:
@@ -268,7 +259,7 @@ def test_a_wiped_peer_comes_back_and_carries_a_failover(tmp_path: Path, figure: 
         time.sleep(1.0)
         peers.start()
         promised = load.stop()
-        wait_for_all(arrivals, promised, 30)
+        arrivals.wait_for(promised.wanted(), 30)
         found = account(promised, arrivals.look(), [fault, kill])
         arrivals.close()
         peers.wait_until_whole()

@@ -6,6 +6,7 @@ number. Times are the target's own: the broker's clock when it appended, or ``de
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
@@ -28,6 +29,13 @@ class Arrivals:
         self.all += new
         self.numbers.update(one.number for one in new)
         return self.all
+
+    def wait_for(self, numbers: set[int], within_s: float) -> None:
+        """Look until all of them are there, or the time is over."""
+        deadline = time.monotonic() + within_s
+        while not numbers <= self.numbers and time.monotonic() < deadline:
+            time.sleep(0.1)
+            self.look()
 
     def _new(self) -> list[Arrival]:
         raise NotImplementedError

@@ -106,9 +106,10 @@ def account(
     turns: Sequence[Fault] = (),
 ) -> Account:
     """Hold ``arrivals`` (in any order) against the promises. Fills in the faults' figures."""
+    wanted = promised.wanted()
     found = Account(
         promised=len(promised.due) - promised.refused,
-        wanted=promised.wanted(),
+        wanted=len(wanted),
         arrivals=len(arrivals),
         refused=promised.refused,
         cancelled=promised.count(Fate.CANCELLED),
@@ -126,7 +127,7 @@ def account(
         else:
             came[one.number].append(one)
     for number in range(len(promised.due)):
-        _judge(number, came.get(number, []), promised, found)
+        _judge(number, came.get(number, []), promised, number in wanted, found)
     for many in came.values():
         for first, later in itertools.pairwise(many):
             found.repeated += 1
@@ -140,7 +141,9 @@ def account(
     return found
 
 
-def _judge(number: int, came: list[Arrival], promised: Promised, found: Account) -> None:
+def _judge(
+    number: int, came: list[Arrival], promised: Promised, wanted: bool, found: Account
+) -> None:
     old = int(promised.due[number]), int(promised.offset[number])
     meddled = promised.meddled.get(number)
     fate = None if meddled is None else meddled.fate
@@ -158,12 +161,8 @@ def _judge(number: int, came: list[Arrival], promised: Promised, found: Account)
         found.cancelled_but_delivered += as_old
     if as_old and as_new:
         found.moved_and_not.append(number)
-    if fate is Fate.MOVED:
-        must, there = True, bool(as_new)
-    else:
-        must = old[1] >= 0 and fate in (None, Fate.MAYBE_MOVED)
-        there = bool(as_old or as_new)
-    if must and not there:
+    there = as_new if fate is Fate.MOVED else as_old or as_new
+    if wanted and not there:
         found.lost.append(number)
 
 

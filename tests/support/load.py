@@ -62,10 +62,14 @@ class Promised:
     def count(self, fate: Fate) -> int:
         return sum(one.fate is fate for one in self.meddled.values())
 
-    def wanted(self) -> int:
-        """Numbers that have to arrive."""
-        free = self.count(Fate.CANCELLED) + self.count(Fate.UNCERTAIN)
-        return len(self.due) - self.refused - free
+    def wanted(self) -> set[int]:
+        """Numbers that have to arrive, under one id or another."""
+        free = {
+            number
+            for number, one in self.meddled.items()
+            if one.fate in (Fate.CANCELLED, Fate.UNCERTAIN)
+        }
+        return set(np.flatnonzero(self.offset >= 0).tolist()) - free
 
 
 class Load:
