@@ -1,13 +1,13 @@
-"""Proves from the files of a wheel group, and from what its topics hold, that each accepted message
-was delivered once, in time. PySpark; nothing here is imported by a node.
+"""Proves from the files of a wheel group, and from the records in its topics, that each accepted
+message was delivered once, in time. PySpark; no node imports anything of it.
 
-The data's way through the room:
+Data goes through the room in this order:
 
-    layout -> plan -> reading -> source             what there is; tasks; rows; Spark's data source
-                        |
-                      scan (facts)                  one fixed-width fact for each row seen anywhere
-                        |
+    layout -> plan -> reading -> source             what exists; tasks; rows; Spark's data source
+                         |
+                      scan (facts)                  one fixed-width fact for each row read anywhere
+                         |
                       judge -> validators -> proof  all facts of an offset side by side
-                        |
+                         |
                       report, page                  report.json, report.html
 """

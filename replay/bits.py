@@ -1,7 +1,7 @@
 """A set of offsets that costs a bit each.
 
-Theory: offsets are dense, and what is asked for lies close together. So a piece of 32 KiB stands
-for each 2**18 offsets of which at least one is in the set; of the others there is nothing.
+Theory: offsets are dense, and those in one set lie close together. So one piece of 32 KiB holds the
+bits of 2**18 consecutive offsets, and exists only if at least one of them is in the set.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PIECE_BITS = 18
 
 
 class Bits:
-    """Empty at first. ``count``: how many offsets are in it."""
+    """A set of offsets, empty at first. ``count``: how many offsets are in it."""
 
     def __init__(self) -> None:
         self._pieces: dict[int, npt.NDArray[np.uint8]] = {}
@@ -32,7 +32,7 @@ class Bits:
             self.count += len(new)
 
     def has(self, offsets: Int64s) -> Mask:
-        """Which of them are in it; ``offsets`` ascend."""
+        """Which of ``offsets`` are in the set; shape (rows,). They must ascend."""
         found = [np.zeros(0, np.bool_)]
         for number, inside in self._by_piece(offsets):
             piece = self._pieces.get(number)

@@ -1,4 +1,4 @@
-"""What a proof says in the end, from what all tasks told: small values, without Spark."""
+"""The driver's conclusions from all tasks' sums: reasons, open points, notes. Without Spark."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from .report.verdict import CLASSES, Input, PairAgreement
 
 FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}
 NAMED_MAX = 10
-"""Topics that are named in an open point."""
+"""Topics that an open point names at most."""
 NOTES_MAX = 50
-"""Files of which something is noted."""
+"""Files whose notes are listed at most."""
 RANGES_MAX = 5
-"""Ranges of offsets that are named."""
+"""Ranges of offsets that an open point names at most."""
 CLOCKS_DIFFER_MS = 60_000
-"""So far ahead of another master's clock one may have been."""
+"""How far the clocks of two masters of a group may differ, ms."""
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """``summaries``: one a file. ``sums``: of all tasks, messages by class, and ``equal:I:J`` and
-    ``different:I:J`` of peers. ``judged``: problems that judging found, by kind."""
+    """The parts of a verdict that the driver computes. ``summaries``: one a file. ``sums``: of all
+    tasks, messages by class, and ``equal:I:J`` and ``different:I:J`` of peers. ``judged``: how many
+    problems judging found, by kind."""
 
     layout: Layout
     context: Context
@@ -41,11 +42,11 @@ class Conclusion:
     judged: Mapping[str, int]
 
     def own(self) -> list[Problem]:
-        """Problems that the driver found."""
+        """Problems that were found on the driver: in the layout and in the context."""
         return [*map(Problem.from_json, self.layout.problems), *self.context.problems]
 
     def counts(self) -> dict[str, int]:
-        """As ``Verdict.counts``."""
+        """Messages by class, as in ``Verdict.counts``."""
         counts = {name: number for name, number in self.sums.items() if ":" not in name}
         return {name: counts.get(name, 0) for name in ("accepted", *CLASSES)} | counts
 
@@ -58,7 +59,7 @@ class Conclusion:
         return dict(found)
 
     def reasons(self) -> list[str]:
-        """Why it is not proven."""
+        """Why the proof fails, a line for each kind of problem; empty if it does not."""
         options = self.context.options
         asked = {"exactly_once": options.exactly_once, "late_ms": options.late_ms}
         reasons = []
@@ -115,7 +116,7 @@ class Conclusion:
         return points
 
     def _unread(self) -> list[OpenPoint]:
-        """What was accepted, and no journal holds any more."""
+        """One open point on offsets that were accepted and are in no journal any more, or none."""
         pairs = self.context.unread.T.tolist()
         number = sum(end - base for base, end in pairs) - self.sums.get(UNREAD_KNOWN, 0)
         if not number:
@@ -145,8 +146,8 @@ class Conclusion:
         ]
 
     def _segments_back(self, pairs: Sequence[Sequence[int]]) -> str:
-        """What to do about the segments with these offsets. Where anything was kept, they were
-        taken away since, or were too old or too many for ``--retain``."""
+        """A remedy for missing segments with these offsets. If any file was archived, they were
+        removed since, or were too old or too many for ``--retain``."""
         if not any(file.archived for file in self.layout.files):
             return "Start nodes with --retain"
         missing = []
@@ -166,7 +167,7 @@ class Conclusion:
         )
 
     def _limits(self) -> list[str]:
-        """What is never judged, and how much of it there was."""
+        """Notes on what is never judged, with the number of its messages or rows."""
         limits = []
         number = self.sums.get(ORDER_UNJUDGED, 0)
         if number:
@@ -190,7 +191,7 @@ class Conclusion:
         return limits
 
     def _not_given(self) -> Iterator[OpenPoint]:
-        """Inputs that were forgotten, most likely, as messages may have gone there."""
+        """Open points for inputs that were probably forgotten: messages may have gone there."""
         topics = {topic for summary in self.summaries for topic in summary.topics.items()}
         names = {f"{crc:08x}": topic for crc, topic in topics}
         unseen = {

@@ -1,8 +1,8 @@
-"""Which of key, value and headers is another one: a second look at messages that were altered.
+"""Which of key, value and headers differs: a second reading of messages that were altered.
 
-Theory: a fact has one digest of all three, so that it stays small. Where it differs, both sides are
-read once more: the journals that hold these few offsets, and what was delivered. Only digests of
-single fields leave a task, one row a sighting. A receipt has no more than the one digest.
+Theory: a fact has one digest of all three, so that it stays small. Where digests differ, both sides
+are read once more: the journals that hold these few offsets, and all topics. Only digests of single
+fields leave a task, one row a sighting. A receipt has only the one digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .judging.conservation import CONTENT
 from .plan import tasks
 
 MESSAGES_MAX = 100
-"""That are looked at again."""
+"""Altered messages that are read again at most."""
 FIELDS = ("key", "value", "headers")
 SIGHTINGS = "offset bigint, accepted boolean, key string, value string, headers string"
 _ARROW = pa.schema(
@@ -39,7 +39,7 @@ _ARROW = pa.schema(
 
 
 def looked_at_again(problems: Sequence[Problem]) -> list[int]:
-    """Offsets of the messages of which it is worth knowing."""
+    """Offsets of the messages whose content was altered, ascending; at most ``MESSAGES_MAX``."""
     found = {one.offset for one in problems if CONTENT in one.text}
     return sorted(found)[:MESSAGES_MAX]
 
@@ -47,7 +47,7 @@ def looked_at_again(problems: Sequence[Problem]) -> list[int]:
 def files_with(
     files: Sequence[File], summaries: Sequence[FileSummary], offsets: Sequence[int]
 ) -> list[File]:
-    """Journals that hold some of the offsets, and all that was delivered to files."""
+    """Journals that may hold some of the offsets, and all files of topics."""
     ranges = {one.number: one.offsets for one in summaries}
     return [
         file
@@ -63,7 +63,7 @@ def files_with(
 def sightings(
     spark: SparkSession, files: Sequence[File], offsets: Collection[int], terms: GroupTerms
 ) -> DataFrame:
-    """Of some messages in files. ``SIGHTINGS``."""
+    """Sightings of some messages in files. Columns: ``SIGHTINGS``."""
     planned = tasks(files, spark.sparkContext.defaultParallelism)
 
     def look(batches: Batches) -> Batches:
@@ -76,7 +76,7 @@ def sightings(
 
 
 def record_sightings(records: DataFrame, offsets: Collection[int], terms: GroupTerms) -> DataFrame:
-    """Of some messages among records of Spark's Kafka source. ``SIGHTINGS``."""
+    """Sightings of some messages among records of Spark's Kafka source. Columns: ``SIGHTINGS``."""
     kafka = File(-1, DUMP, "", "Kafka", 0)
 
     def look(batches: Batches) -> Batches:
@@ -87,7 +87,7 @@ def record_sightings(records: DataFrame, offsets: Collection[int], terms: GroupT
 
 
 def name_fields(problems: Sequence[Problem], found: DataFrame) -> list[Problem]:
-    """The problems, with the fields named that differ. ``found``: ``SIGHTINGS``."""
+    """The problems, with the names of the fields that differ. ``found``: columns ``SIGHTINGS``."""
     seen: dict[tuple[int, bool, str], set[str]] = defaultdict(set)
     for row in found.distinct().collect():
         for name in FIELDS:
@@ -105,7 +105,7 @@ def name_fields(problems: Sequence[Problem], found: DataFrame) -> list[Problem]:
 
 
 def _sighted(event: RowsSeen, offsets: Collection[int], terms: GroupTerms) -> pa.RecordBatch:
-    """The fields of the messages that are looked for, as digests."""
+    """Digests of key, value and headers of those rows that have one of ``offsets``."""
     rows, accepted = event.rows, event.file.kind == JOURNAL
     found, headers = (times(rows, "offset"), None) if accepted else _delivered(event, terms)
     at = np.flatnonzero(np.isin(found, list(offsets)))
@@ -124,7 +124,7 @@ def _sighted(event: RowsSeen, offsets: Collection[int], terms: GroupTerms) -> pa
 
 
 def _delivered(event: RowsSeen, terms: GroupTerms) -> tuple[Int64s, pa.Array | None]:
-    """Offsets of the group's messages (-1: none) and the headers that they were sent with."""
+    """Offsets of the group's messages (-1: of another's) and the headers they were sent with."""
     rows, headers = event.rows, HeaderColumn(event.rows.column("headers"))
     every = np.arange(rows.num_rows)
     if event.topic:
@@ -143,7 +143,7 @@ def _delivered(event: RowsSeen, terms: GroupTerms) -> tuple[Int64s, pa.Array | N
 
 
 def _digests(values: pa.Array) -> pa.Array:
-    """Few values, of any type. No headers are none, whether as a null or as an empty list."""
+    """One digest a value, for a few values of any type. A null and an empty list have the same."""
     texts = [
         repr(value or None if isinstance(value, list) else value) for value in values.to_pylist()
     ]

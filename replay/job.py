@@ -4,8 +4,8 @@
 
 Theory: ``spark-submit`` runs this file by its path, so it is in no package and names the package in
 full; that comes with ``--py-files``, to the driver and to the executors. Arguments, output and exit
-codes are the command's, but for what Spark was told when it was started: its master, its memory,
-its Kafka connector.
+codes are the command's, without the options that ``spark-submit`` has itself: the master, the
+memory, the Kafka connector.
 
 On the driver's machine, what slotwheel needs must be installed; executors have numpy, pyarrow and
 crc32c.

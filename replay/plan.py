@@ -1,11 +1,11 @@
-"""Which task reads which files.
+"""Assigns files to tasks.
 
 Theory: a task costs Spark some tens of milliseconds, and the last one to end decides how long all
-take. So files are put together to tasks of about equal size, several for each core, and not more
-than a few thousand files each.
+take. So files are grouped into tasks of about equal size, several for each core, and not more than
+a few thousand files each.
 
 Rules
-- What is delivered to one topic is read in the order of its positions: segments of a topic stay
+- Records delivered to one topic are read in the order of positions: segments of a topic stay
   together, in order, until a task is full.
 """
 
@@ -17,14 +17,14 @@ from ..reading.files import TOPIC, File
 
 TASKS_PER_CORE = 4
 TASK_BYTES = (8 << 20, 256 << 20)
-"""A task is not made smaller, nor larger, than that; a single file may be larger."""
+"""Smallest and largest size of a task; a single file may be larger."""
 TASK_FILES_MAX = 4_000
 _OPEN_BYTES = 32 << 10
-"""What opening a file costs, as bytes that could be read meanwhile."""
+"""The cost of opening a file, as bytes that could be read meanwhile."""
 
 
 def tasks(files: Sequence[File], cores: int) -> list[list[File]]:
-    """Every file once. ``cores``: how many tasks run at the same time."""
+    """Every file in one of the tasks. ``cores``: how many tasks run at the same time."""
     total = sum(_cost(file) for file in files)
     low, high = TASK_BYTES
     size = min(high, max(low, total // max(1, cores * TASKS_PER_CORE) + 1))
@@ -33,7 +33,7 @@ def tasks(files: Sequence[File], cores: int) -> list[list[File]]:
     others = [file for file in files if file.kind != TOPIC]
     for group in (topics, others):
         made += _cut(group, size)
-    # The longest first: then none of them is begun when all others are about to end.
+    # The longest first, so that none of them starts when all others are about to end.
     return sorted(made, key=lambda task: -sum(map(_cost, task)))
 
 

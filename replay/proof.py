@@ -5,11 +5,11 @@
                         +---- facts --------- judge -> counts, lateness, problems -> verdict
 
 Rules
-- Rows stay where they are. To the driver come one summary a file, sums, and problems up to a limit;
-  the verdict says when there were more.
-- What the scan gives is kept on the executors' disks: it is read twice, and the files only once.
-- What was delivered is listed and read when all journals have been: of a node that runs, the topics
-  then hold whatever the marks that were read speak of.
+- Rows are not collected. The driver gets one summary a file, sums, and problems up to a limit;
+  ``Verdict.truncated`` is set when there were more.
+- The result of the scan is kept on the executors' disks: it is read twice, and the files only once.
+- Topics are listed and read after all journals. So, beside a running node, they hold every message
+  that a mark in a journal that was read covers.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ from .report.tables import Tables
 from .report.verdict import GroupCounts, Lateness, Verdict
 
 BUCKETS_MAX = 2_000
-"""Time buckets in a verdict; with more, they are made wider."""
+"""Time buckets in a verdict; they are made wider until there are not more."""
 TOPICS_MAX = 200
-"""Topics that are told of; those that lost most, or have the most messages."""
+"""Topics in a verdict; those that lost most, or have the most messages."""
 _ARROW_BYTES = 64 << 20
 _FACTS_A_TASK = 4 << 20
 
 OnPhase = Callable[[str], None]
-"""Told what is done now."""
+"""Called with what is done now."""
 
 
 class Elsewhere(Protocol):
-    """What was delivered to topics that are not in the directories (``kafka_topics.py``)."""
+    """Topics that are not in the directories (``facts/kafka_topics.py``)."""
 
     found: list[str]
-    """The topics that were read, once they were asked for; ``partitions``: how many each has."""
+    """The topics that ``records`` read; ``partitions``: how many each has."""
     partitions: dict[str, int]
 
     def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
-        """Records as Spark's Kafka source gives them, with headers; None: there is no topic.
-        ``topics``: those that messages are for; None: too many to be told."""
+        """Records in the columns of Spark's Kafka source, with headers; None: no topic exists.
+        ``topics``: those that messages are for; None: too many to be listed."""
 
     def notes(self) -> list[str]:
-        """What is to be told of the topics, once they were asked for."""
+        """Notes on the topics for the verdict; after ``records``."""
 
 
 def prove(
@@ -86,8 +86,9 @@ def prove(
     progress: OnPhase | None = None,
     tables: str = "",
 ) -> Verdict:
-    """``tables``: where it is written as Parquet, too (``report/tables.py``); empty: nowhere.
-    Errors: those of Spark, and of ``kafka``."""
+    """Prove what became of each accepted message, and return the verdict. ``progress``: called as
+    each phase begins. ``tables``: directory for Parquet tables, too (``report/tables.py``); empty:
+    none. Errors: those of Spark, and of ``kafka``."""
     proof = _Proof(spark, layout, options or Options(), progress or (lambda _: None))
     try:
         return proof.run(kafka, tables)
@@ -106,7 +107,7 @@ class _Proof:
         self._terms = GroupTerms(layout.group, layout.key, layout.dead_letter_topic)
         self._kept: list[DataFrame] = []
         self._records: DataFrame | None = None
-        """Of Kafka."""
+        """Records in Kafka; None: none were read."""
         self._settings: dict[str, str | None] = {}
         self._began = time.monotonic()
 
@@ -163,7 +164,7 @@ class _Proof:
         return verdict
 
     def _progress(self, phase: str) -> None:
-        """Tell what is done now, in Spark's page, too."""
+        """Report the phase that begins, also on Spark's own page."""
         self._on_phase(phase)
         self._spark.sparkContext.setJobDescription(f"slotwheel replay: {phase}")
 
@@ -178,7 +179,7 @@ class _Proof:
                 self._spark.conf.set(name, value)
 
     def _set(self, name: str, value: object) -> None:
-        """A setting of the session, until the end of the proof."""
+        """Change a setting of the session until the end of the proof."""
         self._settings.setdefault(name, self._spark.conf.get(name, None))
         self._spark.conf.set(name, str(value))
 
@@ -192,8 +193,8 @@ class _Proof:
     ) -> tuple[DataFrame, list[FileSummary], list[OrderChunk]]:
         cores = self._spark.sparkContext.defaultParallelism
         self._set("spark.sql.execution.arrow.maxBytesPerBatch", _ARROW_BYTES)
-        # What comes after a shuffle is planned here, and what is added up is small: looking at each
-        # stage before planning the next costs more than it saves.
+        # The number of partitions is fixed here and aggregates are small: planning each stage after
+        # the one before costs more than it saves.
         self._set("spark.sql.adaptive.enabled", "false")
         self._set("spark.sql.shuffle.partitions", cores)
         scanned, summaries, chunks = self._collect(self._files(cores, topics=False))
@@ -219,7 +220,7 @@ class _Proof:
         return scan(tasks_frame(self._spark, tasks(files, cores)), self._terms)
 
     def _collect(self, frame: DataFrame) -> tuple[DataFrame, list[FileSummary], list[OrderChunk]]:
-        """Reads all of it, once."""
+        """Run the scan once, and keep its rows. Returns them, the summaries and the chunks."""
         kept = self._keep(frame)
         return kept, *summaries(kept)
 
@@ -229,7 +230,8 @@ class _Proof:
         return {topic for summary in summaries for topic in summary.topics.values()}
 
     def _partitions(self, summaries: Iterable[FileSummary]) -> int:
-        """Some for each core, and not more facts in one than a task should sort."""
+        """Partitions of the shuffle: some for each core, with no more facts than a task should
+        sort."""
         rows = sum(summary.rows for summary in summaries)
         cores = self._spark.sparkContext.defaultParallelism
         return max(cores, -(-rows // _FACTS_A_TASK))
@@ -237,7 +239,7 @@ class _Proof:
     def _listed(
         self, problems: DataFrame, own: Sequence[Problem], by_kind: Mapping[str, int]
     ) -> list[Problem]:
-        """Up to ``problems_max`` of them, a fair share of each kind. ``own``: the driver's."""
+        """Up to ``problems_max`` problems, a fair share of each kind. ``own``: the driver's own."""
         limit = self._options.problems_max
         listed = list(own[:limit])
         others = Counter(by_kind)
@@ -251,7 +253,7 @@ class _Proof:
     def _name_fields(
         self, listed: Sequence[Problem], summaries: Sequence[FileSummary]
     ) -> Sequence[Problem]:
-        """Of messages that were altered, read again which of the fields is another one."""
+        """Read altered messages again, and name the fields that differ."""
         offsets = looked_at_again(listed)
         if not offsets:
             return listed
@@ -264,7 +266,7 @@ class _Proof:
 
 
 class _Sums:
-    """What all tasks together counted."""
+    """The sums of all tasks."""
 
     def __init__(self, judged: DataFrame) -> None:
         self.counts: dict[str, int] = {}
@@ -279,7 +281,8 @@ class _Sums:
                 self._span = row.first, row.last, row["count"]
 
     def interval(self, wanted_ms: int) -> int:
-        """Wide enough that there are not too many time buckets."""
+        """Width of a time bucket, ms: a multiple of ``wanted_ms``; at most ``BUCKETS_MAX``
+        buckets."""
         first, last, buckets = self._span
         if buckets <= BUCKETS_MAX:
             return wanted_ms
@@ -287,7 +290,7 @@ class _Sums:
 
 
 def fair_shares(numbers: Mapping[str, int], limit: int) -> dict[str, int]:
-    """How many of each kind are listed: all of the rare ones, and equally many of the others."""
+    """How many problems of each kind are listed: all of a rare kind, the same number of others."""
     shares: dict[str, int] = {}
     waiting = sorted((number, kind) for kind, number in numbers.items() if number > 0)
     for at, (number, kind) in enumerate(waiting):
@@ -301,7 +304,7 @@ def fair_shares(numbers: Mapping[str, int], limit: int) -> dict[str, int]:
 def _counts(
     tallies: DataFrame, context: Context, *, late: bool
 ) -> tuple[list[GroupCounts], list[GroupCounts]]:
-    """By topic, of those that lost most or have the most messages, and by time."""
+    """Counts by topic, for those that lost most or have the most messages, and by time bucket."""
     topics = validators.tallied_by(tallies, "topic")
     some = topics.orderBy(f.desc("lost"), f.desc("accepted"), "topic").limit(TOPICS_MAX)
     rows = some.unionAll(validators.tallied_by(tallies, "bucket_ms")).collect()
@@ -321,7 +324,7 @@ def _counts(
 
 
 def _lateness(frame: DataFrame, context: Context) -> list[Lateness]:
-    """Of all, of the topics with the most messages, and by time."""
+    """Lateness of all messages, of the topics with the most messages, and by time bucket."""
     by_topic = frame.where("topic is not null").orderBy(f.desc("count"), "topic").limit(TOPICS_MAX)
     rows = frame.where("topic is null").orderBy("bucket_ms").collect() + by_topic.collect()
     found = [

@@ -1,9 +1,9 @@
 """Messages to be sent again: found in journals, live and archived, without Spark.
 
-Theory: a consumer that has spoilt what it got wants a topic's messages of some hour once more.
-Their content stands in the journals, in the order of their offsets, on each peer. So the peers'
-journals are merged by offset, as sorted streams are: what has the same offset is one message, and
-all that is held at a time is one batch a peer.
+Theory: a consumer that has lost its results needs a topic's messages of some hour once more. Their
+content stands in the journals, in the order of their offsets, on each peer. So the peers' journals
+are merged by offset, as sorted streams are: rows with the same offset are one message, and only one
+batch a peer is in memory.
 
     peer a   archive | archive | live      offsets -->
     peer b        archive    |   live      next to read: whichever stream is the furthest behind
@@ -13,12 +13,13 @@ all that is held at a time is one batch a peer.
 Rules
 - The order is that of the offsets, and does not depend on which peers are given or what each of
   them still has; so "the first N are sent already" means the same messages in the next run.
-- What may never have been committed is not sent. A peer of a group proves what it has spilled, and
-  what a mark in its journal says has left (``PeerJournal.proven``); the little behind that is
-  counted.
+- A message that may never have been committed is not sent. A peer of a group proves what it has
+  spilled, and what a mark in its journal covers (``PeerJournal.proven``); the few messages behind
+  that are counted.
 - A cancelled message is not sent. A cancel stands behind its message, so the first reading finds
-  the cancels (of messages due in that time), and the second, if it is needed, knows them.
-- What is damaged cannot be sent. It is told before anybody is asked.
+  the cancels (of messages due in that time), and the second one, if it is needed, leaves their
+  messages out.
+- A damaged message cannot be sent. Damage is reported before the user confirms.
 
 Memory: a batch a peer, and a bit for each offset near a cancelled message.
 """
@@ -44,14 +45,14 @@ from .bits import Bits
 from .facts.making import GroupTerms
 
 ID_HEADER = f"{REDELIVERED_PREFIX}id"
-"""The id that the message had when it was sent first."""
+"""Header with the id under which the message was first sent."""
 DAMAGE_SHOWN = 20
 TOPICS_SHOWN = 100
 _READINGS_MAX = 4
 _EVERYTHING = (1 << 63) - 1
 
 OnSearched = Callable[[int], None]
-"""Is told how many bytes of journals were read; less than none when it begins again."""
+"""Called with how many bytes of journals were read; a negative number when reading begins again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +66,24 @@ class Selection:
 
 @dataclass(slots=True)
 class RedeliveryCounts:
-    """What would be sent. ``nbytes``: of keys, values and headers."""
+    """How many messages would be sent. ``nbytes``: of keys, values and headers."""
 
     messages: int = 0
     nbytes: int = 0
     first_due_ms: int = -1
     last_due_ms: int = -1
     in_doubt: int = 0
-    """Messages that may not have been committed, and are left out."""
+    """Messages left out because they may not have been committed."""
     cancelled: int = 0
     """Messages left out because they were cancelled."""
     damage: list[str] = field(default_factory=list)
-    """What could not be read, the first few."""
+    """Places that could not be read, the first few."""
     damaged: int = 0
     """How many such places there are."""
     missing: int = 0
-    """Rows of any topic and time, between those that were read, whose entries no journal has."""
+    """Rows of any topic and time, between those that were read, that no journal has."""
     topics: set[str] = field(default_factory=set)
-    """Some of the topics that there are messages for, due in that time."""
+    """Some of the topics with messages due in that time."""
 
     def add(self, rows: pa.RecordBatch) -> None:
         due = times(rows, "due")
@@ -119,11 +120,11 @@ class Redelivery:
 
     @property
     def nbytes(self) -> int:
-        """Of all journals; what one reading costs."""
+        """Bytes of all journals, which each reading reads."""
         return sum(file.nbytes for files in self._files.values() for file in files)
 
     def tally(self, progress: OnSearched = lambda _nbytes: None) -> RedeliveryCounts:
-        """Read everything and count. Errors: ``OSError``."""
+        """Read all journals and count. Errors: ``OSError``."""
         tally = RedeliveryCounts()
         for reading in range(_READINGS_MAX):  # a running node may cancel more meanwhile
             progress(-self.nbytes if reading else 0)
@@ -141,7 +142,7 @@ class Redelivery:
         self, to_topic: str, due_ms: Callable[[], int], skip: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """The messages as they are to be sent (schema ``INPUT``), without the first ``skip``.
-        ``due_ms`` is asked for each batch. Call ``tally`` before. Errors: ``OSError``."""
+        ``due_ms`` is called for each batch. Call ``tally`` before. Errors: ``OSError``."""
         for rows in self._messages(RedeliveryCounts(), lambda _nbytes: None):
             left = rows.slice(min(skip, rows.num_rows))
             skip -= rows.num_rows - left.num_rows
@@ -199,7 +200,7 @@ class Redelivery:
         rows = pa.concat_batches([part.rows for part in parts])
         doubt = np.concatenate([part.doubt for part in parts])
         offset = times(rows, "offset")
-        # Of the same offset, one that is sure comes first.
+        # Of rows with the same offset, one that is proven comes first.
         order = np.lexsort((doubt, offset))
         first = np.ones(len(order), np.bool_)
         first[1:] = np.diff(offset[order]) != 0
@@ -215,7 +216,7 @@ class Redelivery:
     def _of_peer(
         self, peer: int, tally: RedeliveryCounts, progress: OnSearched, stretches: _Stretches
     ) -> Iterator[tuple[list[_Picked], int]]:
-        """What one peer's journal has, and up to which offset it was read."""
+        """The rows of one peer's journal, and up to which offset it was read."""
         for file in self._files[peer]:
             for event in read(file):
                 if isinstance(event, RowsSeen):
@@ -238,7 +239,7 @@ class Redelivery:
         sure = offset < self._proven[peer]
         cancels = rows.column("cancels")
         if cancels.null_count < len(cancels):
-            # A cancel row is due when its message is.
+            # A cancel row has the due time of its message.
             cancel = np.asarray(cancels.is_valid())
             targets = np.asarray(pc.fill_null(cancels, -1), dtype=np.int64)
             self._cancelled.add(targets[cancel & mask & sure])
@@ -253,7 +254,7 @@ class Redelivery:
 
 
 class _Stretches:
-    """Which offsets the journals have, as few ranges a peer as there are gaps."""
+    """The offsets that were read, as ranges; a peer has one more of them than gaps."""
 
     def __init__(self) -> None:
         self._found: dict[int, list[tuple[int, int]]] = {}
@@ -267,7 +268,7 @@ class _Stretches:
             found.append((base, end))
 
     def missing(self) -> int:
-        """How many offsets between the first and the last no peer has."""
+        """How many offsets between the first and the last one no peer has."""
         missing, reached = 0, -1
         for base, end in sorted(chain.from_iterable(self._found.values())):
             missing += max(0, base - reached) if reached >= 0 else 0
@@ -277,7 +278,7 @@ class _Stretches:
 
 @dataclass(frozen=True, slots=True)
 class _Picked:
-    """``doubt``: which rows may not have been committed, shape (rows,)."""
+    """Rows of a batch. ``doubt``: which of them may not have been committed, shape (rows,)."""
 
     rows: pa.RecordBatch
     doubt: Mask
@@ -297,8 +298,7 @@ class _Picked:
 
 
 def as_before(headers: pa.Array) -> pa.Array:
-    """A headers column whose reserved names tell that they are of an earlier delivery: those of a
-    dead letter, for one."""
+    """A headers column whose reserved names get the prefix of an earlier delivery."""
     if not reserved_headers(headers):
         return headers
     flat = headers.flatten()
@@ -316,7 +316,7 @@ def as_before(headers: pa.Array) -> pa.Array:
 
 
 def with_header(headers: pa.Array, name: str, values: list[str]) -> pa.Array:
-    """A headers column with one more header behind the own ones of each row."""
+    """A headers column with one more header behind those of each row."""
     rows = len(values)
     flat = headers.flatten()
     added = pa.StructArray.from_arrays(

@@ -1,8 +1,8 @@
 """The Spark session of the command and of the job; nothing else builds one.
 
 Rules
-- What the user's cluster or ``spark-defaults.conf`` says stays: only what the proof needs is set.
-  Where ``spark-submit`` has started Spark, it has said all there is to say.
+- Settings of the user's cluster or ``spark-defaults.conf`` stay: only what the proof needs is set.
+  Where ``spark-submit`` has started Spark, nothing is set.
 - On this machine alone (``local[…]``) tasks run with this interpreter, and Spark listens on
   loopback.
 """
@@ -33,11 +33,11 @@ from .facts.connector import PACKAGES, not_fetched
 T = TypeVar("T")
 APP_NAME = "slotwheel replay"
 SUBMITTED = ""
-"""The master of a Spark that ``spark-submit`` started."""
+"""Stands for the master of a Spark that ``spark-submit`` started."""
 _ENDS_S = 5.0
 """How long an interrupted proof may take to notice that Spark is gone."""
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
-# The gateway's own level: a Python shell would be told how to change it, and so would we.
+# Without a level of the gateway's own, Spark sets the root's and prints how to change it.
 _LOGGING = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -56,7 +56,7 @@ def session(
     master: str, *, driver_memory: str = "2g", more: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """A session on ``master``, stopped at the end. ``driver_memory``: of the Java process, which
-    with a local master does all the work; ``more``: further settings (``connector.py``).
+    does all the work with a local master; ``more``: further settings (``facts/connector.py``).
 
     Errors: ``InvalidConfiguration``: Java does not start, or a package that Spark was told to fetch
     cannot be had.
@@ -73,9 +73,8 @@ def session(
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """Do work that starts Spark and ends it, in a thread: Ctrl-C in the midst of a call to Java
-    would leave calls that nobody can make sense of. Called in the main thread; at Ctrl-C the Java
-    process is ended, whatever it is doing."""
+    """Run work that starts and stops Spark in a thread: Ctrl-C inside a call to Java would leave
+    the connection to it broken. Call it in the main thread; at Ctrl-C the Java process is ended."""
     before = _children()
     done: Future[T] = Future()
 
@@ -90,7 +89,7 @@ def interruptible(work: Callable[[], T]) -> T:
     try:
         return done.result()
     except KeyboardInterrupt:
-        logging.disable()  # what breaks from now on is no news
+        logging.disable()  # errors that follow from the ended process are of no interest
         deadline = time.monotonic() + _ENDS_S
         while thread.is_alive() and time.monotonic() < deadline:
             for pid in _children() - before:
@@ -101,8 +100,8 @@ def interruptible(work: Callable[[], T]) -> T:
 
 
 def _children() -> set[int]:
-    """Processes that this one has started. Spark's Java process is among them as soon as it runs;
-    PySpark names it only when it has answered."""
+    """Processes that this one has started. Spark's Java process is among them from its start;
+    PySpark has its id only once it has answered."""
     lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     return {int(pid) for text in lists for pid in text.split()}
 
@@ -149,14 +148,14 @@ def _start(
             " and whether --driver-memory is to be had",
         ) from None
     if local:
-        # Otherwise whatever `python3` is runs the tasks; Spark reads this from the environment.
+        # Otherwise any `python3` on the path runs the tasks; Spark reads this from the environment.
         found.sparkContext.pythonExec = sys.executable
     return found
 
 
 def _fetch(settings: Mapping[str, str], output: Path) -> None:
-    """Start Spark's Java process, which fetches its packages then and writes pages about that:
-    they are shown when it fails for another reason."""
+    """Start Spark's Java process, which fetches its packages and logs pages about that; they are
+    shown if it fails for another reason."""
     launch: Any = java_gateway.launch_gateway
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with output.open("wb") as file:

@@ -1,14 +1,13 @@
 """Spark's data source: ``spark.read.format("slotwheel").load("wheel-a,wheel-b")``.
 
-What lies in journals, slot files and topics, as it stands, with where it was found; and what else
-there is to ask for (``datasource/columns.py``). Tasks read files of about equal size together and
-hand on Arrow batches.
+Rows of journals, slot files and topics, unchanged, each with where it was found; and other views
+(``datasource/columns.py``). Tasks read files of about equal total size and yield Arrow batches.
 
 Rules
 - Options say which due times and topics are wanted: other files are skipped, other rows left out.
-  Spark's own way for that (``pushFilters``) is not taken: in Spark 4.3 a frame that was read with
-  a filter gives its next query, or the other side of a join, the rows of that filter.
-- Damage is no error: its rows are not there, and ``option("view", "problems")`` tells of it.
+  Spark's own way for that (``pushFilters``) is not used: in Spark 4.3 a frame that was read with a
+  filter gives its next query, or the other side of a join, the rows of that filter.
+- Damage is no error: its rows are missing, and ``option("view", "problems")`` reports it.
 - A wrong path or option is an error, in one line.
 """
 
@@ -45,18 +44,18 @@ __all__ = ["COLUMNS", "NAME", "SlotwheelSource", "register"]
 
 NAME = "slotwheel"
 _OPTIONS = "slotwheel.options"
-"""In the metadata of a table's first column: the options that the table was made with."""
+"""Key in the metadata of a table's first column, with the options that the table was made with."""
 CORES = 16
-"""Tasks are made as for so many cores."""
+"""The number of cores that tasks are planned for."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("slotwheel")`` known to a session."""
+    """Register ``format("slotwheel")`` in a session."""
     spark.dataSource.register(SlotwheelSource)
 
 
 class SlotwheelSource(DataSource):
-    """What Spark asks for first: names and schemas."""
+    """The data source as Spark asks for it: name, schema and readers."""
 
     @classmethod
     def name(cls) -> str:
@@ -74,7 +73,7 @@ class SlotwheelSource(DataSource):
 
     @in_one_line
     def reader(self, schema: Any) -> DataSourceReader:
-        # Of a table, Spark keeps the options, and hands a reader nothing but the columns.
+        # Of a table, Spark keeps the options, and passes a reader only the columns.
         of_table = schema.fields[0].metadata.get(_OPTIONS, "{}")
         chosen = parse(json.loads(of_table) | dict(self.options))
         return Reader(replace(chosen, columns=_columns(schema, chosen.view)))
@@ -90,7 +89,8 @@ class SlotwheelSource(DataSource):
 
 
 def _columns(schema: Any, view: str) -> tuple[str, ...]:
-    """Those of a schema, which may be one that the user gave. Errors: ``InvalidConfiguration``."""
+    """The names of a schema's columns, which the user may have given. Errors:
+    ``InvalidConfiguration``."""
     known = {field.name: field.dataType for field in from_arrow_schema(SCHEMAS[view])}
     for field in schema:
         if known.get(field.name) != field.dataType:
@@ -106,14 +106,14 @@ def _columns(schema: Any, view: str) -> tuple[str, ...]:
 @dataclass
 class _Task(InputPartition):
     files: Sequence[tuple[File, str]]
-    """With the names of the peers they belong to; empty: to none."""
+    """Files, each with the name of its peer; empty: of no peer."""
     terms: GroupTerms
     problems: Sequence[str] = ()
 
 
 class Reader(DataSourceReader):
-    """One query. What ``partitions`` finds out travels in the tasks: Spark has sent the reader off
-    by then."""
+    """One query. The tasks carry the results of ``partitions``: Spark serializes the reader
+    before."""
 
     def __init__(self, chosen: SourceOptions) -> None:
         self._chosen = chosen

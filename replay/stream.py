@@ -5,13 +5,14 @@ source. What is read follows from two ``Positions`` alone, so a batch that is re
 rows.
 
 Rules
-- Journals are looked at first, topics after them: what a mark in a batch claims to be delivered, is
+- Positions in journals are read first, those in topics after them: what a mark in a batch covers is
   in the topics of that batch or of one before.
-- Only what is whole is read. What was dropped before it was read is a problem of the kind ``gap``;
-  damage is a problem. Both are in ``option("view", "problems")``, neither ends the stream.
+- Only complete entries and records are read. Those dropped before they were read are a problem of
+  the kind ``gap``; damage is a problem. Both are in ``option("view", "problems")``; neither ends
+  the stream.
 - A batch has about ``max_bytes`` of the journals, and as much of the topics.
-- The view ``scan`` is for the audit: packed facts, a summary of each part, and, in every batch,
-  the moment of the look. It has a batch at every trigger, whether there is anything new or not.
+- The view ``scan`` is for the audit: packed facts, a summary of each part, and, in every batch, the
+  moment up to which was read. It has a batch at every trigger, also without new rows.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Partition(InputPartition):
     part: Part | None
     terms: GroupTerms
     text: str = ""
-    """Of a partition without a part: what it says, as JSON."""
+    """Of a partition without a part: its row, as JSON."""
 
 
 class StreamReader(DataSourceStreamReader):
@@ -127,11 +128,11 @@ class StreamReader(DataSourceStreamReader):
                 if here is not None:
                     found[key] = here
         if self._chosen.view != SCAN:
-            looked_ms = 0  # or there would be a batch at every trigger
+            looked_ms = 0  # otherwise there would be a batch at every trigger
         return Positions(journals, found, looked_ms if ended else -looked_ms)
 
     def _parts(self, start: Positions, end: Positions) -> Iterator[Part]:
-        """What is new; the order of all peers' parts does not matter."""
+        """The new parts between two positions; the order of peers does not matter."""
         for number, (name, root) in enumerate(self._peers().items()):
             at = end.journals.get(name)
             before = start.journals.get(name)
@@ -145,7 +146,7 @@ class StreamReader(DataSourceStreamReader):
                 yield TopicPart(number, name, str(root), topic, start.topics.get(key), here)
 
     def _peers(self) -> Mapping[str, Path]:
-        """Errors: ``InvalidConfiguration``."""
+        """Directories by the names of their peers. Errors: ``InvalidConfiguration``."""
         if not self._roots:
             chosen = self._chosen
             roots = [existing(path) for path in resolve(chosen.paths, chosen.view).directories]
@@ -159,7 +160,7 @@ class StreamReader(DataSourceStreamReader):
         return self._roots
 
     def _find_terms(self) -> GroupTerms:
-        """Group and key, which a node that has just begun does not have yet."""
+        """The group and its key, once a directory has them: a node that has just begun does not."""
         if not self._terms.key:
             found = find_group([str(root) for root in self._peers().values()])
             self._terms = GroupTerms(found.group, found.key, self._chosen.dead_letter_topic)
@@ -167,7 +168,7 @@ class StreamReader(DataSourceStreamReader):
 
 
 def find_group(paths: Sequence[str]) -> Layout:
-    """Whose directories these are: the peers and the group, without any files."""
+    """The peers and the group of some directories, without any files."""
     wanted = FileFilter(slots=False, journal=False, archive=False, topics=False)
     return find(list(paths), wanted=wanted)
 

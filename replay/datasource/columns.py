@@ -18,7 +18,7 @@ from ...wheel.schema import HEADERS, ROW, TIME
 
 ROWS, PROBLEMS, DELIVERED, RECEIPTS, FACTS = "rows", "problems", "delivered", "receipts", "facts"
 SCAN = "scan"
-"""Of a stream, for the audit alone: packed facts and what goes with them."""
+"""For the audit's stream alone: packed facts, summaries and problems."""
 STREAM_VIEWS = (ROWS, PROBLEMS, SCAN)
 
 PLACE = [
@@ -30,8 +30,8 @@ PLACE = [
     pa.field("epoch", pa.int64()),
     pa.field("delivered", TIME),
 ]
-"""Behind the columns of a row: where it was found. ``entry_index`` and ``epoch`` are those of the
-journal, ``delivered`` of a topic; null elsewhere."""
+"""Columns behind those of a row that say where it was found. ``entry_index`` and ``epoch`` are
+those of the journal, ``delivered`` of a topic; null elsewhere."""
 COLUMNS = pa.schema([*(field.with_nullable(True) for field in ROW), *PLACE])
 _MESSAGE = [("offset", pa.int64()), ("due", TIME), ("created", TIME)]
 SCHEMAS = {

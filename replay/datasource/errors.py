@@ -1,4 +1,4 @@
-"""How an error of ours reaches somebody at Spark's other end."""
+"""Shows slotwheel's own errors in Spark's workers as one line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ R = TypeVar("R")
 
 
 def in_one_line(method: Callable[..., R]) -> Callable[..., R]:
-    """Spark shows where in a worker an error was raised, and the error last: of a wrong path or
-    option that is noise. The worker ends with the error, and with it what is set here."""
+    """Make a method of a data source raise our errors without a traceback. Spark reports an error
+    with the worker's whole stack, which is noise for a wrong path or option. The worker ends with
+    the error, and the variable that is set here with it."""
 
     @wraps(method)
     def call(*arguments: Any, **named: Any) -> R:

@@ -1,6 +1,6 @@
 """The options of ``spark.read.format("slotwheel")``: text in, values out.
 
-Errors name the option, what was given, what is allowed.
+An error names the option, the value that was given, and the values that are allowed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ OF_TABLES = frozenset(
         *("is_managed_location", "table_type", "serialization.format"),
     }
 )
-"""What Spark's catalogue adds to the options of a table; none of it is meant for the source."""
+"""Options that Spark's catalogue adds for a table; they are ignored."""
 _OF_TABLE = "option."
-"""Before an option of a table, which Spark gives twice."""
+"""Prefix of the copies that Spark adds of a table's options."""
 STARTING = ("earliest", "latest")
 MAX_BYTES = 64 << 20
 _BY_DEFAULT = {
@@ -51,34 +51,34 @@ _BY_DEFAULT = {
     RECEIPTS: {"slots": False, "journal": False, "archive": False, "topics": False},
     FACTS: {},
 }
-"""Which files a view reads unless the options say otherwise; not named here: ``ROWS``'."""
+"""Kinds of files that a view reads by default; views that are not here are as ``ROWS``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     paths: tuple[str, ...]
     wanted: FileFilter
-    """Which files, and which due times."""
+    """Which kinds of files, and which due times."""
     topic: frozenset[str] = frozenset()
-    """Whose rows; empty: of any."""
+    """Topics whose rows are read; empty: all."""
     peer: str = ""
     columns: tuple[str, ...] = ()
     view: str = ROWS
     starting: str = "earliest"
-    """A stream: from where it begins when it has no checkpoint."""
+    """Where a stream begins that has no checkpoint yet."""
     max_bytes: int = MAX_BYTES
-    """A stream: about as much of the journals, and of the topics, in one batch."""
+    """About how many bytes of the journals, and of the topics each, are in a stream's batch."""
     dead_letter_topic: str = DEAD_LETTER_TOPIC
-    """The view of facts, and the scan: where messages are that no topic took."""
+    """For the views ``facts`` and ``scan``: the topic of the dead letters."""
 
     def includes(self, file: File, peer: str) -> bool:
-        """Whether a file may have rows that are wanted. ``peer``: the name of its directory."""
+        """Whether a file may hold wanted rows. ``peer``: the name of its directory."""
         is_other = bool(self.topic) and file.kind == TOPIC and file.topic not in self.topic
         return self.peer in ("", peer) and not is_other
 
 
 def parse(options: Mapping[str, str], views: tuple[str, ...] = tuple(SCHEMAS)) -> SourceOptions:
-    """``views``: those that can be had. Errors: ``InvalidConfiguration``."""
+    """Options as values. ``views``: those that are allowed. Errors: ``InvalidConfiguration``."""
     for name in options:
         if name not in (*KNOWN, PATHS, *OF_TABLES) and not name.startswith(_OF_TABLE):
             raise _wrong(name, options[name], f"the options are {', '.join(KNOWN)}")
@@ -118,13 +118,13 @@ def parse(options: Mapping[str, str], views: tuple[str, ...] = tuple(SCHEMAS)) -
 
 
 def schema_of(chosen: SourceOptions) -> pa.Schema:
-    """Of the columns that were chosen; all of the view's unless there are some."""
+    """The schema of the chosen columns; of all columns of the view if none was chosen."""
     schema = SCHEMAS[chosen.view]
     return pa.schema([schema.field(name) for name in chosen.columns or schema.names])
 
 
 def parse_stream(options: Mapping[str, str]) -> SourceOptions:
-    """The same for ``readStream``. Errors: ``InvalidConfiguration``."""
+    """Options of ``readStream`` as values. Errors: ``InvalidConfiguration``."""
     return parse(options, STREAM_VIEWS)
 
 
@@ -142,7 +142,8 @@ def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def _time(options: Mapping[str, str], name: str) -> int | None:
-    """Milliseconds since the epoch, or ISO 8601; without a zone UTC is meant."""
+    """A time option in ms: milliseconds since the epoch, or ISO 8601; without a zone it is UTC.
+    None: not given. Errors: ``InvalidConfiguration``."""
     text = options.get(name)
     if text is None:
         return None

@@ -1,7 +1,8 @@
-"""What ``load()`` is given: one path, several with commas, a list, ``file:`` addresses, patterns.
+"""The arguments of ``load()``: one path, several with commas, a list, ``file:`` addresses,
+patterns.
 
 Rules
-- A path that is there as it stands is taken as it stands, whatever is in its name.
+- A path that exists is used literally, whatever characters are in its name.
 - What cannot be read is an error, in one line: an empty frame would look like a wheel without
   messages.
 """
@@ -26,7 +27,7 @@ from ...wheel.errors import InvalidConfiguration
 from .columns import DELIVERED, FACTS, PROBLEMS, RECEIPTS
 
 PATH, PATHS = "path", "paths"
-"""Of one argument, and of a list of them, as Spark passes them."""
+"""Names of the options in which Spark passes one argument of ``load()``, and a list of them."""
 _FILES = {DELIVERED: {DUMP}, RECEIPTS: {RECEIPTS_FILE}}
 _ALL_FILES = {DUMP, RECEIPTS_FILE}
 _METADATA = {
@@ -46,7 +47,7 @@ class InputPaths:
 
 
 def listed(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Every path, as it was given. Errors: ``InvalidConfiguration``: there is none."""
+    """Every path that was given. Errors: ``InvalidConfiguration``: none was."""
     text = options.get(PATH, "")
     parts = [text] if Path(_local(text)).exists() else text.split(",")
     if PATHS in options:
@@ -62,8 +63,8 @@ def listed(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def resolve(paths: Sequence[str], view: str) -> InputPaths:
-    """Where those are, patterns filled in. Errors: ``InvalidConfiguration``: something is not
-    there, or is nothing that the view could show."""
+    """The directories and files behind paths, patterns expanded. Errors: ``InvalidConfiguration``:
+    a path does not exist, or the view cannot show that kind of file."""
     found = [one for path in paths for one in _matches(_local(path))]
     kinds = {path: _kind(path) for path in found if Path(path).is_file()}
     allowed = _FILES.get(view, _ALL_FILES if view in (FACTS, PROBLEMS) else set())
@@ -90,8 +91,8 @@ def resolve(paths: Sequence[str], view: str) -> InputPaths:
 
 
 def layout_of(given: InputPaths, wanted: FileFilter, view: str, peer: str) -> Layout:
-    """What is to be read. Errors: ``InvalidConfiguration``, but for the view of problems, which
-    shows what is wrong with a directory."""
+    """The files to be read. Errors: ``InvalidConfiguration``: one is not a data directory; the view
+    of problems reports that as a row instead."""
     layout = find(given.directories, dumps=given.dumps, receipts=given.receipts, wanted=wanted)
     if len(layout.peers) < len(given.directories) and view != PROBLEMS:
         names = {one.name for one in layout.peers}
@@ -108,7 +109,7 @@ def layout_of(given: InputPaths, wanted: FileFilter, view: str, peer: str) -> La
 
 
 def check_peer(peer: str, roots: Sequence[Path]) -> None:
-    """Errors: ``InvalidConfiguration``: none of the directories is called so."""
+    """Refuse an unknown peer. Errors: ``InvalidConfiguration``: no directory has that name."""
     names = short_names(roots)
     if peer and peer not in names:
         raise InvalidConfiguration(
@@ -119,7 +120,7 @@ def check_peer(peer: str, roots: Sequence[Path]) -> None:
 
 
 def _local(path: str) -> str:
-    """A path of this machine's file system. Errors: ``InvalidConfiguration``: another scheme."""
+    """The path without ``file:``. Errors: ``InvalidConfiguration``: another scheme or host."""
     scheme, host, rest, _, _ = urlsplit(path)
     if not scheme or Path(path).exists():
         return path
@@ -143,7 +144,7 @@ def _matches(path: str) -> list[str]:
 
 
 def _kind(path: str) -> str:
-    """Of an Arrow stream by its schema; empty: none of ours."""
+    """The kind of an Arrow stream's file, by its schema; empty: not a file of slotwheel."""
     try:
         with pa.OSFile(path) as file:
             metadata = pa.ipc.open_stream(file).schema.metadata or {}

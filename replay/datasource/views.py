@@ -28,7 +28,8 @@ from .options import SourceOptions, schema_of
 
 
 def view_batches(file: File, peer: str, chosen: SourceOptions, terms: GroupTerms) -> Batches:
-    """A file's rows, as Spark takes them. ``peer``: whose the file is, empty: nobody's."""
+    """A file's rows in a view, in Spark's types. ``peer``: the directory that the file belongs to;
+    empty: none."""
     if chosen.view == PROBLEMS:
         found = [event for event in read(file) if isinstance(event, Problem)]
         yield from _as_spark([problem_batch(found)] if found else [], chosen)
@@ -39,13 +40,13 @@ def view_batches(file: File, peer: str, chosen: SourceOptions, terms: GroupTerms
 
 
 def row_batches(events: Iterable[Event], peer: str, chosen: SourceOptions) -> Batches:
-    """The same of events, for the views that show rows as they were read."""
+    """Rows of events in a view that shows rows as they were read."""
     yield from _as_spark(_rows(events, peer, chosen), chosen)
 
 
 def _as_spark(batches: Iterable[pa.RecordBatch], chosen: SourceOptions) -> Batches:
-    """Rows that are wanted, not too many at once, in Spark's own types: microseconds, and another
-    name inside of lists."""
+    """Cut batches to ``ROWS_MAX`` rows and cast them to Spark's own types: times in microseconds,
+    and Spark's name for the items of lists."""
     types = to_arrow_schema(from_arrow_schema(schema_of(chosen)), timezone="UTC")
     for batch in batches:
         columns = batch.select(chosen.columns)
@@ -67,7 +68,7 @@ def _rows(events: Iterable[Event], peer: str, chosen: SourceOptions) -> Batches:
 
 
 def _wanted(batch: pa.RecordBatch, event: RowsSeen, chosen: SourceOptions) -> pa.RecordBatch:
-    """Those rows that are due in the time, and for the topics, that are asked for."""
+    """The rows that are due in the wanted time and for the wanted topics."""
     rows, wanted = event.rows, chosen.wanted
     if wanted.start_ms is not None or wanted.end_ms is not None:
         due = batch.column("due") if "due" in batch.schema.names else rows.column("due")
@@ -81,7 +82,7 @@ def _wanted(batch: pa.RecordBatch, event: RowsSeen, chosen: SourceOptions) -> pa
 
 
 def _placed(event: RowsSeen, peer: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Only the columns that are asked for."""
+    """The columns of ``schema``: those of the row, and those that say where it was found."""
     rows, count = event.rows, event.rows.num_rows
     columns = []
     for field in schema:
@@ -112,7 +113,7 @@ def _place(field: pa.Field, event: RowsSeen, peer: str, count: int) -> pa.Array:
 
 
 def _delivered(event: RowsSeen, peer: str) -> pa.RecordBatch:
-    """Records as their topic holds them, with what their ids say."""
+    """Records as their topic holds them, with offset, due time and creation time from their ids."""
     rows, count = event.rows, event.rows.num_rows
     found = {name: rows.column(name) for name in ("position", "delivered", "key", "value")}
     found["headers"] = rows.column("headers")
@@ -130,12 +131,12 @@ def _delivered(event: RowsSeen, peer: str) -> pa.RecordBatch:
 
 
 def _identities(headers: pa.Array, count: int) -> dict[str, pa.Array]:
-    """What the headers that slotwheel added say; null where there are none."""
+    """Columns from the headers that slotwheel added to each record; null where there are none."""
     identity = split_identity(HeaderColumn(headers))
     ids = parse_ids(identity.id, "")
     place = np.full(count, -1, np.int64)
     place[identity.rows[ids.rows]] = np.arange(len(ids.rows))
-    # What is taken from place -1 is a null.
+    # The row at place -1 becomes a null.
     at = pa.array(place, mask=place < 0)
     return {
         "id": texts(identity.id).take(pa.array(ids.rows)).take(at),
@@ -189,7 +190,7 @@ def _fact_rows(facts: Facts, topics: dict[int, str], file: File, peer: str) -> p
 
 
 def _named(codes: np.ndarray, names: dict[int, str]) -> pa.Array:
-    """Numbers as names, a null for those that have none."""
+    """Numbers replaced by their names; null for a number without a name."""
     known, places = np.unique(codes, return_inverse=True)
     texts = pa.array([names.get(code) for code in known.tolist()], pa.utf8())
     return texts.take(pa.array(places.ravel()))
@@ -201,7 +202,7 @@ def _batch(view: str, columns: dict[str, pa.Array]) -> pa.RecordBatch:
 
 
 def _repeated(value: str | bool | int | None, kind: pa.DataType, count: int) -> pa.Array:
-    """One value, so many times. Thousands of batches have the same ones."""
+    """One value, repeated ``count`` times. Thousands of batches share the same column."""
     if count > ROWS_MAX:
         return pa.repeat(pa.scalar(value, kind), count)
     return _full(value, kind).slice(0, count)

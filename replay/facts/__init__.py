@@ -1,1 +1,1 @@
-"""From rows to facts: what Spark's tasks make of each file, and of Kafka's records."""
+"""From rows to facts: the work of Spark's tasks on each file, and on Kafka's records."""

@@ -1,10 +1,10 @@
 """Which chunks of a topic have messages that stand behind later ones.
 
-Theory: inside a chunk whoever read it has found them (``chunks.py``). Between chunks it takes the
-highest key of all that end before a chunk begins: is the chunk's lowest key lower? That is a
-running maximum over two small events a chunk, its begin and its end, in the order of positions; so
-the driver can say of each chunk, before any row is judged, above which key its rows must be. Most
-often there is nothing to say.
+Theory: rows out of order inside a chunk are found while it is read (``chunks.py``). To find those
+between chunks, the lowest key of each chunk is compared with the highest key of all chunks that end
+before it begins. That is a running maximum over two events a chunk, its begin and its end, in the
+order of positions; so the driver knows for each chunk, before any row is judged, the key above
+which its rows must be. Most often there is nothing out of order.
 
 Rules
 - Chunks that overlap, because the same records were read twice, are not compared.
@@ -20,13 +20,13 @@ from ...wheel.mark import RowKey
 from .chunks import OrderChunk
 
 NAMED_MAX = 10_000
-"""Rows of which it is said what they stand behind."""
+"""Rows out of order for which the key before them is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A chunk with rows out of order. ``key``: of the highest one before it, if it has lower ones.
-    ``named``: by position, what a row stands behind."""
+    """A chunk with rows out of order. ``key``: the highest key before it, if the chunk has lower
+    ones; else None. ``named``: by position of a row, the highest key before that row."""
 
     number: int
     file: str
@@ -40,7 +40,7 @@ class Behind:
 
 
 def behind(chunks: Iterable[OrderChunk]) -> list[Behind]:
-    """What judges must know: chunks with rows out of order; none when there are none."""
+    """Chunks with rows out of order, for the judges; empty if there are none."""
     found: list[Behind] = []
     room = NAMED_MAX
     everywhere = sorted(chunks, key=_log)

@@ -2,8 +2,8 @@
 
 Theory: a topic holds rows in the order of their due times, so a batch of it has facts of many
 ranges of offsets. What is moved between tasks should be few large values, not many small ones, so
-facts wait here, range by range, until there is enough of one. What may wait is bounded: at the
-bound all of it leaves, in whatever sizes it has.
+facts are gathered here, range by range, until there are enough of one. The total is bounded: at the
+bound all ranges are emitted, whatever their sizes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ PIECE_BYTES = 1 << 20
 HELD_BYTES_MAX = 64 << 20
 
 BucketPiece = tuple[int, int, bytes]
-"""Bucket, number of facts, and the facts, packed and pressed."""
+"""Bucket, number of facts, and the facts, packed and compressed."""
 
 
 class Buckets:
-    """Not thread-safe. ``piece_bytes``: how much of a bucket leaves at once."""
+    """Gathers facts by bucket. Not thread-safe. ``piece_bytes``: size at which a bucket is
+    emitted."""
 
     def __init__(self, piece_bytes: int = PIECE_BYTES, held_bytes_max: int = HELD_BYTES_MAX):
         self._piece_bytes = piece_bytes
@@ -33,7 +34,7 @@ class Buckets:
         self._total = 0
 
     def add(self, facts: Facts) -> Iterator[BucketPiece]:
-        """Take facts of any buckets; what is to leave now."""
+        """Add facts of any buckets; yields the pieces that are large enough."""
         for bucket, part in _by_bucket(facts):
             data = pack(part)
             self._held.setdefault(bucket, []).append(data)
@@ -45,7 +46,7 @@ class Buckets:
             yield from self.drain()
 
     def drain(self) -> Iterator[BucketPiece]:
-        """Everything that is left."""
+        """Yield everything that is left."""
         for bucket in sorted(self._held):
             yield self._leave(bucket)
 
@@ -63,7 +64,7 @@ def _by_bucket(facts: Facts) -> Iterator[tuple[int, Facts]]:
     if lowest == highest:
         yield lowest, facts
         return
-    # Small numbers are sorted in one pass over them.
+    # Small numbers are sorted by radix, in one pass over them.
     small = highest - lowest < 1 << 16
     keys = (buckets - lowest).astype(np.uint16) if small else buckets
     order = np.argsort(keys, kind="stable")

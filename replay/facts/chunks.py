@@ -1,14 +1,14 @@
 """Order in a topic, as far as one task sees it.
 
 Theory: rows of a partition must come in the order of their keys ``(due, offset)``. Where a
-partition is read in several pieces, each piece (a chunk) says what the others need to know of it:
-its highest key, and its lowest one. A row is out of order if a key before it, in its own chunk or
-in an earlier one, is higher; inside a chunk that is found here, and the row's fact says so.
+partition is read in several pieces, each piece (a chunk) is described by its highest and its lowest
+key. A row is out of order if a key before it, in its own chunk or in an earlier one, is higher;
+inside a chunk that is found here, and the row's fact is flagged.
 
 Rules
-- Only rows that were accepted well before they were due: others leave when they come.
-- A row that is delivered twice comes out of order the second time. Who sees what was repeated
-  leaves that out (``order.py``); here all of them are marked.
+- Only rows that were accepted well before they were due are judged: others leave when they arrive.
+- A row that is delivered twice is out of order the second time. Repeats are left out later
+  (``order.py``); here all of them are marked.
 - An embedded topic has one log, whatever partition a row asked for.
 """
 
@@ -26,9 +26,9 @@ from ...wheel.schema import Int64s, Mask
 from .fact import FORGED, OUT_OF_ORDER, Facts, Seen
 
 IN_TIME_MS = 5_000
-"""A row accepted so long before its due time was in its place when it was due."""
+"""A row that was accepted so long before its due time, ms, was in its place when it was due."""
 NAMED_MAX = 100
-"""Rows out of order in a chunk of which it is said what they stand behind."""
+"""Rows out of order of a chunk for which the key before them is kept."""
 _OPEN_MAX = 4_096
 
 Keys = npt.NDArray[np.int64]
@@ -37,16 +37,16 @@ Keys = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class OrderChunk:
-    """Rows of a partition that one task read, from position ``first`` to ``last``. Small, whatever
-    the number of rows."""
+    """Rows of a partition that one task read, from position ``first`` to ``last``. Its size does
+    not depend on the number of rows."""
 
     source: str
-    """What positions are counted in: a peer's own topics, or Kafka's."""
+    """In which log the positions are: a peer's embedded topics, or Kafka's."""
     number: int
-    """Of the file; ``file``: its name."""
+    """``File.number``; ``file``: the file's name."""
     file: str
     crc: int
-    """Of the topic's name."""
+    """CRC-32C of the topic's name."""
     topic: str
     partition: int
     """-1: the topic has one log."""
@@ -54,14 +54,14 @@ class OrderChunk:
     last: int
     due: int = -1
     offset: int = -1
-    """Highest key."""
+    """``due`` and ``offset`` are the highest key."""
     low_due: int = -1
     low_offset: int = -1
-    """Lowest key."""
+    """``low_due`` and ``low_offset`` are the lowest key."""
     late: int = 0
-    """Rows out of order in the chunk itself."""
+    """How many rows of the chunk are out of order within it."""
     named: list[list[int]] = field(default_factory=list)
-    """The first of them: position, then due and offset of the highest key before it."""
+    """The first of these: position, then due and offset of the highest key before it."""
 
     def to_json(self) -> str:
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
@@ -72,7 +72,7 @@ class OrderChunk:
 
 
 class _Open:
-    """A chunk that grows."""
+    """A chunk that is still being read."""
 
     def __init__(self, first: int) -> None:
         self.first = self.last = first
@@ -82,7 +82,8 @@ class _Open:
         self.named: list[list[int]] = []
 
     def add(self, keys: Keys) -> Int64s:
-        """Rows in the order of their positions, at least one. Which are out of order."""
+        """Add rows in the order of their positions, at least one. Returns which of them are out of
+        order, as numbers of rows."""
         due, offset = keys[:, 0], keys[:, 1]
         ascends = (due[1:] > due[:-1]) | ((due[1:] == due[:-1]) & (offset[1:] >= offset[:-1]))
         if ascends.all() and (int(due[0]), int(offset[0])) >= self.highest:
@@ -117,7 +118,7 @@ def _ranks(keys: Keys) -> tuple[Int64s, Int64s]:
 
 
 def in_time(facts: Facts) -> Mask:
-    """Whose order is judged: delivered rows that were accepted well before they were due."""
+    """Which facts are judged for order: delivered rows, accepted well before they were due."""
     found: Mask = (facts["seen"] == Seen.DELIVERED) & (facts["flags"] & FORGED == 0)
     return found & well_before(facts["created"], facts["due"])
 
@@ -128,8 +129,8 @@ def well_before(created: Int64s, due: Int64s) -> Mask:
 
 
 class OrderTracker:
-    """The order of what one task reads of one file or Kafka source. ``embedded``: a topic without
-    partitions."""
+    """Finds rows out of order in what one task reads of a file or a Kafka source. ``embedded``:
+    topics without partitions."""
 
     def __init__(self, source: str, number: int, file: str, *, embedded: bool) -> None:
         self._source = source
@@ -140,8 +141,8 @@ class OrderTracker:
         self._names: dict[int, str] = {}
 
     def add(self, facts: Facts, names: dict[int, str]) -> Iterator[OrderChunk]:
-        """Facts of delivered rows, each partition's in the order of positions; ``names``: topics by
-        their CRCs. Marks those out of order. What is finished."""
+        """Flag facts of delivered rows that are out of order; those of a partition come in the
+        order of positions. ``names``: topics by their CRCs. Yields chunks that are finished."""
         self._names.update(names)
         judged = np.flatnonzero(in_time(facts))
         where = facts["where"][judged]
@@ -151,7 +152,7 @@ class OrderTracker:
             keys = np.stack([facts[name][rows] for name in ("due", "offset", "where")], axis=1)
             chunk = self._open.get((topic, partition))
             if chunk is not None and int(keys[0, 2]) <= chunk.last:
-                # Read again from an earlier position: another piece.
+                # The same partition from an earlier position is another chunk.
                 yield self._close(topic, partition)
                 chunk = None
             if chunk is None:
@@ -183,7 +184,7 @@ class OrderTracker:
         )
 
     def _parts(self, facts: Facts, judged: Int64s) -> Iterator[tuple[int, int, Int64s]]:
-        """Topic, partition, and the numbers of their facts."""
+        """Topic, partition, and the numbers of their facts, for each partition."""
         if not len(judged):
             return
         topics = facts["topic"][judged].astype(np.int64)

@@ -24,8 +24,8 @@ _REMEDY = "Put it and what it needs into a directory (docs/replay.md says what) 
 
 
 def connector_settings(directory: Path | None) -> dict[str, str]:
-    """Settings of a session with the connector; ``directory``: of its jars, None: let Spark fetch
-    it. Errors: ``InvalidConfiguration``."""
+    """Settings of a session with the connector. ``directory``: holds its jars; None: Spark fetches
+    them. Errors: ``InvalidConfiguration``."""
     if directory is None:
         return {PACKAGES: PACKAGE}
     jars = sorted(str(path.resolve()) for path in directory.glob("*.jar"))
@@ -38,8 +38,8 @@ def connector_settings(directory: Path | None) -> dict[str, str]:
 
 
 def not_fetched(packages: str, output: str) -> InvalidConfiguration | None:
-    """The error for a Spark that could not fetch ``packages``, by what it wrote; None: it ended for
-    another reason."""
+    """The error for a Spark that could not fetch ``packages``, by its output; None: another
+    cause."""
     if "unresolved dependency" not in output:
         return None
     return InvalidConfiguration(

@@ -1,10 +1,9 @@
 """A fact: that a row was seen somewhere. 64 bytes, fixed width, whatever the message's size.
 
-Theory: to judge a message one must see all that is known of it side by side: what was accepted, on
-which peers, what lies in slot files, what arrived. Bringing rows together is what a cluster is slow
-at, so what travels is small: the message's content is a digest by then. And it does not travel row
-by row: facts of a range of offsets are packed into one binary value (``bucket_of``), which Spark
-moves whole, and NumPy takes apart again.
+Theory: to judge a message, all its sightings must be side by side: in journals, in slot files, in
+topics. Moving rows between machines is what a cluster is slow at, so a fact is small: the message's
+content is a digest. And facts are not moved row by row: facts of a range of offsets are packed into
+one binary value (``bucket_of``), which Spark moves whole, and NumPy unpacks.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ CANCEL_ROW = 1
 FORGED = 2
 """Flag of a DELIVERED or DEAD fact: the id's check is not what the group's key gives."""
 NO_DIGEST = 4
-"""Flag: ``digest`` says nothing."""
+"""Flag: ``digest`` is not valid."""
 OUT_OF_ORDER = 8
-"""Flag of a DELIVERED fact: the task that read it saw a later message before it."""
+"""Flag of a DELIVERED fact: a later message stands before it in the same chunk."""
 ELSEWHERE = 16
 """Flag of a DELIVERED fact: its key belongs to another of the topic's partitions."""
 
@@ -87,18 +86,17 @@ def pack(facts: Facts) -> bytes:
 
 
 def press(packed: bytes) -> bytes:
-    """Packed facts as they travel: they shrink to a fifth, which takes less time than moving
-    them."""
+    """Compress packed facts for moving them: to a fifth, which costs less time than it saves."""
     pressed: bytes = _CODEC.compress(packed, asbytes=True)
     return len(packed).to_bytes(_LENGTH_BYTES, "little") + pressed
 
 
 def travelled(data: bytes) -> Facts:
-    """What was packed and pressed; not writable."""
+    """Facts from the result of ``press``; not writable."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     return unpack(_CODEC.decompress(memoryview(data)[_LENGTH_BYTES:], length, asbytes=True))
 
 
 def unpack(data: bytes) -> Facts:
-    """Facts as they were packed; a view of ``data``, not writable."""
+    """Facts from the result of ``pack``; a view of ``data``, not writable."""
     return np.frombuffer(data, FACT)

@@ -1,6 +1,6 @@
-"""What one task of the scan does: reads its files, and says of each what others must know.
+"""One task of the scan: reads its files, and yields facts and a summary of each.
 
-Everything that leaves is a row of ``SCANNED``, told apart by ``what``:
+Each result is a row of ``SCANNED``, whose kind is in ``what``:
 
     facts     ``bucket``, ``count`` and, in ``data``, that many facts of one range of offsets
     file      ``text``: a ``FileSummary``; one a file, after all that is in it was read
@@ -8,8 +8,8 @@ Everything that leaves is a row of ``SCANNED``, told apart by ``what``:
     chunk     ``text``: an ``OrderChunk``
 
 Rules
-- Memory is bounded, whatever the files hold: a batch of rows, the facts that wait in ``Buckets``,
-  and what is about to leave. Of a slot file, 8 bytes a row besides.
+- Memory is bounded, whatever the files hold: a batch of rows, the facts in ``Buckets``, and the
+  rows of one output batch. Of a slot file, 8 bytes a row besides.
 - Problems of one file are limited; the summary says how many were left out.
 """
 
@@ -42,7 +42,7 @@ _LEAVE_BYTES = 4 << 20
 
 
 class Output:
-    """Rows of ``SCANNED`` that gather until a batch of them is worth it."""
+    """Gathers rows of ``SCANNED`` into batches."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, int, int, int, bytes | None, str | None]] = []
@@ -75,7 +75,7 @@ class Output:
 
 
 class TaskScan:
-    """One task. What its methods yield is to be sent on, in that order."""
+    """One task of the scan. Its methods yield batches of ``SCANNED``; their order must be kept."""
 
     def __init__(self, terms: GroupTerms) -> None:
         self.terms = terms
@@ -91,7 +91,7 @@ class TaskScan:
         yield from self._close(one)
 
     def records(self, batches: Iterable[pa.RecordBatch], file: File) -> Iterator[pa.RecordBatch]:
-        """Read batches of Spark's Kafka source; ``file`` stands for it."""
+        """Read batches of Spark's Kafka source to their end; ``file`` stands for the source."""
         one = OneFile(file, self.terms)
         for batch in batches:
             one.summary.rows += batch.num_rows
@@ -99,13 +99,13 @@ class TaskScan:
         yield from self._close(one)
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """No file comes any more."""
+        """Yield what is left, after the last file."""
         yield from self.out.pieces(self._buckets.drain())
         yield from self.out.leave()
 
     def _made(self, one: OneFile, made: FactBatch | None) -> Iterator[pa.RecordBatch]:
         if made is not None:
-            if one.order is not None:  # first, as it marks facts
+            if one.order is not None:  # before the facts are packed: it sets flags in them
                 yield from self._chunks(one, one.order.add(made.facts, made.topics))
             yield from self.out.pieces(self._buckets.add(made.facts))
             one.count(made)
@@ -114,7 +114,8 @@ class TaskScan:
             yield from self.out.text("problem", one.file.number, problem.to_json())
 
     def _topic_rows(self, summary: FileSummary, topics: dict[int, str]) -> None:
-        """Each name once a task: thousands of slot files have rows of the same topics."""
+        """Add the names of new topics to a summary, each once a task: thousands of slot files have
+        rows of the same topics."""
         for crc in topics.keys() - self._topics:
             if len(self._topics) >= TOPICS_MAX:
                 summary.topics_omitted = True

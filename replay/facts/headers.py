@@ -1,10 +1,10 @@
-"""Headers of many rows at once: which ones slotwheel added, what they say, and what is left.
+"""Headers of many rows at once: which ones slotwheel added, their values, and the message's own.
 
-Theory: a list column is a flat column and a border for each row. Each row's headers have a place in
-the flat one, so "the last header of each row, if its name is X" is an index and a comparison for
+Theory: a list column is a flat column and a border for each row. A header is named by its place in
+the flat column, so "the last header of each row, if its name is X" is an index and a comparison for
 all rows together. Names are compared as numbers: there are few of them.
 
-What slotwheel adds stands behind the message's own headers, in this order
+Headers that slotwheel adds stand behind the message's own headers, in this order
 (``delivery/kafka/records.py``, ``delivery/deadletters.py``):
 
     own ... | reason topic [partition] | id due created
@@ -31,8 +31,9 @@ from ...wheel.schema import Int64s, Mask
 
 
 class HeaderColumn:
-    """A headers column, to take headers from. ``starts``, ``ends``: of each row's in the flat one,
-    shape (rows,); ``ends`` moves when the last ones of a row are taken."""
+    """A headers column from which headers are removed. ``starts``, ``ends``: the places of each
+    row's first header and behind its last one in the flat column, shape (rows,); ``ends`` moves
+    when the last headers of a row are removed."""
 
     def __init__(self, column: pa.Array) -> None:
         counts = np.asarray(pc.fill_null(pc.list_value_length(column), 0), dtype=np.int64)
@@ -46,7 +47,7 @@ class HeaderColumn:
         self._codes: Int64s = np.asarray(names.indices if names is not None else [], dtype=np.int64)
 
     def of_name(self, name: str) -> Mask:
-        """Which headers have that name, shape (headers,)."""
+        """Which headers have that name; shape (headers,)."""
         if name not in self._names:
             return np.zeros(len(self._codes), np.bool_)
         found: Mask = self._codes == self._names.index(name)
@@ -59,7 +60,7 @@ class HeaderColumn:
         self._kept[places] = False
 
     def left(self) -> pa.Array | None:
-        """The headers that were not taken away; None when there is none at all."""
+        """The column without the headers that were removed; None if no header is left."""
         if not self._kept.any():
             return None
         running = np.concatenate([[0], np.cumsum(self._kept)])
@@ -69,7 +70,7 @@ class HeaderColumn:
 
 @dataclass(frozen=True, slots=True)
 class IdHeaders:
-    """The three headers of a Kafka record, of those ``rows`` that have them."""
+    """The three headers of a Kafka record, for the ``rows`` that have them."""
 
     rows: Int64s
     id: pa.Array
@@ -78,8 +79,8 @@ class IdHeaders:
 
 
 def split_identity(headers: HeaderColumn) -> IdHeaders:
-    """Take id, due and created away, where the three stand one behind the other; the last such
-    three of a row count: an own header may have any name."""
+    """Remove id, due and created where the three stand one behind the other, and return them. Only
+    the last such three of a row count: the message's own headers may have any name."""
     found = headers.of_name(ID_HEADER)
     found[-2:] = False
     found[:-2] &= headers.of_name(DUE_HEADER)[1:-1] & headers.of_name(CREATED_HEADER)[2:]
@@ -98,9 +99,9 @@ def split_identity(headers: HeaderColumn) -> IdHeaders:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHeaders:
-    """Where dead letters should have gone: ``topic``, and ``partition`` (-1: none asked for), of
-    those ``rows`` that are some. A row in the dead-letter topic that does not end with these
-    headers was addressed to it."""
+    """The topic of each dead letter before it died, and ``partition`` (-1: none asked for), for the
+    ``rows`` that are dead letters. A row in the dead-letter topic that does not end with these
+    headers was sent to that topic."""
 
     rows: Int64s
     topic: pa.Array
@@ -108,8 +109,8 @@ class DeadLetterHeaders:
 
 
 def split_dead_letter(headers: HeaderColumn, rows: Int64s) -> DeadLetterHeaders:
-    """Take away what was added to dead letters, which are among ``rows``: the last headers, once
-    ``split_identity`` has taken its own."""
+    """Remove the headers that were added to dead letters, and return them. They are the last ones
+    once ``split_identity`` has removed its own. ``rows``: those to look at."""
     reason, topic = headers.of_name(REASON_HEADER), headers.of_name(TOPIC_HEADER)
     rows = rows[headers.ends[rows] - headers.starts[rows] >= 2]
     last = headers.ends[rows] - 1
@@ -124,7 +125,7 @@ def split_dead_letter(headers: HeaderColumn, rows: Int64s) -> DeadLetterHeaders:
 
 
 def decimals(values: pa.Array) -> Int64s:
-    """Decimal numbers in a binary column; -1 for what is none."""
+    """A binary column's decimal numbers; -1 where a value is not one."""
     try:
         numbers = values.cast(pa.utf8()).cast(pa.int64())
     except pa.ArrowInvalid:
@@ -135,7 +136,7 @@ def decimals(values: pa.Array) -> Int64s:
 
 
 def _decimal(value: bytes | None) -> int:
-    # As the cast: what does not fit 64 bits is no number; 19 digits may.
+    # As in the cast: a number of more than 64 bits is none; 19 digits may fit.
     if value is None or not value.isdigit() or len(value) > 19:
         return -1
     number = int(value)
@@ -143,7 +144,7 @@ def _decimal(value: bytes | None) -> int:
 
 
 def texts(values: pa.Array) -> pa.Array:
-    """A binary column as text, whatever is in it."""
+    """A binary column as text; bytes that are not UTF-8 are replaced."""
     try:
         return values.cast(pa.utf8())
     except pa.ArrowInvalid:

@@ -1,9 +1,9 @@
-"""Validators *integrity* and *placement*: what a file alone shows.
+"""Validators *integrity* and *placement*: problems that one file alone shows.
 
-Theory: a checksum, the order inside a block and the second that a row lies in are seen by whoever
-reads the file, so the scan has found all of it already; here it only becomes rows of problems. Both
-are of no use for proving that messages arrived - but what they name, nobody need explain otherwise:
-a row that is missing because its file is damaged is not lost.
+Theory: a wrong checksum, order inside a block or second of a row is noticed when the file is read,
+so the scan has found all of these already; here they become rows of problems. They do not prove
+that messages arrived. But they explain a missing row: one that is missing because its file is
+damaged is not lost.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def placement(scanned: DataFrame) -> DataFrame:
 
 
 def problems_of(scanned: DataFrame) -> DataFrame:
-    """Everything the scan found by itself, of any validator. ``PROBLEM_SCHEMA``."""
+    """All problems that the scan found, of any validator. ``PROBLEM_SCHEMA``."""
     problem = f.from_json("text", PROBLEM_SCHEMA).alias("problem")
     return scanned.where("what = 'problem'").select(problem).select("problem.*")

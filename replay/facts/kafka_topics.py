@@ -1,15 +1,15 @@
-"""What was delivered to Kafka: which topics there are, and Spark's Kafka source of them.
+"""Records that were delivered to Kafka: the existing topics, and Spark's Kafka source of them.
 
-Theory: where messages were to go stands in the files, so the topics are known when those have been
-read. The brokers are asked by a plain client before that: Spark would notice after minutes that
-nobody answers, and say so in Java's words.
+Theory: the files name the topics that messages are for, so the topics are known when the files have
+been read. The brokers are asked by a plain client before that: Spark would notice only after
+minutes that no broker answers, and report it in Java's words.
 
 Rules
 - On the driver only: tasks have no Kafka client but Spark's.
-- Committed records of all partitions, from the first that is kept to the last there is when the
-  source is made, which is after the directories were looked at.
-- What Kafka has deleted cannot be seen any more: messages that were among it count as lost. That
-  something was deleted is told.
+- Committed records of all partitions are read, from the first that is kept to the last one when the
+  source is made, which is after the layout was listed.
+- Records that Kafka has deleted cannot be seen: messages among them count as lost. A note says that
+  some were deleted.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _JAVA_ERROR = re.compile(r"(?:Timeout|Kafka|Offset|Partition)\w*Exception: ([^\n
 _TIMEOUT_MS = 5_000
 _SILENT_MS = 15_000
 _NAMED_MAX = 20
-"""Topics or partitions in a note."""
+"""Topics or partitions that a note names at most."""
 
 
 class KafkaUnreachable(SlotwheelError):
-    """No broker answered in time, or the one that did could not say what was asked."""
+    """No broker answered in time, or one answered with an error."""
 
     code = "kafka-unreachable"
     retryable = True
 
 
 class KafkaTopics:
-    """``names``: the topics to read; none: those that messages are for. That of the dead letters is
-    read in any case, if it is there."""
+    """Topics in Kafka. ``names``: the topics to read; none: those that messages are for. The topic
+    of the dead letters is read in any case, if it exists."""
 
     def __init__(
         self, bootstrap: str, names: Sequence[str] = (), dead_letters: str = DEAD_LETTER_TOPIC
@@ -56,17 +56,17 @@ class KafkaTopics:
         self._notes: list[str] = []
         self.found: list[str] = []
         self.partitions: dict[str, int] = {}
-        """The topics that were read, once they were asked for."""
+        """How many partitions each topic has that was read; empty before ``records``."""
 
     def check(self) -> None:
-        """Ask before anything is read. Errors: ``KafkaUnreachable``; ``InvalidConfiguration``: a
-        topic that was named does not exist."""
+        """Ask the brokers before anything is read. Errors: ``KafkaUnreachable``;
+        ``InvalidConfiguration``: a topic that was named does not exist."""
         with self._admin() as admin:
             self._check(_partitions(admin))
 
     def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
-        """Spark's source of those that exist; None: there is none. ``topics``: those that messages
-        are for; None: too many to be told. Errors: as of ``check``."""
+        """Spark's source of those topics that exist; None: none does. ``topics``: those that
+        messages are for; None: too many to be listed. Errors: as of ``check``."""
         if topics is None and not self._names:
             raise InvalidConfiguration(
                 "the messages are for too many topics",
@@ -92,7 +92,7 @@ class KafkaTopics:
         return self._source(spark, found) if found else None
 
     def failure(self, error: Exception) -> KafkaUnreachable | None:
-        """What it means that Spark's source failed, as it tells it; None: something else did."""
+        """The error for a failure of Spark's source; None: something else failed."""
         text = str(error)
         if "Traceback" in text or not any(room in text for room in _JAVA_ROOMS):
             return None
@@ -104,7 +104,7 @@ class KafkaTopics:
         )
 
     def notes(self) -> list[str]:
-        """What ``records`` found out, for a person."""
+        """What ``records`` has to report, as sentences."""
         return self._notes
 
     def _source(self, spark: SparkSession, topics: Sequence[str]) -> DataFrame:
@@ -115,12 +115,12 @@ class KafkaTopics:
             "startingOffsets": "earliest",
             "endingOffsets": "latest",
             "includeHeaders": "true",
-            # A broker that fails meanwhile ends it within a minute, and not after three.
+            # A failing broker ends the proof within a minute instead of three.
             "kafka.default.api.timeout.ms": str(_SILENT_MS),
             "kafka.request.timeout.ms": str(_SILENT_MS),
             "kafkaConsumer.pollTimeoutMs": str(2 * _SILENT_MS),
             "fetchOffset.numRetries": "1",
-            # A topic of one partition is read by all cores as well.
+            # Even a topic of one partition is read by all cores.
             "minPartitions": str(spark.sparkContext.defaultParallelism),
         }
         try:
@@ -169,7 +169,7 @@ def _partitions(admin: Any) -> dict[str, list[int]]:
 
 
 def _cut(admin: Any, partitions: Mapping[str, Sequence[int]]) -> list[str]:
-    """Partitions whose first records Kafka has deleted, and up to where."""
+    """Partitions whose first records Kafka has deleted, each with its first offset."""
     from kafka import TopicPartition
     from kafka.admin import OffsetSpec
 

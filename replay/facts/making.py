@@ -1,12 +1,12 @@
 """From batches of rows to facts, column by column.
 
-What a row of the wheel's own files says of itself stands in its columns, so a fact is a handful of
-copies and one digest. Records of a Kafka topic are told by their headers: ``records.py``.
+A row of the wheel's own files has everything in its columns, so a fact is a handful of copies and
+one digest. A record of a Kafka topic has it in its headers: ``records.py``.
 
 Conventions
 - A cancel row's ``digest`` is the offset it cancels: two peers' cancel rows are equal or differ
   like messages. It has no topic.
-- ``CANCELLED`` stands at the target's offset and knows nothing of the target's content.
+- ``CANCELLED`` stands at the target's offset, and has no digest.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .headers import DeadLetterHeaders, HeaderColumn, split_dead_letter
 
 @dataclass(frozen=True)
 class GroupTerms:
-    """What rows are judged by. ``group`` and ``key`` (hex): of the ids, empty when not known.
-    ``partitions``: how many a topic has in Kafka now, where that is known."""
+    """The group that rows are judged by. ``group`` and ``key`` (hex): of the ids, empty when not
+    known. ``partitions``: of each topic in Kafka now, where that is known."""
 
     group: str = ""
     key: str = ""
@@ -52,7 +52,7 @@ class GroupTerms:
         return wrong
 
     def id_of(self, due: int, offset: int) -> str:
-        """The id of a message for a report; without its last part when the key is not known."""
+        """The id of a message for a report; without its check when the key is not known."""
         if self.mint is None:
             return f"{self.group}.{due}.{offset}"
         return str(MessageId(self.group, due, offset, self.mint.one(due, offset).check))
@@ -60,24 +60,25 @@ class GroupTerms:
 
 @dataclass(slots=True)
 class FactBatch:
-    """Facts of one batch, and what was left out of it."""
+    """Facts of one batch, and the number of rows that gave none."""
 
     facts: Facts
     topics: dict[int, str] = field(default_factory=dict)
     read: frozenset[int] = frozenset()
-    """CRCs of the topics in which the rows stand, whosoever they are."""
+    """CRCs of the topics in which rows were found, also those of other producers."""
     foreign: int = 0
     """Rows of another group, or without an id."""
     unreadable: list[tuple[int, str]] = field(default_factory=list)
-    """Position and text of ids that begin with the group's name and are no ids; the first few."""
+    """Position and text of malformed ids that begin with the group's name; the first few."""
     unnamed: int = 0
-    """How many more of these there are."""
+    """How many more malformed ids there are."""
 
 
 def journal_facts(
     file: File, rows: pa.RecordBatch, index: int | Int64s, epoch: int | Int64s
 ) -> FactBatch:
-    """Rows of journal entries (schema ``ROW``); ``index`` and ``epoch``: of all, or one a row."""
+    """Facts of journal entries' rows (schema ``ROW``). ``index``, ``epoch``: of all, or one a
+    row."""
     facts = _of_rows(file, rows, Seen.ACCEPTED)
     facts["where"] = index
     facts["at"] = epoch
@@ -99,7 +100,7 @@ def journal_facts(
 
 
 def slot_facts(file: File, rows: pa.RecordBatch) -> FactBatch:
-    """Rows of a slot file (schema ``ROW``)."""
+    """Facts of a slot file's rows (schema ``ROW``)."""
     facts = _of_rows(file, rows, Seen.ARCHIVED if file.archived else Seen.SLOT)
     facts["where"] = file.second
     return FactBatch(facts, names_of(rows.column("topic")))
@@ -108,7 +109,7 @@ def slot_facts(file: File, rows: pa.RecordBatch) -> FactBatch:
 def topic_facts(
     file: File, topic: str, group: str, rows: pa.RecordBatch, terms: GroupTerms
 ) -> FactBatch:
-    """Rows of an embedded topic; ``group``: by its schema."""
+    """Facts of an embedded topic's rows. ``group``: as its schema names it."""
     count, crc = rows.num_rows, crc32c(topic.encode())
     if terms.group and group != terms.group:
         return FactBatch(empty(0, file, Seen.DELIVERED), foreign=count)
@@ -134,8 +135,8 @@ def topic_facts(
 
 
 def bury(facts: Facts, dead: DeadLetterHeaders) -> dict[int, str]:
-    """Make facts, one a row of a dead-letter topic, say where the dead should have gone; the names
-    of those topics."""
+    """Turn the facts of dead letters, among facts of a dead-letter topic, into those of the topics
+    they were for. Returns the names of these topics, by CRC."""
     facts["seen"][dead.rows] = Seen.DEAD
     facts["topic"][dead.rows] = topic_crcs(dead.topic)
     facts["partition"][dead.rows] = dead.partition
@@ -143,7 +144,8 @@ def bury(facts: Facts, dead: DeadLetterHeaders) -> dict[int, str]:
 
 
 def receipt_facts(file: File, first: int, rows: pa.RecordBatch, terms: GroupTerms) -> FactBatch:
-    """Rows of a producer's receipts file, of which this batch begins with number ``first``."""
+    """Facts of a producer's receipts. ``first``: the number in its file of the batch's first
+    row."""
     numbers = np.arange(first, first + rows.num_rows)
     group = rows.column("group")
     if pa.types.is_dictionary(group.type):
@@ -194,13 +196,13 @@ def _of_rows(file: File, rows: pa.RecordBatch, seen: Seen) -> Facts:
 
 
 def partitions_of(column: pa.Array) -> npt.NDArray[np.int32]:
-    """-1 for a null."""
+    """Partitions as numbers; -1 for a null."""
     if column.null_count == len(column):
         return np.full(len(column), -1, np.int32)
     return np.asarray(pc.fill_null(column, -1), dtype=np.int32)
 
 
 def names_of(topic: pa.Array) -> dict[int, str]:
-    """The topics of a column by their CRCs; the empty name of cancel rows is none."""
+    """The topics of a column by their CRCs, without the empty name of cancel rows."""
     names = topic.dictionary if pa.types.is_dictionary(topic.type) else topic.unique()
     return {crc32c(name.encode()): name for name in names.to_pylist() if name}

@@ -1,15 +1,15 @@
-"""One file as the scan sees it: its rows become facts, and what can be said of it without a look at
-other files is found on the way.
+"""One file of the scan: its rows become facts, and problems that it shows alone are found on the
+way.
 
 - its summary (``summary.py``);
 - *placement*: each row of a slot file is due in the second of the file's name; where all of them
   are due in another one, it is the file that is misplaced;
 - a topic or receipts that belong to another group's run as a whole;
 - a row twice in one slot file;
-- texts in a topic that begin like an id of this group and are none;
+- texts in a topic that begin like an id of this group and are malformed;
 - the order of a topic (``chunks.py``).
 
-What is wrong with the bytes is found by whoever reads them, and only passes through.
+Damaged bytes are found by the reader of the file; its problems only pass through.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .records import facts_of_records
 from .summary import FileSummary
 
 PROBLEMS_MAX = 1_000
-"""Of one file that are described; all are counted."""
+"""Problems of one file that are described; all are counted."""
 
 
 class OneFile:
@@ -40,8 +40,7 @@ class OneFile:
         self.terms = terms
         self.summary = FileSummary(file.number)
         self.order: OrderTracker | None = None
-        """Made when it is known what the file holds: each peer's embedded topics have positions of
-        their own."""
+        """Made with the first rows, as each peer's embedded topics have positions of their own."""
         self._problems: list[Problem] = []
         self._reported = 0
         self._slot: list[Int64s] = []
@@ -62,7 +61,7 @@ class OneFile:
         return None
 
     def records(self, batch: pa.RecordBatch) -> FactBatch:
-        """Records of a Kafka topic."""
+        """Facts of records of a Kafka topic."""
         if self.order is None:
             self.order = self._tracker("Kafka", embedded=False)
         made = facts_of_records(batch, self.file, self.terms)
@@ -81,7 +80,7 @@ class OneFile:
         return made
 
     def count(self, made: FactBatch) -> None:
-        """Take into the summary what a batch gave."""
+        """Add a batch's counts to the summary."""
         self.summary.foreign += made.foreign
         if self.file.kind == RECEIPTS:
             self.summary.forged += int((made.facts["flags"] & FORGED != 0).sum())
@@ -96,18 +95,18 @@ class OneFile:
             self._problems.append(problem)
 
     def _has_room(self, kind: str, number: int = 1) -> bool:
-        """Count problems; whether one of them may be described."""
+        """Count problems of a kind. Returns whether one of them may still be described."""
         self.summary.problems[kind] = self.summary.problems.get(kind, 0) + number
         self._reported += 1
         return self._reported <= PROBLEMS_MAX
 
     def new_problems(self) -> list[Problem]:
-        """Those since the last call."""
+        """The problems since the last call."""
         problems, self._problems = self._problems, []
         return problems
 
     def end(self) -> None:
-        """All of it was read: what is said of it as a whole."""
+        """Check the file as a whole, after its last row."""
         if self.file.kind == SLOT and self._slot:
             offsets, due = np.concatenate(self._slot, axis=1)
             self._places(offsets, due)
@@ -116,7 +115,8 @@ class OneFile:
             self._strange()
 
     def _strange(self) -> None:
-        """Nothing in it is of this group's run. A topic of Kafka may well have other producers."""
+        """Report a topic or receipts that have nothing of this group's run. A topic in Kafka is
+        left out: it may well have other producers."""
         summary = self.summary
         if not summary.rows or summary.foreign + summary.forged < summary.rows:
             return
@@ -137,7 +137,7 @@ class OneFile:
         return OrderTracker(source, self.file.number, self.file.name, embedded=embedded)
 
     def _rows(self, event: RowsSeen) -> FactBatch:
-        # The event's own file: a slot file may be in the archive by now.
+        # The event's own file: the slot file may have moved to the archive.
         file, rows, kind = event.file, event.rows, event.file.kind
         self.summary.rows += rows.num_rows
         if kind == JOURNAL:
@@ -180,7 +180,7 @@ class OneFile:
         summary.first_offset, summary.next_offset = event.first_offset, event.next_offset
 
     def _places(self, offsets: Int64s, due: Int64s) -> None:
-        """Placement: a row lies in the slot file of the second in which it is due."""
+        """Check that each row lies in the slot file of the second in which it is due."""
         seconds = due // TICK_MS
         wrong = np.flatnonzero(seconds != self.file.second)
         if 1 < len(wrong) == len(due) and (seconds == seconds[0]).all():

@@ -1,13 +1,13 @@
-"""From Kafka records to facts: what a record says of itself stands in its headers.
+"""From Kafka records to facts, by the headers that slotwheel added to a record.
 
-The same for a dump's rows and for those of Spark's Kafka source. The id is taken apart by column:
-no Python object a record.
+The same code reads a dump's rows and those of Spark's Kafka source. Ids are parsed by column: no
+Python object a record.
 
 Rules
-- What was sent is what is judged: the headers that slotwheel added are taken away before the
-  digest, and due and created are those of the headers, whatever the id says.
-- A record without an id, or with an id of another group, is nobody's here: counted, left out.
-- A text that begins like an id of this group and is none is told of.
+- The message as it was sent is judged: the headers that slotwheel added are removed before the
+  digest, and due and created are those of the headers, not of the id.
+- A record without an id, or with an id of another group, is only counted.
+- A text that begins like an id of this group and is malformed is reported.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: GroupTerms) -> Fa
 
 
 def _elsewhere(keys: pa.Array, partition: npt.NDArray[np.int32], count: int) -> Mask:
-    """Which keys belong to another partition of ``count``. Those without a key belong to any."""
+    """Which keys belong to another of ``count`` partitions. A record without a key fits any."""
     some = np.asarray(pc.fill_null(pc.greater(pc.binary_length(keys), 0), False))
     wrong: Mask = some & (partition != murmur2.partitions_of(keys, count))
     return wrong
@@ -89,8 +89,8 @@ def _elsewhere(keys: pa.Array, partition: npt.NDArray[np.int32], count: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Ids of a group taken apart, of those ``rows`` that have one. ``unreadable``: rows whose text
-    begins with the group's name and is no id."""
+    """Parsed ids of a group, for the ``rows`` that have one. ``unreadable``: rows whose text begins
+    with the group's name and is malformed."""
 
     rows: Int64s
     due: Int64s
@@ -100,7 +100,8 @@ class Ids:
 
 
 def parse_ids(ids: pa.Array, group: str) -> Ids:
-    """``group.due.offset.check`` (``wheel/ids.py``), binary; ``group`` empty: of any group."""
+    """Parse a binary column of ids, ``group.due.offset.check`` (``wheel/ids.py``). ``group``: ids
+    of other groups are left out; empty: none are."""
     ids = texts(ids)
     ours = np.asarray(pc.fill_null(pc.starts_with(ids, f"{group}." if group else ""), False))
     parts = pc.split_pattern(ids, ".")
@@ -123,14 +124,14 @@ def parse_ids(ids: pa.Array, group: str) -> Ids:
 
 
 def _is_decimal(numbers: Int64s, text: pa.Array) -> Mask:
-    """Whether the text is the number as the wheel writes it: no sign, no zeros before it."""
+    """Which texts are the number exactly as the wheel writes it: no sign, no leading zeros."""
     lengths = np.asarray(pc.binary_length(text))
     same: Mask = (numbers >= 0) & (lengths == 1 + np.searchsorted(_TENS, numbers, side="right"))
     return same
 
 
 def _hexadecimal(text: pa.Array) -> tuple[UInt32s, Mask]:
-    """Eight lower-case digits as a number, and which rows are such."""
+    """Eight lower-case hexadecimal digits as a number, and which rows have exactly that."""
     good = np.asarray(pc.binary_length(text)) == 8
     eight = text if good.all() else pc.if_else(pa.array(good), text, "zzzzzzzz")
     _, ends, data = eight.buffers()
@@ -153,7 +154,7 @@ def _int64s(batch: pa.RecordBatch, *names: str) -> Int64s:
 
 
 def _milliseconds(batch: pa.RecordBatch, *names: str) -> Int64s:
-    """Times, whatever their unit; -1 for a null."""
+    """Times of any unit in ms; -1 for a null."""
     column = _column(batch, *names)
     column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     return np.asarray(pc.fill_null(column, -1), dtype=np.int64)

@@ -1,11 +1,11 @@
 """The scan: all files, and records of Kafka, become facts. Spark's side of it.
 
-A DataFrame of tasks has one row and one partition a task, so that Spark's scheduler deals them out;
-what a task does is ``filescan.py``. Records that Spark's Kafka source reads take the same way. Both
-results have the columns of ``SCANNED`` and can be put together with ``union``.
+A DataFrame of tasks has one row and one partition a task, so that Spark's scheduler assigns them;
+``filescan.py`` is the work of one task. Records of Spark's Kafka source become facts in the same
+way. Both results have the columns of ``SCANNED`` and can be joined with ``union``.
 
-Theory: the sources are read once. What comes out is 64 bytes for each row seen, and is worth
-keeping (``persist``): the summaries are taken from it first, then the facts.
+Theory: the sources are read once. The result is 64 bytes for each row read, and should be kept
+(``persist``): it is used twice, for the summaries and for the facts.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ __all__ = [
 ]
 
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
-"""What is used of Spark's Kafka source."""
+"""The columns of Spark's Kafka source that are used."""
 Batches = Iterator[pa.RecordBatch]
 
 
 def tasks_frame(spark: SparkSession, tasks: Sequence[Sequence[File]]) -> DataFrame:
     """One row a task, each in a partition of its own; ``files``: the task's files as JSON."""
     rows = [(json.dumps([asdict(file) for file in files]),) for files in tasks]
-    # A local relation would be cut as Spark likes; this is cut as it is asked for.
+    # A local relation would be partitioned by Spark's own rules; this one keeps one row a
+    # partition.
     parts = spark.sparkContext.parallelize(rows, max(1, len(rows)))
     return spark.createDataFrame(parts, "files string", verifySchema=False)
 
 
 def files_of(batches: Batches) -> Iterator[File]:
-    """The files of a task, as ``tasks_frame`` gives them."""
+    """The files of a task, from the rows of ``tasks_frame``."""
     for batch in batches:
         for text in batch.column("files").to_pylist():
             for fields in json.loads(text):
@@ -62,7 +63,7 @@ def scan(tasks: DataFrame, terms: GroupTerms) -> DataFrame:
 def scan_records(
     records: DataFrame, terms: GroupTerms, number: int, name: str = "Kafka"
 ) -> DataFrame:
-    """Take records of Spark's Kafka source (with ``includeHeaders``) for deliveries.
+    """Read records of Spark's Kafka source (with ``includeHeaders``) as deliveries.
 
     ``number`` and ``name`` stand for the file. Columns: ``SCANNED``, with one summary a task.
     """
@@ -71,8 +72,8 @@ def scan_records(
 
 
 def summaries(scanned: DataFrame) -> tuple[list[FileSummary], list[OrderChunk]]:
-    """What the driver takes: small values, one a file, and one a file and partition. All tasks run
-    at once for it."""
+    """The summaries of all files, and the chunks of all topics: small values, collected on the
+    driver. It runs the whole scan."""
     rows = scanned.where("what in ('file', 'chunk')").select("what", "text").collect()
     files = [FileSummary.from_json(row.text) for row in rows if row.what == "file"]
     return files, [OrderChunk.from_json(row.text) for row in rows if row.what == "chunk"]

@@ -1,1 +1,1 @@
-"""The running audit: the same questions, asked window by window beside running nodes."""
+"""The running audit: the proof's questions, asked window by window beside running nodes."""

@@ -1,20 +1,22 @@
-"""The running audit: batch after batch of facts becomes flags, each told once. No Spark here.
+"""The running audit: batch after batch of facts becomes flags, each reported once. No Spark here.
 
     batch of the stream -> ledger -> windows whose time has come -> flags, a line a window
                    |                       |
                    +-- marks, gaps ------- context
 
 Theory: everything that must survive is one small file, replaced at the end of each batch: how long
-the windows' files are, what was told, how far journals were read. A batch that Spark repeats after
-a crash finds it as it was before, and is done again; one that is in it already is skipped.
+the windows' files are, what was reported, how far journals were read. If Spark repeats a batch
+after a crash, the file is as before that batch, which is done again; a batch that the file has
+already is skipped.
 
 Rules
-- A window is judged when a look at all journals and topics, later than its end and the grace, has
-  been read; and again when something comes for it, or a mark may have passed what is waiting.
-- A window is forgotten ``KEEP_MS`` after that, when nothing of it is missing. At most
-  ``WINDOWS_MAX`` that miss something are kept; the oldest go first.
-- Flags are written down before they are told. If the process is killed while it tells them, those
-  of that moment may be told again; none is left out.
+- A window is judged when everything was read that journals and topics held at some moment after its
+  end and the grace; and again when further facts arrive for it, or a mark may have passed its
+  waiting messages.
+- A window is dropped ``KEEP_MS`` after that, when none of its messages is missing. At most
+  ``WINDOWS_MAX`` others are kept; the oldest are dropped first.
+- Flags are written to disk before they are reported. If the process is killed while it reports
+  them, those of that moment may be reported again; none is left out.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ __all__ = ["Audit", "Job", "Settings", "run_job"]
 WINDOWS_NAME = "windows"
 KEEP_MS = 60_000
 WINDOWS_MAX = 1_000
-"""Windows that are kept because something of them is missing."""
+"""Windows that are kept because some of their messages are missing."""
 TOTALS = (*COUNTED, OVERDUE, REPEATED, "unaccounted")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A window to be judged, wherever that is done."""
+    """One window to be judged, in a task or on the driver."""
 
     folder: str
     start: int
@@ -63,7 +65,8 @@ def run_job(job: Job) -> Judgement:
 
 
 class Audit:
-    """Not thread-safe. ``report``: a flag or a problem; ``note``: a window that was judged."""
+    """The audit of one group. Not thread-safe. ``report``: called with a flag or a problem;
+    ``note``: with a window that was judged."""
 
     def __init__(
         self,
@@ -74,7 +77,8 @@ class Audit:
         report: ReportFinding,
         note: ReportFinding,
     ) -> None:
-        """Errors: ``InvalidConfiguration``: the folder is another audit's. ``OSError``."""
+        """Open or make the audit's folder. Errors: ``InvalidConfiguration``: it is another audit's;
+        ``OSError``."""
         self.folder = folder
         self.windows_folder = folder / WINDOWS_NAME
         self.settings = settings
@@ -87,7 +91,7 @@ class Audit:
         self._dropped: list[Path] = []
 
     def begins(self, batch: int) -> bool:
-        """Whether a batch is new; otherwise nothing is to be done with it."""
+        """Whether a batch is new; one that was committed before is to be skipped."""
         return batch > self.state.batch
 
     @property
@@ -100,8 +104,8 @@ class Audit:
         parts: Iterable[tuple[int, str, FileSummary]],
         problems: Iterable[Problem],
     ) -> None:
-        """What a batch brought. ``lengths``: of the windows by now; ``parts``: peer, topic (empty:
-        its journal) and summary of each part that was read."""
+        """Add what a batch read. ``lengths``: bytes of each window's file now; ``parts``: peer,
+        topic (empty: its journal) and summary of each part that was read."""
         for start, length in lengths.items():
             window = self.state.windows.get(start)
             if window is None:
@@ -115,8 +119,8 @@ class Audit:
             self._find({"flag": problem.kind, "file": problem.file, "text": problem.text}, 1)
 
     def jobs(self, looked_ms: int, *, all_read: bool) -> list[Job]:
-        """Windows that are to be judged now. ``all_read``: everything that was written before
-        ``looked_ms``."""
+        """Windows to be judged now. ``all_read``: all that was written before ``looked_ms`` was
+        read."""
         self.state.looked_ms = looked_ms
         if not all_read:
             return []
@@ -161,7 +165,7 @@ class Audit:
                 self._notes.append(self._line(one, again=not first))
 
     def commit(self, batch: int) -> None:
-        """Write it all down, then tell what is new."""
+        """Make the batch durable, then report what is new."""
         self._forget()
         self.state.batch = batch
         self.state.findings = self._findings.write(self.state.findings)
@@ -175,7 +179,7 @@ class Audit:
             self._note(note)
 
     def summary(self) -> dict[str, Any]:
-        """All windows that were judged, and what was flagged."""
+        """Totals of all windows that were judged, and how many flags of each kind."""
         counts = Counter(self.state.totals)
         open_ = 0
         for window in self.state.windows.values():
@@ -191,8 +195,8 @@ class Audit:
 
     @property
     def failed(self) -> bool:
-        """Whether something was flagged that should not be."""
-        excused = {AFTER_ALL}  # that it was lost was told before
+        """Whether a flag was raised that fails the audit."""
+        excused = {AFTER_ALL}  # it was reported as lost before
         if not self.settings.exactly_once:
             excused.add(REPEATED)
         return any(number for kind, number in self.state.flagged.items() if kind not in excused)
@@ -206,8 +210,8 @@ class Audit:
             return False
         if 0 < window.settles_ms <= now_ms:
             return True
-        # A mark may have passed them. The longer they have waited, the less often one looks: a
-        # topic that is held back for hours has messages in every window.
+        # A mark may have passed its messages. The longer they have waited, the less often the
+        # window is judged: a topic that is held back for hours has messages in every window.
         overdue_ms = max(0, now_ms - start - self.settings.window_ms)
         return marks != window.marks and now_ms - window.judged_ms >= overdue_ms // 10
 
@@ -234,7 +238,7 @@ class Audit:
                 self._dropped.append(self.windows_folder / window.told)
 
     def _find(self, finding: dict[str, Any], number: int) -> None:
-        """``number``: how many it stands for."""
+        """Record a finding, which stands for ``number`` messages."""
         kind = finding["flag"]
         self.state.flagged[kind] = self.state.flagged.get(kind, 0) + number
         self._findings.add(finding | {"at_ms": self.state.looked_ms})

@@ -1,8 +1,8 @@
-"""What the running audit knows between two batches: all of it in one small file.
+"""The state of the running audit between two batches: one small file.
 
-Facts lie in the ledger, and what was told of a window beside them; how much of these files counts
-stands here. Nothing in it grows with the length of a run: windows are forgotten, gaps and topics
-are limited.
+Facts lie in the ledger, and what was reported of a window beside them; the state has the valid
+length of these files. Nothing in it grows with the length of a run: windows are dropped, gaps and
+topics are limited.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ..judging.journals import as_ranges
 VERSION = 1
 STATE_NAME = "audit.json"
 MISSING_MAX = 1_000
-"""Gaps of a journal that are remembered; the newest."""
+"""Gaps of a journal that are kept; the newest."""
 TOPICS_MAX = 10_000
 _SAME = ("directories", "window_ms", "start_ms", "end_ms", "kafka", "topics")
-"""Settings that an audit keeps for its life."""
+"""Settings that must be the same whenever an audit goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``directories``: whose audit it is. Times in ms."""
+    """Settings of an audit. ``directories``: of the peers that are audited. Times in ms."""
 
     directories: tuple[str, ...]
     window_ms: int = 10_000
@@ -49,26 +49,26 @@ class Settings:
     kafka: str = ""
     """Kafka's brokers; empty: embedded topics alone."""
     topics: tuple[str, ...] = ()
-    """Of Kafka."""
+    """Topics in Kafka."""
 
 
 @dataclass(slots=True)
 class AuditWindow:
-    """What is known of a window without its facts."""
+    """The state of a window, without its facts."""
 
     length: int
-    """Bytes of its file that count."""
+    """Valid bytes of its file."""
     judged: int = -1
-    """Its length when it was judged the last time; -1: it was not."""
+    """The file's length when the window was last judged; -1: never."""
     marks: str = ""
-    """The newest marks then."""
+    """The newest marks at that time."""
     judged_ms: int = 0
     waiting: int = 0
     settles_ms: int = 0
     has_lost: bool = False
     forgotten: bool = False
     told: str = ""
-    """File with what was told of it; empty: nothing."""
+    """Name of the file with what was reported of the window; empty: nothing."""
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -84,7 +84,7 @@ class PeerRead:
     marks: str = ""
 
     def add(self, summary: FileSummary) -> None:
-        """What a part of the journal holds."""
+        """Add the summary of a part of the journal."""
         for base, end in summary.offsets:
             if self.first < 0 or base < self.first:
                 self.first = base
@@ -96,7 +96,8 @@ class PeerRead:
         self.proven = max(self.proven, summary.max_l + 1)
 
     def view(self, name: str) -> PeerView:
-        """Everything in its journal counts as held: only a mark says that it is done with."""
+        """The peer as judging needs it. Everything in its journal counts as held, as only a mark
+        proves that it has left."""
         held = [[self.first, self.next]] if self.next >= 0 else []
         return PeerView(
             name, 0, decode(self.marks), as_ranges(held), as_ranges(self.missing), self.proven
@@ -114,12 +115,12 @@ class State:
     topics: dict[int, str] = field(default_factory=dict)
     damaged_topics: list[int] = field(default_factory=list)
     forgotten_ms: int = -1
-    """End of the latest window that was forgotten."""
+    """End of the latest window that was dropped."""
     totals: dict[str, int] = field(default_factory=dict)
-    """Of windows that were forgotten."""
+    """Counts of windows that were dropped."""
     flagged: dict[str, int] = field(default_factory=dict)
     findings: int = 0
-    """Bytes of the findings."""
+    """Valid bytes of the findings' file."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -134,7 +135,8 @@ class State:
 
     @classmethod
     def load(cls, folder: Path, settings: Settings, group: Layout) -> State:
-        """Errors: ``InvalidConfiguration``: it is another audit's; ``UnsupportedVersion``."""
+        """The state in a folder, or that of a new audit. Errors: ``InvalidConfiguration``: it is
+        another audit's; ``UnsupportedVersion``."""
         path = folder / STATE_NAME
         mine = json.loads(json.dumps(asdict(settings)))
         if not path.exists():
@@ -166,7 +168,7 @@ class State:
         write_whole(folder / STATE_NAME, self.to_json())
 
     def add(self, peer: int, topic: str, summary: FileSummary) -> None:
-        """What was read of a journal (``topic`` empty) or of an embedded topic."""
+        """Add the summary of a part of a journal (``topic`` empty) or of an embedded topic."""
         room = max(0, TOPICS_MAX - len(self.topics))
         self.topics |= dict(list(summary.topics.items())[:room])
         if not topic:
@@ -176,12 +178,12 @@ class State:
 
     @property
     def marks(self) -> str:
-        """The marks that have come furthest, hex; empty: none."""
+        """The newest marks of all peers, hex; empty: none."""
         found = [read.marks for read in self.peers if read.marks]
         return max(found, key=lambda one: progress(Marks.decode(bytes.fromhex(one))), default="")
 
     def context(self, settings: Settings, group: Layout) -> Context:
-        """What a window is judged by."""
+        """The context in which windows are judged."""
         named = zip(settings.directories, self.peers, strict=True)
         options = Options(
             settings.window_ms,
@@ -208,7 +210,7 @@ def decode(marks: str) -> Marks | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing, whenever the process ends."""
+    """Replace a file with this text, all of it or nothing, whenever the process ends."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w") as out:
         out.write(text)

@@ -1,8 +1,8 @@
-"""What the running audit has found, written down before it is told.
+"""The findings of the running audit, durable before they are reported.
 
-Two files: ``findings.jsonl``, a line each, of which so many bytes count as the audit's state says;
-and ``findings.told``, how many of these were told. So after a crash nothing is left out, and only
-what was being told at that moment is told again.
+Two files: ``findings.jsonl``, a line each, whose valid length is in the audit's state; and
+``findings.told``, how many bytes of it were reported. So after a crash nothing is left out, and
+only what was being reported at that moment is reported again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ReportFinding = Callable[[Mapping[str, Any]], None]
 
 
 class Findings:
-    """``length``: bytes that count; what lies behind was never written."""
+    """``length``: valid bytes; what is behind them was not committed."""
 
     def __init__(self, folder: Path, length: int, report: ReportFinding) -> None:
         self._path = folder / FINDINGS_NAME
@@ -36,8 +36,8 @@ class Findings:
         self._new.append(finding)
 
     def write(self, length: int) -> int:
-        """Write down what is new, behind ``length``; the new length, which the state has to take
-        before anything is told."""
+        """Write new findings behind ``length`` and sync. Returns the new length, which must be in
+        the durable state before ``report``."""
         lines = "".join(json.dumps(one) + "\n" for one in self._new).encode()
         self._new = []
         with self._path.open("ab") as out:
@@ -48,7 +48,7 @@ class Findings:
         return length + len(lines)
 
     def report(self, length: int) -> None:
-        """Tell what counts by now and was not told."""
+        """Report the findings up to ``length`` that were not reported yet."""
         told = int(self._told.read_text()) if self._told.exists() else 0
         if told >= length:
             return

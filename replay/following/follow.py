@@ -1,12 +1,12 @@
 """The running audit in Spark: a stream of facts, and a batch of it every second.
 
 A batch's facts are written to the ledger by one task, so that nothing else writes there; windows
-are judged by as many tasks as there are cores. To the driver come lengths, summaries of what was
-read, problems and flags up to a limit, and what was told of a window. The ledger's folder must be
-the same for all who run tasks: this machine's, or a shared one.
+are judged by as many tasks as there are cores. The driver collects lengths, summaries of what was
+read, problems and flags up to a limit, and what was reported of a window. All executors must see
+the same folder of the ledger: on one machine, or a shared one.
 
-Records of Kafka's topics come into the same batches. Spark looks how far its sources go one after
-the other, in the order in which they are put together: the journals first.
+Records of Kafka's topics are in the same batches. Spark asks its sources for their newest positions
+one after the other, in the order of the union: the journals first.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ CHECKPOINT_NAME = "checkpoint"
 KAFKA_NUMBER = 0
 _SAID = ("look", "part", "problem")
 WINDOW = "window"
-"""Besides what a batch holds: ``bucket``: a window's start, ``count``: bytes of it."""
+"""A further kind of row of a batch. ``bucket``: a window's start; ``count``: its valid bytes."""
 _TURN_S = 0.1
 _END_S = 60.0
-"""For a batch to come to its end."""
+"""How long the end waits for a batch that is being processed."""
 
 
 def follow(
     spark: SparkSession, audit: Audit, *, every_s: float, goes_on: Callable[[], bool]
 ) -> None:
-    """Audit until ``goes_on`` says no. ``every_s``: between two looks. Errors: those of Spark."""
+    """Audit until ``goes_on`` returns false. ``every_s``: between batches. Errors: those of
+    Spark."""
     _check_state(audit)
     register(spark)
     reader = spark.readStream.format(NAME).option("view", SCAN).option("topics", "true")
@@ -62,7 +63,7 @@ def follow(
     batches = _Batches(spark, audit)
     writer = frame.writeStream.foreachBatch(batches.append)
     writer = writer.option("checkpointLocation", str(audit.folder / CHECKPOINT_NAME))
-    # By default it would wait for ever for a batch that nobody takes any more.
+    # The default is to wait for ever for a batch that is not processed any more.
     spark.conf.set("spark.sql.streaming.stopTimeout", f"{int(_END_S)}s")
     query = writer.trigger(processingTime=f"{int(every_s * 1000)} milliseconds").start()
     try:
@@ -71,7 +72,7 @@ def follow(
     finally:
         batches.end()
         query.stop()
-    if batches.failure is not None:  # as it was, and not as Java tells it
+    if batches.failure is not None:  # our own error, and not Java's description of it
         raise batches.failure
     error = query.exception()
     if error is not None and not batches.refused:
@@ -79,8 +80,8 @@ def follow(
 
 
 def _check_state(audit: Audit) -> None:
-    """Errors: ``InvalidConfiguration``: of the two who count the batches, Spark and the audit, one
-    knows of some and the other of none. Messages would be left out."""
+    """Check that Spark's checkpoint and the audit's state are both there, or both missing: with
+    only one of them messages would be left out. Errors: ``InvalidConfiguration``."""
     commits = audit.folder / CHECKPOINT_NAME / "commits"
     done = any(path.name.isdigit() for path in commits.glob("*"))
     if done != (audit.state.batch >= 0):
@@ -95,14 +96,14 @@ def _check_state(audit: Audit) -> None:
 
 
 def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
-    """What comes to Kafka's topics, as facts. Errors: ``InvalidConfiguration``."""
+    """Records of Kafka's topics, as a stream of facts. Errors: ``InvalidConfiguration``."""
     settings, group = audit.settings, audit.group
     if not group.key:
         raise InvalidConfiguration(
             "no directory tells yet which group it is, so its records cannot be told from others",
             remedy="Start the node, then the audit",
         )
-    # A pattern also finds a topic that is made later, as that of the dead letters often is.
+    # A pattern also finds topics that are made later, such as that of the dead letters.
     names = [re.escape(name) for name in (*settings.topics, settings.dead_letter_topic)]
     options = {
         "kafka.bootstrap.servers": settings.kafka,
@@ -117,7 +118,7 @@ def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
 
 
 class _Ended(Exception):
-    """The audit is to end: Spark keeps what this batch was to read for the next one."""
+    """Ends the audit inside a batch: Spark reads this batch again the next time."""
 
 
 class _Batches:
@@ -126,10 +127,10 @@ class _Batches:
         self._audit = audit
         self.failure: Exception | None = None
         self.refused = False
-        """Whether a batch came after the end."""
+        """Whether a batch was refused after the end."""
         self._ending = False
         self._turn = threading.Lock()
-        """Held while a batch is taken."""
+        """Held while a batch is processed."""
 
     def append(self, frame: DataFrame, number: int) -> None:
         with self._turn:
@@ -143,8 +144,8 @@ class _Batches:
                 raise
 
     def end(self) -> None:
-        """Wait until no batch is being taken, and take no other: a query that is stopped in the
-        middle of one complains, for pages, and what was taken of it must be taken again."""
+        """Wait until no batch is being processed, and refuse further ones: a query that is stopped
+        inside a batch logs pages of errors, and the batch must be processed again."""
         self._ending = True
         if self._turn.acquire(timeout=_END_S):
             self._turn.release()
@@ -173,14 +174,14 @@ class _Batches:
             jobs = audit.jobs(look["looked_ms"], all_read=look["all"])
             if jobs:
                 context = self._spark.sparkContext
-                # What all windows have in common is sent once a task.
+                # The context, which all windows share, is sent once a task.
                 tasks = context.parallelize(jobs, min(len(jobs), context.defaultParallelism))
                 audit.judged(tasks.map(run_job).collect(), number)
         audit.commit(number)
 
 
 def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Facts go to the ledger; everything else goes on. For one task."""
+    """The function of a task that appends facts to the ledger and passes all other rows on."""
     folder, lengths = str(audit.windows_folder), audit.lengths
     settings = audit.settings
     judges = Options(start_ms=settings.start_ms, end_ms=settings.end_ms)

@@ -1,13 +1,13 @@
 """The ledger of the running audit: facts on disk until their window of due time is judged.
 
-Theory: an audit that runs for weeks may not remember for weeks. A message is settled some time
+Theory: an audit that runs for weeks may not keep facts for weeks. A message is settled some time
 after it was due, so facts lie in files by due time, as rows do in the wheel, and a file is removed
-when its window was judged. The window is taken from ``due`` alone, because that is what all who see
-a message know of it. So a window may come again, for what came after it was judged.
+when its window was judged. The window depends on ``due`` alone, which is in every fact. So a window
+may be opened again, for facts that arrive after it was judged.
 
-Nobody here decides how long a file is: that is told with each call, and stands where the audit
-writes down everything else it knows, at one stroke. What lies behind was never written; it is cut
-before something is appended. So a batch that is repeated after a crash counts once.
+The valid length of a file is an argument of each call. It is kept in the audit's state, which is
+replaced as a whole. Bytes behind it do not count, and are cut before something is appended. So a
+batch that is repeated after a crash counts once.
 
 Layout: ``<window start, ms>.facts``.
 """
@@ -24,14 +24,15 @@ from ..facts.fact import FACT, Facts, pack, unpack
 
 
 class Appender:
-    """Takes the facts of one batch. ``lengths``: bytes of each window that count; others: none."""
+    """Appends the facts of one batch. ``lengths``: valid bytes of each window's file; 0 if it has
+    none."""
 
     def __init__(self, folder: Path, window_ms: int, lengths: Mapping[int, int]) -> None:
         self._folder = folder
         self._window_ms = window_ms
         self._before = lengths
         self.lengths: dict[int, int] = {}
-        """Of the windows that got something."""
+        """The new lengths of the windows that got facts."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, facts: Facts) -> None:

@@ -1,19 +1,19 @@
-"""Judging one window of the running audit: all messages due in it, by all that was seen of them.
+"""Judging one window of the running audit: all messages due in it, by all their facts.
 
-Theory: the judge of the proof says what is lost, altered, repeated. Here it looks at a node that
-runs: everything that a journal accepted counts as held until a mark covers it, and what a mark
-covers and no topic has is lost. What no mark covers is *overdue*: the wheel still means to send it.
+Theory: the proof's judge decides what is lost, altered, repeated. Here the node is running: every
+message in a journal counts as held until a mark covers it; one that a mark covers and no topic has
+is lost; one that no mark covers is *overdue*, as the wheel will still send it.
 
-A window is judged anew whenever something comes for it, from all its facts. What was told of it is
-kept, as kinds for each offset, so that only what is new is told; a message that was told to be lost
-or overdue, and was seen after all, is told once more.
+A window is judged again whenever facts arrive for it, from all its facts. What was reported is
+kept, as kinds for each offset, so that only what is new is reported; a message that was reported as
+lost or overdue, and arrived after all, is reported once more.
 
 Rules
 - A message is settled ``grace`` after it was due, or was accepted if that was later: before that it
   is neither lost nor overdue. What arrived is judged at once.
-- Peers write what a deposed master sent them, and cut it off again: of several rows with one offset
-  in one journal, that of the latest epoch counts.
-- Of a window that was forgotten and comes again, nothing is said to be unknown.
+- Peers write the entries of a deposed master, and cut them off again: of several rows with one
+  offset in one journal, that of the latest epoch counts.
+- In a window that was dropped and is opened again, no record is reported as unknown.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KINDS = (
     "cancelled but delivered",
     "dead and delivered",
 )
-"""Their places are the bits of what was told: append only."""
+"""The place of a kind is its bit in ``TOLD``: append only."""
 _BIT = {kind: 1 << place for place, kind in enumerate(KINDS)}
 TOLD = np.dtype([("offset", "<i8"), ("kinds", "<u4")])
 COUNTED = ("accepted", "delivered", "pending", "cancelled", "dead", "lost", "undecided", "in doubt")
@@ -55,8 +55,9 @@ COUNTED = ("accepted", "delivered", "pending", "cancelled", "dead", "lost", "und
 
 @dataclass(frozen=True, slots=True)
 class AuditTerms:
-    """``now_ms``: of the look, all before which was read; ``listed_max``: flags of one kind that
-    are described; ``forgotten``: the window was judged and removed before."""
+    """Time and limits of one judgement. ``now_ms``: all that was written before was read;
+    ``listed_max``: flags of one kind that are described; ``forgotten``: the window was dropped
+    before."""
 
     now_ms: int
     grace_ms: int
@@ -82,21 +83,21 @@ class Flag:
 
 @dataclass(slots=True)
 class Judgement:
-    """What is said of one window; small, but for ``told``."""
+    """The judgement of one window; small, but for ``told``."""
 
     start: int
     counts: dict[str, int] = field(default_factory=dict)
     flags: list[Flag] = field(default_factory=list)
     flagged: dict[str, int] = field(default_factory=dict)
-    """How many are new, by kind, listed or not."""
+    """How many flags are new, by kind, listed or not."""
     told: bytes = b""
-    """Everything that was told of this window by now; packed ``TOLD``, by offset."""
+    """All kinds that were reported in this window so far; packed ``TOLD``, by offset."""
     waiting: int = 0
-    """Messages of which it is not known yet what becomes of them."""
+    """Messages whose class is not settled yet."""
     settles_ms: int = 0
-    """When the last of those that are not settled is."""
+    """When the last of them is settled, ms."""
     has_lost: bool = False
-    """Something is missing still: it may arrive after all."""
+    """A message is missing still; it may arrive after all."""
     lateness_ms: tuple[int, int, int] | None = None
     """p50, p99 and the maximum, of first arrivals; None: nothing arrived."""
 
@@ -104,13 +105,13 @@ class Judgement:
 def judge_window(
     start: int, facts: Facts, told: bytes, context: Context, terms: AuditTerms
 ) -> Judgement:
-    """``told``: what the last judgement of this window gave."""
+    """Judge a window. ``told``: that of its last judgement; empty: none."""
     return _Window(start, facts, told, context, terms).judged()
 
 
 @dataclass(slots=True)
 class _Collected(Judged):
-    """Takes down every message, not only those that are described."""
+    """Keeps every message with a problem, not only those that are described."""
 
     told: list[tuple[str, Int64s, Int64s, str | Callable[[int], str]]] = field(default_factory=list)
 
@@ -186,7 +187,8 @@ class _Window:
         return judgement
 
     def _arrivals(self) -> Int64s:
-        """Early and late ones; how late each message is, -1: it did not arrive."""
+        """Flag early and late messages. Returns each message's lateness, ms; -1: it did not
+        arrive."""
         board = self._board
         facts = board.arrivals(Seen.DELIVERED)
         facts = facts[board.facts["flags"][facts] & FORGED == 0]
@@ -230,7 +232,7 @@ class _Window:
     def _flag(
         self, kind: str, messages: Int64s, due: Int64s, text: str | Callable[[int], str]
     ) -> None:
-        """Of each message once, whatever was told before."""
+        """Flag each message once, unless it was reported before."""
         bit = np.uint32(_BIT[kind])
         new = np.flatnonzero(self._bits_now[messages] & bit == 0)
         self._bits_now[messages] |= bit
@@ -268,14 +270,14 @@ class _Window:
 
 
 def _at(text: str | Callable[[int], str], places: Int64s) -> str | Callable[[int], str]:
-    """The text of some places among those it was made for."""
+    """The text for a selection of places: of all, or of each place."""
     if isinstance(text, str):
         return text
     return lambda at: text(int(places[at]))
 
 
 def _latest(facts: Facts) -> Facts:
-    """Of rows with one offset in one peer's journal only the one of the latest epoch."""
+    """Drop older epochs' rows: one row remains for each offset in a peer's journal."""
     rows = np.flatnonzero((facts["seen"] == Seen.ACCEPTED) | (facts["seen"] == Seen.CANCEL))
     order = rows[np.lexsort((facts["at"][rows], facts["offset"][rows], facts["peer"][rows]))]
     same = (facts["peer"][order][1:] == facts["peer"][order][:-1]) & (

@@ -1,13 +1,12 @@
 """Validator *agreement*: all peers hold the same rows, as far as they are committed.
 
-Theory: what a peer holds is its journal, as far as it was kept, and below its checkpoint its slot
-files. Peers spill and clean at moments of their own, so neither must be equal to another's: what
-one has and the other has not is fine only if the other's newest mark covers it, or its journal
-begins later.
+Theory: a peer holds its journal, as far as it was kept, and below its checkpoint its slot files.
+Peers spill and clean at moments of their own, so neither need be equal to another's: one peer may
+lack a row of another only if its newest mark covers the row, or its journal begins later.
 
 Rules
 - Rows of an entry that was never committed may differ: one of the two peers will cut it.
-- Where damage may have taken a row, nobody is blamed for it again.
+- A row that damage may have taken is not reported a second time.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _pair(board: Board, found: Judged, left: int, right: int) -> None:
 
 
 def _twice(board: Board, found: Judged, peer: int) -> None:
-    """An offset is given out once."""
+    """Report offsets that a peer's journal holds twice."""
     facts = board.of(Seen.ACCEPTED, Seen.CANCEL, peer=peer)
     again = np.flatnonzero(board.count(facts) > 1)
     name = board.context.peers[peer].name
@@ -56,14 +55,14 @@ def _twice(board: Board, found: Judged, peer: int) -> None:
 
 
 def _journal(board: Board, found: Judged, peer: int) -> None:
-    """Against the reference: rows of a peer's journal that differ, and rows that are not there."""
+    """Report rows of a peer's journal that differ from the reference, or are missing."""
     view, mine = board.context.peers[peer], board.in_journal(peer)
     there = mine >= 0
     held = np.flatnonzero(there & board.in_journals)
     same = board.same(mine[held], board.reference[held])
     other = held[~same]
     facts, reference = board.facts, board.reference
-    # The same entry by Raft's rules, or one that this peer knows to be committed.
+    # Either the same entry by Raft's rules, or one that this peer knows to be committed.
     same_entry = (facts["at"][mine[other]] == facts["at"][reference[other]]) & (
         facts["where"][mine[other]] == facts["where"][reference[other]]
     )
@@ -93,7 +92,7 @@ def _journal(board: Board, found: Judged, peer: int) -> None:
 
 
 def _slots(board: Board, found: Judged, peer: int) -> None:
-    """Rows of a peer's slot files against the reference."""
+    """Report rows of a peer's slot files that differ from the reference."""
     view = board.context.peers[peer]
     facts = board.of(Seen.SLOT, Seen.ARCHIVED, peer=peer)
     messages = board.place[facts]
@@ -122,7 +121,7 @@ def _slots(board: Board, found: Judged, peer: int) -> None:
     _count_pairs(board, found, peer, len(differ) + len(extra))
     live = board.of(Seen.SLOT, peer=peer)
     several = np.flatnonzero(board.count(live) > 1)
-    # Twice in one file is told by the scan.
+    # A row twice in one file is reported by the scan.
     places = board.facts["where"][live]
     low, high = np.full(board.n, np.iinfo(np.int64).max), np.full(board.n, np.iinfo(np.int64).min)
     np.minimum.at(low, board.place[live], places)
@@ -138,7 +137,8 @@ def _slots(board: Board, found: Judged, peer: int) -> None:
 
 
 def _held(board: Board, found: Judged, peer: int) -> None:
-    """Each row below the checkpoint that no mark of the peer covers is in a slot file."""
+    """Report rows below the checkpoint that neither a mark of the peer covers nor a slot file
+    has."""
     view = board.context.peers[peer]
     wanted = board.committed & board.in_journals & (board.offset < view.spilled)
     wanted &= ~board.claimed_by(peer) & (board.in_slots(peer) == 0)
@@ -155,7 +155,7 @@ def _held(board: Board, found: Judged, peer: int) -> None:
 
 
 def _elsewhere(board: Board, peer: int) -> Mask:
-    """Another peer holds it still."""
+    """Which messages another peer still holds; shape (n,)."""
     found = np.zeros(board.n, np.bool_)
     for other, view in enumerate(board.context.peers):
         if other != peer:

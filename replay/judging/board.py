@@ -1,9 +1,10 @@
-"""All facts of a range of offsets, side by side: one place for each message, one column each for
-what is known of it.
+"""All facts of a range of offsets, side by side: one place for each message, one column for each
+question.
 
 Theory: facts are sorted by offset, so that those of a message stand together; the messages are then
-numbered, and every question is a mask over these numbers. What one believes of a message is its
-*reference*: the row that most peers' journals hold, or else what its producer's receipt says.
+numbered, and every question is a mask over these numbers. The *reference* of a message is the row
+that its facts are compared with: the row that most peers' journals hold, or else its producer's
+receipt.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from ..facts.fact import FORGED, Facts, Seen
 from .context import Context, covered
 
 CONTENT = ("digest", "due", "created", "partition", "topic")
-"""What must be equal for two rows to be the same."""
+"""Fields that must be equal for two rows to be the same."""
 
 
 class FactColumns:
-    """Facts in an order, field by field, each of which is taken once and then lies close."""
+    """Sorted facts as columns; a field is copied when it is first used."""
 
     def __init__(self, facts: Facts, order: Int64s) -> None:
         self._facts = facts
@@ -39,12 +40,13 @@ class FactColumns:
         return found
 
     def rows(self, numbers: Int64s) -> Facts:
-        """Whole facts, for a few of them."""
+        """Whole facts at a few places."""
         return self._facts[self._order[numbers]]
 
 
 class Board:
-    """``n`` messages (and cancel rows), by offset; arrays below have shape (n,) unless said."""
+    """The facts of ``n`` messages (and cancel rows), by offset. Arrays have shape (n,) unless
+    said."""
 
     def __init__(self, facts: Facts, context: Context) -> None:
         self.context = context
@@ -56,7 +58,7 @@ class Board:
         new = np.ones(len(offset), np.bool_)
         new[1:] = offset[1:] != offset[:-1]
         self.place: Int64s = np.cumsum(new) - 1
-        """Of each fact: the number of its message; shape (facts,)."""
+        """The number of each fact's message; shape (facts,)."""
         self.offset: Int64s = offset[new]
         self.n = len(self.offset)
         self.seen = self.facts["seen"]
@@ -64,7 +66,7 @@ class Board:
         self._reference()
 
     def of(self, *seen: Seen, peer: int | None = None) -> Int64s:
-        """Numbers of the facts of some kinds, of one peer; shape (found,)."""
+        """Places of the facts of some kinds, of all peers or one; shape (found,)."""
         mask = self.seen == seen[0]
         for kind in seen[1:]:
             mask |= self.seen == kind
@@ -77,14 +79,14 @@ class Board:
         return np.bincount(self.place[facts], minlength=self.n)
 
     def same(self, facts: Int64s, others: Int64s) -> Mask:
-        """Whether fact and other say the same, pair by pair."""
+        """Whether two facts have the same content, pair by pair; shape of ``facts``."""
         equal = np.ones(len(facts), np.bool_)
         for name in CONTENT:
             equal &= self.facts[name][facts] == self.facts[name][others]
         return equal
 
     def in_journal(self, peer: int) -> Int64s:
-        """The fact of each message in a peer's journal; -1: none."""
+        """The place of each message's fact in a peer's journal; -1: none."""
         return self._journals[peer]
 
     def _reference(self) -> None:
@@ -104,7 +106,7 @@ class Board:
                     continue
                 both = np.flatnonzero((mine >= 0) & (theirs >= 0))
                 agree[both] += self.same(mine[both], theirs[both])
-            # Of two that stand alone, the later master's.
+            # Of two with equal votes, the later master's.
             later = self.facts["at"][mine] > self.facts["at"][best]
             better = (agree > votes) | ((agree == votes) & (mine >= 0) & later)
             best[better], votes[better] = mine[better], agree[better]
@@ -113,11 +115,11 @@ class Board:
         receipts = self.of(Seen.RECEIPT)
         receipts = receipts[self.facts["flags"][receipts] & FORGED == 0]
         self.receipt = none.copy()
-        """The fact of the first receipt; -1: none."""
+        """The place of the first receipt's fact; -1: none."""
         self.receipt[self.place[receipts][::-1]] = receipts[::-1]
         self.in_journals: Mask = best >= 0
         self.reference: Int64s = np.where(best >= 0, best, self.receipt)
-        """The fact that is believed; -1: nothing says that it was accepted."""
+        """The place of the reference's fact; -1: no journal and no receipt has the message."""
         self.known: Mask = self.reference >= 0
         self.is_cancel: Mask = self.known & (self._of_reference("seen") == Seen.CANCEL)
         self.due: Int64s = self._of_reference("due")
@@ -139,7 +141,7 @@ class Board:
 
     @cached_property
     def claimed(self) -> Mask:
-        """What the newest mark of all claims to be done with."""
+        """Which messages the newest mark covers."""
         return covered(self.context.marks, self.due, self.offset, self.topic)
 
     def claimed_by(self, peer: int) -> Mask:
@@ -147,7 +149,7 @@ class Board:
 
     @cached_property
     def readable(self) -> Mask:
-        """Somebody's journal was read where this message would stand."""
+        """Which offsets lie in a part of a journal that was read."""
         found = np.zeros(self.n, np.bool_)
         for peer in self.context.peers:
             found |= peer.has_journal(self.offset)
@@ -155,7 +157,7 @@ class Board:
 
     @cached_property
     def behind_the_log(self) -> Mask:
-        """Its offset is behind the end of every journal, all of which are known to their end."""
+        """Which offsets are behind the end of every journal; none unless all ends are known."""
         if self.context.log_end is None:
             return np.zeros(self.n, np.bool_)
         mask: Mask = self.offset >= self.context.log_end
@@ -163,7 +165,7 @@ class Board:
 
     @cached_property
     def may_be_missing(self) -> Mask:
-        """Damage may have taken it from some journal."""
+        """Which messages damage may have taken from a journal."""
         found = np.zeros(self.n, np.bool_)
         for peer in self.context.peers:
             found |= peer.may_miss(self.offset)
@@ -174,17 +176,17 @@ class Board:
         return self.due // 1000
 
     def in_slots(self, peer: int) -> Int64s:
-        """How often each message stands in a peer's live slot files."""
+        """How often each message is in a peer's live slot files."""
         return self.count(self.of(Seen.SLOT, peer=peer))
 
     def arrivals(self, seen: Seen) -> Int64s:
-        """Facts of records that arrived, each record once: dumps may hold the same ones, or those
-        of a directory that is given, too."""
+        """Places of the facts of records that arrived, each record once: a dump may hold records
+        that another dump or a given directory has, too."""
         found = self.of(seen)
         dumped = self.peer[found] == NO_PEER
         if not dumped.any():
             return found
-        # Behind what it may be a copy of: peers come first.
+        # A copy from a dump is sorted behind the original: peers come first.
         names = ("peer", "at", "where", "partition", "topic", "offset")
         keys = [self.facts[name][found] for name in names]
         order = np.lexsort(keys)

@@ -1,13 +1,14 @@
 """Validator *conservation*: each accepted message was delivered, or is still held, or was
 cancelled, or died with a reason. Nothing else arrived.
 
-Theory: a proof that believed the wheel would prove nothing. So a mark is only used against it: what
-the newest mark covers the wheel will never send again, and if it did not arrive, it is lost. What
-no mark covers is pending if a slot file or the part of a journal behind the checkpoint holds it.
+Theory: a proof that relied on the wheel's own word would prove nothing. So a mark is only used
+against the wheel: it will never send again what the newest mark covers, and such a message that did
+not arrive is lost. A message that no mark covers is pending if a slot file or the part of a journal
+behind the checkpoint holds it.
 
 Rules
 - Each committed message falls into exactly one class, and the classes add up.
-- Where damage may have taken what is missing, it is undecided: the damage is a problem already.
+- A missing message that damage may have taken is undecided: the damage is a problem already.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from .context import within
 from .found import Judged
 
 CONTENT = "key, value or headers"
-"""What a digest does not tell apart."""
+"""The fields that a digest covers together."""
 UNREAD_KNOWN = "unread:known"
-"""Counted beside the messages: offsets that no journal holds, and of which a receipt tells."""
+"""A count beside the classes: offsets that no journal holds and a receipt names."""
 PARTITION_UNJUDGED = "unjudged:partition"
-"""Likewise: messages that asked for no partition and arrived in a topic of which is not known how
-many it has."""
+"""Likewise: messages that asked for no partition, in a topic whose partitions are not known."""
 OTHER_PARTITION = "other partition"
-"""A problem that decides nothing: the topic may have had fewer of them when it was sent."""
+"""A problem that fails no proof: the topic may have had fewer partitions when it was sent."""
 
 
 def judge_conservation(board: Board, found: Judged) -> None:
@@ -99,19 +99,19 @@ def judge_conservation(board: Board, found: Judged) -> None:
 
 
 def wanted(board: Board) -> Mask:
-    """Messages due in the time that is judged."""
+    """Which messages are due in the time that is judged."""
     return board.context.options.judges(board.due)
 
 
 def _newer_promises(board: Board) -> Mask:
-    """Receipts of what a node that runs accepted after its journal was read."""
+    """Which messages a running node accepted after its journal was read, by their receipts."""
     received = board.facts["at"][np.maximum(board.receipt, 0)]
     mask: Mask = board.behind_the_log & ~board.in_journals & (board.receipt >= 0)
     return mask & (received >= board.context.made_ms)
 
 
 def _cancelled(board: Board) -> Mask:
-    """Messages that a committed cancel row names."""
+    """Which messages a committed cancel row names."""
     facts = board.of(Seen.CANCELLED)
     by = board.facts["where"][facts]
     proven = max((peer.proven for peer in board.context.peers), default=0)
@@ -121,7 +121,7 @@ def _cancelled(board: Board) -> Mask:
 
 
 def _held(board: Board) -> Mask:
-    """Some peer's slot files, or its journal behind its checkpoint, hold the message."""
+    """Which messages some peer's slot files, or its journal behind its checkpoint, hold."""
     found = np.zeros(board.n, np.bool_)
     for peer, view in enumerate(board.context.peers):
         found |= board.in_slots(peer) > 0
@@ -130,12 +130,12 @@ def _held(board: Board) -> Mask:
 
 
 def _undecided(board: Board) -> Mask:
-    """Damage may have taken the message, or the record of its arrival."""
+    """Which messages damage may have taken, or the records of their arrival."""
     found = np.zeros(board.n, np.bool_)
     for view in board.context.peers:
         found |= view.damaged_slot(board.second) & (board.offset < view.spilled)
         found |= view.may_miss(board.offset) & (board.offset >= view.spilled)
-    # It may have been cancelled by what nobody's journal has.
+    # A cancel row may be among the entries that are missing in all journals.
     found |= board.offset < board.context.cancels_missing
     damaged = board.context.damaged_topics
     if damaged is None:
@@ -153,7 +153,7 @@ def _arrivals(
     n_dead: Int64s,
     cancelled: Mask,
 ) -> None:
-    """How often, and whether at all."""
+    """Report messages that arrived several times, or that should not have arrived."""
     most = np.maximum(n_arrived, n_dead)
     again = np.flatnonzero(accepted & (most > 1))
     times = most[again]
@@ -179,7 +179,7 @@ def _arrivals(
 
 
 def _contents(board: Board, found: Judged, seen: Seen, facts: Int64s) -> None:
-    """What arrived is what was accepted; and everything that arrived was accepted."""
+    """Report records that differ from the accepted message, and those of no accepted message."""
     fields, messages = board.facts, board.place[facts]
     forged = fields["flags"][facts] & FORGED != 0
     _each(board, found, "forged", facts[forged], "its id was not given out by this group")
@@ -208,8 +208,8 @@ def _contents(board: Board, found: Judged, seen: Seen, facts: Int64s) -> None:
 
 
 def _differences(board: Board, facts: Int64s, reference: Int64s) -> dict[str, Mask]:
-    """Which fields of each fact are not those of its reference. Of what a digest covers it tells
-    apart only the topic, which stands in the fact, too."""
+    """Which fields of each fact differ from its reference, by name; shape (facts,). Of the fields
+    that a digest covers only the topic can be named, as the fact has it, too."""
     fields, found = board.facts, {}
     for name in ("due", "topic"):
         found[name] = fields[name][facts] != fields[name][reference]
@@ -224,7 +224,7 @@ def _named(differs: Mapping[str, Mask], at: int) -> str:
 
 
 def _partitions(board: Board, found: Judged, facts: Int64s) -> None:
-    """Records that asked for no partition belong where their key does."""
+    """Report records that asked for no partition and are not in that of their key."""
     fields, known = board.facts, board.context.terms.partitions
     crcs = np.array([crc32c(name.encode()) for name in known], np.uint32)
     judged = np.isin(fields["topic"][facts], crcs)
@@ -235,9 +235,9 @@ def _partitions(board: Board, found: Judged, facts: Int64s) -> None:
 
 
 def _strangers(board: Board, found: Judged, facts: Int64s) -> None:
-    """Records that nothing says were accepted."""
+    """Report records of messages that no journal and no receipt has."""
     context, fields, messages = board.context, board.facts, board.place[facts]
-    # A node that runs may have accepted it since.
+    # A running node may have accepted it since the journals were read.
     newer = (fields["created"][facts] >= context.made_ms) | (fields["at"][facts] >= context.made_ms)
     newer &= board.behind_the_log[messages]
     seen = board.readable[messages]
@@ -255,7 +255,8 @@ def _strangers(board: Board, found: Judged, facts: Int64s) -> None:
 def _each(
     board: Board, found: Judged, kind: str, facts: Int64s, text: str | Callable[[int], str]
 ) -> None:
-    """A problem of each message these facts are of. ``text``: of all, or of a place among them."""
+    """Report a problem for each message of these facts, once. ``text``: of all, or of each
+    place."""
     messages, first = np.unique(board.place[facts], return_index=True)
     fields = board.facts.rows(facts[first])
     found.report(
@@ -270,7 +271,7 @@ def _each(
 
 
 def _receipts(board: Board, found: Judged) -> None:
-    """What producers were promised is what was accepted."""
+    """Report receipts that differ from the accepted message."""
     facts = board.of(Seen.RECEIPT)
     if not len(facts):
         return
@@ -282,7 +283,7 @@ def _receipts(board: Board, found: Judged) -> None:
     known = board.in_journals[messages]
     facts, reference = facts[known], board.reference[messages[known]]
     differs = _differences(board, facts, reference)
-    # That digest is all that a receipt has of them.
+    # A receipt has only the one digest of these fields.
     differs["digest of key, value and headers"] = differs.pop(CONTENT)
     altered = np.flatnonzero(np.logical_or.reduce([*differs.values()]))
     _each(

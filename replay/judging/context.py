@@ -1,9 +1,10 @@
-"""What every task must know to judge a message: made once, from the layout and the summaries.
+"""The context of judging: what every task needs to judge a message. Made once, from the layout and
+the summaries.
 
-Theory: facts say what was seen of a message; the context says where it would have been seen. Was
-its offset read from a peer's journal, or is it missing there because a file is damaged? Had the
-peer spilled it? Does the newest mark cover it? Small, whatever the number of messages: ranges,
-not rows.
+Theory: a fact says that a message was seen; the context says where it would have been seen. Was its
+offset read from a peer's journal, or is it missing there because a file is damaged? Had the peer
+spilled it? Does the newest mark cover it? The context is small, whatever the number of messages:
+ranges, not rows.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from .reach import TopicCoverage, reach
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``interval_ms``: of a time bucket. ``late_ms``: what is late, None: nothing. Due times that
-    are judged: ``start_ms`` inclusive, ``end_ms`` exclusive, None: no limit."""
+    """Options of a proof. ``interval_ms``: width of a time bucket. ``late_ms``: lateness that is
+    reported; None: none is. ``start_ms`` (inclusive), ``end_ms`` (exclusive): due times that are
+    judged; None: no limit."""
 
     interval_ms: int = 10_000
     late_ms: int | None = None
@@ -47,20 +49,20 @@ class Options:
 
 @dataclass(frozen=True)
 class PeerView:
-    """One peer, as far as it can be known. Ranges: int64, shape (2, n): bases and ends, ascending
-    and apart."""
+    """One peer, as its files show it. Ranges: int64, shape (2, n): bases and ends, ascending,
+    apart."""
 
     name: str
     spilled: int
     marks: Marks | None
     journal: Int64s
-    """Offsets that its journal must hold if anybody's does."""
+    """Offsets that its journal must hold if any peer's does."""
     missing: Int64s
     """Offsets that damage may have taken from its journal."""
     proven: int
-    """Offsets below were committed."""
+    """Lower offsets were committed."""
     damaged_seconds: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Whose slot files cannot be read, or were taken away meanwhile; ascending."""
+    """Seconds whose slot files cannot be read, or were removed meanwhile; ascending."""
 
     def has_journal(self, offset: Int64s) -> Mask:
         return within(self.journal, offset)
@@ -74,51 +76,52 @@ class PeerView:
 
 @dataclass(frozen=True)
 class Context:
-    """Everything but the facts. Picklable."""
+    """What judging needs besides the facts. Picklable."""
 
     terms: GroupTerms
     options: Options
     peers: Sequence[PeerView]
     marks: Marks | None
-    """The newest mark of all."""
+    """The newest mark of all peers."""
     made_ms: int
     topics: Mapping[int, str]
     damaged_topics: frozenset[int] | None = frozenset()
-    """CRCs of topics of which records may be missing; None: any."""
+    """CRCs of topics whose records may be missing; None: those of any topic may be."""
     is_group: bool = False
-    """The directories belong to a group of several peers, so that entries may be uncommitted."""
+    """Whether the directories are of a group of several peers: entries may be uncommitted."""
     strange_files: frozenset[int] = frozenset()
-    """Numbers of files of another run: no fact of them counts."""
+    """Numbers of files of another run, whose facts do not count."""
     reach: TopicCoverage = field(default_factory=TopicCoverage)
     behind: Sequence[Behind] = ()
-    """Where a topic's messages stand behind later ones; most often nowhere."""
+    """Chunks of topics with messages behind later ones; most often none."""
     unread: Int64s = field(default_factory=lambda: np.zeros((2, 0), np.int64))
-    """Offsets that no journal holds, as far as no problem explains it. Shape (2, n)."""
+    """Offsets that no journal holds, and no problem explains. Shape (2, n)."""
     log_end: int | None = None
     """Everything that was committed before ``made_ms`` has a lower offset; None: not known."""
     problems: Sequence[Problem] = ()
-    """What the journals show, one beside the other."""
+    """Problems that the journals show when they are compared."""
 
     @cached_property
     def cancels_missing(self) -> int:
-        """Offsets below this may have been cancelled by entries that nobody's journal has: the
-        highest end of what is missing in all of them. 0: nothing is."""
+        """Offsets below this may have been cancelled by entries that no journal has: the highest
+        end of the ranges that are missing in all of them. 0: there is none."""
         missing = [peer.missing for peer in self.peers]
         ends = {int(end) for ranges in missing for end in ranges[1]}
         return max((end for end in ends if self._is_missing(end - 1)), default=0)
 
     def _is_missing(self, offset: int) -> bool:
-        """Whether damage may have taken it from each journal that goes so far, and from one."""
+        """Whether damage may have taken an offset from every journal that reaches so far."""
         at = np.array([offset])
         held = any(peer.has_journal(at)[0] for peer in self.peers)
         taken = [bool(peer.may_miss(at)[0]) for peer in self.peers]
-        # Where one journal ends as it should, nothing is behind its end.
+        # If one journal ends properly, there is nothing behind its end.
         is_open = offset == np.iinfo(np.int64).max - 1
         return not held and (all(taken) if is_open else any(taken))
 
     @property
     def needed(self) -> int:
-        """On how many of the given peers an entry stands that is known to be committed by that."""
+        """How many of the given peers' journals must hold an entry to prove that it is
+        committed."""
         return len(self.peers) // 2 + 1 if self.is_group and len(self.peers) > 1 else 1
 
     def topic_name(self, crc: int) -> str:
@@ -137,8 +140,8 @@ def within(ranges: Int64s, offset: Int64s) -> Mask:
 def covered(
     marks: Marks | None, due: Int64s, offset: Int64s, topic: npt.NDArray[np.uint32]
 ) -> Mask:
-    """What a mark claims to be done with: by the copy of a topic that is held back, else by the
-    main mark."""
+    """Which messages a mark covers, shape (rows,): their topic's copy if held back, else the main
+    one."""
     if marks is None:
         return np.zeros(len(due), np.bool_)
     claimed = marks.main.covered(due, offset)
@@ -156,7 +159,7 @@ def make_context(
     chunks: Iterable[OrderChunk] = (),
     elsewhere: Collection[str] | None = None,
 ) -> Context:
-    """``elsewhere``: topics that were read in Kafka; None: it was not asked."""
+    """The context of a proof. ``elsewhere``: topics that were read in Kafka; None: no Kafka."""
     by_number: dict[int, FileSummary] = {}
     others: list[FileSummary] = []
     for summary in summaries:
@@ -203,8 +206,8 @@ def _segments(
 
 
 def progress(marks: Marks) -> tuple[int, ...]:
-    """By which the newest of several peers' marks is found: within an epoch none of it shrinks, and
-    what has left of topics that are held back moves no main mark."""
+    """The order of marks, to find the newest of several peers'. Within an epoch no part shrinks;
+    the counters are in it as delivery to topics that are held back moves no main mark."""
     main = marks.main
     return marks.epoch, main.c, main.r, main.L, marks.delivered + marks.dead
 
@@ -232,8 +235,8 @@ def _peer(
 
 
 def _log_end(journals: Sequence[JournalSeen], upto: int, group: int) -> int | None:
-    """Where all that was committed before the journals were read ends: they are whole, and of more
-    than half of the group; and nothing else, such as a mark, speaks of what is behind their end."""
+    """One behind the last offset that was committed before the journals were read. None: not known,
+    as a journal is damaged, or half of the group or more was not given, or a mark is further."""
     if not journals or not all(seen.is_whole for seen in journals) or 2 * len(journals) <= group:
         return None
     end = max(seen.next_offset for seen in journals)

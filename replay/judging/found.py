@@ -1,4 +1,4 @@
-"""What judging a range of offsets gives: counts, and problems up to a limit."""
+"""The result of judging a range of offsets: counts, and problems up to a limit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .tally import EMPTY, Tally
 
 @dataclass(slots=True)
 class Judged:
-    """``strange``: messages (numbers on the board) that arrived and should not have. ``counted``:
-    by a name in ``TALLIED``, how often each message counts, shape (messages,)."""
+    """The result of judging. ``strange``: messages (numbers on the board) that arrived and should
+    not have. ``counted``: by a name in ``TALLIED``, how often each message counts; shape (n,)."""
 
     counts: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Judged:
     strange: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     counted: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     tally: Tally = EMPTY
-    """The same by topic and time bucket."""
+    """``counted`` summed by topic and time bucket."""
 
     def count(self, name: str, number: int) -> None:
         if number:
@@ -49,9 +49,9 @@ class Judged:
         position: Int64s | None = None,
         file: Callable[[int], str] = lambda _: "",
     ) -> None:
-        """A problem of each of these messages (numbers on the board). ``text``: of all, or of the
-        one at a place among them. ``due``: of each, if not what was accepted; ``position``: in its
-        topic, ``file``: where that is. All are counted, and as many described as can be listed."""
+        """Report a problem of each of these messages (numbers on the board). ``text``: of all, or
+        of the one at a place among them. ``due``: if not the accepted one; ``position``: in the
+        topic, ``file``: that holds it. All are counted, and as many described as can be listed."""
         if not len(messages):
             return
         self.problem_counts[kind] = self.problem_counts.get(kind, 0) + len(messages)

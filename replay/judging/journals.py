@@ -1,10 +1,10 @@
-"""Which offsets the journals hold, which they lack, and whether somebody is to blame for that.
+"""Which offsets the journals hold, which they lack, and whether a fault explains that.
 
-Theory: offsets are dense. So between what two entries hold nothing is missing if the second begins
-where the first one ends; else either a file is damaged, or rows were taken out, or a segment is not
-there. The first two are problems of a file, and told by whoever finds them. The last may be by
-right: a node keeps segments as long as it was told to, and a peer that takes a snapshot lacks what
-was before. What was accepted there nobody can know then, unless another peer's journal holds it.
+Theory: offsets are dense. So nothing is missing between two entries if the second begins where the
+first one ends; else either a file is damaged, or rows were removed, or a segment is missing. The
+first two are problems of a file, and reported by its reader. The last may be no fault: a node
+deletes segments by its configuration, and a peer that fetched a snapshot lacks what was before.
+What was accepted there cannot be known then, unless another peer's journal holds it.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class JournalSeen:
 
     held: Pairs = field(default_factory=list)
     missing: Pairs = field(default_factory=list)
-    """What may be missing between these, before them or behind them."""
+    """Offsets that may be missing between ``held``, before it or behind it."""
     blamed: Pairs = field(default_factory=list)
-    """Of that, where a problem says why."""
+    """The part of ``missing`` that a problem explains."""
     problems: list[Problem] = field(default_factory=list)
-    """Rows that are missing between two segments."""
+    """Missing rows between two segments, as problems."""
     marks: str = ""
     """The newest marks, hex; empty: none."""
     marks_index: int = -1
     proven: int = 0
-    """Offsets below were committed."""
+    """Lower offsets were committed."""
     next_offset: int = -1
-    """Where its last entry ends; -1: it has none that could be read."""
+    """One behind the last offset of its last entry; -1: no entry could be read."""
 
     @property
     def is_whole(self) -> bool:
-        """Nothing may be missing behind its end."""
+        """Whether nothing is missing behind its end."""
         return self.next_offset >= 0 and not (self.missing and self.missing[-1][1] == _LAST)
 
 
 def journal_seen(peer: PeerFiles, files: Iterable[tuple[File, FileSummary | None]]) -> JournalSeen:
-    """The segments of a peer, in their order."""
+    """What the segments of a peer, in their order, hold and lack."""
     seen = JournalSeen()
     reached = -1
     before: FileSummary | None = None
@@ -62,7 +62,7 @@ def journal_seen(peer: PeerFiles, files: Iterable[tuple[File, FileSummary | None
     for file, summary in files:
         if summary is None or not summary.entries:
             damaged = damaged or summary is None or summary.damaged
-            # A node that ran dropped it meanwhile; or it was begun, and nothing stands in it yet.
+            # A running node dropped it meanwhile; or it was made, and has no entry yet.
             is_gone = summary is not None and summary.note.startswith(GONE)
             reached = max(reached, peer.checkpoint_index if is_gone else file.first - 1)
             continue
@@ -77,7 +77,7 @@ def journal_seen(peer: PeerFiles, files: Iterable[tuple[File, FileSummary | None
             damaged = True
         for base, end in summary.offsets:
             _extend(seen, base, end, blamed=damaged or summary.damaged)
-            damaged = True  # what is missing inside a file was told by its reader
+            damaged = True  # what is missing inside a file was reported by its reader
         damaged = summary.damaged
         seen.next_offset = max(seen.next_offset, summary.next_offset)
         before = summary
@@ -102,7 +102,7 @@ def _newest_missing(peer: PeerFiles, reached: int) -> Problem:
 
 
 def _extend(seen: JournalSeen, base: int, end: int, *, blamed: bool) -> None:
-    """The next range. ``blamed``: what lies before it, if anything, is missing by a fault."""
+    """Add the next range. ``blamed``: offsets missing before it are missing by a fault."""
     before = seen.held[-1][1] if seen.held else 0
     if base <= before and seen.held:
         seen.held[-1][1] = max(before, end)
@@ -115,7 +115,7 @@ def _extend(seen: JournalSeen, base: int, end: int, *, blamed: bool) -> None:
 
 
 def unread(journals: Sequence[JournalSeen], end: int) -> Pairs:
-    """Offsets below ``end`` that no journal holds, and nobody is blamed for."""
+    """Offsets below ``end`` that no journal holds and no problem explains."""
     known = (pair for seen in journals for pair in (*seen.held, *seen.blamed))
     return [[base, stop] for base, stop in _between(_joined(known), end) if base < stop]
 
@@ -136,11 +136,11 @@ def _between(pairs: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, 
 
 
 def as_ranges(pairs: Pairs) -> Int64s:
-    """Shape (2, n)."""
+    """Pairs as an array of shape (2, n)."""
     return np.array(pairs, np.int64).reshape(-1, 2).T.copy()
 
 
 def newest_marks(seen: JournalSeen, checkpoint: str, index: int) -> Marks | None:
-    """Those of the journal, or those of a checkpoint (hex; empty: none) at ``index``."""
+    """The marks of the journal, or of the checkpoint (hex; empty: none) at ``index`` if newer."""
     newer = seen.marks if seen.marks_index > index or not checkpoint else checkpoint
     return Marks.decode(bytes.fromhex(newer)) if newer else None

@@ -1,8 +1,8 @@
 """Judges all facts of a range of offsets at once, and does so for every range in Spark.
 
-Theory: one task is given whole ranges, one after the other: facts are sorted by their range before
-they get there, so that a range is complete when the next one begins. Its memory is one range's.
-What it finds it adds up, so that little leaves, which says what it is:
+Theory: one task gets whole ranges, one after the other: facts are sorted by range before, so that a
+range is complete when the next one begins. Its memory is that of one range. Results are summed, so
+that few rows leave a task, each with its kind in ``what``:
 
     count      ``name``: of a class of messages, or of two peers; ``count``
     problems   ``name``: a kind of problem; ``count``: how many there are, listed or not
@@ -49,20 +49,20 @@ JUDGED_ARROW = pa.schema(
     ]
 )
 _BARS_MAX = 1 << 18
-"""Bars that may wait to be added up."""
+"""Bars that may be held before they are summed."""
 _GROUPS_MAX = 1 << 16
 """Pairs of topic and time bucket, likewise."""
 
 
 def judge(scanned: DataFrame, context: Context, partitions: int) -> DataFrame:
-    """All messages of a scan. Columns: ``JUDGED``. ``partitions``: of the shuffle."""
+    """Judge all messages of a scan. Columns: ``JUDGED``. ``partitions``: of the shuffle."""
     facts = scanned.where("what = 'facts'").select("bucket", "data")
     sorted_facts = facts.repartition(partitions, "bucket").sortWithinPartitions("bucket")
     return sorted_facts.mapInArrow(_judging(context), JUDGED)
 
 
 def judge_range(facts: Facts, context: Context) -> tuple[Judged, Histogram]:
-    """All facts of some offsets; none of them may be missing."""
+    """Judge a range of offsets; ``facts`` must be all there are of it."""
     board, found = Board(facts, context), Judged()
     judge_conservation(board, found)
     judge_agreement(board, found)
@@ -84,7 +84,7 @@ def _judging(context: Context) -> Callable[[Batches], Batches]:
 
 
 def _ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Facts]]:
-    """The packed facts of each bucket; they come sorted by it."""
+    """The packed facts of each bucket; rows must be sorted by bucket."""
     parts: list[Facts] = []
     current = None
     for batch in batches:
@@ -100,8 +100,8 @@ def _ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Facts]]:
 
 
 class Sums:
-    """What one task has found so far. Problems leave at once, of each kind as many as can be listed
-    in the end, the lowest offsets first; sums leave when all is judged."""
+    """The sums of one task. Problems are emitted at once, of each kind as many as can be listed in
+    the end, the lowest offsets first; sums are emitted when all is judged."""
 
     def __init__(self, options: Options) -> None:
         self._problems_max = options.problems_max
@@ -151,7 +151,7 @@ class Sums:
         yield _late(bars.by_time, bucket_ms=bars.by_time.group)
 
     def _tallied(self) -> Iterator[pa.RecordBatch]:
-        """What was counted since the last call."""
+        """Rows for the counts since the last call."""
         one, self._tally = self._tally, EMPTY
         buckets = np.unique(one.bucket_ms)
         if len(buckets):

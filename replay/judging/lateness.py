@@ -23,8 +23,8 @@ EXACT_MS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One place a bar, by group and lateness, all of shape (bars,). ``group``: CRC of a topic,
-    begin of a bucket, or 0 for all."""
+    """Bars of a histogram, by group and lateness; all of shape (bars,). ``group``: CRC of a topic,
+    begin of a bucket, or 0 for all messages."""
 
     group: Int64s
     lateness_ms: Int64s
@@ -37,7 +37,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Of all messages, by topic, and by time bucket."""
+    """Lateness of all messages, by topic, and by time bucket."""
 
     whole: Bars
     by_topic: Bars
@@ -48,8 +48,8 @@ class Histogram:
 
 
 def histogram(topic: Int64s, bucket_ms: Int64s, lateness_ms: Int64s) -> Histogram:
-    """Of messages; all of shape (messages,)."""
-    # Most messages share a bar with others: what comes after has to do with the bars alone.
+    """The histogram of messages; all of shape (messages,)."""
+    # Most messages share a bar with others: what follows works on the bars alone.
     topics, topic = np.unique(topic, return_inverse=True)
     buckets, bucket = np.unique(bucket_ms, return_inverse=True)
     both = topic * len(buckets) + bucket
@@ -64,7 +64,7 @@ def histogram(topic: Int64s, bucket_ms: Int64s, lateness_ms: Int64s) -> Histogra
 
 
 def total(histograms: Sequence[Histogram]) -> Histogram:
-    """The sum; at least one."""
+    """The sum of at least one histogram."""
     return Histogram(
         _total([one.whole for one in histograms]),
         _total([one.by_topic for one in histograms]),
@@ -73,7 +73,7 @@ def total(histograms: Sequence[Histogram]) -> Histogram:
 
 
 def rounded(lateness: Int64s) -> Int64s:
-    """Exact up to ``EXACT_MS``, three digits beyond."""
+    """Lateness, ms, exact up to ``EXACT_MS``, and with three digits beyond."""
     result = lateness.copy()
     large = np.flatnonzero(lateness > EXACT_MS)
     if len(large):
@@ -89,7 +89,7 @@ def _total(some: Sequence[Bars]) -> Bars:
 
 
 def _bars(group: Int64s, lateness: Int64s, count: Int64s, highest: Int64s) -> Bars:
-    """Put together what is of the same group and lateness."""
+    """Sum the bars of the same group and lateness."""
     if not len(group):
         return Bars(group, lateness, count, highest)
     order = np.lexsort((lateness, group))

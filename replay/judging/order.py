@@ -1,15 +1,15 @@
 """Validator *order*: within a partition, messages come in the order of their due times.
 
-Theory: what stands behind a later one in the same chunk is marked in its fact (``chunks.py``), and
-what must be above which key, because of earlier chunks, is in the context (``behind.py``). Here it
-is seen beside what else is known of the message.
+Theory: a message behind a later one in the same chunk is flagged in its fact (``chunks.py``), and
+the key above which a chunk must be, because of earlier chunks, is in the context (``behind.py``).
+Here both are judged together with the message's other facts.
 
 Rules
-- Of a message that arrived several times the first arrival is judged.
-- What should not have arrived at all is not blamed for where it stands.
-- Whether a message was there before it was due is known only of those that were accepted some time
-  before: how long an entry took to be committed is written nowhere. How many others there are is
-  counted; where they stand is not judged.
+- If a message arrived several times, its first arrival is judged.
+- A record that should not have arrived at all is not judged for order.
+- Only messages that were accepted some time before they were due are judged: how long an entry took
+  to be committed is not recorded, so of others it is not known whether they were there in time.
+  They are counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ORDER_UNJUDGED = "unjudged:order"
 
 
 def judge_order(board: Board, found: Judged) -> None:
-    """After *conservation*, which knows what should not have arrived."""
+    """Report messages out of order. Call it after *conservation*, which fills ``strange``."""
     context = board.context
     facts = board.of(Seen.DELIVERED)
     others = facts[~well_before(board.facts["created"][facts], board.facts["due"][facts])]

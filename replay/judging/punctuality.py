@@ -1,7 +1,7 @@
-"""Validator *punctuality*: never before its due time, and how late.
+"""Validator *punctuality*: no message before its due time, and how late each was.
 
-Theory: lateness is when a message first arrived, less what came later, its due time or its
-acceptance (``created``), as they were accepted.
+Theory: lateness is the time from a message's due time or its acceptance (``created``), whichever is
+later, to its first arrival.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .lateness import Histogram, histogram
 
 
 def judge_punctuality(board: Board, found: Judged) -> Histogram:
-    """Early and late ones are told; the lateness of all others is counted."""
+    """Report early and late messages; returns the lateness of all others."""
     facts = board.arrivals(Seen.DELIVERED)
     facts = facts[board.facts["flags"][facts] & FORGED == 0]
     messages = board.place[facts]
@@ -50,7 +50,7 @@ def judge_punctuality(board: Board, found: Judged) -> Histogram:
 
 
 def _overdue(board: Board, found: Judged, limit: int, first_of: Int64s) -> Int64s:
-    """Held still, and later by now than is allowed; which ones."""
+    """Report messages that are held still and overdue by more than ``limit``, ms; their numbers."""
     arrived = np.zeros(board.n, np.bool_)
     arrived[first_of] = True
     waiting = board.committed & ~board.is_cancel & wanted(board) & ~arrived & ~board.claimed

@@ -1,9 +1,9 @@
-"""What of the topics was read at all: where a message that did not arrive can be called lost.
+"""Which topics were read at all: only there can a message that did not arrive be called lost.
 
-Theory: "it did not arrive" is known only when everything was looked at into which it may have gone:
-the topic that it was for, and that of the dead letters; embedded topics at all peers, as each has
-what it delivered as the master. Where one of these was not given, what is missing is undecided, and
-the input that was forgotten is named, once.
+Theory: that a message did not arrive is known only when every place was read where it may be: its
+topic, and that of the dead letters; embedded topics of all peers, as each has what it delivered as
+the master. If one of these was not given, a missing message is undecided, and the input that was
+forgotten is named, once.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from ..facts.summary import FileSummary
 
 @dataclass(frozen=True)
 class TopicCoverage:
-    """CRCs of topics. ``read``: of which every record was read that there is; ``in_part``: which
-    are embedded, where the directories of some peers were not given. ``dead_letters``: whether all
-    of them were read. By default nothing is left out."""
+    """CRCs of topics. ``read``: those of which every existing record was read; ``in_part``:
+    embedded ones, where the directories of some peers were not given. ``dead_letters``: whether all
+    dead letters were read. By default nothing is left out."""
 
     read: frozenset[int] | None = None
-    """None: any."""
+    """None: all topics."""
     in_part: frozenset[int] = frozenset()
     dead_letters: bool = True
 
     def lacks_topic(self, topic: npt.NDArray[np.uint32]) -> Mask:
-        """Whose topic was not read at all."""
+        """Which messages' topics were not read at all; shape of ``topic``."""
         if self.read is None:
             return np.zeros(len(topic), np.bool_)
         return ~np.isin(topic, _array(self.read | self.in_part))
 
     def lacks_peers(self, topic: npt.NDArray[np.uint32]) -> Mask:
-        """Whose topic was not read at all peers."""
+        """Which messages' topics were read on some peers only; shape of ``topic``."""
         return np.isin(topic, _array(self.in_part))
 
 
@@ -49,7 +49,7 @@ def _array(topics: frozenset[int]) -> npt.NDArray[np.uint32]:
 def reach(
     layout: Layout, summaries: Mapping[int, FileSummary], kafka: Collection[str] | None
 ) -> TopicCoverage:
-    """``kafka``: topics that were read there; None: it was not asked."""
+    """The topics that were read. ``kafka``: those that were read there; None: no Kafka."""
     embedded = {crc32c(file.topic.encode()) for file in layout.of(TOPIC)}
     dumps = [summaries[file.number] for file in layout.of(DUMP) if file.number in summaries]
     read = {crc for summary in dumps for crc in summary.read}
@@ -57,7 +57,8 @@ def reach(
     group = max(layout.group_size, *(summary.peers for summary in summaries.values()), 0)
     in_part = frozenset(embedded - read) if len(layout.peers) < group else frozenset()
     dead = crc32c(layout.dead_letter_topic.encode())
-    # Kafka has them where it has the others. A dump without a record may be of any topic.
+    # Kafka has dead letters where it has the other topics. A dump without a record may be of any
+    # topic.
     is_dumped = kafka is None and not read <= embedded
     dead_letters = not is_dumped or dead in read or not all(dump.rows for dump in dumps)
     return TopicCoverage(frozenset(read | embedded) - in_part, in_part, dead_letters)

@@ -1,8 +1,8 @@
 """How many messages of each class there are, by topic and time bucket: sums that add up.
 
-Theory: a class is a mask over the messages of a board (or a number for each), and so is what counts
-them. Groups are numbered once for a board; a class is then one ``bincount``. What several ranges or
-tasks have counted is put together by the pair of topic and bucket.
+Theory: a class is a mask over the messages of a board, or a number for each message. Groups are
+numbered once for a board; counting a class is then one ``bincount``. The counts of several ranges
+or tasks are summed by the pair of topic and bucket.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ TALLIED = (
     *("accepted", "delivered", "pending", "cancelled", "dead", "lost", "undecided"),
     *("overdue", "repeated", "late"),
 )
-"""What is counted: accepted messages, the classes they are in, and some of what is told of them."""
+"""The columns of a tally: accepted messages, their classes, and some kinds of problems."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """``topic`` (CRC of its name) and ``bucket_ms`` (its begin): shape (groups,); ``counts``: shape
-    (groups, ``TALLIED``)."""
+    """Counts by group. ``topic`` (CRC of its name) and ``bucket_ms`` (its begin): shape (groups,);
+    ``counts``: shape (groups, ``TALLIED``)."""
 
     topic: Int64s
     bucket_ms: Int64s
@@ -45,8 +45,8 @@ def tally(
     interval_ms: int,
     counted: Mapping[str, npt.NDArray[Any]],
 ) -> Tally:
-    """Of messages, shape (messages,) each. ``counted``: of a name in ``TALLIED``, how often each
-    message counts; what is not named counts nothing. A bucket begins at ``t - t % interval``."""
+    """Count messages; arrays have shape (messages,). ``counted``: by a name in ``TALLIED``, how
+    often each message counts; a missing name is 0. A bucket begins at ``t - t % interval``."""
     some = np.zeros(len(due), np.bool_)
     for often in counted.values():
         some |= often != 0
@@ -55,7 +55,7 @@ def tally(
         return EMPTY
     bucket = due[rows] // interval_ms
     first = bucket.min()
-    # One number for both: a topic has 32 bits, and there are fewer buckets than milliseconds.
+    # One number for topic and bucket: a topic has 32 bits, and the bucket fits into the rest.
     width = int(bucket.max() - first) + 1
     pairs = topic[rows].astype(np.uint64) * np.uint64(width) + (bucket - first).astype(np.uint64)
     groups, at = np.unique(pairs, return_inverse=True)
@@ -68,7 +68,7 @@ def tally(
 
 
 def total(tallies: Sequence[Tally]) -> Tally:
-    """The sum."""
+    """The sum of tallies."""
     some = [one for one in tallies if len(one)]
     if len(some) < 2:
         return some[0] if some else EMPTY

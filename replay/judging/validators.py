@@ -1,6 +1,6 @@
-"""What the judged rows say, as data frames: sums, problems, tallies and lateness.
+"""The rows of judging as data frames: sums, problems, tallies and lateness.
 
-Sums and percentiles are Spark's work; what comes out is small, but for problems and repeats.
+Spark sums and takes percentiles; the results are small, but for problems and repeats.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LATENESS_SCHEMA = (
 
 
 def sums(judged: DataFrame) -> DataFrame:
-    """Of all tasks: how many messages are in each class, problems of each kind, and where the time
-    buckets lie (``what``: count, problems, span). ``SUMS_SCHEMA``."""
+    """Sums of all tasks: how many messages are in each class, problems of each kind, and the range
+    of time buckets (``what``: count, problems, span). ``SUMS_SCHEMA``."""
     rows = judged.where(f.col("what").isin("count", "problems", "span"))
     return rows.groupBy("what", "name").agg(
         f.sum("count").alias("count"),
@@ -32,14 +32,14 @@ def sums(judged: DataFrame) -> DataFrame:
 
 
 def problems(judged: DataFrame) -> DataFrame:
-    """Everything that judging found. ``PROBLEM_SCHEMA``."""
+    """All problems that judging found. ``PROBLEM_SCHEMA``."""
     problem = f.from_json("text", PROBLEM_SCHEMA).alias("problem")
     return judged.where("what = 'problem'").select(problem).select("problem.*")
 
 
 def tallies(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
-    """How many messages of each class, by topic (the CRC of its name, hex) and time bucket, as wide
-    as that. ``topic``, ``bucket_ms``, and a column for each of ``TALLIED``."""
+    """How many messages of each class, by topic (the CRC of its name, hex) and time bucket of
+    ``interval_ms``. ``topic``, ``bucket_ms``, and a column for each of ``TALLIED``."""
     rows = judged.where("what = 'tally'").withColumn("bucket_ms", _bucket(interval_ms))
     return rows.groupBy(f.col("name").alias("topic"), "bucket_ms").agg(
         *(_summed(f.when(f.col("text") == name, f.col("count")), name) for name in TALLIED)
@@ -47,7 +47,7 @@ def tallies(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
 
 
 def tallied_by(tallies: DataFrame, column: str) -> DataFrame:
-    """The same by one of the two columns alone; the other one is null."""
+    """A tally summed by ``topic`` or by ``bucket_ms`` alone; the other column is null."""
     added = tallies.groupBy(column).agg(*(_summed(f.col(name), name) for name in TALLIED))
     return added.select(
         *(
@@ -59,14 +59,14 @@ def tallied_by(tallies: DataFrame, column: str) -> DataFrame:
 
 
 def lateness(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
-    """Percentiles of all messages, by topic (the CRC of its name, hex), and by time bucket, as wide
-    as that; what a row is not taken by is null. ``LATENESS_SCHEMA``."""
+    """Percentiles of all messages, by topic (the CRC of its name, hex), and by time bucket of
+    ``interval_ms``; the columns that a row is not grouped by are null. ``LATENESS_SCHEMA``."""
     bucket = _bucket(interval_ms).alias("bucket_ms")
     bars = judged.where("what = 'late'").select(
         f.col("name").alias("topic"), bucket, "late_ms", "count", "max_ms"
     )
     group = ["topic", "bucket_ms"]
-    # What belongs together comes together once; nothing that follows moves it again.
+    # Bars of a group are brought together once; what follows needs no other shuffle.
     together = bars.repartition(*group)
     added = together.groupBy(*group, "late_ms").agg(
         f.sum("count").alias("count"), f.max("max_ms").alias("max_ms")
@@ -76,7 +76,7 @@ def lateness(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
     ranked = ranked.withColumn("total", f.sum("count").over(window))
 
     def percentile(share: float) -> Column:
-        # The smallest lateness that so large a share is not above.
+        # The smallest lateness that at least so large a share does not exceed.
         reached = f.col("upto") >= f.ceil(f.col("total") * f.lit(share))
         return f.min(f.when(reached, f.col("late_ms"))).cast("double")
 
@@ -90,7 +90,7 @@ def lateness(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
 
 
 def listed(problems: DataFrame, shares: Mapping[str, int]) -> DataFrame:
-    """So many of each kind, the first by offset, file and position. ``PROBLEM_SCHEMA``."""
+    """The first ``shares`` problems of each kind, by offset, file, position. ``PROBLEM_SCHEMA``."""
     some = [
         problems.where(f.col("kind") == kind).orderBy("offset", "file", "position").limit(share)
         for kind, share in shares.items()
@@ -99,7 +99,7 @@ def listed(problems: DataFrame, shares: Mapping[str, int]) -> DataFrame:
 
 
 def _bucket(interval_ms: int) -> Column:
-    """The begin of a wider time bucket."""
+    """The begin of the wider time bucket of a row."""
     return f.col("bucket_ms") - f.pmod(f.col("bucket_ms"), f.lit(interval_ms))
 
 

@@ -1,1 +1,1 @@
-"""What a proof says, as values, as JSON and as a page."""
+"""The result of a proof, as values, as JSON and as a page."""

@@ -9,15 +9,15 @@ from .html import folded, moment, table
 from .verdict import GroupCounts, Lateness, Verdict
 
 BAD = {"lost", "undecided"}
-"""What stands out where there is any."""
+"""Columns in which any number other than 0 stands out."""
 _COLUMNS = (
     *("accepted", "delivered", "lost", "repeated", "late"),
     *("pending", "cancelled", "dead", "undecided", "overdue"),
 )
 _ALWAYS = _COLUMNS[:4]
-"""The others are shown if there are any."""
+"""Columns that are always shown; the others are shown if they have a number other than 0."""
 _SHOWN = 10
-"""Rows that are in sight."""
+"""Rows that are not folded away."""
 
 
 def by_topic(verdict: Verdict) -> str:
@@ -59,7 +59,7 @@ def _figures(
     groups: Sequence[GroupCounts],
     late: Sequence[Lateness | None],
 ) -> str:
-    """Counts and lateness of groups. ``what``: the groups are, ``names``: they have."""
+    """A table of groups' counts and lateness. ``what``: heading of ``names``, one a group."""
     asked = {"late"} if any("late" in group.counts for group in groups) else set()
     always = asked.union(_ALWAYS)
     columns = [name for name in _COLUMNS if name in always or verdict.counts.get(name)]

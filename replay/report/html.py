@@ -1,4 +1,4 @@
-"""The pieces that the page is put together from: its style, tables, what is folded away.
+"""The pieces of the page: its style, tables, folded parts.
 
 Rules
 - Every text is escaped here.
@@ -56,8 +56,8 @@ def table(
     numbers: bool = True,
     bad: Collection[str] = (),
 ) -> str:
-    """The first column is of words; the others are of ``numbers``, which stay whole, or of ids and
-    sentences. ``bad``: columns in which any other number than 0 stands out."""
+    """A table whose first column is text; the others are ``numbers``, which do not wrap, or else
+    ids and sentences. ``bad``: columns in which any number other than 0 stands out."""
     kind = "n" if numbers else "t"
 
     def cell(at: int, value: str) -> str:
@@ -79,7 +79,7 @@ def table(
 
 
 def folded(summary: str, inner: str) -> str:
-    """What is shown when somebody asks for it."""
+    """A part that is shown when its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{inner}</details>"
 
 

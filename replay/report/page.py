@@ -1,10 +1,11 @@
-"""The report as one HTML page: the verdict, what is wrong, what it rests on; then figures by topic
-and time, and charts last.
+"""The report as one HTML page: the verdict, problems, inputs; then figures by topic and time, and
+charts last.
 
 Rules
 - Self-contained: no script, no font, no picture from elsewhere.
 - Ids, topics and file names come from outside: everything is escaped.
-- What fails nothing, as repeats, is folded away; of what fails the proof a few are in sight.
+- Problems that do not fail the proof, such as repeats, are folded away; of those that do, a few are
+  shown.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _NAMES = {
 }
 _ALWAYS = {"accepted", "delivered", "pending", "lost"}
 _SHOWN = 10
-"""Problems of a kind that are in sight."""
+"""Problems of a kind that are not folded away."""
 
 
 def page(verdict: Verdict, made_ms: int) -> str:

@@ -1,8 +1,8 @@
-"""Small charts as SVG text, drawn by us: a report must open anywhere, years later, without a net.
+"""Small charts as SVG text, without a library: a report must open anywhere, years later, offline.
 
 Rules
 - A chart has a view box and no size: it is as wide as its place, on a phone as on a desk.
-- Colours are CSS variables of the page, so that light and dark are the page's matter.
+- Colours are CSS variables of the page, which decides about light and dark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BARS_MAX = 160
 
 
 def lines(times_ms: Sequence[int], series: Sequence[tuple[str, Sequence[float]]], unit: str) -> str:
-    """One line a series over time, on a logarithmic scale from 1 on."""
+    """A line chart over time, one line a series, with a logarithmic scale from 1 on."""
     if not times_ms:
         return ""
     top = max(10.0, *(value for _, values in series for value in values))
@@ -38,7 +38,7 @@ def lines(times_ms: Sequence[int], series: Sequence[tuple[str, Sequence[float]]]
 
 
 def bars(times_ms: Sequence[int], values: Sequence[float], label: str) -> str:
-    """A bar a time; neighbours are put together when there are too many to be seen."""
+    """A bar chart over time; neighbours are summed when there are more than ``BARS_MAX``."""
     if not times_ms:
         return ""
     step = -(-len(values) // BARS_MAX)
@@ -59,7 +59,7 @@ def bars(times_ms: Sequence[int], values: Sequence[float], label: str) -> str:
 
 
 def clock(time_ms: int) -> str:
-    """Time of day, UTC; with the date if one is wanted, see ``moment``."""
+    """Time of day, UTC; for one with the date see ``moment``."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%H:%M:%S")
 
 
@@ -99,7 +99,7 @@ def _axes(times_ms: Sequence[int], top: float, unit: str, *, logarithmic: bool) 
 
 def _short(value: float) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= 0.9995 * size:  # what is rounded to the next letter's begin has that letter
+        if value >= 0.9995 * size:  # a value that rounds up to the next unit gets that unit
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
 

@@ -1,11 +1,11 @@
-"""Writes a proof as tables to keep, Parquet files that Spark adds to a directory.
+"""Writes a proof as tables, Parquet files that Spark adds to a directory.
 
     counts    accepted messages and what became of them, by topic and time bucket
     findings  the problems, as the page lists them
     verdict   one row; written last: a proof without it was cut off
 
-Every row names its proof by ``made``. ``day`` parts the files: the day, UTC, when the messages were
-due; of the verdict, and of what has no due time, when the proof was made.
+Every row names its proof by ``made``. Files are partitioned by ``day``: the day, UTC, when the
+messages were due; for the verdict, and rows without a due time, when the proof was made.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _NAMES_SCHEMA = "topic string, name string"
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """``directory``: a path, or an address that Spark can write to; ``made_ms``: when the proof was
-    made."""
+    """Where tables are written. ``directory``: a path, or an address that Spark can write to;
+    ``made_ms``: when the proof was made."""
 
     directory: str
     made_ms: int
@@ -40,8 +40,8 @@ class Tables:
     def write(
         self, counts: DataFrame, topics: Mapping[int, str], verdict: Verdict, group: str
     ) -> None:
-        """``counts``: of ``validators.tallies``, where a topic is its name's CRC, hex; ``topics``:
-        the names. Errors: those of Spark."""
+        """Append a proof. ``counts``: of ``validators.tallies``, where a topic is its name's CRC,
+        hex; ``topics``: names by CRC. Errors: those of Spark."""
         spark = counts.sparkSession
         self._add("counts", _named(counts, topics), _moment(f.col("bucket_ms")))
         findings = spark.createDataFrame([asdict(one) for one in verdict.problems], PROBLEM_SCHEMA)
@@ -52,7 +52,7 @@ class Tables:
     def _add(self, name: str, frame: DataFrame, day: Column) -> None:
         made = _moment(f.lit(self.made_ms)).alias("made")
         whole = frame.select(made, "*", f.to_date(day).alias("day"))
-        # A file a day, not one of each task.
+        # One file a day, not one for each task.
         whole.repartition("day").write.mode("append").partitionBy("day").parquet(
             f"{self.directory}/{name}"
         )
@@ -63,7 +63,7 @@ def _moment(ms: Column) -> Column:
 
 
 def _named(counts: DataFrame, topics: Mapping[int, str]) -> DataFrame:
-    """A topic by its name, or, where nothing tells it, by the CRC."""
+    """Counts with the names of topics; a topic whose name is not known is named by its CRC."""
     known = [(f"{crc:08x}", name) for crc, name in topics.items()]
     names = counts.sparkSession.createDataFrame(known, _NAMES_SCHEMA)
     unknown = f.concat(f.lit("topic "), "topic")

@@ -1,5 +1,5 @@
-"""What a proof says. Small, whatever the number of messages: counts, percentiles, and problems up
-to a limit."""
+"""The result of a proof, small whatever the number of messages: counts, percentiles, some
+problems."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from ...reading.problems import OpenPoint, Problem
 
 CLASSES = ("delivered", "pending", "cancelled", "dead", "lost", "undecided")
-"""Each committed message is in exactly one of them."""
+"""The classes of messages; each committed message is in exactly one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Of first arrivals, against the accepted due time; milliseconds. ``topic`` empty: all topics;
-    ``bucket_ms`` -1: all times, else the bucket's begin (inclusive)."""
+    """Percentiles of lateness, ms: from the accepted due time to the first arrival. ``topic``
+    empty: all topics; ``bucket_ms`` -1: all times, else the bucket's begin (inclusive)."""
 
     topic: str
     bucket_ms: int
@@ -30,9 +30,8 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """``counts``: accepted, the ``CLASSES``, overdue, repeated and, if it was asked for, late; of
-    the messages for a topic, or of those due in a time bucket (``bucket_ms``: its begin). Of the
-    two, what a group is not made by is empty or -1."""
+    """Counts of a topic, or of a time bucket (``bucket_ms``: its begin); the other is empty or -1.
+    ``counts``: accepted, the ``CLASSES``, overdue, repeated and, if asked for, late."""
 
     topic: str
     bucket_ms: int
@@ -41,7 +40,7 @@ class GroupCounts:
 
 @dataclass(frozen=True, slots=True)
 class PairAgreement:
-    """Two peers: rows both hold, equal; and rows that differ or that one of them lacks."""
+    """Agreement of two peers: rows equal on both; rows that differ or that one of them lacks."""
 
     left: str
     right: str
@@ -51,7 +50,7 @@ class PairAgreement:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What was read, by kind of file."""
+    """Files, bytes and rows that were read, of one kind of file."""
 
     kind: str
     files: int
@@ -69,9 +68,9 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     reasons: Sequence[str]
-    """Why it is not proven: one line for each kind of problem that fails it."""
+    """Why the proof fails: one line for each kind of problem that fails it."""
     open_points: Sequence[OpenPoint]
-    """What could not be decided. Beside reasons, too: it may explain some of them."""
+    """What could not be decided; also listed beside reasons, as it may explain some of them."""
     counts: Mapping[str, int]
     """accepted, the ``CLASSES``, and of these overdue (pending); repeated (arrivals beyond the
     first), unaccounted (records whose acceptance lies outside the journals that were given), newer
@@ -81,7 +80,7 @@ class Verdict:
     """How many problems of each kind there are, listed or not."""
     problems: Sequence[Problem]
     truncated: bool
-    """Not all problems are in ``problems``."""
+    """Whether ``problems`` lists only a part of them."""
     lateness: Sequence[Lateness]
     """All topics and times first, then by topic, then by time (all topics)."""
     agreement: Sequence[PairAgreement]
@@ -96,7 +95,7 @@ class Verdict:
     """Those that lost most come first, then those with the most messages; not all if there are
     many."""
     by_bucket: Sequence[GroupCounts] = ()
-    """By time."""
+    """In the order of their times."""
 
     @property
     def outcome(self) -> Outcome:
@@ -106,7 +105,7 @@ class Verdict:
 
     @property
     def proven(self) -> bool:
-        """Proven, and nothing is open."""
+        """Whether all is proven, and nothing is open."""
         return self.outcome is Outcome.PROVEN
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes a verdict down: ``report.json`` for programs, ``report.html`` for people."""
+"""Writes a verdict to files: ``report.json`` for programs, ``report.html`` for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .verdict import Verdict
 
 
 def write_report(verdict: Verdict, directory: Path, made_ms: int) -> list[Path]:
-    """Both files, each whole or not at all; their paths. Errors: ``OSError``."""
+    """Write both files, each whole or not at all; returns their paths. Errors: ``OSError``."""
     directory.mkdir(parents=True, exist_ok=True)
     texts = {
         "report.json": json.dumps({"made_ms": made_ms, **verdict.to_dict()}, indent=1) + "\n",
