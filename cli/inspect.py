@@ -15,10 +15,11 @@ from crc32c import crc32c
 
 from ..delivery.embedded.topicfile import TOPICS_DIRECTORY
 from ..reading.directory import ReadOnlyFiles, reading
+from ..reading.slots import slot_blocks
 from ..reading.state import load_state
 from ..reading.topicreader import TopicReader, check_exists, topics
 from ..reading.topicreader import walk as walk_topic
-from ..reading.verify.slots import read_slot, slot_blocks
+from ..reading.verify.slots import read_slot
 from ..wheel.checks import check_topic
 from ..wheel.errors import Damaged, InvalidConfiguration
 from ..wheel.files import SLOT_DIRECTORY

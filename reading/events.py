@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -88,14 +89,39 @@ class Ended:
 Event = RowsSeen | MarkSeen | ConfigSeen | Problem | Ended
 
 
+class Gathered:
+    """Batches that wait to be handed on together: what a batch costs is paid once for thousands of
+    rows. ``made``: the events of some of them, none of which is empty."""
+
+    def __init__(self, made: Callable[[list[pa.RecordBatch]], Iterator[Event]]) -> None:
+        self._made = made
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._nbytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[Event]:
+        if batch.num_rows:
+            self._waiting.append(batch)
+        self._rows += batch.num_rows
+        self._nbytes += batch.nbytes
+        if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
+            yield from self.leave()
+
+    def leave(self) -> Iterator[Event]:
+        waiting, self._waiting = self._waiting, []
+        self._rows = self._nbytes = 0
+        if waiting:
+            yield from self._made(waiting)
+
+
 def damage(file: File, kind: str, position: int, expected: object, found: object) -> Problem:
     """A problem of a file's bytes. ``kind``: "damaged", "truncated", "unsorted", ..."""
     text = f"expected {expected}, found {found}"
     return Problem(INTEGRITY, kind, text, file=file.name, position=position)
 
 
-def problem_of(file: File, error: SlotwheelError, position: int = 0) -> Problem:
-    """The same for what a decoder raised at ``position``, or behind it."""
+def problem_of(file: File, error: SlotwheelError, position: int = 0, where: str = "") -> Problem:
+    """The same for what a decoder raised at ``position``, or behind it. ``where``: if not there."""
     if isinstance(error, Damaged):
-        return damage(file, "damaged", max(error.position, position), error.expected, error.found)
+        expected = f"{error.expected}{where}"
+        return damage(file, "damaged", max(error.position, position), expected, error.found)
     return damage(file, "damaged", position, "a known version", error)

@@ -1,4 +1,4 @@
-"""Reading a slot file for a proof: its checksum, its blocks, and their order.
+"""Reading a slot file: its checksum, its blocks, and their order.
 
 Rules
 - The checksum comes first: of a file that does not match it, no row is believed. Where it is not
@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from ..wheel.schema import ROW, SCHEMA_VERSION, Int64s, times
-from .events import BYTES_MAX, ROWS_MAX, Ended, Event, RowsSeen, damage
+from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
+from ..wheel.schema import ROW, Int64s, times
+from ..wheel.slots.slotfile import check_schema
+from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
 from .files import File
 
 _CRC_BYTES = 16 << 20
@@ -52,65 +54,72 @@ def _blocks(file: File, data: pa.Buffer) -> Iterator[Event]:
     if data.size == 0:
         yield Ended(file)
         return
-    blocks = _Blocks(file)
+    order = _Order(file)
+    waiting = Gathered(order.events)
     try:
-        reader = pa.ipc.open_stream(data)
-        version = (reader.schema.metadata or {}).get(b"slotwheel.schema", b"none")
-        known = version == str(SCHEMA_VERSION).encode()
-        if not known or not reader.schema.equals(ROW, check_metadata=False):
-            found = version.decode("ascii", "replace")
-            yield damage(file, "damaged", 0, f"schema version {SCHEMA_VERSION}", found)
-            yield Ended(file, damaged=True)
-            return
         if file.crc < 0:
-            for block in reader:
-                block.validate(full=True)
-            reader = pa.ipc.open_stream(data)
-        for block in reader:
-            block.validate(full=True)
-            yield from blocks.add(block)
+            for _ in slot_blocks(data, file.path):
+                pass
+        for _, block in slot_blocks(data, file.path):
+            yield from waiting.add(block)
+    except (Damaged, UnsupportedVersion) as error:
+        yield from waiting.leave()
+        yield problem_of(file, error)
+        yield Ended(file, damaged=True)
+        return
+    yield from waiting.leave()
+    is_damaged = file.rows not in (-1, order.rows)
+    if is_damaged:
+        yield damage(file, "damaged", 0, f"{file.rows} rows", order.rows)
+    yield Ended(file, damaged=is_damaged)
+
+
+def slot_blocks(data: pa.Buffer, path: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Each block of a slot file's bytes with its position, safe to compute with.
+
+    Errors: ``Damaged`` naming the position of the first block that is none, after those before it;
+    ``UnsupportedVersion``.
+    """
+    source = pa.BufferReader(data)
+    position = 0
+    try:
+        schema = pa.ipc.read_schema(source)
+        check_schema(schema, path)
+        position = source.tell()
+        messages = pa.ipc.MessageReader.open_stream(source)
+        while position < data.size:
+            batch = pa.ipc.read_record_batch(messages.read_next_message(), ROW)
+            batch.validate(full=True)
+            yield position, batch
+            position = source.tell()
+    # The bytes are in memory: an OSError is pyarrow's word for bytes that make no sense.
     except (pa.ArrowException, ValueError, EOFError, OSError) as error:
-        yield from blocks.leave()
-        yield damage(file, "damaged", 0, "an Arrow IPC stream", str(error)[:200])
-        yield Ended(file, damaged=True)
-        return
-    yield from blocks.leave()
-    if file.rows not in (-1, blocks.rows):
-        yield damage(file, "damaged", 0, f"{file.rows} rows", blocks.rows)
-        yield Ended(file, damaged=True)
-        return
-    yield Ended(file)
+        raise _not_a_block(path, position, str(error)) from None
+    except StopIteration:
+        raise _not_a_block(path, position, "an end-of-stream marker") from None
 
 
-class _Blocks:
-    """Blocks that wait to be handed on together, and whether they are in order."""
+def _not_a_block(path: str, position: int, found: str) -> SlotwheelError:
+    what = "a schema message" if position == 0 else "a record batch"
+    return Damaged(path, position, expected=what, found=found[:200])
+
+
+class _Order:
+    """Whether blocks are in order, and their rows."""
 
     def __init__(self, file: File) -> None:
         self._file = file
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._nbytes = 0
         self._highest = -1
         self.rows = 0
 
-    def add(self, block: pa.RecordBatch) -> Iterator[Event]:
-        self._waiting.append(block)
-        self._rows += block.num_rows
-        self._nbytes += block.nbytes
-        if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
-            yield from self.leave()
-
-    def leave(self) -> Iterator[Event]:
-        if not self._rows:
-            return
-        rows = pa.concat_batches(self._waiting)
-        sizes = np.array([block.num_rows for block in self._waiting if block.num_rows])
-        self._waiting, self._rows, self._nbytes = [], 0, 0
+    def events(self, blocks: list[pa.RecordBatch]) -> Iterator[Event]:
+        rows = pa.concat_batches(blocks)
         self.rows += rows.num_rows
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        yield from self._order(rows, starts)
+        sizes = np.array([block.num_rows for block in blocks])
+        yield from self._check(rows, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
         yield RowsSeen(self._file, rows)
 
-    def _order(self, rows: pa.RecordBatch, starts: Int64s) -> Iterator[Event]:
+    def _check(self, rows: pa.RecordBatch, starts: Int64s) -> Iterator[Event]:
         """Inside a block by (due, offset); each block's offsets above those of the one before."""
         due, offset = times(rows, "due"), times(rows, "offset")
         bad = (due[1:] < due[:-1]) | ((due[1:] == due[:-1]) & (offset[1:] < offset[:-1]))

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from ..delivery.embedded.topicdamage import SoundBlocks, set_aside_segments
 from ..delivery.embedded.topicfile import (
@@ -28,10 +27,11 @@ from ..delivery.embedded.topicfile import (
     parse_index,
     segment_path,
 )
-from ..delivery.embedded.topiclog import check_blocks, segments
+from ..delivery.embedded.topiclog import segments
 from ..wheel.errors import Damaged, InvalidMessage
 from ..wheel.files import Files
 from ..wheel.schema import Int64s, times
+from .topics import decode_block
 
 
 def topics(files: Files) -> list[str]:
@@ -48,17 +48,17 @@ class _Segment:
         """Errors: ``FileNotFoundError``/``Damaged`` while its header is not there yet."""
         self.first = first
         self._index_path = index_path(topic, first)
-        self._path = segment_path(topic, first)
+        self.path = segment_path(topic, first)
         self._index = files.open(self._index_path)
         try:
             header = IndexHeader.decode(self._index.pread(HEADER_BYTES, 0), self._index_path, first)
             self._header = header
-            self._data = files.open(self._path)
+            self._data = files.open(self.path)
         except BaseException:
             self._index.close()
             raise
         message = self._data.pread(header.schema_bytes, 0)
-        self.schema = header.check_schema(message, self._path)
+        self.schema = header.check_schema(message, self.path)
         self.blocks = [IndexRecord(first, header.schema_bytes, 0, header.schema_crc, 0)]
 
     def refresh(self) -> None:
@@ -76,19 +76,14 @@ class _Segment:
         self.blocks += found[1:]
 
     def read(self, number: int) -> pa.RecordBatch:
-        """Block ``number`` (from 1), checked. Errors: ``Damaged``."""
+        """IndexRecord ``number`` (from 1), checked. Errors: ``Damaged``."""
         before, block = self.blocks[number - 1], self.blocks[number]
         payload = self._data.pread(block.end - before.end, before.end)
-        crc = crc32c(payload, before.crc)
-        if crc != block.crc:
-            expected = f"CRC-32C {block.crc:08x}"
-            raise Damaged(self._path, before.end, expected=expected, found=f"{crc:08x}")
-        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
-        if batch.num_rows != block.rows:
-            raise Damaged(
-                self._path, before.end, expected=f"{block.rows} rows", found=batch.num_rows
-            )
-        return batch
+        if len(payload) < block.end - before.end:
+            end = before.end + len(payload)
+            expected = f"{block.end} committed bytes"
+            raise Damaged(self.path, end, expected=expected, found="the end")
+        return decode_block(payload, self.schema, before, block, self.path)
 
     def close(self) -> None:
         self._index.close()
@@ -108,7 +103,7 @@ class _SetAside:
     def refresh(self) -> None: ...
 
     def read(self, number: int) -> pa.RecordBatch | None:
-        """Block ``number`` (from 1); None when it is damaged."""
+        """IndexRecord ``number`` (from 1); None when it is damaged."""
         return self._sound.read(number)
 
     def close(self) -> None: ...
@@ -216,15 +211,20 @@ class TopicReader:
         except (Damaged, FileNotFoundError):
             # Just being created: its index has no record yet. With one, it is what it says.
             try:
-                index = self._files.open(index_path(self.topic, first))
+                if _is_unused(self._files, self.topic, first):
+                    return None
             except FileNotFoundError:
                 return None
-            try:
-                if index.size() <= HEADER_BYTES:
-                    return None
-            finally:
-                index.close()
             raise
+
+
+def _is_unused(files: Files, topic: str, first: int) -> bool:
+    """Whether the index of a segment has no record. Errors: ``FileNotFoundError``."""
+    index = files.open(index_path(topic, first))
+    try:
+        return index.size() <= HEADER_BYTES
+    finally:
+        index.close()
 
 
 def _number_at(blocks: list[IndexRecord], position: int) -> int:
@@ -239,30 +239,21 @@ def walk(files: Files, topic: str) -> Iterator[tuple[str, IndexRecord]]:
     """
     expected: int | None = None
     for first in segments(files, topic):
-        path = index_path(topic, first)
-        index = files.open(path)
-        try:
-            data = index.pread(index.size(), 0)
-        finally:
-            index.close()
         if expected is not None and first != expected:
+            path = index_path(topic, first)
             raise Damaged(path, 0, expected=f"position {expected}", found=first)
         expected = first
-        if len(data) <= HEADER_BYTES:
+        if _is_unused(files, topic, first):
             continue
-        header = IndexHeader.decode(data, path, first)
-        stream = segment_path(topic, first)
-        handle = files.open(stream)
+        segment = _Segment(files, topic, first)
         try:
-            message = handle.pread(header.schema_bytes, 0)
+            segment.refresh()
+            for number, block in enumerate(segment.blocks[1:], 1):
+                segment.read(number)
+                yield segment.path, block
+                expected = block.next_position
         finally:
-            handle.close()
-        header.check_schema(message, stream)
-        blocks, _ = parse_index(data, path, header)
-        for block in check_blocks(files, stream, blocks):
-            if block.rows:
-                yield stream, block
-            expected = block.next_position
+            segment.close()
 
 
 def ids(batch: pa.RecordBatch) -> list[str]:

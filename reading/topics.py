@@ -26,7 +26,7 @@ from ..delivery.embedded.topicfile import (
     parse_index,
 )
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
-from .events import BYTES_MAX, ROWS_MAX, Ended, Event, RowsSeen, damage
+from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
 from .files import RECEIPTS, File
 from .problems import INTEGRITY, Problem
 
@@ -47,7 +47,8 @@ def read_topic(file: File) -> Iterator[Event]:
         header = IndexHeader.decode(index, str(index_path), file.first)
         blocks, _ = parse_index(index, str(index_path), header)
     except SlotwheelError as error:
-        yield _problem(file, error, file.name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX))
+        index_name = file.name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX)
+        yield problem_of(file, error, where=f" in {index_name}")
         yield Ended(file, damaged=True)
         return
     with pa.memory_map(file.path) as source:
@@ -85,11 +86,10 @@ def topic_blocks(
     try:
         schema = header.check_schema(bytes(data[: header.schema_bytes]), file.path)
     except SlotwheelError as error:
-        yield _problem(file, error)
+        yield problem_of(file, error)
         yield Ended(file, damaged=True)
         return
-    rows = _Gathered(file)
-    rows.of(schema)
+    rows = _gathered(file, schema)
     damaged = False
     for before, block in pairwise(blocks):
         if block.end > data.size:
@@ -97,27 +97,12 @@ def topic_blocks(
             yield from rows.leave()
             yield damage(file, "truncated", data.size, f"{blocks[-1].end} bytes", data.size)
             break
-        payload = data[before.end : block.end]
-        crc = crc32c(memoryview(payload), before.crc)
         try:
-            if crc != block.crc:
-                raise Damaged(
-                    file.path, before.end, expected=f"CRC-32C {block.crc:08x}", found=f"{crc:08x}"
-                )
-            batch = pa.ipc.read_record_batch(payload, schema)
-            batch.validate(full=True)
-            if batch.num_rows != block.rows:
-                raise Damaged(
-                    file.path, before.end, expected=f"{block.rows} rows", found=batch.num_rows
-                )
+            batch = decode_block(data[before.end : block.end], schema, before, block, file.path)
         except Damaged as error:
             damaged = True
             yield from rows.leave()
-            yield _problem(file, error)
-        except (pa.ArrowException, ValueError, EOFError, OSError) as error:
-            damaged = True
-            yield from rows.leave()
-            yield damage(file, "damaged", before.end, "a record batch", str(error)[:200])
+            yield problem_of(file, error)
         else:
             yield from rows.add(batch)
     yield from rows.leave()
@@ -127,6 +112,29 @@ def topic_blocks(
     yield Ended(file, damaged=damaged)
 
 
+def decode_block(
+    payload: bytes | pa.Buffer,
+    schema: pa.Schema,
+    before: IndexRecord,
+    block: IndexRecord,
+    path: str,
+) -> pa.RecordBatch:
+    """The rows of a block of an embedded topic, compared with its record in the index, safe to
+    compute with. ``before``: the record before it. Errors: ``Damaged``."""
+    at = before.end
+    crc = crc32c(memoryview(payload), before.crc)
+    if crc != block.crc:
+        raise Damaged(path, at, expected=f"CRC-32C {block.crc:08x}", found=f"{crc:08x}")
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, ValueError, EOFError, OSError) as error:
+        raise Damaged(path, at, expected="a record batch", found=str(error)[:200]) from None
+    if batch.num_rows != block.rows:
+        raise Damaged(path, at, expected=f"{block.rows} rows", found=batch.num_rows)
+    return batch
+
+
 def read_stream(file: File) -> Iterator[Event]:
     """A dump or a receipts file. Errors: ``OSError``, among them ``FileNotFoundError``."""
     is_receipts = file.kind == RECEIPTS
@@ -134,22 +142,22 @@ def read_stream(file: File) -> Iterator[Event]:
         if source.size() == 0:
             yield Ended(file, "empty")
             return
-        rows = _Gathered(file)
+        rows: Gathered | None = None
         try:
             _check_begin(file, source.read(len(_BEGIN)))
             source.seek(0)
             reader = pa.ipc.open_stream(source)
             _check_stream(file, reader.schema, is_receipts)
-            rows.of(reader.schema)
+            rows = _gathered(file, reader.schema)
             for batch in reader:
                 batch.validate(full=True)
                 yield from rows.add(batch)
             yield from rows.leave()
         except (Damaged, UnsupportedVersion) as error:
-            yield _problem(file, error)
+            yield problem_of(file, error)
             yield Ended(file, damaged=True)
         except (pa.ArrowException, ValueError, EOFError, OSError) as error:
-            yield from rows.leave()
+            yield from rows.leave() if rows else ()
             if is_receipts:
                 yield Ended(file, f"ends in the middle of a batch: {str(error)[:100]}")
             else:
@@ -187,39 +195,17 @@ def _check_stream(file: File, schema: pa.Schema, is_receipts: bool) -> None:
         )
 
 
-class _Gathered:
-    """Batches of one schema that wait to be handed on together."""
+def _gathered(file: File, schema: pa.Schema) -> Gathered:
+    metadata = schema.metadata or {}
+    topic = metadata.get(b"slotwheel.topic", b"").decode()
+    group = metadata.get(b"slotwheel.group", b"").decode()
 
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._topic = self._group = ""
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._nbytes = self._number = 0
+    position = 0
 
-    def of(self, schema: pa.Schema) -> None:
-        metadata = schema.metadata or {}
-        self._topic = metadata.get(b"slotwheel.topic", b"").decode()
-        self._group = metadata.get(b"slotwheel.group", b"").decode()
+    def events(batches: list[pa.RecordBatch]) -> Iterator[Event]:
+        nonlocal position
+        rows = pa.concat_batches(batches)
+        yield RowsSeen(file, rows, position=position, topic=topic, group=group)
+        position += rows.num_rows
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[Event]:
-        self._waiting.append(batch)
-        self._rows += batch.num_rows
-        self._nbytes += batch.nbytes
-        if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
-            yield from self.leave()
-
-    def leave(self) -> Iterator[Event]:
-        if not self._rows:
-            return
-        rows = pa.concat_batches(self._waiting)
-        number, self._number = self._number, self._number + self._rows
-        self._waiting, self._rows, self._nbytes = [], 0, 0
-        yield RowsSeen(self._file, rows, position=number, topic=self._topic, group=self._group)
-
-
-def _problem(file: File, error: SlotwheelError, index_name: str = "") -> Event:
-    """``index_name``: of the index, when it is that which is damaged."""
-    if isinstance(error, Damaged):
-        where = f" in {index_name}" if index_name else ""
-        return damage(file, "damaged", error.position, f"{error.expected}{where}", error.found)
-    return damage(file, "damaged", 0, "a known version", error)
+    return Gathered(events)

@@ -25,7 +25,8 @@ from ...wheel.ids import IdMint
 from ...wheel.rows import take_rows
 from ...wheel.schema import ROW, Int64s, times
 from ...wheel.slots.slotfile import path_of
-from ..verify.slots import read_slot, slot_blocks
+from ..slots import slot_blocks
+from ..verify.slots import read_slot
 from .agreement import PROBLEMS_MAX, Agreement, PeerDirectory
 from .journals import PeerJournal, compare_journals, key_of, progress
 

@@ -21,7 +21,6 @@ import pyarrow as pa
 from ...delivery.embedded.topicfile import (
     HEADER_BYTES,
     INDEX_SUFFIX,
-    RECORD_BYTES,
     SEGMENT_SUFFIX,
     TOPICS_DIRECTORY,
     IndexHeader,
@@ -35,6 +34,7 @@ from ..listing import journal_segments, opened, segment_file, topic_segments
 from ..problems import INTEGRITY, Problem
 from ..topics import topic_blocks
 from .positions import JournalAt, TopicAt
+from .topics import index_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,12 @@ def _records(part: TopicPart, folder: Path, first: int, begin: int, stop: int) -
     try:
         with opened(index_path) as handle:
             stop = handle.size() if stop < 0 else stop
-            before = max(begin - RECORD_BYTES, HEADER_BYTES)
-            data = handle.pread(stop - before, before)
+            _, blocks = index_records(handle, begin, stop)
             header = IndexHeader.decode(handle.pread(HEADER_BYTES, 0), str(index_path), first)
-        blocks = _blocks(header, data, has_before=begin > HEADER_BYTES)
+        if begin == HEADER_BYTES:
+            blocks.insert(
+                0, IndexRecord(header.first, header.schema_bytes, 0, header.schema_crc, 0)
+            )
         with pa.memory_map(str(data_path)) as source:
             for run in _runs(blocks):
                 yield from topic_blocks(file, header, run, source.read_buffer())
@@ -214,16 +216,6 @@ def _records(part: TopicPart, folder: Path, first: int, begin: int, stop: int) -
             return
         yield damage(file, "damaged", begin, "whole records in the index", "a broken one")
     yield Ended(file, damaged=True)
-
-
-def _blocks(header: IndexHeader, data: bytes, *, has_before: bool) -> list[IndexRecord | None]:
-    """The records, behind one that stands for what lies before them."""
-    found = [
-        IndexRecord.decode(data[at : at + RECORD_BYTES])
-        for at in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
-    ]
-    schema = IndexRecord(header.first, header.schema_bytes, 0, header.schema_crc, 0)
-    return found if has_before else [schema, *found]
 
 
 def _runs(blocks: list[IndexRecord | None]) -> Iterator[list[IndexRecord]]:

@@ -18,6 +18,7 @@ from ...delivery.embedded.topicfile import (
     TOPICS_DIRECTORY,
     IndexRecord,
 )
+from ...wheel.files import Handle
 from ..listing import opened, sizes, topic_segments
 from .journal import UNLIMITED
 from .positions import TopicAt
@@ -56,14 +57,9 @@ def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
             size = handle.size()
             if size < at.at and at.at > HEADER_BYTES:
                 return replace(at, note=f"{path.name} is shorter than it was"), nbytes
-            before = max(at.at - RECORD_BYTES, HEADER_BYTES)
-            data = handle.pread(size - before, before) if size > before else b""
+            before, blocks = index_records(handle, at.at, size)
     except FileNotFoundError:
         return replace(at, note=f"{path.name} is not there any more"), nbytes
-    blocks = [
-        IndexRecord.decode(data[start : start + RECORD_BYTES])
-        for start in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
-    ]
     end = -1
     for number, block in enumerate(blocks):
         start = before + number * RECORD_BYTES
@@ -76,6 +72,15 @@ def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
             at = replace(at, at=start + RECORD_BYTES, position=block.next_position)
         end = block.end
     return at, nbytes
+
+
+def index_records(handle: Handle, begin: int, stop: int) -> tuple[int, list[IndexRecord | None]]:
+    """The records of an index up to the byte ``stop``, with the one before ``begin``, if there is
+    one, and where the first of them stands; None for one that is not whole."""
+    start = max(begin - RECORD_BYTES, HEADER_BYTES)
+    data = handle.pread(stop - start, start) if stop > start else b""
+    places = range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
+    return start, [IndexRecord.decode(data[at : at + RECORD_BYTES]) for at in places]
 
 
 def topics(root: Path) -> list[str]:

@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 from crc32c import crc32c
 
-from ...wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
+from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import SLOT_DIRECTORY, Files
 from ...wheel.findings import CheckedFile
-from ...wheel.schema import ROW
 from ...wheel.slots.blocks import check_block
 from ...wheel.slots.mend import is_whole, mended_path
-from ...wheel.slots.slotfile import check_schema, path_of, second_of, unreadable_is_damage
+from ...wheel.slots.slotfile import path_of, second_of, unreadable_is_damage
 from ...wheel.state import STATE_DIRECTORY, SlotInfo, StoredState
 from ...wheel.switch import INCOMING, INCOMING_SLOTS, incoming_path
+from ..slots import slot_blocks
 
 _MAP_FROM_BYTES = 32 << 20
 _READ_BYTES = 4 << 20
@@ -213,33 +213,3 @@ def read_slot(files: Files, second: int, info: SlotInfo) -> pa.Buffer:
         raise Damaged(
             path_of(second), 0, expected=f"{info.length} bytes", found="no such file"
         ) from None
-
-
-def slot_blocks(data: pa.Buffer, path: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Each block of a slot file's bytes with its position, safe to compute with.
-
-    Errors: ``Damaged`` naming the position of the first block that is none, after those before it;
-    ``UnsupportedVersion``.
-    """
-    source = pa.BufferReader(data)
-    position = 0
-    try:
-        schema = pa.ipc.read_schema(source)
-        check_schema(schema, path)
-        position = source.tell()
-        messages = pa.ipc.MessageReader.open_stream(source)
-        while position < data.size:
-            batch = pa.ipc.read_record_batch(messages.read_next_message(), ROW)
-            batch.validate(full=True)
-            yield position, batch
-            position = source.tell()
-    # The bytes are in memory: an OSError is pyarrow's word for bytes that make no sense.
-    except (pa.ArrowException, ValueError, EOFError, OSError) as error:
-        raise _not_a_block(path, position, str(error)) from None
-    except StopIteration:
-        raise _not_a_block(path, position, "an end-of-stream marker") from None
-
-
-def _not_a_block(path: str, position: int, found: str) -> SlotwheelError:
-    what = "a schema message" if position == 0 else "a record batch"
-    return Damaged(path, position, expected=what, found=found[:200])

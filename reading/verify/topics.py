@@ -15,7 +15,6 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from ...delivery.embedded.topicdamage import damaged_path, is_torn, set_aside_segments
 from ...delivery.embedded.topicfile import (
@@ -37,6 +36,7 @@ from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
 from ...wheel.findings import CheckedFile
 from ...wheel.schema import times
+from ..topics import decode_block
 
 
 def verify_topics(files: Files) -> Iterator[CheckedFile]:
@@ -127,12 +127,11 @@ def _stream(
             if len(payload) < block.end - before.end:
                 item.fault(size, f"{blocks[-1].end} committed bytes", f"{size} bytes")
                 break
-            # The CRC runs on; from the record's own value, so that one bad block is one fault.
-            crc = crc32c(payload, before.crc)
-            if crc != block.crc:
-                item.fault(before.end, f"CRC-32C {block.crc:08x}", f"{crc:08x}")
-            else:
-                _rows(item, payload, schema, before.end, block)
+            try:
+                batch = decode_block(payload, schema, before, block, item.path)
+                _check_positions(item, batch, before.end, block)
+            except Damaged as error:
+                item.error(error)
             item.rows += block.rows
             item.nbytes = block.end
     except (Damaged, UnsupportedVersion) as error:
@@ -141,18 +140,7 @@ def _stream(
         handle.close()
 
 
-def _rows(
-    item: CheckedFile, payload: bytes, schema: pa.Schema, at: int, block: IndexRecord
-) -> None:
-    try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
-        batch.validate(full=True)
-    except (pa.ArrowException, ValueError, EOFError, OSError) as error:
-        item.fault(at, "a record batch", str(error)[:200])
-        return
-    if batch.num_rows != block.rows:
-        item.fault(at, f"{block.rows} rows", batch.num_rows)
-        return
+def _check_positions(item: CheckedFile, batch: pa.RecordBatch, at: int, block: IndexRecord) -> None:
     position = times(batch, "position")
     if not np.array_equal(position, np.arange(block.position, block.next_position)):
         found = f"{position[0]} to {position[-1]}"

@@ -80,7 +80,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "reading/agreement": frozenset(
-        {ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "reading/verify"}
+        {
+            *(ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "reading"),
+            "reading/verify",
+        }
     ),
     "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
     "replay/facts": frozenset({ENGINE_VALUES, "delivery", "delivery/kafka", "reading"}),
