@@ -225,6 +225,18 @@ def as_version_1(mark: bytes) -> bytes:
     return struct.pack("<H", 1) + mark[2:72] + mark[80:]
 
 
+NOW = 1_900_000_000_000
+TIGHT = WheelConfig(
+    chunk_rows_max=7, window_bytes_max=900, open_handles_max=1, segment_bytes=4000, slots=60
+)
+"""So small that a few dozen rows pass every limit, and that a minute is a revolution."""
+
+
+def many(first: int, count: int, due: int) -> list[tuple[int, str, bytes]]:
+    """Rows of topic "t": their values are numbers."""
+    return [(due, "t", b"%d" % n) for n in range(first, first + count)]
+
+
 @contextlib.contextmanager
 def opened(path: Path, config: WheelConfig, now_ms: int) -> Iterator[Node]:
     node = Node(path, config, now_ms)

@@ -1,4 +1,4 @@
-"""Where tests of the journal and of the archive write."""
+"""Where tests of the journal and of the archive write, and one wheel with limits close by."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from slotwheel.wheel.files import Files, OsFiles
 from support.crashfs import CrashFiles
+from support.wheels import NOW, TIGHT, Node, opened
 
 
 @pytest.fixture(params=["double", "disk"])
@@ -20,3 +21,11 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Files]:
         real = OsFiles(tmp_path)
         yield real
         real.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with opened(tmp_path, TIGHT, NOW) as node:
+        yield node
+        node.sync()
+        node.stored()  # catalog and files agree, whatever happened

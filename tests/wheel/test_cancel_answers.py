@@ -15,9 +15,8 @@ from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
 from support.stopwatch import Stopwatch
-from support.wheels import Node, master_of, opened
+from support.wheels import NOW, Node, master_of, opened
 
-NOW = 1_900_000_000_000
 CONFIG = WheelConfig(slots=60, chunk_rows_max=7, cancels_remembered_max=0, disk_reserve_bytes=0)
 
 

@@ -3,33 +3,12 @@ do. Nothing is taken for another revolution's, and no due time begins anew."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import ClockBehind
 from slotwheel.wheel.slots.slotfile import path_of
-from support.wheels import Node, master_of, opened
-
-NOW = 1_900_000_000_000
-CONFIG = WheelConfig(
-    chunk_rows_max=7, window_bytes_max=900, open_handles_max=1, segment_bytes=4000, slots=60
-)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with opened(tmp_path, CONFIG, NOW) as node:
-        yield node
-        node.sync()
-        node.stored()  # catalog and files agree, whatever happened
-
-
-def many(first: int, count: int, due: int) -> list[tuple[int, str, bytes]]:
-    return [(due, "t", b"%d" % n) for n in range(first, first + count)]
+from support.wheels import NOW, Node, many, master_of
 
 
 def test_down_longer_than_the_horizon(node: Node) -> None:

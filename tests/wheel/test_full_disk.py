@@ -14,12 +14,7 @@ from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.files import Bytes, OsFiles, OsHandle
 from slotwheel.wheel.state import LmdbState
 from slotwheel.wheel.wheel import Wheel
-from support.wheels import Node, batch, opened
-
-NOW = 1_900_000_000_000
-CONFIG = WheelConfig(
-    chunk_rows_max=7, window_bytes_max=900, open_handles_max=1, segment_bytes=4000, slots=60
-)
+from support.wheels import NOW, TIGHT, Node, batch, opened
 
 
 class FailingFiles(OsFiles):
@@ -59,7 +54,7 @@ def test_a_spill_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
     for fail_at in range(1, 20):
         path = tmp_path / str(fail_at)
         files, state = FailingFiles(path), LmdbState(path)
-        wheel = Wheel.open(files, state, CONFIG, NOW)
+        wheel = Wheel.open(files, state, TIGHT, NOW)
         wheel.append(batch(rows[:1]), NOW)
         wheel.write_pending(0)
         wheel.spill(NOW, everything=True)
@@ -85,7 +80,7 @@ def test_a_spill_that_cannot_be_committed_leaves_no_file_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, state = OsFiles(tmp_path), LmdbState(tmp_path)
-    wheel = Wheel.open(files, state, CONFIG, NOW)
+    wheel = Wheel.open(files, state, TIGHT, NOW)
     wheel.append(batch([(NOW + 1000, "t", b"x")]), NOW)
     wheel.write_pending(0)
 
@@ -108,7 +103,7 @@ def test_a_failure_on_the_way_in_is_never_a_receipt(tmp_path: Path) -> None:
     for fail_at in range(1, 100):
         path = tmp_path / str(fail_at)
         files, state = FailingFiles(path), LmdbState(path)
-        wheel = Wheel.open(files, state, CONFIG, NOW)
+        wheel = Wheel.open(files, state, TIGHT, NOW)
         while wheel.write_pending(0):
             pass
         files.calls, files.fail_at = 0, fail_at
@@ -129,7 +124,7 @@ def test_a_failure_on_the_way_in_is_never_a_receipt(tmp_path: Path) -> None:
         steps = files.calls
         wheel.close()
         files.close()
-        with opened(path, CONFIG, NOW) as node:
+        with opened(path, TIGHT, NOW) as node:
             left = [value.rstrip(b".") for value in node.delivered(NOW + 5)]
         assert left == accepted, f"failed at call {fail_at}"
         if steps < fail_at:

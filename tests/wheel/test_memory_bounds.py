@@ -13,9 +13,7 @@ import pytest
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due import reader
 from slotwheel.wheel.schema import times
-from support.wheels import Node, master_of, opened
-
-NOW = 1_900_000_000_000
+from support.wheels import NOW, Node, master_of, opened
 
 
 def deliver_one(node: Node, now_ms: int) -> int:

@@ -10,9 +10,7 @@ import pytest
 
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration
-from support.wheels import Node, batch
-
-NOW = 1_900_000_000_000
+from support.wheels import NOW, Node, batch
 
 
 def a_node_with_rows(path: Path) -> Node:

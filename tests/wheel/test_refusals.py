@@ -14,9 +14,8 @@ from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.wheel import Wheel
 from support.memstate import MemoryState
-from support.wheels import batch
+from support.wheels import NOW, batch
 
-NOW = 1_900_000_000_000
 REMEDIES = [
     (errno.ENOSPC, "Free disk space"),
     (errno.EDQUOT, "quota"),

@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from slotwheel.wheel.config import WheelConfig
-from support.wheels import Node, Row, master_of, opened
-
-NOW = 1_900_000_000_000
-CONFIG = WheelConfig(
-    chunk_rows_max=7, window_bytes_max=900, open_handles_max=1, segment_bytes=4000, slots=60
-)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with opened(tmp_path, CONFIG, NOW) as node:
-        yield node
-        node.sync()
-        node.stored()  # catalog and files agree, whatever happened
-
-
-def many(first: int, count: int, due: int) -> list[tuple[int, str, bytes]]:
-    return [(due, "t", b"%d" % n) for n in range(first, first + count)]
+from support.wheels import NOW, TIGHT, Node, Row, many, master_of
 
 
 def is_good(row: Row) -> bool:
@@ -84,7 +63,7 @@ def test_one_long_item_a_slot_frees_the_disk_all_the_same(node: Node) -> None:
         master_of(node.wheel).append_mark(later, at_once=True)
         node.sync()
     assert master_of(node.wheel).held_topics() == ["bad"]
-    assert node.wheel.status().journal_bytes <= 2 * CONFIG.segment_bytes
+    assert node.wheel.status().journal_bytes <= 2 * TIGHT.segment_bytes
     assert node.delivered(later + 1) == [b"waits"]
     node.delivered(later + 2000)
     master_of(node.wheel).append_mark(later + 2000, at_once=True)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.ids import MessageId
-from support.wheels import batch, opened
+from support.wheels import NOW, batch, opened
 
-NOW = 1_900_000_000_000
 CONFIG = WheelConfig(slots=60)
 
 

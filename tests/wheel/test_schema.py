@@ -21,8 +21,8 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import HEADER, HEADERS, INPUT, TIME, sizes
+from support.wheels import NOW
 
-NOW = 1_900_000_000_000
 CONFIG = WheelConfig(batch_rows_max=10, batch_bytes_max=5_000, message_bytes_max=1_000, slots=60)
 Headers = list[tuple[str, bytes | None]]
 

@@ -12,9 +12,7 @@ import pytest
 
 from slotwheel.wheel.config import WheelConfig
 from support.stopwatch import Stopwatch
-from support.wheels import Node, master_of, opened
-
-NOW = 1_900_000_000_000
+from support.wheels import NOW, Node, master_of, opened
 
 
 @pytest.fixture
