@@ -3,14 +3,15 @@
 Theory: whether a question may be asked again depends on whether it can have been heard. So where
 there are several addresses, a hello goes first: who does not answer that has heard nothing, and who
 is a standby says so. What is lost after that is asked again only if that does no harm. A standby's
-``NotMaster`` means that nothing was done, at any time.
+``NotMaster`` means that nothing was done, at any time. A master that is cut off or stands still
+cannot say that it was replaced, so when it is silent another peer is asked about it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..wheel.backoff import Backoff
@@ -22,6 +23,12 @@ from .link import call, connect, read_place
 _PAUSE_S = 0.05
 _ANSWER_S = 15.0
 """How long one of several may take for its answer when another one may be asked instead."""
+_SUSPECT_S = 1.0
+"""No answer for so long: ask another peer whether there is a new master, and again each ..."""
+_ASK_EVERY_S = 0.5
+_ASK_TIMEOUT_S = 0.4
+
+EpochOfMaster = Callable[[str, float], int]
 
 
 class Asker:
@@ -93,6 +100,27 @@ class Asker:
             if address not in self._connections:
                 self._connections[address] = connect(address)
             return self._connections[address]
+
+
+class Suspicion:
+    """That the master was replaced, because it does not answer. For one thread."""
+
+    def __init__(self, addresses: Addresses, epoch_of_master: EpochOfMaster) -> None:
+        self._addresses = addresses
+        self._epoch_of_master = epoch_of_master
+        self._ask_at = 0.0
+        self._asked = 0
+
+    def proves_true(self, epoch: int, quiet_s: float) -> bool:
+        """Whether another peer knows a newer master than that of ``epoch``, which has been silent
+        for ``quiet_s``."""
+        others = self._addresses.others
+        if not others or quiet_s < _SUSPECT_S or time.monotonic() < self._ask_at:
+            return False
+        self._ask_at = time.monotonic() + _ASK_EVERY_S
+        self._asked += 1
+        asked = others[self._asked % len(others)]
+        return self._epoch_of_master(asked, _ASK_TIMEOUT_S) > epoch
 
 
 def _may_go_on(error: SlotwheelError, *, reached: bool, again: bool) -> bool:

@@ -44,9 +44,10 @@ from ..wheel.rows import Content
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
 from .batch import Shipment
+from .buffer import Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
 from .link import Link, epoch_of_master
-from .message import Delay, DueTime, Headers, Message, due_ms_of, flatten
+from .message import Delay, DueTime, Headers, Message, clock_ms, due_ms_of, flatten
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
 from .sender import Sender
@@ -113,23 +114,24 @@ class Client:
         self.addresses = split(address)
         check_addresses(self.addresses)
         self.address = ",".join(self.addresses)
-        self._timeout_s = timeout_s
-        self._batch_rows = batch_rows
-        self._batch_bytes = batch_bytes
         self._asker = Asker(Addresses(address), timeout_s)
         self._pid = os.getpid()
         self._closed = False
         self._receipts = None if receipts is None else ReceiptFile(receipts)
-        self._sender = Sender(
-            Addresses(address),
-            Link,
-            epoch_of_master,
-            acks=acks,
+        self._buffer = Buffer(
             timeout_s=timeout_s,
             linger_s=linger_ms / 1000,
             batch_rows=batch_rows,
             batch_bytes=batch_bytes,
-            buffer_bytes=buffer_bytes,
+            bytes_max=buffer_bytes,
+        )
+        self._sender = Sender(
+            Addresses(address),
+            Link,
+            epoch_of_master,
+            self._buffer,
+            acks=acks,
+            timeout_s=timeout_s,
             answer_timeout_s=min(timeout_s, 15.0),
             receipts=self._receipts,
         )
@@ -174,9 +176,9 @@ class Client:
             message = topic
         else:
             message = Message(topic, value, key, headers, partition, due, delay)
-        now_ms = _now_ms()
+        now_ms = clock_ms()
         flat = flatten(message, now_ms)
-        limits = self._sender.limits
+        limits = self._buffer.limits
         if flat.nbytes > limits.message_bytes:
             raise too_large(flat.nbytes, limits.message_bytes)
         latest = limits.latest_due_ms(now_ms)
@@ -189,8 +191,7 @@ class Client:
         self._check_usable()
         shipments: list[Shipment] = []
         remaining = iter(messages)
-        rows_max = min(self._batch_rows, self._sender.limits.batch_rows)
-        while chunk := list(itertools.islice(remaining, rows_max)):
+        while chunk := list(itertools.islice(remaining, self._buffer.batch_rows_max)):
             self._ship_messages(chunk, shipments)
         return Receipts(shipments)
 
@@ -202,18 +203,14 @@ class Client:
         """
         self._check_usable()
         shipments: list[Shipment] = []
-        limits = self._sender.limits
-        rows_max = min(self._batch_rows, limits.batch_rows)
-        bytes_max = min(self._batch_bytes, limits.batch_bytes)
-        for rows in pieces(conform(table), rows_max, bytes_max):
-            self._ship(sort_rows(rows, _now_ms(), limits), shipments)
+        buffer = self._buffer
+        for rows in pieces(conform(table), buffer.batch_rows_max, buffer.batch_bytes_max):
+            self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments)
         return Receipts(shipments)
 
     def _ship_messages(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
-        limits = self._sender.limits
-        found = sort_messages(messages, _now_ms(), limits)
-        bytes_max = min(self._batch_bytes, limits.batch_bytes)
-        too_big = found.rows is not None and found.rows.nbytes > bytes_max
+        found = sort_messages(messages, clock_ms(), self._buffer.limits)
+        too_big = found.rows is not None and found.rows.nbytes > self._buffer.batch_bytes_max
         if too_big and len(messages) > 1:
             half = len(messages) // 2
             self._ship_messages(messages[:half], shipments)
@@ -258,7 +255,7 @@ class Client:
         """
         text = _id_of(message_id)
         MessageId.parse(text)
-        due_ms = due_ms_of(due, delay, _now_ms())
+        due_ms = due_ms_of(due, delay, clock_ms())
         answer = self._ask(RESCHEDULE, {"id": text, "due_ms": due_ms})
         return answer["answer"], answer["id"]
 
@@ -377,7 +374,3 @@ def _close_at_exit(reference: weakref.ref[Client]) -> Any:
 
 def _id_of(item: str | Receipt) -> str:
     return item.id if isinstance(item, Receipt) else item
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -50,6 +50,11 @@ class Limits:
             return None
         return now_ms + max(self.clock_ahead_ms, 0) + self.horizon_ms + CLOCK_SLACK_MS
 
+    def bad_rows(self, rows: pa.RecordBatch, now_ms: int) -> dict[int, InvalidMessage]:
+        """What is wrong with rows of schema ``INPUT``, by row."""
+        latest = self.latest_due_ms(now_ms)
+        return bad_rows(rows, latest_due_ms=latest, message_bytes_max=self.message_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class SortedColumns:
@@ -112,16 +117,13 @@ def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBat
             got=repr(message)[:200],
             remedy="topic: str; value, key: bytes or None; headers: pairs of str and bytes or None",
         )
-    latest = limits.latest_due_ms(now_ms)
-    bad = bad_rows(row, latest_due_ms=latest, message_bytes_max=limits.message_bytes)
-    return bad.get(0, row)
+    return limits.bad_rows(row, now_ms).get(0, row)
 
 
 def sort_rows(rows: pa.RecordBatch, now_ms: int, limits: Limits) -> SortedColumns:
     """Take the bad rows out of a batch of schema ``INPUT``."""
     due = times(rows, "due")
-    latest = limits.latest_due_ms(now_ms)
-    bad = bad_rows(rows, latest_due_ms=latest, message_bytes_max=limits.message_bytes)
+    bad = limits.bad_rows(rows, now_ms)
     if not bad:
         return SortedColumns(rows, None, due, {})
     kept, rest = without(rows, list(bad))

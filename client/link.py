@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +38,7 @@ from ..wheel.protocol import (
 )
 from ..wheel.schema import INPUT
 from .columns import Limits
+from .message import clock_ms
 
 # A new channel must really connect, now, and not share the backoff of the one that just broke.
 _OPTIONS = [
@@ -50,6 +50,7 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 _GOODBYE_S = 0.2
+_CLOSE_S = 1.0
 
 
 def connect(address: str) -> Any:
@@ -136,7 +137,7 @@ class Link:
             self._ending.release()
         self._reader.cancel()
 
-    def close(self, timeout_s: float = 1.0) -> None:
+    def close(self) -> None:
         """End it, wait a moment until the reading thread has seen that, and free everything."""
         self._closed = True
         if self._answers:
@@ -144,9 +145,9 @@ class Link:
         else:
             self._send_done()
         we_read = threading.current_thread() is self._reads_in
-        if not we_read and not self._read_to_the_end.wait(timeout_s):
+        if not we_read and not self._read_to_the_end.wait(_CLOSE_S):
             self.cut()
-            self._read_to_the_end.wait(timeout_s)
+            self._read_to_the_end.wait(_CLOSE_S)
         close_all(self._writer, self._client)
 
     def _send_done(self) -> None:
@@ -228,7 +229,7 @@ def read_hello(fields: dict[str, Any]) -> tuple[str, Limits]:
             batch_rows=int(limits["batch_rows"]),
             batch_bytes=int(limits["batch_bytes"]),
             horizon_ms=int(limits["horizon_ms"]),
-            clock_ahead_ms=int(fields["now_ms"]) - time.time_ns() // 1_000_000,
+            clock_ahead_ms=int(fields["now_ms"]) - clock_ms(),
         )
         return str(fields["group"]), limits
     except (KeyError, TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ nothing becomes early. Text in ``value``, ``key`` and header values is encoded a
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -46,6 +47,11 @@ class Message:
     partition: int | None = None
     due: DueTime = None
     delay: Delay = None
+
+
+def clock_ms() -> int:
+    """This machine's clock, ms since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 def due_ms_of(due: DueTime, delay: Delay, now_ms: int) -> int:

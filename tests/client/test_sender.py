@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from slotwheel.client.addresses import Addresses
 from slotwheel.client.batch import Shipment, gathered
+from slotwheel.client.buffer import Buffer
 from slotwheel.client.columns import Limits
 from slotwheel.client.sender import Sender
 from slotwheel.wheel.errors import InvalidMessage, NodeUnreachable, SequenceTooOld, SlotwheelError
@@ -63,12 +64,15 @@ def sender(
         Addresses("127.0.0.1:1"),
         connect,
         lambda address, timeout_s: 0,
+        Buffer(
+            timeout_s=timeout_s,
+            linger_s=0.005,
+            batch_rows=5000,
+            batch_bytes=1 << 20,
+            bytes_max=64 << 20,
+        ),
         acks=acks,
         timeout_s=timeout_s,
-        linger_s=0.005,
-        batch_rows=5000,
-        batch_bytes=1 << 20,
-        buffer_bytes=64 << 20,
         answer_timeout_s=timeout_s,
     )
     try:
