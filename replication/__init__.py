@@ -1,5 +1,5 @@
 """Replicated wheels: one master, standbys that hold the same log, failover without loss.
 
-``rules/`` decides, ``transport/`` carries, ``snapshots/`` fetches; ``driver.py`` is the thread
-between them.
+``rules/`` decides, ``transport/`` carries messages, ``snapshots/`` fetches files; ``driver.py`` is
+the thread between them and the wheel.
 """

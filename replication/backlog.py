@@ -1,7 +1,7 @@
-"""How much came in from the master and is not in the journal yet.
+"""Bytes of entries that were received from the master and are not in the journal yet.
 
-Entries wait in two places: in the driver's inbox, and in the wheel's queue for the syncer. Their
-bytes are what back-pressure on the master is measured by.
+Entries wait in two places: in the driver's inbox, and in the wheel's queue for the syncer.
+Back-pressure on the master is measured by their bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BACKLOG_BYTES_MAX = 32 << 20
 
 
 class Backlog:
-    """``came`` and ``nbytes``: any thread; the other methods: the driver's."""
+    """``came`` and ``nbytes``: from any thread; the other methods: from the driver's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,20 +26,20 @@ class Backlog:
         return self._came - self._gone
 
     def came(self, nbytes: int) -> None:
-        """Into the inbox."""
+        """Entries were put into the inbox."""
         with self._lock:
             self._came += nbytes
 
     def dropped(self, nbytes: int) -> None:
-        """Out of the inbox, and nowhere else."""
+        """Entries left the inbox and were not queued."""
         self._gone += nbytes
 
     def queued(self, last: int, nbytes: int) -> None:
-        """Out of the inbox, into the wheel's queue."""
+        """Entries up to index ``last`` left the inbox and are in the wheel's queue."""
         self._queued.append((last, nbytes))
 
     def update(self, written: int, placed: int) -> None:
-        """The journal ends at ``written``, the queue at ``placed``."""
+        """The journal ends at index ``written``, the queue at ``placed``."""
         while self._queued and self._queued[0][0] <= written:
             self._gone += self._queued.popleft()[1]
         while self._queued and self._queued[-1][0] > placed:

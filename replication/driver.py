@@ -1,19 +1,20 @@
-"""The thread that owns the core: what happens goes in, what the core wants done is done.
+"""The thread that owns the core: passes events to it, and does what it decides.
 
 Theory: the core decides (``rules/core.py``), the wheel stores (``wheel/peers/peer.py``), the
-transport carries. Here is one thread between them with one inbox; so nothing the core is told is
-older than what it decided, and nothing it decides is overtaken.
+transport carries. Here is one thread between them with one inbox; so no event reaches the core that
+is older than its last decision, and no decision is overtaken by another.
 
     transport -- messages, unsent --> inbox --> core -- Ready --> promise -> stand_by -> cut_after
     wheel ---- its log changed -----> inbox -->               -> receive -> send -> commit -> lead
     clock ----- every 20 ms ------------------>
 
 Rules
-- A ``Ready`` is done in its order, and completely, before the core hears anything more.
+- A ``Ready`` is done in its order, and completely, before the core gets another event.
 - A lease that ends is published before anything else is done.
-- An error while a Ready is done leaves a state that nobody knows: the process ends (``on_fatal``)
-  and the next one finds out. Errors of links, and of what peers sent, never do that.
-- The wheel only wakes the driver; where the log stands is looked up here, so it is never stale.
+- An error while a Ready is done leaves an unknown state: the process ends (``on_fatal``), and
+  recovery decides. Errors of links, and of what peers sent, never do that.
+- The wheel only wakes the driver, which then reads the log's positions itself, so they are never
+  stale.
 - A promise for which there is no room on the disk is tried again; meanwhile this peer is silent.
 """
 
@@ -48,32 +49,32 @@ from .transport.incoming import Incoming
 from .transport.transport import NoReplicationEvents, ReplicationEvents, Transport
 
 TICK_S = 0.02
-"""Or a quarter of a heartbeat, if that is less."""
+"""Time between two ticks, s; a quarter of a heartbeat, if that is less."""
 SLOW_TICK_S = 0.2
 PROMISE_RETRY_S = 0.05
 JOURNAL_FAILS_S = 1.0
-"""A master whose journal cannot be written for so long hands over, if another one can."""
+"""A master whose journal cannot be written for so long, s, hands over, if another peer can lead."""
 HAND_OVER_AGAIN_S = 10.0
 OFTEN_EVERY_S = 5.0
 _OFTEN = frozenset({"hand-over-failed", "hand-over-impossible", "log-cut"})
-"""Events that come again many times a second while a disk is full or a last peer is to stop."""
+"""Events that come many times a second while a disk is full or a last peer is to stop."""
 _STEP_DOWN_RETRY_S = 0.05
 _STOP_S = 2.0
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Call = Callable[[float], None]
-"""Something for the driver's thread to do; it is told the time."""
+"""Work for the driver's thread; the argument is the time, s."""
 
 
-# A lease measured by a clock that stands still while the machine sleeps would be believed by its
-# holder long after the others have elected another master.
+# A lease measured by a clock that stands still while the machine sleeps would still be valid for
+# its holder long after another master was elected.
 def boottime() -> float:
     """Seconds since the machine started."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Driver:
-    """One peer, alive from ``start`` to ``stop``.
+    """One peer of a group, from ``start`` to ``stop``.
 
     ``clock``: the wall clock in ms, for the wheel. ``monotonic``: see ``boottime``. ``changed`` is
     called, from any thread and under any lock, when role, master or ``wheel.serving`` may have
@@ -128,7 +129,7 @@ class Driver:
             self._events,
             monotonic,
         )
-        self._core: Core  # from ``start`` on
+        self._core: Core  # set by ``start``
         self._lease_until = NEVER
         self._status: dict[str, Any] = {}
         self._role_moved = threading.Condition()
@@ -147,11 +148,11 @@ class Driver:
 
     @property
     def port(self) -> Incoming:
-        """What the Flight server hands peers' calls to."""
+        """Handles the calls of peers that the Flight server receives."""
         return self.transport.incoming
 
     def start(self) -> None:
-        """To be called when the Flight server listens, or a moment before."""
+        """Start the thread. Call it when the Flight server listens, or just before."""
         wheel, now = self._wheel, self._now()
         epoch, vote, voter = wheel.hard()
         self._core = Core(
@@ -173,7 +174,7 @@ class Driver:
         self._thread.start()
 
     def stop(self, timeout_s: float = _STOP_S) -> None:
-        """End at once: no farewell. A master hands over first (``step_down``)."""
+        """End at once, without a hand-over. A master calls ``step_down`` first."""
         self._stopping.set()
         self._lease_until = NEVER
         self._inbox.put(lambda _: None)
@@ -189,17 +190,17 @@ class Driver:
 
     @property
     def silent_s(self) -> float:
-        """For how long the thread has not turned."""
+        """Seconds since the thread's last turn."""
         return self._now() - self._turned
 
     def status(self) -> dict[str, Any]:
-        """Of the group as this peer sees it, at most a fifth of a second old: see ``status.py``,
-        and ``lease_ms``. Cheap; from any thread."""
+        """The group as this peer sees it, at most 0.2 s old: the fields of ``status.py``, and
+        ``lease_ms``. Cheap; from any thread."""
         left_s = self._lease_until - self._now()
         return {**self._status, "lease_ms": max(0, int(left_s * 1000)) if left_s > 0 else 0}
 
     def step_down(self, timeout_s: float) -> bool:
-        """Hand over to the peer that has most; whether this one is master no more."""
+        """Hand over to the most advanced peer. Returns whether this one is no longer master."""
         deadline = time.monotonic() + timeout_s
         with self._role_moved:
             while self._is_master():
@@ -215,7 +216,7 @@ class Driver:
         return True
 
     def fetch_slot(self, peer: str, second: int, upto: int) -> SlotRows:
-        """The rows of a second below an offset, as ``peer`` has them. Waits for them.
+        """Fetch the rows of a second below offset ``upto`` from ``peer``. Blocks.
 
         Errors: ``SlotwheelError``.
         """
@@ -237,7 +238,7 @@ class Driver:
         return self._backlog.nbytes < BACKLOG_BYTES_MAX and not self._wheel.tail_is_full
 
     def _log_changed(self) -> None:
-        """From the syncer's thread. One look serves all changes before it."""
+        """From the syncer's thread. One look at the log serves all changes before it."""
         if not self._look_asked:
             self._look_asked = True
             self._inbox.put(self._look)
@@ -275,7 +276,7 @@ class Driver:
                     self._slow_tick(now)
 
     def _after(self, now: float, entries: Sequence[Entry] = (), nbytes: int = 0) -> None:
-        """After each input of the core: all that follows from it."""
+        """Do everything that follows from an input of the core."""
         core = self._core
         self._publish_lease()
         ready = core.ready()
@@ -297,7 +298,7 @@ class Driver:
         self._after(now)
 
     def _do(self, core: Core, ready: Ready, entries: Sequence[Entry], nbytes: int) -> None:
-        """In the order of the fields."""
+        """Do what ``ready`` has, in the order of its fields."""
         wheel = self._wheel
         if ready.hard is not None:
             self._promise(ready.hard)
@@ -326,7 +327,7 @@ class Driver:
     def _lead(self, core: Core, won: Elected) -> None:
         try:
             self._wheel.lead(won.epoch, won.stores, self._clock(), after=core.last_index)
-        except LookupError:  # what it was elected with is gone: the next look tells the core
+        except LookupError:  # gone since the election: the next look at the log reports that
             self._log_changed()
 
     def _promise(self, hard: HardState) -> None:
@@ -342,7 +343,7 @@ class Driver:
                     raise
 
     def _receive(self, span: tuple[int, int], entries: Sequence[Entry], nbytes: int) -> None:
-        """Hand entries to the journal. What it does not take, the next look tells the core."""
+        """Pass entries to the journal; the next look at the log reports those it refuses."""
         first, last = span
         at = first - entries[0].index
         if self._wheel.log_view().placed >= first:
@@ -359,7 +360,7 @@ class Driver:
             self._log_changed()
 
     def _look(self, now: float) -> None:
-        """The log has changed: tell the core how it stands."""
+        """The log has changed: report its positions to the core."""
         self._look_asked = False
         core, wheel = self._core, self._wheel
         view = wheel.log_view()
@@ -370,7 +371,7 @@ class Driver:
         self._failing_since = (self._failing_since or now) if view.failing else None
         self._backlog.update(view.written, view.placed)
         if core.role is Role.MASTER:
-            # All that one look finds is shipped together.
+            # All entries that one look finds are shipped together.
             for index, epoch, stores in wheel.written_after(core.last_index):
                 core.appended(index, EntryMeta(epoch, stores), now)
             self._after(now)
@@ -384,7 +385,7 @@ class Driver:
 
     def _slow_tick(self, now: float) -> None:
         core = self._core
-        self._look(now)  # spilling drops old entries, and tells nobody
+        self._look(now)  # a spill drops old entries, and wakes no one
         self._fetching.watch()
         self._snapshots.watch()
         self._publish_master(core)
@@ -400,7 +401,7 @@ class Driver:
         self._publish(now)
 
     def _publish_master(self, core: Core) -> None:
-        """Callers who come here are told where the master is."""
+        """Publish the master's address, which callers of this peer are redirected to."""
         if core.role is Role.MASTER:
             return
         address = master_address(core, self._group) or ""
@@ -416,12 +417,12 @@ class Driver:
         self._after(now)
 
     def _fetched(self, fetch: SnapshotFetch, now: float) -> None:
-        """A snapshot came in whole, or did not."""
+        """A fetch of a snapshot has ended: install it, if it is complete."""
         core = self._core
         if not self._fetching.ended(fetch):
             return
         ends = fetch.update.checkpoint
-        # Asked again: the entries may have come meanwhile by another way, and been acknowledged.
+        # Checked again: the entries may have been received and acknowledged meanwhile.
         if not core.wants_snapshot(ends.index, ends.epoch):
             self._events.event("snapshot-lost", peer=fetch.peer, error="not needed any more")
             return
@@ -454,7 +455,7 @@ class Driver:
         self._logged_at[name] = now
         return True
 
-    # -- what others see -------------------------------------------------------------------------
+    # -- visible outside ---------------------------------------------------------------------------
 
     def _is_master(self) -> bool:
         return self._status.get("role") == Role.MASTER.value
@@ -463,7 +464,7 @@ class Driver:
         self._lease_until = NEVER if self._stopping.is_set() else self._core.lease_until
 
     def _publish(self, now: float) -> None:
-        """Make the core's state visible outside; wake whoever waits for a role."""
+        """Make the core's state visible outside; wake threads that wait for a role."""
         core, before = self._core, self._status
         self._publish_lease()
         self._status = status_of(core, self._group, now, self.transport.status)

@@ -1,4 +1,4 @@
-"""What a peer tells of itself and of the others, in plain values."""
+"""The status of a peer, with its view of the others, in plain values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .rules.states import Role
 def status_of(
     core: Core, group: Group, now: float, links: Callable[[str], Mapping[str, object]]
 ) -> dict[str, Any]:
-    """``links``: of the connections to a peer. In ms where the name says so; None: not known."""
+    """The status. ``links``: of the connections to a peer. Units are in the names; None: not
+    known."""
     return {
         "me": group.me,
         "role": core.role.value,
@@ -27,7 +28,7 @@ def status_of(
 
 
 def master_address(core: Core, group: Group) -> str | None:
-    """Where the master is, if one is known."""
+    """The master's address; None: not known."""
     if core.role is Role.MASTER:
         return group.address
     return group.peers.get(core.master) if core.master is not None else None
@@ -54,7 +55,7 @@ def _peer(
             "match": progress.match,
             "lag_entries": max(0, core.last_index - progress.match),
             "heard_ms": int(silent_s * 1000) if silent_s < 1e9 else None,
-            # Admitted, and said so itself: only then does it count for a majority.
+            # It is admitted and has answered as a voter: only then does it count for a majority.
             "admitted": progress.counted > 0 and core.admitted.get(peer) == progress.store,
         }
     return told

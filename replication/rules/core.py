@@ -1,16 +1,17 @@
 """The rules of replication, without a clock, a socket, a thread or a file.
 
-Theory: Raft (docs/replication.md). Events go in, with the time; what is to be done comes out as a
-``Ready``. The same events give the same answers, so a whole group of peers can be run in one
+Theory: Raft (docs/replication.md). Events go in, with the time; a ``Ready`` with what is to be done
+comes out. The same events give the same results, so a whole group of peers can be run in one
 thread, with every fault there is, many thousands of times.
 
 A core has a ``Standing`` (role, epoch, vote) and a log; it takes part in elections (``Voting``),
 obeys a master (``Following``), and has a ``MasterState`` while it is one itself. These do not use
-each other: what one means for the others is decided here.
+each other: what an event in one means for the others is decided here.
 
 Rules
 - After every input the driver takes ``ready()`` and does it completely before the next.
-- Our own mistakes are assertions. What a peer says wrongly is an event ``fault``, and is ignored.
+- Our own mistakes are assertions. A message that breaks the rules is ignored and logged as
+  ``fault``.
 """
 
 from __future__ import annotations
@@ -62,10 +63,9 @@ class Core:
         random: random_module.Random,
     ) -> None:
         """``peers``: all that are configured, this one too. ``store``: this data directory's id.
-        ``hard``: as last persisted. ``epochs``: of the log, all of it durable; the core keeps it.
-        ``stores``: the configuration entries that name admitted stores, with their indexes: the
-        last committed one and all after it. ``commit``: known to be committed.
-        """
+        ``hard``: as last persisted. ``epochs``: of the log, which is all durable; the core keeps
+        the object. ``stores``: the configuration entries that name admitted stores, with their
+        indexes: the last committed one and all later ones. ``commit``: what is known to be."""
         assert me in peers
         assert len(set(peers)) == len(peers)
         self.log = LogView(epochs, stores, commit)
@@ -94,7 +94,7 @@ class Core:
 
     @property
     def master(self) -> str | None:
-        """Of this epoch, if known; maybe this peer."""
+        """The master of this epoch, which may be this peer; None: not known."""
         return self._standing.master
 
     @property
@@ -111,7 +111,7 @@ class Core:
 
     @property
     def lease_until(self) -> float:
-        """The lease of this master ends then; minus infinity if there is none."""
+        """When this master's lease ends, s; minus infinity if there is none."""
         return NEVER if self._leading is None else self._leading.lease_until
 
     def leased(self, now: float) -> bool:
@@ -125,7 +125,7 @@ class Core:
 
     @property
     def progress(self) -> dict[str, Progress]:
-        """What a master knows of the others; empty on a standby. To read, not to keep."""
+        """The progress of each other peer; empty on a standby. Valid until the next input."""
         return {} if self._leading is None else self._leading.progress
 
     @property
@@ -136,7 +136,7 @@ class Core:
     # Inputs
 
     def tick(self, now: float) -> None:
-        """Time has passed. To be called about every 10 ms."""
+        """Time has passed. Call it about every 10 ms."""
         self._now = now
         if self._leading is not None:
             why = self._leading.tick(now)
@@ -146,7 +146,7 @@ class Core:
             self._lead(self._voting.stand(now))
 
     def step(self, message: PeerMessage, now: float) -> None:
-        """A message has come in."""
+        """A message was received."""
         self._now = now
         standing = self._standing
         assert standing.out.receive is None, "ready() was not taken after the last Append"
@@ -161,7 +161,7 @@ class Core:
             self._follow_master(message)
         elif isinstance(message, RequestVote):
             reason = self._voting.why_not(message, now)
-            # By another reason a peer that is cut off, or not admitted, could unseat a master.
+            # For any other reason, a peer that is cut off or not admitted could depose a master.
             if not message.pre and reason in {"", LOG_BEHIND}:
                 self._enter_newer(message.epoch, of_group=not reason)
             self._voting.answer(message, reason, now)
@@ -176,8 +176,8 @@ class Core:
             standing.fault(message, "unknown kind")
 
     def appended(self, index: int, meta: EntryMeta, now: float) -> None:
-        """Master: an own entry was written to the journal. One of an epoch that is over is ignored;
-        ``truncate_after`` has cut it off."""
+        """Master: an own entry was written to the journal. An entry of an earlier epoch is ignored,
+        as ``truncate_after`` has cut it off."""
         self._now = now
         if self._leading is None or meta.epoch != self.epoch:
             return
@@ -213,15 +213,15 @@ class Core:
         self.log.drop_below(first_index)
 
     def wants_snapshot(self, index: int, epoch: int) -> bool:
-        """Whether a snapshot that ends with this entry would bring news. To be asked again just
-        before the log is replaced: a log that has come to hold the entry may also hold later
-        ones that were acknowledged, and must not be lost."""
+        """Whether a snapshot that ends with this entry is needed. Check it again just before the
+        log is replaced: a log that has meanwhile got the entry may also hold later ones that were
+        acknowledged, and must not be lost."""
         log = self.log
         return self._leading is None and index > log.commit and log.epochs.epoch_at(index) != epoch
 
     def snapshot_installed(self, index: int, epoch: int, stores: StoreIds, now: float) -> None:
-        """A snapshot took the log's place: it ends at the entry ``index`` of ``epoch``, and
-        ``stores`` were admitted there. Only for one that was wanted."""
+        """A snapshot replaced the log: it ends at the entry ``index`` of ``epoch``, and ``stores``
+        were admitted there. Only if ``wants_snapshot``."""
         self._now = now
         assert self.wants_snapshot(index, epoch)
         self.log.replace(index, epoch, stores)
@@ -232,13 +232,14 @@ class Core:
             self._following.acknowledge(-1.0)
 
     def unsent(self, peer: str, from_index: int, now: float) -> None:
-        """What was to be shipped to ``peer`` from ``from_index`` on did not leave."""
+        """Entries from ``from_index`` on could not be sent to ``peer``."""
         self._now = now
         if self._leading is not None:
             self._leading.unsent(peer, from_index, now)
 
     def hand_over(self, now: float, to: str | None = None) -> None:
-        """Master: have another elected, if one is near; ``may_propose`` and the lease end here."""
+        """Master: hand over to ``to``, or the most advanced peer, if one is close; ``may_propose``
+        and the lease end here."""
         self._now = now
         if self._leading is not None:
             self._leading.hand_over(to, now)
@@ -251,11 +252,10 @@ class Core:
             self._leading.ship(self._now)
         return self._standing.pop_ready()
 
-    # From one epoch, and one role, to another
+    # Changes of epoch and role
 
     def _enter_newer(self, epoch: int, *, of_group: bool) -> None:
-        """Go into an epoch that is newer. ``of_group``: a master is in it, or a vote is about to be
-        given there."""
+        """Enter a newer epoch. ``of_group``: it has a master, or this peer will vote in it."""
         if epoch <= self.epoch:
             return
         if not of_group and self._voting.has_no_group:
@@ -265,10 +265,11 @@ class Core:
         self._standing.enter(epoch)
 
     def _follow_master(self, message: Append | Heartbeat | SnapshotOffer) -> None:
-        """Obey, if this is the master of the epoch.
+        """Follow the sender, if it is the master of the epoch.
 
-        A store that knows of no group heeds only a master that has something committed: what has
-        not may be a founding that failed, and having followed it would bar the store from the next.
+        A store without a group follows only a master that has committed an entry: another one may
+        be of a founding that failed, and a store that followed it could not take part in the next
+        founding.
         """
         standing, has_no_group = self._standing, self._voting.has_no_group
         if has_no_group and not isinstance(message, SnapshotOffer) and not message.commit:
@@ -287,7 +288,7 @@ class Core:
         self._following.obey(message)
 
     def _lead(self, won: Elected | None) -> None:
-        """An election was won, if it was."""
+        """Become master, if an election was won."""
         if won is None:
             return
         standing = self._standing
@@ -297,7 +298,7 @@ class Core:
         self._leading.tick(self._now)
 
     def _depose(self, why: Why) -> None:
-        """No longer master, for good in this epoch."""
+        """Stop being master, for good in this epoch."""
         standing = self._standing
         self._leading = None
         standing.become(why)
@@ -310,7 +311,7 @@ class Core:
         standing.settle(self.log)
 
     def _give_up(self, why: Why) -> None:
-        """No longer master or candidate, if it was."""
+        """Stop being master or candidate, if this peer is one."""
         if self._leading is not None:
             self._depose(why)
         else:

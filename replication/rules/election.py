@@ -1,9 +1,9 @@
 """Standing for election, and who may be voted for.
 
 Theory: two majorities of the same stores have a store in common, and a store votes once an epoch;
-so an epoch has one master. It votes only for a log that has all that its own may hold committed; so
-a new master has all that was ever committed. And it votes for nobody while a master may rely on it;
-so an old master's lease is over before there is a new one.
+so an epoch has one master. It votes only for a log that has every entry of its own that may be
+committed; so a new master has every committed entry. And it grants no vote while a master may rely
+on it; so an old master's lease ends before there is a new master.
 
 Founding is the one election without admitted stores: every configured peer must grant, each with an
 empty log, and the first entry admits exactly the stores that did.
@@ -22,7 +22,7 @@ LOG_BEHIND = "log behind"
 
 @dataclass(slots=True, eq=False)
 class Candidacy:
-    """Votes asked for, and given, in one epoch."""
+    """The votes of one epoch for this peer."""
 
     epoch: int
     pre: bool
@@ -30,9 +30,9 @@ class Candidacy:
     electorate: StoreIds
     """The admitted stores, by the candidate's log."""
     peers: int
-    """How many are configured; all of them must grant a founding."""
+    """How many peers are configured; all of them must grant a founding."""
     grants: dict[str, bytes]
-    """Who has granted, and its store; the candidate itself from the start."""
+    """The peers that have granted, with their stores; the candidate itself from the start."""
 
     @property
     def won(self) -> bool:
@@ -53,16 +53,16 @@ def majority(stores: StoreIds) -> int:
 
 
 def may_found(log: LogView, hard: HardState) -> bool:
-    """Whether this store may take part in a founding: it is empty, and has never followed a master
-    (or only one for whose founding it voted)."""
+    """Whether this store may take part in a founding: its log is empty, and it has never followed a
+    master (or only one for whose founding it voted)."""
     return log.empty and (hard.epoch == 0 or hard.voter)
 
 
 def why_not(ask: RequestVote, log: LogView, hard: HardState, *, promised: bool) -> str:
-    """Why this peer does not vote as asked; empty if it does.
+    """Why this peer refuses the vote; empty if it grants it.
 
-    ``promised``: a master may rely on this peer not to vote. Spent votes and epochs of a real vote
-    are not looked at here.
+    ``promised``: a master may rely on this peer not to vote. Whether the vote of a real election's
+    epoch is spent is not checked here.
     """
     if ask.founding:
         if not may_found(log, hard):

@@ -1,11 +1,11 @@
-"""Obeying a master: its heartbeats, its entries, its offers.
+"""Following a master: its heartbeats, its entries, its offers of snapshots.
 
-Theory: an ``Append`` names the entry before its first one. If that is the same here, all before it
-is, too; what follows and differs was never committed, and gives way.
+Theory: an ``Append`` names the entry before its first one. If that one is the same here, all before
+it are, too; entries behind it that differ were never committed, and are cut off.
 
 Rules
-- What is at or below commit is the same in every master's log. A message that says otherwise is a
-  fault, and nothing is cut off for it.
+- Committed entries are the same in every master's log. A message that contradicts that is a fault,
+  and nothing is cut off for it.
 - An acknowledgement names what is verified against this master and durable, never the log's end.
 """
 
@@ -17,7 +17,7 @@ from .standing import Standing
 
 
 class Following:
-    """Whose messages come here is the master of the epoch; the caller has made sure of that."""
+    """The caller has made sure that messages are of the epoch's master."""
 
     def __init__(self, standing: Standing, log: LogView) -> None:
         self._standing = standing
@@ -25,14 +25,14 @@ class Following:
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing was heard of this epoch's master yet."""
+        """No message of this epoch's master was received yet."""
         self._epoch = self._standing.epoch
         self._commit = 0
-        """The master's, as far as this log is known to reach it."""
+        """The master's commit index, as far as this log is known to reach."""
         self._acknowledged = -1
-        """What the last acknowledgement named."""
+        """The index in the last acknowledgement."""
         self._echo = -1.0
-        """When what is to be acknowledged once it is durable was sent."""
+        """``sent_at`` of the message to be acknowledged once its entries are durable."""
         self._log.doubt()
 
     def obey(self, message: Append | Heartbeat | SnapshotOffer) -> None:
@@ -49,13 +49,13 @@ class Following:
         self.acknowledge(message.sent_at)
 
     def persisted(self) -> None:
-        """More of the log is durable."""
+        """More of the log is durable: acknowledge it."""
         self._follow_commit()
         if self._log.acknowledged > self._acknowledged:
             self.acknowledge(self._echo)
 
     def acknowledge(self, sent_at: float, hint: int | None = None) -> None:
-        """Tell the master what it may count on. ``hint``: see ``Ack``; an ``Append`` is refused."""
+        """Report to the master what is durable. ``hint``: refuses an ``Append``, see ``Ack``."""
         standing, log = self._standing, self._log
         assert standing.master is not None
         self._acknowledged = log.acknowledged
@@ -89,7 +89,7 @@ class Following:
             self._echo = max(self._echo, append.sent_at)
 
     def _append_entries(self, append: Append) -> bool:
-        """Bring the log in line with the entries; false if no master can have sent them."""
+        """Append entries, and cut off those that differ; false if no master can have sent them."""
         standing, log, before = self._standing, self._log, append.prev_index
         if log.epochs.epoch_at(before) not in {None, append.prev_epoch}:
             standing.fault(append, f"differs at {before}, which was committed")
@@ -116,8 +116,8 @@ class Following:
             meta = append.entries[index - before - 1]
             log.append(index, meta)
             if meta.stores is not None:
-                # One by one: a store that is left out and taken in again by one message is no
-                # voter until it sees the second committed.
+                # One by one: a store that one message removes and admits again is no voter until
+                # the second configuration is committed.
                 standing.settle(log)
         standing.out.receive = (new, append.last_index)
         return True

@@ -1,12 +1,12 @@
 """Who the peers are: node ids and addresses, the same on every peer.
 
-Theory: membership is configured, never negotiated. Each peer is told the whole list and which
-entry is itself; a handshake (``transport/handshake.py``) holds the lists of two peers against each
-other, so a typing error is found when they first meet and not when a majority is miscounted.
+Theory: membership is configured, never negotiated. Each peer is configured with the whole list and
+its own id; a handshake (``transport/handshake.py``) compares the lists of two peers, so a typing
+error is found when they first meet and not when a majority is miscounted.
 
-Rules: an address serves peers and clients alike, so a hint to "the master's address" is one that a
-client can use. One peer is a group, too. An even number works and is warned about: it needs a
-larger majority and survives no more failures.
+Rules: an address serves peers and clients alike, so clients can use "the master's address". One
+peer is a group, too. An even number works, with a warning: it needs a larger majority and survives
+no more failures.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Group:
     def parse(cls, me: str, texts: Iterable[str], timing: Timing | None = None) -> Self:
         """From texts ``ID=HOST:PORT``, as the command line takes them.
 
-        Errors: ``InvalidConfiguration``, also for an id that is named twice.
+        Errors: ``InvalidConfiguration``, also for an id that occurs twice.
         """
         peers: dict[str, str] = {}
         for text in texts:
@@ -99,12 +99,12 @@ class Group:
 
     @property
     def address(self) -> str:
-        """Where this node is reached by the others."""
+        """The address at which the other peers reach this node."""
         return self.peers[self.me]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What works and is hardly meant."""
+        """Warnings about settings that work and are rarely intended."""
         count = len(self.peers)
         if count % 2:
             return ()

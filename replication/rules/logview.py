@@ -1,9 +1,9 @@
-"""What the core knows of this peer's log: epochs, positions, and who is admitted by it.
+"""The core's view of this peer's log: epochs, positions, and the stores that it admits.
 
 Theory: four positions grow along the log, and every rule of replication is about one of them.
 *commit*: a majority has it; it never moves back. *durable*: on this disk. *verified*: known to be
-the same as in the log of the master of the current epoch; below it both logs are equal, beyond it
-this log may hold what will be cut off. *last*: written, or about to be.
+the same as in the log of the current epoch's master; up to there both logs are equal, behind it
+this log may have entries that will be cut off. *last*: written, or about to be.
 
 Rules
 - A standby's commit never passes ``min(verified, durable)``: what it has announced as committed
@@ -27,7 +27,7 @@ class LogView:
         one and all later ones. All of ``epochs`` is durable."""
         self.epochs = epochs
         self.durable = epochs.last_index
-        # What was dropped from the journal was committed.
+        # Entries dropped from the journal were committed.
         self.commit = max(commit, epochs.base_index)
         self.verified = self.commit
         self.configurations = list(stores)
@@ -59,22 +59,22 @@ class LogView:
 
     @property
     def settled(self) -> bool:
-        """There is a configuration, and none that is not committed."""
+        """Whether there is a configuration, and the last one is committed."""
         return bool(self.configurations) and self.configurations[-1][0] <= self.commit
 
     def admits(self, peer: str, store: bytes) -> bool:
-        """Whether the last committed configuration names the store, and all that follow do, too."""
+        """Whether the last committed configuration and all after it name the store."""
         return bool(self.committed) and all(
             stores.get(peer) == store for _, stores in self.configurations
         )
 
     @property
     def acknowledged(self) -> int:
-        """What may be acknowledged to the master of this epoch."""
+        """The highest index that may be acknowledged to the master of this epoch."""
         return min(self.verified, self.durable)
 
     def covered_by(self, last_index: int, last_epoch: int) -> bool:
-        """Whether a log that ends like that has all that this one may hold committed."""
+        """Whether a log with that end has every entry of this one that may be committed."""
         return (last_epoch, last_index) >= (self.last_epoch, self.last_index)
 
     def persisted(self, index: int) -> None:
@@ -82,11 +82,11 @@ class LogView:
         self.durable = max(self.durable, min(index, self.last_index))
 
     def verify(self, index: int) -> None:
-        """Up to ``index`` the log is the same as that of the epoch's master."""
+        """Up to ``index`` the log is the same as the master's."""
         self.verified = max(self.verified, index)
 
     def doubt(self) -> None:
-        """There is another master: only what is committed is in its log for sure."""
+        """There is another master: only committed entries are in its log for sure."""
         self.verified = self.commit
 
     def append(self, index: int, meta: EntryMeta) -> None:
@@ -95,7 +95,7 @@ class LogView:
             self.configurations.append((index, meta.stores))
 
     def cut(self, index: int) -> None:
-        """The log ends at ``index`` again."""
+        """Cut the log after ``index``."""
         assert index >= self.commit, f"cut after {index}, below the committed {self.commit}"
         self.epochs.truncate_after(index)
         self.durable = min(self.durable, index)
@@ -104,7 +104,7 @@ class LogView:
             self.configurations.pop()
 
     def replace(self, index: int, epoch: int, stores: StoreIds) -> None:
-        """A snapshot that ends at ``index`` took the log's place."""
+        """A snapshot that ends at ``index`` replaced the log."""
         assert index > self.commit, f"snapshot of {index}, behind the committed {self.commit}"
         self.epochs = Epochs(index, epoch)
         self.durable = self.commit = self.verified = index
@@ -116,7 +116,7 @@ class LogView:
         self.epochs.drop_below(first_index)
 
     def advance(self, commit: int) -> bool:
-        """``commit`` is known to be committed; whether that is news."""
+        """Everything up to ``commit`` is committed. Returns whether that is new."""
         assert commit <= self.last_index, f"commit {commit} behind the end {self.last_index}"
         if commit <= self.commit:
             return False
@@ -125,7 +125,7 @@ class LogView:
         return True
 
     def metas(self, first: int, last: int) -> tuple[EntryMeta, ...]:
-        """What is known of the entries ``first`` to ``last``."""
+        """The ``EntryMeta`` of the entries ``first`` to ``last``."""
         stores = dict(self.configurations)
         if self.epochs.epoch_at(first) == self.last_epoch and not any(
             first <= index <= last for index in stores

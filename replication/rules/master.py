@@ -1,17 +1,17 @@
-"""Being master: counting, the lease, admission, handing over.
+"""The state of a master: commit, lease, admission, hand-over.
 
 Theory: a master's commit is the highest index that a majority has on disk, if that entry is of its
-own epoch; older entries commit with it. Its lease begins, for each peer, at the *sending* of what
-the peer has answered last; the majority-th newest of these decides.
+own epoch; older entries commit with it. Its lease is counted, for each peer, from the *sending* of
+the message that the peer has answered last; the majority-th newest of these decides.
 
 Rules
-- The stores admitted by the last configuration in the log count, and of those only what they said
-  as voters. A store that took the place of another becomes a voter when it sees its admission
-  committed: until then every majority is one of the old stores alone, and so a majority by the old
-  configuration as well.
-- No lease before an entry of the own epoch is committed, so none that rests on a configuration that
-  may still be cut off.
-- One admission at a time, and none before the one before it is committed.
+- Stores count that the last configuration in the log admits, and only by what they answered as
+  voters. A store that replaced another becomes a voter when it sees its admission committed: until
+  then every majority is one of the old stores alone, and so a majority by the old configuration as
+  well.
+- No lease before an entry of the own epoch is committed, as an older configuration may still be cut
+  off.
+- One admission at a time, and none before the previous one is committed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .states import Why
 from .timing import NEVER, Timing
 
 ADMIT_WITHIN = WINDOW_MESSAGES
-"""A store is admitted when it lacks fewer entries than this: few enough to be under way."""
+"""A store is admitted when it lacks fewer entries than this: few enough to be in flight."""
 ADMIT_AGAIN_S = 1.0
-"""An admission that was not appended so long after it was asked for is asked for again."""
+"""An admission that was not appended so long after the request, s, is requested again."""
 
 
 class MasterState:
-    """Made anew for each epoch won. ``peers``: the others."""
+    """The state of one master in one epoch. ``peers``: the others."""
 
     def __init__(
         self, standing: Standing, log: LogView, peers: Iterable[str], timing: Timing, now: float
@@ -45,7 +45,7 @@ class MasterState:
         self._timing = timing
         self._shipper = Shipper(standing, log, timing)
         self._began = now
-        self._first_index = 0  # of the own epoch's first entry; 0 until it is written
+        self._first_index = 0  # index of the own epoch's first entry; 0 until it is written
         self._lease_until = NEVER
         self._handing_to = ""
         self._handing_since = 0.0
@@ -60,10 +60,10 @@ class MasterState:
     def lease_until(self) -> float:
         return NEVER if self._handing_to else self._lease_until
 
-    # What happens
+    # Events
 
     def tick(self, now: float) -> Why | None:
-        """Whatever is due; why to stop being master, if so."""
+        """Do what is due. Returns a reason to stop being master, or None."""
         if self._majority_alive_at(now) + self._timing.promise_s < now:
             return Why.LOST_MAJORITY
         if not self._first_index and self._began + 2 * self._timing.promise_s < now:
@@ -78,7 +78,7 @@ class MasterState:
         return None
 
     def answered(self, ack: Ack, now: float) -> None:
-        """``ack`` is of this epoch."""
+        """A peer has answered; ``ack`` is of this epoch."""
         peer, log = self.progress[ack.sender], self._log
         if ack.sent_at > now:
             self._standing.fault(ack, "echoes what was not sent yet")
@@ -89,7 +89,7 @@ class MasterState:
         changed = peer.store not in {b"", ack.store}
         if changed:
             if ack.sent_at <= peer.echo:
-                return  # a late word of a store that another has replaced since
+                return  # a late answer of a store that another has replaced since
             self._standing.event("store-changed", peer=ack.sender)
             peer = self.progress[ack.sender] = Progress(ack.sender, log.last_index + 1)
         counted, relied_on = peer.counted, peer.relied_on
@@ -109,12 +109,12 @@ class MasterState:
             self._admit_due = NEVER
 
     def unsent(self, name: str, from_index: int, now: float) -> None:
-        """Entries from ``from_index`` on could not be shipped: try again a little later."""
+        """Entries from ``from_index`` on could not be sent: try again after a heartbeat."""
         peer = self.progress[name]
         peer.become_probe(min(peer.next, from_index), now + self._timing.heartbeat_s)
 
     def hand_over(self, to: str | None, now: float) -> None:
-        """Begin to. ``to``: which peer; ``None``: the one that has most."""
+        """Begin to hand over. ``to``: the peer; None: the most advanced one."""
         fit = [
             peer
             for peer in self.progress.values()
@@ -131,14 +131,14 @@ class MasterState:
         self._standing.event("hand-over", to=best.peer)
 
     def ship(self, now: float) -> None:
-        """Send what may be sent."""
+        """Send entries, questions and offers to every peer that may get some."""
         for peer in self.progress.values():
             self._shipper.ship(peer, now)
 
     # Counting
 
     def count(self) -> None:
-        """Move commit to what a majority has."""
+        """Move commit to the highest index that a majority has."""
         log = self._log
         if not self._first_index:
             return
@@ -148,17 +148,17 @@ class MasterState:
             self._measure_lease()
 
     def _measure_lease(self) -> None:
-        """When the lease ends, by what is known now."""
+        """Compute the end of the lease from the answers so far."""
         if self._first_index and self._log.commit >= self._first_index:
             self._lease_until = self._relied_on() + self._timing.lease_s
 
     def _majority_alive_at(self, now: float) -> float:
-        """When a majority was last there, for sure."""
+        """The latest time, s, at which a majority is known to have been alive."""
         relied_on = self._relied_on() if self._first_index else NEVER
         return max(min(relied_on, now), self._began)
 
     def _relied_on(self) -> float:
-        """When what a majority has answered was sent."""
+        """When the messages were sent that a majority has answered, s."""
         return self._majority(float("inf"), lambda peer: peer.relied_on)
 
     def _majority(self, mine: float, of: Callable[[Progress], float]) -> float:
@@ -176,7 +176,7 @@ class MasterState:
     def _recent(self, then: float, now: float) -> bool:
         return now - then <= 4 * self._timing.heartbeat_s
 
-    # Changing who counts, and who is master
+    # Admission and hand-over
 
     def _admit(self, now: float) -> None:
         log = self._log
@@ -192,7 +192,7 @@ class MasterState:
                 return
 
     def _handed_over(self, now: float) -> bool:
-        """Whether the other has everything, and was told to take over."""
+        """Whether the other peer has every entry; it is then asked to take over."""
         peer = self.progress[self._handing_to]
         if peer.match == self._log.last_index and now > self._handing_since:
             self._standing.send(TakeOver(*self._standing.head(peer.peer)))

@@ -1,9 +1,8 @@
 """The messages between peers, as values. No bytes, no sockets: ``transport/wire.py`` encodes them.
 
-Theory: every message goes one way and may be lost, late, repeated or overtaken; an answer is one
-more message. Each names its sender, the sender's store and the sender's epoch. Entries are opaque
-here: the core gets of each only what Raft's rules need (``EntryMeta``), the driver carries the
-bytes.
+Theory: messages go one way and may be lost, late, repeated or overtaken; an answer is another
+message. Each names its sender, the sender's store and the sender's epoch. Entries are opaque here:
+the core gets only what Raft's rules need of each (``EntryMeta``), the driver carries the bytes.
 
 Source: Raft (Ongaro and Ousterhout, sections 5 and 6; Ongaro's thesis, sections 6.4.1 and 9.6).
 """
@@ -17,7 +16,7 @@ from ...wheel.state import StoreIds
 
 @dataclass(frozen=True, slots=True)
 class EntryMeta:
-    """What the core sees of an entry. ``stores``: the admitted stores, of a configuration entry."""
+    """The part of an entry that the core uses. ``stores``: those a configuration admits."""
 
     epoch: int
     stores: StoreIds | None = None
@@ -25,8 +24,8 @@ class EntryMeta:
 
 @dataclass(frozen=True, slots=True)
 class PeerMessage:
-    """Base of all. ``store``: the sender's store id, 16 bytes. ``epoch``: the sender's (for a
-    pre-vote the epoch it would ask in)."""
+    """Base of all messages. ``store``: the sender's store id, 16 bytes. ``epoch``: the sender's (in
+    a pre-vote: the one in which it would stand)."""
 
     sender: str
     to: str
@@ -36,8 +35,9 @@ class PeerMessage:
 
 @dataclass(frozen=True, slots=True)
 class RequestVote(PeerMessage):
-    """Vote for me. ``pre``: would you? ``founding``: the first epoch of all, every peer is asked.
-    ``transfer``: the master told me to; its lease is given up."""
+    """Ask for a vote. ``pre``: only whether it would be granted. ``founding``: for the first epoch
+    of all, in which every peer must grant. ``transfer``: the master asked the sender to stand, and
+    has given up its lease."""
 
     last_index: int
     last_epoch: int
@@ -48,7 +48,7 @@ class RequestVote(PeerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Vote(PeerMessage):
-    """Answer to ``RequestVote``. ``reason``: why not, for people; empty when granted."""
+    """Answer to ``RequestVote``. ``reason``: why it is refused, for people; empty if granted."""
 
     granted: bool
     pre: bool = False
@@ -58,7 +58,7 @@ class Vote(PeerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Append(PeerMessage):
-    """Entries ``prev_index + 1`` and on. ``sent_at``: the master's monotonic clock, echoed."""
+    """Entries from ``prev_index + 1`` on. ``sent_at``: the master's monotonic clock, s; echoed."""
 
     prev_index: int
     prev_epoch: int
@@ -73,7 +73,7 @@ class Append(PeerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(PeerMessage):
-    """I am master. ``commit``: never beyond what this follower is known to hold."""
+    """Sign of life of a master. ``commit``: never beyond what this follower is known to hold."""
 
     commit: int
     sent_at: float
@@ -81,14 +81,14 @@ class Heartbeat(PeerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Ack(PeerMessage):
-    """Answer to ``Append``, ``Heartbeat`` and ``SnapshotOffer``; to an ``Append`` with news when
-    that is durable.
+    """Answer to ``Append``, ``Heartbeat`` and ``SnapshotOffer``. New entries are acknowledged when
+    they are durable.
 
     ``durable``: the highest index verified against this master *and* on this peer's disk.
     ``verified``: the same without the disk. ``rejected``: the entry before an ``Append``'s first
-    did not match; ``hint``: the highest index at which it could. ``sent_at``: echoed; -1.0 if
-    unasked, or if what was asked is of an older epoch (then only ``epoch`` means anything).
-    ``voter``: the store may vote (``HardState``); otherwise nothing of this counts for a majority.
+    did not match; ``hint``: the highest index at which it could. ``sent_at``: echoed; -1.0 if it
+    answers no message, or one of an older epoch (then only ``epoch`` is valid). ``voter``: the
+    store may vote (``HardState``); otherwise nothing of this counts for a majority.
     """
 
     durable: int
@@ -101,19 +101,19 @@ class Ack(PeerMessage):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOffer(PeerMessage):
-    """What you need next is no longer in my journal: fetch a snapshot from me."""
+    """The next entries are no longer in the master's journal: the peer may fetch a snapshot."""
 
     sent_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOver(PeerMessage):
-    """Ask for votes now: the master has stopped delivering and gives up its lease."""
+    """Ask the peer to stand for election now: the master has stopped, and gives up its lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What must be on disk before a message that depends on it leaves.
+    """State that must be durable before a message that depends on it is sent.
 
     ``voter``: this store may vote: it took part in the founding, or saw its own admission
     committed, and no later configuration without it.
@@ -126,6 +126,6 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """For the driver of the master: append a configuration entry with these stores."""
+    """Ask the master's driver to append a configuration entry with these stores."""
 
     stores: StoreIds = field(default_factory=dict)

@@ -1,26 +1,26 @@
-"""What a master knows of one peer, and what it may ship to it next.
+"""A master's view of one peer, and what it may ship to it next.
 
 Theory: a peer is in one of three states.
 
     probe       where its log and the master's part is not known; one empty ``Append`` at a time
                 asks, for the entries before ``next``
     replicate   known; entries are shipped ahead of the answers, a bounded number of messages
-    snapshot    what it needs next is no longer in the journal; it is offered a snapshot, and asked
-                all the same
+    snapshot    the entry it needs next is no longer in the journal; it is offered a snapshot, and
+                asked all the same
 
     probe ----------- it has all before ``next`` --------------------> replicate
-    replicate ------- it lacks what was taken for there, or lost ----> probe
-    probe ----------- what comes next is no longer in the journal ---> snapshot
+    replicate ------- it lacks what it was thought to have, or lost -> probe
+    probe ----------- ``next`` is no longer in the journal ----------> snapshot
     snapshot -------- it has all that the journal begins behind -----> probe
-    any ------------- what was to be shipped did not leave ----------> probe
+    any ------------- entries could not be sent ---------------------> probe
 
 Rules
 - A peer is asked from behind ``match``, never before: what is durable there stays.
-- Only what a store said *as a voter* counts for a majority (``counted``, ``relied_on``). What it
-  said before it knew of its admission stays uncounted for good.
+- Only what a store answered *as a voter* counts for a majority (``counted``, ``relied_on``). What
+  it answered before it knew of its admission is never counted.
 - Another store behind the same node id is another ``Progress``, which begins at nothing.
-- A message may get lost without a sign. The pipeline that has not moved for two heartbeats although
-  something is under way is taken for lost, and probed.
+- A message may get lost without a sign. When the pipeline has not moved for two heartbeats although
+  something is in flight, it is assumed lost, and the peer is probed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .messages import Ack
 from .timing import NEVER
 
 WINDOW_MESSAGES = 64
-"""``Append`` messages under way to one peer, at most."""
+"""Most ``Append`` messages in flight to one peer."""
 MESSAGE_ENTRIES = 64
-"""Entries in one ``Append``, at most."""
+"""Most entries in one ``Append``."""
 
 
 class Shipping(Enum):
@@ -46,53 +46,52 @@ class Shipping(Enum):
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """Made with the index behind the master's last entry as ``next``. All is of one master's epoch;
-    times are the master's."""
+    """Times are the master's, s. Made with the index behind the master's last entry as ``next``;
+    valid for one master's epoch."""
 
     peer: str
     next: int
-    """The entry to ship next; or, while it is not replicated to, whether all before it is there is
-    asked."""
+    """The index to ship next; while probing, the peer is asked whether it has all before it."""
     store: bytes = b""
-    """Whose word all this is; empty until the peer has answered."""
+    """The store that answered; empty until the peer has answered."""
     state: Shipping = Shipping.PROBE
     ask_at: float = NEVER
-    """When to ask the next time, while it is not replicated to."""
+    """When to ask the next time, unless it is replicated to."""
     match: int = 0
-    """Up to here the log is on its disk."""
+    """Up to here the log is on the peer's disk."""
     verified: int = 0
-    """Up to here its log is the master's, by its newest answer. Falls when its disk takes back what
-    was received."""
+    """Up to here the peer's log is the master's, by its newest answer. It falls when the peer's
+    disk fails to write what was received."""
     counted: int = 0
-    """``match``, as far as it was said as a voter: what the commit index is counted by."""
+    """``match``, as far as it was answered as a voter: the commit index is counted by it."""
     relied_on: float = NEVER
-    """When the newest of what it answered as a voter was sent: the lease rests on it."""
+    """When the message was sent that it answered last as a voter: the lease depends on it."""
     echo: float = NEVER
-    """The same, of all it answered: tells an answer from one that was overtaken."""
+    """Likewise of all its answers: an older one was overtaken."""
     answered_at: float = NEVER
-    """When it was heard last."""
+    """When its last answer was received."""
     flight: deque[int] = field(default_factory=deque)
-    """The last index of each message of entries that is under way."""
+    """The last index of each message of entries that is in flight."""
     beat_has: int = 0
     """``has`` at the last heartbeat."""
     beat_next: int = 0
-    """``next`` at the last heartbeat; 0 when it was not replicated to yet."""
+    """``next`` at the last heartbeat; 0 if it was not replicated to yet."""
     silent_beats: int = 0
-    """For so many heartbeats ``has`` has not moved, although something was under way."""
+    """Heartbeats for which ``has`` has not moved, although something was in flight."""
 
     @property
     def has(self) -> int:
-        """Up to here it has the log, on its disk or not."""
+        """Up to here it has the log, durable or not."""
         return max(self.verified, self.match)
 
     @property
     def has_room(self) -> bool:
         return len(self.flight) < WINDOW_MESSAGES
 
-    # From one state to another
+    # Transitions
 
     def become_probe(self, following: int, ask_at: float = NEVER) -> None:
-        """Ask, at ``ask_at``, whether all before ``following`` is there."""
+        """Ask, from time ``ask_at`` on, whether the peer has all before ``following``."""
         self.state = Shipping.PROBE
         self.next = max(following, self.match + 1)
         self.ask_at = ask_at
@@ -100,24 +99,24 @@ class Progress:
         self.silent_beats = 0
 
     def become_replicate(self, has: int) -> None:
-        """It has the log up to ``has``: ship what follows."""
+        """The peer has the log up to ``has``: ship the rest."""
         self.state = Shipping.REPLICATE
         self.next = has + 1
         self.beat_has = has
         self.beat_next = 0
 
     def become_snapshot(self) -> None:
-        """``next`` is no longer in the journal."""
+        """``next`` is no longer in the journal: offer a snapshot."""
         self.state = Shipping.SNAPSHOT
 
-    # What happens
+    # Events
 
     def asked(self, again_at: float) -> None:
-        """A question is under way, and is to be repeated then."""
+        """The peer was asked; ask again at that time."""
         self.ask_at = again_at
 
     def shipped(self, last: int) -> None:
-        """Entries up to ``last`` are under way."""
+        """Entries up to ``last`` were sent."""
         self.next = last + 1
         self.flight.append(last)
 
@@ -136,13 +135,13 @@ class Progress:
             flight.popleft()
         if self.state is Shipping.PROBE and has >= self.next - 1:
             self.become_replicate(has)
-        # Logs part at ``hint`` at the latest.
+        # The logs part at ``hint`` at the latest.
         possible = self.match <= ack.hint < self.next - 1
         if ack.rejected and possible and self.state is not Shipping.SNAPSHOT:
             self.become_probe(ack.hint + 1)
 
     def beat(self) -> bool:
-        """To be called at each heartbeat; whether what is under way was taken for lost."""
+        """Call at each heartbeat. Returns whether messages in flight are assumed lost."""
         if self.state is not Shipping.REPLICATE:
             return False
         waiting = self.has < self.beat_next - 1 and self.has <= self.beat_has

@@ -1,8 +1,8 @@
-"""What the core wants done, as one value.
+"""The core's decisions, as one value.
 
-Theory: the core decides, the driver does. What must be on disk before a message may leave, and what
-a message must precede, is the order of the fields below; a driver that does them in this order,
-one ``Ready`` after the other, cannot break a promise that the core has made.
+Theory: the core decides, the driver does. What must be durable before a message may be sent, and
+what a message must precede, is the order of the fields below; a driver that does them in this
+order, one ``Ready`` after the other, cannot break a promise that the core has made.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from .messages import Admission, HardState, PeerMessage
 
 Value: TypeAlias = str | int | float | bool
 LogEvent: TypeAlias = tuple[str, Mapping[str, Value]]
-"""For logs and counters: a name and its fields. ``fault``: a peer said what no peer may say; the
-message was ignored."""
+"""For logs and counters: a name and its fields. ``fault``: a message broke the rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +29,25 @@ class Elected:
 
 @dataclass(slots=True)
 class Ready:
-    """To be done in the order of the fields, completely, before the core is told anything else."""
+    """What is to be done, in the order of the fields, completely, before the next input."""
 
     hard: HardState | None = None
     """Make this durable before anything below."""
     deposed: bool = False
-    """No longer master. No entry of one's own may be written after this; those written and not yet
-    told to the core are cut off by ``truncate_after``."""
+    """No longer master. No own entry may be written after this; ``truncate_after`` cuts off those
+    that were written and not yet reported to the core."""
     truncate_after: int | None = None
-    """The log ends here: drop what is behind, whether written or only queued."""
+    """The log ends here: drop all entries behind, whether written or only queued."""
     receive: tuple[int, int] | None = None
-    """First and last index of the entries, of the ``Append`` just stepped, to write to the journal.
-    """
+    """First and last index of the entries, of the ``Append`` just stepped, to be written."""
     send: list[PeerMessage] = field(default_factory=list)
     commit: int | None = None
-    """Committed up to here. May be ahead of what this peer's own disk holds."""
+    """Everything up to here is committed. It may be ahead of this peer's own disk."""
     elected: Elected | None = None
     admit: Admission | None = None
     """Append a configuration entry with these stores."""
     fetch_from: str | None = None
-    """This peer's log has a gap before what that node can send: fetch a snapshot from it."""
+    """This peer's log ends before the first entry that this node can ship: fetch a snapshot."""
     events: list[LogEvent] = field(default_factory=list)
 
     def __bool__(self) -> bool:

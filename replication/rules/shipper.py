@@ -1,7 +1,7 @@
 """What a master sends to its peers: entries, questions, offers of a snapshot, heartbeats.
 
-Theory: to whom it may send what is in each peer's ``Progress``; what there is to send is in the
-log. Entries are named here by their indexes; whoever carries a message loads them.
+Theory: each peer's ``Progress`` says what may be sent to it, the log what there is to send. Entries
+are named here by their indexes; the transport loads them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Shipper:
         self._timing = timing
 
     def ship(self, peer: Progress, now: float) -> None:
-        """Send what may be sent."""
+        """Send what the peer's state allows now."""
         before_journal = peer.next <= self._log.epochs.base_index
         if peer.state is Shipping.REPLICATE:
             if before_journal:
@@ -35,7 +35,7 @@ class Shipper:
                 self._append(peer, peer.next - 1, now)
 
     def beat(self, peer: Progress, now: float) -> None:
-        """A heartbeat is due."""
+        """Send a heartbeat."""
         commit = min(self._log.commit, peer.match)
         self._standing.send(Heartbeat(*self._standing.head(peer.peer), commit, now))
         if peer.beat():
@@ -57,8 +57,8 @@ class Shipper:
         self._standing.send(Append(*head, before, epoch, metas, log.commit, now))
 
     def _offer(self, peer: Progress, now: float) -> None:
-        """What comes next is not in the journal. But the peer may have it, only not verified (after
-        a start of its own): so it is asked first, and again, for the entry before the journal."""
+        """Offer a snapshot, as the next entry is not in the journal. The peer may have it, only not
+        verified (after a restart): so it is also asked for the entry before the journal."""
         head, log = self._standing.head(peer.peer), self._log
         before = log.epochs.base_index, log.epochs.base_epoch
         self._standing.send(Append(*head, *before, (), log.commit, now))

@@ -1,13 +1,13 @@
-"""What a peer is in its group, what it has promised, and what it wants done.
+"""A peer's role in its group, its promises, and what it wants done.
 
 Theory: an epoch, a vote and the right to vote outlive the process (``HardState``); the role, and
-the master that is known, begin anew with it. All parts of the core share one ``Standing``: they
-change it by its methods, and leave in ``out`` what they want done.
+the known master, do not. All parts of the core share one ``Standing``: they change it by its
+methods, and put what is to be done into ``out``.
 
 Rules
 - The role changes only by the table in ``states.py``.
 - A vote, an epoch and the right to vote change here in memory only. They stand before every message
-  in the ``Ready`` that is taken next, so none leaves before they are on disk.
+  in the next ``Ready``, so none is sent before they are on disk.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Standing:
         self.hard = hard
         self.role = Role.STANDBY if hard.voter else Role.LEARNER
         self.master: str | None = None
-        """Of this epoch, if known; maybe this peer."""
+        """The master of this epoch, which may be this peer; None: not known."""
         self.out = Ready()
-        """What is to be done, so far."""
+        """What the next ``Ready`` has so far."""
         self._on_disk = hard
 
     @property
@@ -39,7 +39,7 @@ class Standing:
         return self.hard.epoch
 
     def enter(self, epoch: int) -> None:
-        """Go into a newer epoch, in which nothing is known yet: no vote given, no master heard."""
+        """Enter a newer epoch, with no vote given and no master known."""
         assert epoch > self.epoch
         self.hard = HardState(epoch, "", self.hard.voter)
         self.master = None
@@ -50,7 +50,7 @@ class Standing:
         self.hard = HardState(self.epoch, candidate, self.hard.voter or founding)
 
     def become(self, why: Why) -> None:
-        """Change the role. Who stands for election, or is deposed, knows no master."""
+        """Change the role. A candidate, and a deposed master, knows no master."""
         was, self.role = self.role, TRANSITIONS[self.role, why]
         if self.role is Role.STANDBY and not self.hard.voter:
             self.role = Role.LEARNER
@@ -60,13 +60,13 @@ class Standing:
             self.master = None
 
     def follow(self, master: str) -> None:
-        """The epoch's master was heard."""
+        """The epoch's master is known."""
         if self.master is None:
             self.master = master
             self.event("follows", master=master)
 
     def settle(self, log: LogView) -> None:
-        """The log has changed, or what is committed of it: may this store vote?"""
+        """The log, or its commit, has changed: decide whether this store may vote."""
         voter = self.hard.voter
         if log.configurations:
             if log.latest.get(self.me) != self.store:
@@ -81,10 +81,10 @@ class Standing:
         elif not voter and self.role is Role.STANDBY:
             self.become(Why.MAY_NOT_VOTE)
 
-    # What it wants done
+    # Output
 
     def head(self, to: str, epoch: int | None = None) -> tuple[str, str, bytes, int]:
-        """How each message begins."""
+        """The first fields of a message: sender, receiver, store, epoch."""
         return self.me, to, self.store, self.epoch if epoch is None else epoch
 
     def send(self, message: PeerMessage) -> None:
@@ -94,11 +94,11 @@ class Standing:
         self.out.events.append((name, {"epoch": self.epoch, **fields}))
 
     def fault(self, message: PeerMessage, what: str) -> None:
-        """No peer may say that."""
+        """Log that a message broke the rules."""
         self.event("fault", peer=message.sender, kind=type(message).__name__, what=what)
 
     def pop_ready(self) -> Ready | None:
-        """All that is to be done; ``None`` for nothing. It is this peer's no longer."""
+        """The ``Ready`` so far, None if it is empty; a new one is begun."""
         out = self.out
         if self.hard is not self._on_disk and self.hard != self._on_disk:
             out.hard = self._on_disk = self.hard

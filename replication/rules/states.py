@@ -1,7 +1,7 @@
-"""What a peer can be, and what makes it something else, as data.
+"""The roles of a peer, and what changes them, as data.
 
-Theory: the table below is the whole of it. The core moves only by it, and the diagram in
-docs/replication.md is made from it, so neither can say what the other does not.
+Theory: the table below is the whole of it. The core changes roles only by it, and the diagram in
+docs/replication.md is made from it, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ class Role(Enum):
     STANDBY = "standby"
     """Copies and votes."""
     PRE_CANDIDATE = "pre-candidate"
-    """Asks who would vote for it. Nothing is promised or persisted by that."""
+    """Asks which peers would vote for it, without promising or persisting anything."""
     CANDIDATE = "candidate"
     """Asks for votes in an epoch of its own, having voted for itself."""
     MASTER = "master"
 
 
 class Why(Enum):
-    """Reasons to move."""
+    """Reasons to change the role."""
 
     MAY_VOTE = "its store may vote"
     MAY_NOT_VOTE = "its store may not vote any more"
@@ -64,7 +64,7 @@ TRANSITIONS: dict[tuple[Role, Why], Role] = {
     (Role.MASTER, Why.HANDED_OVER): Role.STANDBY,
     (Role.MASTER, Why.LOG_CUT): Role.STANDBY,
 }
-"""A standby whose store may not vote becomes a learner at once, whatever made it a standby."""
+"""A standby whose store may not vote becomes a learner at once."""
 
 
 def diagram() -> str:

@@ -1,9 +1,10 @@
 """How long peers wait for one another.
 
-Theory: a master may act alone only while no other can have been elected. It knows when it sent what
-a majority has answered; each of those peers has promised to grant no vote for ``promise_s`` after
-it *received* that, which was later. So the master's lease, counted from the *sending*, ends before
-the first promise does, as long as clocks do not drift by more than the gap between the two.
+Theory: a master may act alone only while no other can have been elected. It knows when it sent the
+messages that a majority has answered; each of those peers has promised to grant no vote for
+``promise_s`` after it *received* its message, which was later. So the master's lease, counted from
+the *sending*, ends before the first promise does, as long as clocks do not drift by more than the
+gap between the two.
 
 Rules
 - Seconds of a monotonic clock that runs on while the machine sleeps. Clocks of different peers are
@@ -17,19 +18,18 @@ from dataclasses import dataclass
 from ...wheel.errors import InvalidConfiguration
 
 NEVER = float("-inf")
-"""The time of what has not happened yet."""
+"""The time of an event that has not happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds.
 
-    ``heartbeat_s``: how often a master tells that it is there. ``lease_s``: how long it may act
-    after the sending of what a majority has answered. ``promise_s``: how long a peer that heard
-    from its master grants no vote, and how long a master without a majority stays one.
-    ``election_spread_s``: an election starts that much later at most, by chance, so that peers
-    seldom start together. ``hand_over_s``: how long a hand-over may wait for the next master to
-    have everything.
+    ``heartbeat_s``: how often a master sends a sign of life. ``lease_s``: how long it may act after
+    it sent the messages that a majority has answered. ``promise_s``: how long a peer grants no vote
+    after a message of its master, and how long a master without a majority stays one.
+    ``election_spread_s``: longest random delay of an election, so that peers seldom start together.
+    ``hand_over_s``: how long a hand-over may wait for the next master to have everything.
 
     Errors on construction: ``InvalidConfiguration``.
     """

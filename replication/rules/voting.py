@@ -4,9 +4,9 @@ Theory and rules: ``election.py``. A pre-vote asks whether a candidacy would suc
 nothing anywhere, so a peer that was cut off does not unseat a master by coming back.
 
 Rules
-- What wins ends here: the caller makes a master of what ``stand``, ``take_over`` and ``count``
-  return.
-- Epochs that others name are the caller's to follow, before it lets a question be answered.
+- ``stand``, ``take_over`` and ``count`` return an election that was won; the caller makes this peer
+  master.
+- The caller enters newer epochs that other peers name before it calls ``answer``.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Voting:
         self._timing = timing
         self._random = random
         self._candidacy: Candidacy | None = None
-        # A voter may have promised a master something just before it was started anew.
+        # A voter may have promised something to a master just before it was restarted.
         self._promised_until = now + timing.promise_s if standing.hard.voter else NEVER
         self._noted_epoch = 0
         self.due: float
-        """When to stand, unless something happens before."""
+        """When to stand for election, unless a master is heard before."""
         self.wait(now, soon=self._may_found)
 
     # When
 
     def wait(self, now: float, *, soon: bool = False) -> None:
-        """Start the timer anew."""
+        """Restart the election timer."""
         least = 2 * self._timing.heartbeat_s if soon else self._timing.promise_s
         self.due = now + least + self._random.uniform(0, self._timing.election_spread_s)
 
@@ -73,14 +73,14 @@ class Voting:
         return self._may_found and not self._standing.hard.voter
 
     def note(self, epoch: int) -> None:
-        """A store that knows of no group has heard of an epoch: it counts from there when it
-        stands, but remembers one on disk only with a vote or with a master."""
+        """Remember an epoch, in a store without a group. The next candidacy starts behind it; it is
+        persisted only with a vote or a master."""
         self._noted_epoch = max(self._noted_epoch, epoch)
 
     # Asking
 
     def stand(self, now: float) -> Elected | None:
-        """Ask whether a candidacy would be worth while."""
+        """Ask for pre-votes: whether a candidacy would succeed."""
         standing, founding = self._standing, self._may_found
         if not founding and not (standing.hard.voter and self._log.configurations):
             self.wait(now)
@@ -90,7 +90,7 @@ class Voting:
         return self._campaign(epoch, now, pre=True, founding=founding)
 
     def take_over(self, now: float) -> Elected | None:
-        """Ask for votes at once: the master hands over."""
+        """Ask for votes at once, as the master hands over."""
         if self._standing.role is not Role.STANDBY or not self._log.configurations:
             return None
         self._standing.become(Why.TAKE_OVER)
@@ -151,7 +151,7 @@ class Voting:
         return why_not(ask, self._log, self._standing.hard, promised=self.promised(now))
 
     def answer(self, ask: RequestVote, reason: str, now: float) -> None:
-        """Vote, unless there is a ``reason`` not to. Its epoch was followed, where it should be."""
+        """Grant the vote, unless there is a ``reason`` not to. The caller has entered its epoch."""
         standing = self._standing
         if not ask.pre and not reason:
             if ask.epoch < standing.epoch:

@@ -1,4 +1,4 @@
-"""The driver's snapshot: begun when it is needed, given up when it stalls, tried again later."""
+"""The driver's fetch of a snapshot: begun when needed, given up when it stalls, tried again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .pull import SnapshotFetch, SnapshotSinkPort
 
 RETRY_S = 0.5
 REFUSED_RETRY_S = 5.0
-"""After an error that will hardly be gone in a moment: no room, a damaged file."""
+"""Pause after an error that lasts, s: no room, a damaged file."""
 
 REMOVED_AT_ONCE = 50
-"""So many files of a snapshot that is not needed any more are removed at a time: a few ms."""
+"""Files of an unneeded snapshot that are removed at a time, which takes a few ms."""
 
 _PASSING = frozenset({"node-unreachable", "not-running"})
 
@@ -24,9 +24,9 @@ _PASSING = frozenset({"node-unreachable", "not-running"})
 class Fetching:
     """At most one snapshot at a time. All methods belong to the driver's thread.
 
-    ``done``: called in the fetch's own thread with what came of it. ``commit``: what is committed
-    here; when that moves although no snapshot came in, the log goes on without one, and what there
-    is of it is removed.
+    ``done``: called in the fetch's own thread when it has ended. ``commit``: gives the commit
+    index; when that moves without a snapshot, the log goes on without one, and the partial snapshot
+    is removed.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Fetching:
         self._fetch: SnapshotFetch | None = None
         self._not_before = float("-inf")
         self._wanted_at = commit()
-        self._removing = sink().discard()  # of an earlier process
+        self._removing = sink().discard()  # left by an earlier process
 
     @property
     def progress(self) -> tuple[int, int] | None:
@@ -57,7 +57,7 @@ class Fetching:
         return None if self._fetch is None else self._fetch.progress
 
     def want(self, peer: str) -> None:
-        """A snapshot is needed, and ``peer`` has one. Asked again and again while it is so."""
+        """A snapshot is needed, and ``peer`` has one. Called again and again while that is so."""
         self.keep_only(peer)
         if self._fetch is not None or self._clock() < self._not_before:
             return
@@ -77,7 +77,7 @@ class Fetching:
         self._fetch.start()
 
     def watch(self) -> None:
-        """Give up one that stalls; remove what is left of one that is not needed any more."""
+        """Give up a fetch that stalls; remove the rest of one that is not needed any more."""
         if self._fetch is not None and self._fetch.is_stalled():
             self.give_up("nothing came for long")
         if self._fetch is None and self._commit() != self._wanted_at:
@@ -85,7 +85,7 @@ class Fetching:
                 pass
 
     def keep_only(self, peer: str) -> None:
-        """Give up one from anybody else."""
+        """Give up a fetch from any other peer."""
         if self._fetch is not None and self._fetch.peer != peer:
             self.give_up("another master")
 
@@ -97,7 +97,7 @@ class Fetching:
             self._not_before = self._clock() + RETRY_S
 
     def ended(self, fetch: SnapshotFetch) -> bool:
-        """Whether ``fetch`` came in whole and is still wanted. Errors: ``SyncFailed``."""
+        """Whether ``fetch`` is complete and still wanted. Errors: ``SyncFailed``."""
         if fetch is not self._fetch:
             return False
         self._fetch = None
@@ -106,7 +106,7 @@ class Fetching:
             return True
         if isinstance(error, SyncFailed):
             raise error
-        # The journal shipped meanwhile may reach further than the snapshot: nothing is wrong then.
+        # The journal may have been shipped past the snapshot meanwhile: then nothing is wrong.
         passes = isinstance(error, LookupError) or getattr(error, "code", "") in _PASSING
         self._not_before = self._clock() + (RETRY_S if passes else REFUSED_RETRY_S)
         event = self._events.event if passes else self._events.alarm

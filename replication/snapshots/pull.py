@@ -1,17 +1,17 @@
-"""A snapshot from one peer to another: a stream of chunks one way, into files nobody looks at yet.
+"""A snapshot from one peer to another: a stream of chunks into files that are not in use yet.
 
-Theory: what a follower needs may be no longer in any journal. Then it asks the master for all there
-is (``wheel/peers/snapshot.py``) with one Flight call, on a connection of its own, and the driver
-installs what has come in whole. A stream that breaks is asked for again, with what has come in of
-it by then: only what is missing of each file is sent.
+Theory: entries that a follower needs may be no longer in any journal. Then it asks the master for
+all slot files and the state (``wheel/peers/snapshot.py``) with one Flight call, on a connection of
+its own, and the driver installs a complete snapshot. A stream that breaks is requested again, with
+what was received of it by then: only the missing part of each file is sent.
 
 The ticket is the greeting, a line feed, and the engine's request. A row of the stream is ``(second,
 position, data)``; the first has the second ``HEADER`` and is the snapshot's header, with the bytes
 of all its files as its position. Flight tells the end of a stream from its loss, and ``finish``
-checks that all is there.
+checks that the files are complete.
 
-Rules: a reader that takes nothing for ``STALL_S`` is cut off, for its snapshot keeps the master's
-cleaner from deleting; so is a sender that sends nothing. One stream a peer.
+Rules: a reader that receives nothing for ``STALL_S`` is cut off, for its snapshot keeps the
+master's cleaner from deleting; so is a sender that sends nothing. One stream a peer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SnapshotSinkPort(Protocol):
 
 
 EmitEvent = Callable[..., None]
-"""(name, **fields): something worth a log line."""
+"""(name, **fields): an event for the log."""
 
 
 class _Serving:
@@ -79,8 +79,7 @@ class _Serving:
 
 
 class SnapshotServer:
-    """The master's side. ``snapshot``: opens a source, and closes it. ``alarm``: somebody has to
-    look at it."""
+    """The master's side. ``snapshot``: opens a source, and closes it. ``alarm``: for a person."""
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class SnapshotServer:
         return flight.GeneratorStream(CHUNKS, self._chunks(request, mine))
 
     def watch(self) -> None:
-        """Cut those that take nothing; to be called now and then."""
+        """Cut streams whose reader has stalled. Call it regularly."""
         with self._lock:
             stalled = [one for one in self._serving.values() if self._clock() - one.moved > STALL_S]
         for one in stalled:
@@ -147,9 +146,9 @@ class SnapshotServer:
 class SnapshotFetch:
     """The follower's side: one attempt, in a thread of its own.
 
-    ``done(fetch)`` is called there at the end: ``update`` is what ``finish`` gave, or ``error``
-    says why there is none. Whoever gives it up calls ``abandon``; ``done`` is not called then, and
-    the sink is not touched any more.
+    ``done(fetch)`` is called there at the end: ``update`` is the result of ``finish``, or ``error``
+    is why there is none. After ``abandon``, ``done`` is not called, and the sink is not used any
+    more.
     """
 
     def __init__(
@@ -188,18 +187,18 @@ class SnapshotFetch:
         return self._sink.received, self._sink.expected
 
     def is_stalled(self) -> bool:
-        """Whether the peer has sent nothing for long. What this side needs is not counted."""
+        """Whether the peer has sent nothing for long. Time that this side needs is not counted."""
         since = self._waits_since
         return since is not None and self._clock() - since > STALL_S
 
     def abandon(self) -> None:
-        """Give it up, from any thread."""
+        """Give the fetch up, from any thread."""
         self._abandoned = True
         reader = self._reader
         if reader is not None:
             reader.cancel()
-        self._connection.shut()  # the call may not have been answered yet, and there is no reader
-        with self._lock:  # whoever is using the sink is done with it then
+        self._connection.shut()  # before the call is answered there is no reader to cancel
+        with self._lock:  # a thread that uses the sink finishes first
             self._sink.close()
 
     def _run(self) -> None:
@@ -215,8 +214,8 @@ class SnapshotFetch:
             self._done(self)
 
     def _end(self, error: Exception) -> None:
-        """What has come in stays for the next attempt, unless its room is needed, it is not, or
-        nobody knows whether it is on the disk. Errors: ``NodeUnreachable`` once it is given up."""
+        """What was received stays for the next attempt, unless its room is needed, the fetch is
+        not, or it may not be durable. Errors: ``NodeUnreachable`` after ``abandon``."""
         with self._use() as sink:
             sink.close()
         left = isinstance(error, (OSError, LookupError, SyncFailed))
@@ -228,7 +227,7 @@ class SnapshotFetch:
     def _fetch(self) -> Any:
         request = self._sink.begin(self._check_wanted)
         with calling(self._address, self._greeting) as (client, self._connection):
-            self._check_wanted()  # ``abandon`` had no socket to shut until here
+            self._check_wanted()  # before this, ``abandon`` had no socket to shut
             self._waits_since = self._clock()
             with translated():
                 ticket = self._greeting.encode() + b"\n" + request.encode()
@@ -238,7 +237,7 @@ class SnapshotFetch:
                 with self._use() as sink:
                     return sink.finish()
             except BaseException:
-                self._reader.cancel()  # or the sender would go on
+                self._reader.cancel()  # otherwise the sender would go on
                 raise
 
     def _receive(self) -> None:
@@ -290,7 +289,7 @@ def chunk_row(second: int, position: int, data: bytes) -> pa.RecordBatch:
 
 
 def chunk_rows(batch: pa.RecordBatch) -> Iterator[tuple[int, int, memoryview]]:
-    """Errors: ``InvalidBatch``."""
+    """The chunks of a batch: second, position, data. Errors: ``InvalidBatch``."""
     try:
         if batch is None or batch.schema.types != CHUNKS.types:
             raise InvalidBatch("not a part of a snapshot")

@@ -1,8 +1,9 @@
-"""The rows of one slot from one peer to another whose own file of it is damaged.
+"""The rows of one slot from one peer to another whose own slot file is damaged.
 
 One Flight call, answered with a stream of rows ``(second, position, data)`` as for a snapshot: the
-first has the position ``HEADER`` and what repairs lost of the slot, as JSON; each of the others is
-one block as it stands in a slot file, with its own checksum (``wheel/slots/blocks.py``).
+first has the position ``HEADER`` and the losses that repairs recorded for the slot, as JSON; each
+of the others is one block as it stands in a slot file, with its own checksum
+(``wheel/slots/blocks.py``).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from ..transport.handshake import Greeting
 from .pull import CHUNKS, HEADER, chunk_row, chunk_rows
 
 _TIMEOUT_S = 40.0
-"""Of a call. Peers are asked one after the other by a thread that counts as hanging after minutes
-of silence, so it has to be done sooner even if each of them hangs."""
+"""Timeout of a call. Peers are asked one after the other by a thread that counts as hanging after
+minutes of silence, so all calls together must take less, even if each times out."""
 
 ReadSlotRows = Callable[[int, int], SlotRows]
-"""(second, upto): see ``PeerWheel.slot_rows``."""
+"""(second, upto) to rows: see ``PeerWheel.slot_rows``."""
 
 
 # +--------+------+
@@ -68,7 +69,8 @@ def _blocks(rows: ReadSlotRows, second: int, upto: int) -> Iterator[pa.RecordBat
 
 
 def fetch_slot(address: str, greeting: Greeting, second: int, upto: int) -> SlotRows:
-    """Errors: ``SlotwheelError``: not reachable, what the peer says, or not what was asked for."""
+    """Fetch the rows of a second below offset ``upto`` from a peer. Errors: ``SlotwheelError``: it
+    cannot be reached, it refuses, or its answer does not match."""
     ticket = flight.Ticket(greeting.encode() + b"\n" + _REQUEST.pack(second, upto))
     with calling(address, greeting) as (client, _), translated():
         options = flight.FlightCallOptions(timeout=_TIMEOUT_S)
@@ -82,7 +84,7 @@ def fetch_slot(address: str, greeting: Greeting, second: int, upto: int) -> Slot
 
 
 def _block(data: memoryview) -> pa.RecordBatch:
-    """Errors: ``InvalidBatch``."""
+    """Decode and check a block. Errors: ``InvalidBatch``."""
     if sound_end(data, 0) != len(data):
         raise InvalidBatch("a block of a slot that is not what was sent", got=f"{len(data)} bytes")
     try:

@@ -1,17 +1,19 @@
-"""One open exchange to one peer: what is written goes there, what comes back says that it arrived.
+"""One open exchange to one peer: messages are written to it, and beats read from it say what
+arrived.
 
 Theory: a Flight exchange is a stream each way. Messages go one way only; the other way carries
-*beats*, the count of messages the receiver has taken. A beat is what tells a slow link from a dead
-one: TCP takes megabytes for a machine that lost its power, and reports nothing for minutes. Within
-a large message it is TCP that is asked: whether the other machine takes more of it, or is silent.
+*beats*, the count of messages the receiver has read. Beats tell a slow link from a dead one: TCP
+accepts megabytes for a machine that lost its power, and reports nothing for minutes. Within a large
+message TCP is asked: whether the other machine acknowledges more of it, or is silent.
 
 Rules
-- An exchange lives until its first error and is never mended.
-- Flight finishes a stream in the thread that reads, and saying there and elsewhere at once that
-  writing is done aborts the process. So an exchange ends by ``cut``; the reading thread sees that,
-  and only then ``end`` frees what is left.
+- An exchange lives until its first error and is never repaired.
+- Flight finishes a stream in the thread that reads, and finishing it there and elsewhere at once
+  aborts the process. So an exchange ends by ``cut``; the reading thread sees that, and only then
+  ``end`` frees what is left.
 - Nothing waits without a limit: the first call has a timeout, a blocked write ends by ``cut``.
-  Flight's own cancel does not end a write that TCP has taken half of; a socket that is shut does.
+  Flight's own cancel does not end a write of which TCP has accepted a part; shutting the socket
+  does.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from .sockets import Connection, TcpProgress, connecting
 from .wire import ENTRIES
 
 PING = b"SWPG"
-"""In place of a message, when there is none to send: the link is still there."""
+"""Sent in place of a message when there is none: a sign that the link is up."""
 #  0       4            12
 #  +-------+------------+
 #  | magic | taken, u64 |
@@ -42,13 +44,13 @@ PING = b"SWPG"
 _BEAT = struct.Struct(
     "<"
     "4s"  # magic: "SWPB"
-    "Q"  # messages and pings of this exchange that the receiver has taken
+    "Q"  # messages and pings of this exchange that the receiver has read
 )
 _BEAT_MAGIC = b"SWPB"
 assert _BEAT.size == 12
 
 GREETING_TIMEOUT_S = 0.5
-# A new channel must really connect, now, and not share the backoff of the one that just broke.
+# A new channel must really connect, now, and not share the backoff of the one that just failed.
 _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -71,7 +73,7 @@ def connect(address: str) -> Any:
 
 
 def greet(client: Any, greeting: Greeting, timeout_s: float = GREETING_TIMEOUT_S) -> Greeting:
-    """Say who we are; what the node there says of itself. Errors: ``SlotwheelError``."""
+    """Send our greeting; returns that of the node there. Errors: ``SlotwheelError``."""
     action = flight.Action(PEER_ACTION, greeting.encode())
     with translated():
         options = flight.FlightCallOptions(timeout=timeout_s)
@@ -81,8 +83,8 @@ def greet(client: Any, greeting: Greeting, timeout_s: float = GREETING_TIMEOUT_S
 
 @contextlib.contextmanager
 def calling(address: str, greeting: Greeting) -> Iterator[tuple[Any, Connection]]:
-    """A Flight client that the peer has let in, and the connection under it, which are nobody
-    else's and are closed at the end. Errors: ``SlotwheelError``."""
+    """A Flight client after the greeting, and the connection under it. Both are used by the caller
+    alone, and closed at the end. Errors: ``SlotwheelError``."""
     client, connection = connect(address), Connection()
     try:
         with connecting(address) as connection:
@@ -94,16 +96,16 @@ def calling(address: str, greeting: Greeting) -> Iterator[tuple[Any, Connection]
 
 
 def refusal(error: Exception) -> flight.FlightServerError:
-    """An error on its way to a peer: text for people and, if it is one of ours, the whole of it."""
+    """An error as it is sent to a peer: text for people and all fields, if it is one of ours."""
     info = encode_json(error.to_wire()) if isinstance(error, SlotwheelError) else b""
     return flight.FlightServerError(str(error), extra_info=info)
 
 
 class Exchange:
-    """Open on construction. ``on_change``: called in the reading thread after each beat and once
-    after the end.
+    """An exchange, open on construction. ``on_change``: called in the reading thread after each
+    beat and once after the end.
 
-    Errors: ``SlotwheelError``: ``NodeUnreachable``, or what the peer has against us.
+    Errors: ``SlotwheelError``: ``NodeUnreachable``, or the peer's refusal.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class Exchange:
         self._acknowledged = 0
         self.unbeaten_bytes = 0
         self._lock = threading.Lock()
-        self._moved = self.received_at  # when TCP was last seen to be further
+        self._moved = self.received_at  # when TCP was last seen to move
         self._sent = TcpProgress()
         with connecting(address) as self._connection:
             self._open(address, greeting, check)
@@ -147,9 +149,9 @@ class Exchange:
             raise
 
     def write(self, header: bytes, batch: pa.RecordBatch | None = None, nbytes: int = 0) -> None:
-        """Send one message; blocks while the peer takes nothing. One thread at a time.
+        """Send one message; blocks while the peer reads nothing. One thread at a time.
 
-        Errors: ``SlotwheelError`` when the exchange has ended, by whatever cause.
+        Errors: ``SlotwheelError`` when the exchange has ended, for any reason.
         """
         with self._lock:
             self._unbeaten.append((nbytes, self._clock()))
@@ -160,14 +162,14 @@ class Exchange:
             else:
                 self._writer.write_with_metadata(batch, pa.py_buffer(header))
         except (pa.ArrowException, OSError) as error:
-            # Why the stream ended is what its reading side is told.
+            # The reading side gets the reason why the stream ended.
             self._thread.join(_GOODBYE_S / 2)
             raise self.error or translate(error) from None
 
     def silence(self) -> tuple[float, float]:
-        """For how many seconds something has been on its way and nothing came back, nor went on in
-        a queue that is long (0.0 if nothing is); and for how many the peer's machine is silent. To
-        be asked now and then, in one thread."""
+        """For how many seconds something has been in flight without a beat and without TCP moving a
+        long queue (0.0 if nothing is in flight); and for how many the peer's machine is silent.
+        Call it regularly, from one thread."""
         before, self._sent = self._sent, self._connection.sending()
         with self._lock:
             now = self._clock()
@@ -179,13 +181,12 @@ class Exchange:
             return silent_s, self._sent.unacknowledged_s
 
     def cut(self) -> None:
-        """End it at once, from any thread; a blocked ``write`` returns with an error."""
+        """End the exchange at once, from any thread; a blocked ``write`` returns with an error."""
         self._reader.cancel()
         self._connection.shut()
 
     def end(self) -> None:
-        """In the thread that writes: wait a moment until the reading thread has seen that it is
-        over, and free everything."""
+        """In the thread that writes: wait a moment for the reading thread to end, and free all."""
         self._reader.cancel()
         self._thread.join(_GOODBYE_S)
         close_all(self._writer, self._client)

@@ -1,12 +1,13 @@
 """The greeting of two peers before their first message, and why one of them is refused.
 
 Theory: a wrong address, a copied configuration or a data directory of another group must be found
-when two nodes meet: later it looks like a majority that does not exist. So the one that connects
+when two nodes meet: later it looks like a majority that does not exist. So the connecting node
 sends its id, the id it wants to reach and the group as it is configured; the other compares, and
-answers with its own, so that both nodes can log what does not fit.
+answers with its own, so that both nodes can log a mismatch.
 
 ``PeerInstances`` finds two running nodes with one id. A process has a random instance id; while
-messages come from one, no other instance of that node is let in. One that ended gives way at once.
+messages of one arrive, no other instance of that node is admitted. One that ended is replaced at
+once.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from ...wheel.protocol import JSON_BYTES_MAX, PEER_COMMAND
 from .wire import STORE_BYTES
 
 PEER_VERSION = 2
-"""Of the handshake and of how the exchanges between peers are used."""
+"""Version of the handshake, and of how the exchanges between peers are used."""
 CONTROL, BULK, SNAPSHOT, SLOT = LANES = ("control", "bulk", "snapshot", "slot")
 LIVE_S = 2.0
-"""An instance that was heard from so recently is alive."""
+"""An instance whose last message is younger than this, s, is alive."""
 _VERSION_KEY = "slotwheel-peer"
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """Who speaks, to whom, and what it believes. ``key``: fingerprint of the group's key, empty
-    while it is not known. ``promise_ms``: for how long it keeps the promise that leases rely on.
-    ``lane``: what the exchange is for."""
+    """The sender's identity and configuration. ``to``: the id it wants to reach. ``key``:
+    fingerprint of the group's key, empty while it is not known. ``promise_ms``: how long it keeps
+    the promise that leases rely on. ``lane``: what the exchange is for."""
 
     group: str
     node_id: str
@@ -63,7 +64,7 @@ class Greeting:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        """Errors: ``UnsupportedVersion``, ``InvalidConfiguration``."""
+        """The greeting in a message. Errors: ``UnsupportedVersion``, ``InvalidConfiguration``."""
         fields: Any = None
         if body.startswith(PEER_COMMAND) and len(body) <= JSON_BYTES_MAX:
             try:
@@ -103,13 +104,13 @@ class Greeting:
 
 
 def fingerprint(key: bytes | None) -> str:
-    """What is told of a group's key: it names the group, and mints no id."""
+    """A hash of the group's key: it identifies the group, and cannot make ids."""
     return "" if not key else hashlib.sha256(b"slotwheel group key " + key).hexdigest()[:32]
 
 
 def check_greeting(mine: Greeting, theirs: Greeting) -> None:
-    """``mine``: what this node would say. Errors: ``InvalidConfiguration``, a reason a person can
-    act on; it is worded so that either side can print it."""
+    """Compare a peer's greeting with ``mine``, which this node would send. Errors:
+    ``InvalidConfiguration``, worded so that a person on either side can act on it."""
     if theirs.to != mine.node_id:
         raise InvalidConfiguration(
             f"connected to the wrong node: {theirs.node_id!r} wants {theirs.to!r},"
@@ -170,7 +171,7 @@ class PeerInstances:
         self._known: dict[str, tuple[str, float]] = {}
 
     def admit(self, node_id: str, instance: str, now: float) -> None:
-        """Errors: ``InvalidConfiguration`` while another instance is alive."""
+        """Accept an instance. Errors: ``InvalidConfiguration`` while another instance is alive."""
         with self._lock:
             known, heard = self._known.get(node_id, (instance, now))
             if known != instance and now - heard < LIVE_S:
@@ -188,14 +189,14 @@ class PeerInstances:
                 self._known[node_id] = (instance, now)
 
     def gone(self, node_id: str, instance: str) -> None:
-        """Its connection ended."""
+        """The instance's connection ended."""
         with self._lock:
             if self._known.get(node_id, ("", 0.0))[0] == instance:
                 del self._known[node_id]
 
 
 def is_refusal(error: SlotwheelError) -> bool:
-    """Whether only a person can mend it."""
+    """Whether only a person can fix the cause."""
     return isinstance(error, (InvalidConfiguration, UnsupportedVersion))
 
 

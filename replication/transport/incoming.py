@@ -1,14 +1,14 @@
-"""What peers send here: checked, decoded and verified in the thread that received it.
+"""Messages of peers: checked, decoded and verified in the thread that received them.
 
-Theory: Flight gives each exchange a thread. It takes one message after the other, verifies what
-stands beside it (a CRC an entry, outside the interpreter lock where it matters), and hands it on.
-Beats go back now and then, and for each ping at once. Handing on never blocks; when more is
-received than the journal could write, the bulk exchange waits *after* the message, beating all the
-while, so that the sender knows a slow disk from a dead link.
+Theory: Flight gives each exchange a thread. It reads one message after the other, verifies the
+entries beside it (a CRC an entry, outside the interpreter lock where it matters), and passes it to
+the driver. Beats are sent now and then, and after each ping at once. Passing on never blocks; when
+more is received than the journal could write, the bulk exchange waits *after* the message, beating
+all the while, so that the sender can tell a slow disk from a dead link.
 
-Rules: whoever does not introduce itself properly is told why and gets no further. A message that
-is none ends its exchange, never more. A newer exchange of the same peer ends the older one, which
-a machine that lost its power would otherwise leave open for ever.
+Rules: a caller without a valid greeting gets the reason and no further. A malformed message ends
+its exchange, never more. A newer exchange of the same peer ends the older one, which a machine that
+lost its power would otherwise leave open for ever.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from .exchange import PING, encode_beat
 from .handshake import SLOT, SNAPSHOT, Greeting, PeerInstances, check_greeting
 
 SILENT_S = 10.0
-"""An exchange on which nothing, not even a ping, came for so long is cut."""
+"""An exchange without even a ping for so long, s, is cut."""
 _ROOM_POLL_S = 0.01
 _BEAT_S = 0.2
 _BEAT_BYTES = 1 << 20
-"""Beats come so often, or after so many bytes, whatever is first."""
+"""A beat is sent after so much time, or so many bytes, whichever is first."""
 
 MakeGreeting = Callable[[str, str], Greeting]
-"""(to, lane): what this node says of itself."""
+"""(to, lane) to this node's greeting."""
 Receive = Callable[[PeerMessage, Sequence[Entry]], None]
 
 
 class IncomingEvents(Protocol):
     def refused(self, node_id: str, error: SlotwheelError) -> None:
-        """Somebody was turned away; ``node_id``: as it called itself, empty when unreadable."""
+        """A caller was refused; ``node_id``: as it gave it, empty when unreadable."""
 
     def broken(self, node_id: str, error: SlotwheelError) -> None:
-        """A peer sent what is no message."""
+        """A peer sent a malformed message."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,14 +56,14 @@ class _Open:
     count: int = 0
     beat_at: float = float("-inf")
     beat_bytes: int = 0
-    """Bytes that came since the last beat."""
+    """Bytes received since the last beat."""
     over: threading.Event = field(default_factory=threading.Event)
 
 
 class Incoming:
-    """Fits ``intake.ports.PeerPort``. ``room``: whether more entries can be taken now. ``snapshot``
-    and ``slot`` answer a peer that fetches one, by what its ticket says behind the greeting, with
-    Flight's data stream."""
+    """The exchanges that peers opened to this node; implements ``intake.ports.PeerPort``. ``room``:
+    whether more entries can be accepted now. ``snapshot`` and ``slot``: make Flight's data stream
+    for a peer's fetch, from the part of its ticket behind the greeting."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Incoming:
         self.received_bytes = 0
 
     def greet(self, body: bytes) -> bytes:
-        """Errors: ``InvalidConfiguration``, ``UnsupportedVersion``."""
+        """Answer a greeting. Errors: ``InvalidConfiguration``, ``UnsupportedVersion``."""
         theirs = self._let_in(body)
         return self._identity(theirs.node_id, theirs.lane).encode()
 
     def stream(self, ticket: bytes, cut: Callable[[], object]) -> Any:
-        """Errors: as ``greet``, and what ``snapshot`` or ``slot`` raises."""
+        """Flight's data stream for a ticket. Errors: as of ``greet``, ``snapshot`` and ``slot``."""
         greeting, _, request = ticket.partition(b"\n")
         theirs = self._let_in(greeting)
         if theirs.lane == SLOT:
@@ -106,7 +106,8 @@ class Incoming:
         return self._snapshot(theirs, request, cut)
 
     def exchange(self, command: bytes, reader: Any, writer: Any, cut: Callable[[], object]) -> None:
-        """Errors: as ``greet``; ``InvalidBatch``, ``Damaged`` for what is no message."""
+        """Read an exchange to its end. Errors: those of ``greet``; ``InvalidBatch``,
+        ``Damaged``."""
         greeting = self._let_in(command)
         key = (greeting.node_id, greeting.lane)
         mine = _Open(greeting, cut, self._clock())
@@ -132,7 +133,7 @@ class Incoming:
                 self._instances.gone(greeting.node_id, greeting.instance)
 
     def watch(self) -> None:
-        """Cut exchanges whose peer is gone; to be called now and then."""
+        """Cut exchanges whose peer is silent. Call it regularly."""
         now = self._clock()
         with self._lock:
             silent = [one for one in self._open.values() if now - one.received_at > SILENT_S]
@@ -161,7 +162,7 @@ class Incoming:
         return theirs
 
     def _receive_one(self, mine: _Open, reader: Any, writer: Any) -> bool:
-        """Read and hand on one message; whether there may be another."""
+        """Read one message and pass it on. Returns whether another may follow."""
         try:
             chunk = reader.read_chunk()
         except pa.ArrowInvalid as error:
@@ -170,7 +171,7 @@ class Incoming:
                 remedy="Run the same version of slotwheel on every peer",
             ) from None
         except (StopIteration, pa.ArrowException, OSError):
-            return False  # ended, cut, or its connection is lost
+            return False  # it ended, was cut, or its connection is lost
         mine.received_at = self._clock()
         self._instances.touch(mine.greeting.node_id, mine.greeting.instance, mine.received_at)
         metadata = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()

@@ -1,17 +1,17 @@
-"""A lane: the thread that keeps one exchange to one peer open, and writes to it what a box holds.
+"""A lane: the thread that keeps one exchange to one peer open, and writes a queue's messages to it.
 
-Theory: two lanes lead to each peer, on connections of their own: *control* for what is small and
-urgent, *bulk* for entries. So four megabytes on a slow network hold up no heartbeat, and a peer
-whose journal stands still for a second is not taken for dead. The bulk lane opens when the control
-lane is up, or one refusal would be told twice; from then on each fails alone.
+Theory: two lanes lead to each peer, on connections of their own: *control* for small and urgent
+messages, *bulk* for entries. So four megabytes on a slow network hold up no heartbeat, and a peer
+whose journal stands still for a second is not assumed dead. The bulk lane opens when the control
+lane is up, or one refusal would be reported twice; from then on each fails alone.
 
-What can go wrong with a connection is answered in one way, by cutting it and making a new one:
+Every failure of a connection is handled in one way, by cutting it and making a new one:
 
     refused, unreachable      again after 0.1 to 0.5 s
     silent for 2 s            cut (also a write that blocks and does not move), then again at once
     refused by the peer       again after 5 s; a person has to mend it, and the alarm tells whom
 
-Rules: at most ``WINDOW_BYTES`` are written and not taken; nothing here blocks anyone else.
+Rules: at most ``WINDOW_BYTES`` are written without a beat; nothing here blocks another thread.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .outbox import SendQueue
 
 PING_S = 0.5
 LINK_SILENT_S = 2.0
-"""Nothing came back for so long, and nothing went on: the link is dead. A peer whose machine still
-answers gets time on top for the bytes it has."""
+"""Without a beat, and without TCP moving, for so long, s, the link is dead. A peer whose machine
+still acknowledges gets more time, by the bytes it has received."""
 SLOW_BYTES_PER_S = 1 << 20
 WINDOW_BYTES = 32 << 20
 PAUSE_MIN_S = 0.1
@@ -40,7 +40,7 @@ REFUSED_PAUSE_S = 5.0
 
 
 class LaneEvents(Protocol):
-    """Told in the lane's thread."""
+    """Called in the lane's thread."""
 
     def up(self, lane: Lane) -> None: ...
     def down(self, lane: Lane, error: SlotwheelError) -> None:
@@ -51,8 +51,8 @@ class LaneEvents(Protocol):
 
 
 class Lane:
-    """``open_exchange(on_change)`` makes a connection, or raises ``SlotwheelError``; ``may_open``
-    says whether it makes sense to try."""
+    """``open_exchange(on_change)`` connects, or raises ``SlotwheelError``, once ``may_open``
+    agrees."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class Lane:
         self.peer = peer
         self.name = name
         self.error: SlotwheelError | None = None
-        """Why it is not up; None while it is."""
+        """Why the lane is not up; None while it is."""
         self.instance = ""
-        """Which process answered last."""
+        """The process that answered last."""
         self.sent_bytes = 0
         self.sent_messages = 0
         self.opened = 0
@@ -92,7 +92,7 @@ class Lane:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell it to end, and do not wait."""
+        """Ask the thread to end, without waiting."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -110,7 +110,7 @@ class Lane:
         return self._exchange
 
     def wake(self) -> None:
-        """There is something in the box, or a reason to try to connect."""
+        """There is something to send, or a reason to try to connect."""
         with self._changed:
             self._changed.notify()
 
@@ -121,12 +121,12 @@ class Lane:
             exchange.cut()
 
     def is_silent(self) -> bool:
-        """Whether what was written should have been answered by now."""
+        """Whether a beat for what was written is overdue."""
         exchange = self._exchange
         if exchange is None:
             return False
         silent_s, unacknowledged_s = exchange.silence()
-        # What the peer's machine has, the peer may still be busy with.
+        # The peer may still be working on what its machine has acknowledged.
         busy_s = (
             exchange.unbeaten_bytes / SLOW_BYTES_PER_S if unacknowledged_s < LINK_SILENT_S else 0.0
         )
@@ -145,7 +145,7 @@ class Lane:
             except Exception as error:
                 self.error = ours = _as_ours(error)
                 self._events.failed(self, ours)
-                # Peers that lost each other at one moment need not come back at one moment.
+                # Peers that lost each other at one moment should not reconnect at one moment.
                 pause_s = backoff.failed() * random.uniform(0.5, 1.0)
                 self._rest(self._refused_pause_s if is_refusal(ours) else pause_s)
                 continue
@@ -211,7 +211,7 @@ class Lane:
 
 
 def _as_ours(error: Exception) -> SlotwheelError:
-    """A lane outlives every error, also one of our own making."""
+    """Any error as ours: a lane outlives every error, also a bug."""
     if isinstance(error, SlotwheelError):
         return error
     return SlotwheelError(f"the link failed: {type(error).__name__}: {error}"[:300])

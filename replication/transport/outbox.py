@@ -1,9 +1,9 @@
-"""What waits to be sent to one peer: messages that go first, and entries to ship.
+"""Queues for one peer: messages that go first, and entries to ship.
 
-Theory: Raft needs no queue to be reliable. A message that could not leave soon is worthless, and a
-newer one says the same better; so both boxes are bounded and drop the oldest. Entries are not held
-here: a shipment names indexes, and their bytes are loaded when the link has room for them. That is
-why a peer that is slow, or gone, costs no memory.
+Theory: Raft needs no reliable queue. A message that could not be sent soon is worthless, and a
+newer one replaces it; so both queues are bounded and drop the oldest. Entries are not held here: a
+shipment names indexes, and their bytes are loaded when the link has room for them. That is why a
+peer that is slow, or gone, costs no memory.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from . import wire
 
 MESSAGES_MAX = 256
 STALE_S = 1.0
-"""A message that waited longer for its link is not sent."""
+"""A message that waited longer than this, s, is not sent."""
 SHIPMENTS_MAX = 256
 SHIPMENT_BYTES = 4 << 20
-"""Entries of one message, unless the first one is larger."""
+"""Bytes of entries in one message, unless the first entry is larger."""
 
 LoadEntries = Callable[[int, int, int], Sequence[Entry]]
-"""(first, last, bytes_max): at least one entry from ``first`` on; ``LookupError`` when it is not in
-the journal any more."""
+"""(first, last, bytes_max) to entries: at least one from ``first`` on. ``LookupError``: it is not
+in the journal any more."""
 Parcel = tuple[bytes, pa.RecordBatch | None, int]
 """Header, entries, bytes of the entries."""
 
 
 class SendQueue(Protocol):
-    """Something to send from. Thread-safe."""
+    """A queue of messages for a peer. Thread-safe."""
 
     def __len__(self) -> int: ...
     def pop(self, now: float) -> Parcel | None:
-        """The next thing to write, None when there is none after all."""
+        """The next message to write; None: there is none."""
 
     def clear(self) -> None:
-        """The link broke: what waits is dropped."""
+        """The link is lost: drop what is queued."""
 
 
 class Outbox:
-    """Votes, heartbeats, acknowledgements: small, and first."""
+    """Votes, heartbeats, acknowledgements: small, and sent first."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -55,7 +55,7 @@ class Outbox:
 
     def put(self, message: PeerMessage) -> None:
         with self._lock:
-            if isinstance(message, Heartbeat):  # the newest says it all
+            if isinstance(message, Heartbeat):  # the newest heartbeat replaces older ones
                 kept = [one for one in self._waiting if not isinstance(one[1], Heartbeat)]
                 if len(kept) != len(self._waiting):
                     self._waiting = deque(kept, maxlen=MESSAGES_MAX)
@@ -73,16 +73,17 @@ class Outbox:
         return None
 
     def clear(self) -> None:
-        """What waits may still be fresh enough when the link is back."""
+        """Drop nothing: messages may still be fresh enough when the link is back."""
 
 
 class Shipments:
-    """Ranges of entries for one peer. ``unsent(index)``: told, in the thread that sends or drops,
-    that entries from ``index`` on will not arrive and the peer has to be asked again where it is.
-    ``failed(error)``: the own journal could not be read.
+    """Ranges of entries for one peer. ``unsent(index)``: called, in the thread that sends or drops,
+    when entries from ``index`` on will not arrive and the peer must be asked again for its
+    position. ``failed(error)``: the own journal could not be read.
 
-    A master that takes its pipeline for lost begins again further back. What it asked for before
-    and is still waiting then goes, or a slow link would carry everything twice."""
+    When a master assumes its pipeline lost and begins again further back, its older requests that
+    are still queued are dropped, or a slow link would carry everything twice.
+    """
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Shipments:
             self._unsent(first)
 
     def forget(self) -> None:
-        """Drop what waits and tell nobody: this node is not the master any more."""
+        """Drop what is queued without a report: this node is not the master any more."""
         with self._lock:
             self._waiting.clear()
 
@@ -147,18 +148,18 @@ class Shipments:
         return wire.encode(append), batch, batch.nbytes
 
     def _loaded(self, append: Append) -> Sequence[Entry]:
-        """The entries an append begins with; none when they are not what it was made for."""
+        """The entries an append begins with; none if they are not those it was made for."""
         first = append.prev_index + 1
         try:
             entries = self._load(first, append.last_index, SHIPMENT_BYTES)
         except LookupError:
             self._unsent(first)
             return ()
-        except Exception as error:  # a link's trouble is never the node's end
+        except Exception as error:  # an error of a link never ends the node
             self._failed(error)
             self._unsent(first)
             return ()
         wanted = [meta.epoch for meta in append.entries[: len(entries)]]
         if [entry.epoch for entry in entries] != wanted:
-            return ()  # the log was cut and grew again since: made in an epoch that is over
+            return ()  # the log was cut and has grown again: the append is of an epoch that is over
         return entries

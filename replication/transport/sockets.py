@@ -1,10 +1,10 @@
-"""This process's TCP connections to a peer, found from outside of Flight: to be shut, and asked how
-far they are.
+"""This process's TCP connections to a peer, found from outside of Flight, to shut them and to
+measure their progress.
 
-Flight offers no way to end a write that TCP has taken half of: a cancelled call still waits until
-the rest is taken, which a machine without power never does. Nor does it tell whether a large write
-moves. Linux tells both. Of the sockets that lead to a peer, the ones nobody had before belong to
-whoever has just connected.
+Flight cannot end a write of which TCP has accepted a part: a cancelled call still waits for the
+rest, which a machine without power never acknowledges. Nor does it report whether a large write
+moves. Linux can do both. Of the sockets that lead to a peer, the new ones belong to the caller that
+has just connected.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from ...wheel.protocol import split_address
 
 Remote = frozenset[tuple[str, int]]
-"""(host, port) as the kernel tells it."""
+"""(host, port) pairs as the kernel reports them."""
 
-# Of Linux' struct tcp_info, include/uapi/linux/tcp.h.
+# Part of Linux' struct tcp_info, include/uapi/linux/tcp.h.
 _INFO = struct.Struct(
     "="
     "24xI"  # tcpi_unacked: packets sent and not acknowledged
@@ -36,14 +36,14 @@ assert _INFO.size == 148
 
 _connecting: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 _known: defaultdict[str, set[int]] = defaultdict(set)
-"""The sockets that led to an address when the last one connected to it, by the kernel's numbers."""
+"""The sockets that led to an address when the last caller connected to it, by inode number."""
 
 
 @dataclass(frozen=True, slots=True)
 class TcpProgress:
-    """How far TCP is with what was written. ``acknowledged``: bytes that the other machine has.
-    ``queued``: whether there are more than can be under way. ``unacknowledged_s``: for how long the
-    other machine has not answered, if something is under way."""
+    """TCP's progress with what was written. ``acknowledged``: bytes that the other machine has.
+    ``queued``: whether more bytes wait than can be in flight. ``unacknowledged_s``: for how long
+    the other machine has not answered, if something is in flight."""
 
     acknowledged: int = 0
     queued: bool = False
@@ -51,7 +51,7 @@ class TcpProgress:
 
 
 class Connection:
-    """The sockets under one Flight client: one, as a rule. Thread-safe; to be closed."""
+    """The sockets under one Flight client: usually one. Thread-safe; close it."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
@@ -60,14 +60,14 @@ class Connection:
         self._sockets.append(one)
 
     def shut(self) -> None:
-        """End it at once; whoever reads or writes there sees that."""
+        """End the sockets at once; threads that read or write there get an error."""
         for one in list(self._sockets):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
     def sending(self) -> TcpProgress:
         for one in list(self._sockets):
-            with contextlib.suppress(OSError, struct.error):  # closed; a kernel that knows less
+            with contextlib.suppress(OSError, struct.error):  # closed, or an older kernel
                 info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
                 unacked, ack_ms_ago, acknowledged, unsent = _INFO.unpack(info)
                 waits = unacked or unsent
@@ -81,8 +81,8 @@ class Connection:
 
 @contextlib.contextmanager
 def connecting(address: str) -> Iterator[Connection]:
-    """Whoever connects to ``address`` does it in here, one at a time. What is given owns at the end
-    the sockets that lead there and are nobody else's."""
+    """Connect to ``address`` inside this context, one thread at a time. The ``Connection`` it gives
+    owns, at its end, the new sockets that lead there."""
     mine = Connection()
     with _connecting[address]:
         yield mine
@@ -91,15 +91,15 @@ def connecting(address: str) -> Iterator[Connection]:
             number = os.fstat(one.fileno()).st_ino  # the kernel's, under every handle
             there.add(number)
             if number not in _known[address]:
-                # Not by its own ``dup``: that would make it one that blocks, under Flight.
+                # ``socket.dup`` would make it blocking, under Flight.
                 mine.own(socket.socket(fileno=os.dup(one.fileno())))
         _known[address] = there
 
 
 def _leading_to(remote: Remote) -> Iterator[socket.socket]:
-    """Each as a copy that is closed when the next one is asked for."""
+    """This process's sockets to ``remote``, each a copy that is valid for one iteration."""
     for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # it is gone, or not connected
+        with contextlib.suppress(OSError):  # it is closed, or not connected
             if not str(path.readlink()).startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(path.name))) as copy:
@@ -110,7 +110,7 @@ def _leading_to(remote: Remote) -> Iterator[socket.socket]:
 
 
 def _resolved(address: str) -> Remote:
-    """All that ``host:port`` stands for; nothing when its name is not known now."""
+    """All addresses of ``host:port``; empty when the name cannot be resolved now."""
     host, port = split_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

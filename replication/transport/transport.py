@@ -1,17 +1,17 @@
-"""Mailboxes between peers over Arrow Flight: send a message, be handed what came in.
+"""Mailboxes between peers over Arrow Flight: send messages, and receive those of others.
 
-Theory: each ordered pair of peers has links of its own: what A says to B goes over exchanges that
-A opened, B's answers over those that B opened. So nobody waits for an answer on a connection, a
+Theory: each ordered pair of peers has links of its own: A's messages to B go over exchanges that A
+opened, B's answers over those that B opened. So no thread waits for an answer on a connection, a
 network that is cut one way only looks like what it is, and a message needs no number.
 
     driver -- send --> Outbox ----> lane "control" --> exchange --> B's Flight server
                   \\-> Shipments -> lane "bulk" ----> exchange -->    |
-                          ^ load(first, last, bytes)                  v
+                         ^ load(first, last, bytes)                  v
                         wheel                        B's Incoming -> receive -> B's driver
 
-Rules: ``send`` never blocks and never fails; what cannot be sent is lost, as Raft allows, and only
-of entries that will not arrive the driver is told (``unsent``). Trouble with one peer costs nobody
-else anything. Alarms about one peer are told at most twice a minute.
+Rules: ``send`` never blocks and never fails; messages that cannot be sent are lost, as Raft allows,
+and only entries that will not arrive are reported to the driver (``unsent``). Trouble with one peer
+costs no other peer anything. Alarms about one peer are raised at most twice a minute.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from .outbox import LoadEntries, Outbox, Shipments
 WATCH_S = 0.25
 ALARM_EVERY_S = 30.0
 OTHER_ALARM_S = 2.0
-"""How soon another reason is told about the same peer."""
+"""How soon, s, an alarm with another reason is raised about the same peer."""
 
 
 class ReplicationEvents(Protocol):
-    """Where replication tells what happens. Names of events and alarms are stable."""
+    """Receives the events of replication. Names of events and alarms are stable."""
 
     def event(self, name: str, **fields: object) -> None: ...
     def alarm(self, name: str, **fields: object) -> None: ...
 
 
 class NoReplicationEvents:
-    """``ReplicationEvents`` for whoever does not want to know."""
+    """``ReplicationEvents`` that are ignored."""
 
     def event(self, name: str, **fields: object) -> None: ...
     def alarm(self, name: str, **fields: object) -> None: ...
@@ -57,10 +57,10 @@ class Receiver(Protocol):
 
     def receive(self, message: PeerMessage, entries: Sequence[Entry]) -> None: ...
     def unsent(self, peer: str, index: int) -> None:
-        """Entries from ``index`` on will not arrive (0: whatever the peer did not acknowledge)."""
+        """Entries from ``index`` on will not arrive (0: all that the peer did not acknowledge)."""
 
     def room(self) -> bool:
-        """Whether more entries of the master can be taken now."""
+        """Whether more entries of the master can be accepted now."""
 
 
 class Transport:
@@ -161,7 +161,7 @@ class Transport:
         )
 
     def identity(self, to: str, lane: str) -> Greeting:
-        """What this node says of itself."""
+        """This node's greeting for a peer."""
         return Greeting(
             group=self._group_name,
             node_id=self._group.me,
@@ -182,7 +182,7 @@ class Transport:
             lane.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End all links, and wait until their threads have ended, but not longer than that."""
+        """End all links; wait until their threads have ended, but not longer than ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         self._stopping.set()
         for lane in self._lanes:
@@ -192,7 +192,7 @@ class Transport:
             lane.join(max(0.0, deadline - time.monotonic()))
 
     def send(self, message: PeerMessage) -> None:
-        """Put it into its mailbox."""
+        """Put a message into its mailbox."""
         if isinstance(message, Append):
             self._shipments[message.to].put(message)
             self._bulk[message.to].wake()
@@ -201,7 +201,7 @@ class Transport:
             self._control[message.to].wake()
 
     def forget_shipments(self) -> None:
-        """Not the master any more: entries that wait are not shipped."""
+        """This node is not the master any more: drop entries that are queued."""
         for shipments in self._shipments.values():
             shipments.forget()
 
@@ -209,7 +209,7 @@ class Transport:
         return self._control[peer].is_up and self._bulk[peer].is_up
 
     def status(self, peer: str) -> dict[str, object]:
-        """Of the links to a peer, in plain values."""
+        """The state of the links to a peer, in plain values."""
         control, bulk = self._control[peer], self._bulk[peer]
         error = control.error or bulk.error
         return {
@@ -220,7 +220,7 @@ class Transport:
             "connects": control.opened,
         }
 
-    # -- what lanes tell (LaneEvents) ------------------------------------------------------------
+    # -- events of lanes (LaneEvents) --------------------------------------------------------------
 
     def up(self, lane: Lane) -> None:
         if lane.name == CONTROL:
@@ -241,7 +241,7 @@ class Transport:
         if is_refusal(error):
             self.alarm("peer-refuses", lane.peer, error)
 
-    # -- what strangers and peers do (IncomingEvents) --------------------------------------------
+    # -- events of incoming calls (IncomingEvents) -------------------------------------------------
 
     def refused(self, node_id: str, error: SlotwheelError) -> None:
         self.alarm("peer-refused", node_id, error)
@@ -257,13 +257,13 @@ class Transport:
         self._instances.admit(theirs.node_id, theirs.instance, self._clock())
 
     def alarm(self, name: str, peer: str, error: Exception) -> None:
-        """Tell it, unless it was told of this peer a moment ago. Another reason is told sooner."""
+        """Raise an alarm, unless one about this peer is recent; another reason may follow soon."""
         now, text = self._clock(), str(error)
         with self._raised_lock:
             at, before = self._raised.get((name, peer), (-ALARM_EVERY_S, text))
             if now - at < (ALARM_EVERY_S if text == before else OTHER_ALARM_S):
                 return
-            if len(self._raised) > 1000:  # strangers may call themselves anything
+            if len(self._raised) > 1000:  # callers may give any name
                 self._raised.clear()
             self._raised[name, peer] = now, text
         self._events.alarm(name, peer=peer, error=text)
@@ -277,4 +277,4 @@ class Transport:
 
 
 _QUIET = frozenset({"node-unreachable", "not-running"})
-"""Codes of errors that are told as an event: nobody has to do anything about them."""
+"""Codes of errors that are only events: no person has to act."""

@@ -2,17 +2,17 @@
 
 Theory: a message crosses as Flight's app_metadata: a fixed head, the fields of its kind, three
 texts. An ``Append`` has a record batch beside it with one ``large_binary`` column, a row an entry,
-each the very bytes that stand in the journal; so nothing is encoded again on the way, and what the
-receiver hands to its journal are views into what came in. What the core must know of an entry
-(``EntryMeta``) is read from the entry itself, so it cannot contradict it.
+each with the very bytes of the journal; so nothing is encoded again on the way, and the receiver's
+journal gets views into the received batch. ``EntryMeta`` is read from the entry itself, so it
+cannot contradict it.
 
 Rules
 - Every bit is covered by a CRC-32C (the header's, or the entry's own) or compared by value.
 - Lengths are compared before a byte is used; a message is exactly as long as its head says.
-- A kind's fields stand in ``_KINDS`` and nowhere else; a test holds them against the classes.
+- A kind's fields stand in ``_KINDS`` and nowhere else; a test compares them with the classes.
 
 Errors: ``UnsupportedVersion`` for another version of this layout, ``Damaged`` for an entry whose
-bytes are not what was written, ``InvalidBatch`` for anything else that is no message.
+bytes are not what was written, ``InvalidBatch`` for anything else that is malformed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ MAGIC = b"SWPM"
 WIRE_VERSION = 1
 STORE_BYTES = 16
 ENTRIES_MAX = 4096
-"""Entries one ``Append`` may carry."""
+"""Most entries in one ``Append``."""
 REASON_BYTES_MAX = 1000
 INDEX_LIMIT = 1 << 62
-"""Indexes, epochs and commits are below."""
+"""Indexes, epochs and commits must be lower."""
 ENTRIES = pa.schema([pa.field("entry", pa.large_binary(), nullable=False)])
 _SAME_VERSION = "Every peer must run the same version of slotwheel"
 
@@ -92,7 +92,7 @@ assert HEAD.size == 48
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """``numbers``: field names with their struct letter (Q or d); ``flags``: bool fields."""
+    """Fields of a kind. ``numbers``: names with struct letters (Q or d); ``flags``: bool fields."""
 
     cls: type[PeerMessage]
     numbers: tuple[tuple[str, str], ...] = ()
@@ -164,7 +164,8 @@ def encode(message: PeerMessage) -> bytes:
 
 
 def decode(header: Bytes, entries: Sequence[Entry] = ()) -> PeerMessage:
-    """The message whose header this is; ``entries``: what stood beside it (``unpack_entries``)."""
+    """The message of a header; ``entries``: those beside it (``unpack_entries``). Errors:
+    ``UnsupportedVersion``, ``InvalidBatch``."""
     view = memoryview(header)
     if len(view) < HEAD.size:
         raise _no_message(view, f"at least {HEAD.size} bytes")
@@ -245,7 +246,8 @@ def pack_entries(entries: Sequence[Entry]) -> pa.RecordBatch:
 def unpack_entries(batch: pa.RecordBatch, where: str) -> list[Entry]:
     """The entries of a batch, each verified by its CRC; payloads are views into the batch.
 
-    ``where`` names the sender in errors: ``Damaged``, ``UnsupportedVersion``, ``InvalidBatch``.
+    ``where``: names the sender in errors. Errors: ``Damaged``, ``UnsupportedVersion``,
+    ``InvalidBatch``.
     """
     if batch.schema.types != ENTRIES.types or batch.num_rows > ENTRIES_MAX:
         raise InvalidBatch(
@@ -271,7 +273,7 @@ def unpack_entries(batch: pa.RecordBatch, where: str) -> list[Entry]:
 
 
 def stores_of(entry: Entry) -> StoreIds | None:
-    """The stores that a configuration entry admits; None for one that says nothing about them.
+    """The stores that a configuration entry admits; None for an entry that names none.
 
     Errors: ``InvalidBatch``.
     """
@@ -297,7 +299,7 @@ def stores_of(entry: Entry) -> StoreIds | None:
 def _metas(
     view: memoryview, entries: Sequence[Entry], epoch: int, fields: Mapping[str, Any]
 ) -> tuple[EntryMeta, ...]:
-    """Errors: ``InvalidBatch`` unless indexes follow each other and epochs never fall."""
+    """Errors: ``InvalidBatch`` unless indexes are consecutive and epochs never fall."""
     index, before = fields["prev_index"], fields["prev_epoch"]
     for entry in entries:
         index += 1
