@@ -1,7 +1,7 @@
 """A data directory opened for reading only, whether a node runs on it or not.
 
-Rules: nothing is created or changed, not even a lock file; a directory that is none is refused
-with a clear error, so that a wrong path is not taken for an empty wheel.
+Rules: nothing is created or changed, not even a lock file; any other directory is refused with a
+clear error, so that a wrong path is not reported as an empty wheel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SUBDIRECTORIES = ("state", "journal", "slots", "topics")
 class ReadOnlyFiles(OsFiles):
     """``Files`` that cannot write, for a directory that must exist.
 
-    Errors: ``InvalidConfiguration`` when ``root`` is no data directory; ``OSError``.
+    Errors: ``InvalidConfiguration`` when ``root`` is not a data directory; ``OSError``.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -51,7 +51,7 @@ def reading(root: str | os.PathLike[str]) -> Iterator[ReadOnlyFiles]:
 
 
 def running_process(root: str | os.PathLike[str]) -> str | None:
-    """The process id of the node that holds the directory, None if none does."""
+    """The process id of the node that holds the directory's lock; None: no node does."""
     try:
         fd = os.open(Path(root) / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

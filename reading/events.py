@@ -1,4 +1,4 @@
-"""What reading a file yields, in the order of the file."""
+"""The events of reading a file, in the order of the file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .files import File
 from .problems import INTEGRITY, Problem
 
 ROWS_MAX = 1 << 16
-"""Rows that are handed on at once; a single entry or block may hold more."""
+"""Rows in one event; a single entry or block may have more."""
 GONE = "gone meanwhile"
-"""Begin of the note of a file that a running node took away while it was read."""
+"""Begin of the note of a file that a running node deleted while it was read."""
 BYTES_MAX = 8 << 20
-"""Bytes of them, likewise."""
+"""Bytes in one event, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class RowsSeen:
     index: int | Int64s = -1
     """JOURNAL: index of the entry of each row."""
     epoch: int | Int64s = -1
-    """JOURNAL: its epoch."""
+    """JOURNAL: epoch of the entry of each row."""
     position: int = 0
     """RECEIPTS: number of the first row."""
     topic: str = ""
-    """TOPIC, and DUMP of an embedded topic."""
+    """TOPIC, and DUMP of an embedded topic: its name."""
     group: str = ""
-    """Likewise: first part of the rows' ids."""
+    """Likewise: the group in the rows' ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class MarkSeen:
 @dataclass(frozen=True, slots=True)
 class ConfigSeen:
     """A configuration in the journal. ``key``: of the group's ids, hex; ``peers``: how many the
-    group has, 0 when it does not say."""
+    group has, 0 if that is not in it."""
 
     file: File
     index: int
@@ -73,25 +73,25 @@ class Ended:
     file: File
     note: str = ""
     damaged: bool = False
-    """Rows of it may be missing."""
+    """Rows of the file may be missing."""
     entries: int = 0
     first_index: int = -1
     last_index: int = -1
     last_epoch: int = -1
     first_offset: int = -1
-    """Where the first entry begins, of whatever kind."""
+    """First offset of the first entry, of any kind."""
     next_offset: int = -1
-    """Where the last one ends."""
+    """One behind the last offset of the last entry."""
     gone: bool = False
-    """It was taken away meanwhile, by right."""
+    """A running node deleted the file meanwhile, as it may."""
 
 
 Event = RowsSeen | MarkSeen | ConfigSeen | Problem | Ended
 
 
 class Gathered:
-    """Batches that wait to be handed on together: what a batch costs is paid once for thousands of
-    rows. ``made``: the events of some of them, none of which is empty."""
+    """Batches gathered for one event: the cost of an event is paid once for thousands of rows.
+    ``made``: makes events of batches, none of which is empty."""
 
     def __init__(self, made: Callable[[list[pa.RecordBatch]], Iterator[Event]]) -> None:
         self._made = made
@@ -120,7 +120,7 @@ def damage(file: File, kind: str, position: int, expected: object, found: object
 
 
 def problem_of(file: File, error: SlotwheelError, position: int = 0, where: str = "") -> Problem:
-    """The same for what a decoder raised at ``position``, or behind it. ``where``: if not there."""
+    """A decoder's error at ``position``, or behind it, as a problem. ``where``: in another file."""
     if isinstance(error, Damaged):
         expected = f"{error.expected}{where}"
         return damage(file, "damaged", max(error.position, position), expected, error.found)

@@ -1,7 +1,7 @@
-"""What there is to read: values that the driver makes and the tasks use. No input or output here.
+"""The files to read: values that the driver makes and the tasks use. No input or output here.
 
-A ``Layout`` is everything that belongs to one wheel group: its peers (data directories), and files,
-each of which belongs to a peer or, for dumps and receipts, to none (peer ``NO_PEER``).
+A ``Layout`` has all that belongs to one wheel group: its peers (data directories), and files, each
+of which belongs to a peer or, for dumps and receipts, to none (peer ``NO_PEER``).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class File:
     kind: str
     """One of ``KINDS``."""
     path: str
-    """Where a task opens it."""
+    """The path that a task opens."""
     name: str
-    """What a report calls it: the peer's name and the path below its directory."""
+    """The name in a report: the peer's name and the path below its directory."""
     nbytes: int
-    """How much is to be read."""
+    """Bytes to be read."""
     peer: int = NO_PEER
     archived: bool = False
     second: int = -1
-    """SLOT: whose rows it holds."""
+    """SLOT: the second of its rows."""
     length: int = -1
     """SLOT: the committed length, from the catalog or the archived file's name; -1: not known."""
     crc: int = -1
-    """SLOT: CRC-32C of that; -1: not known."""
+    """SLOT: CRC-32C of the committed bytes; -1: not known."""
     rows: int = -1
-    """SLOT: rows by the catalog; -1: not known."""
+    """SLOT: rows in the catalog; -1: not known."""
     first: int = -1
     """JOURNAL: index of the first entry. TOPIC: position of the first row."""
     end: int = -1
@@ -67,7 +67,7 @@ class PeerFiles:
     """One data directory, as it was when the layout was made."""
 
     name: str
-    """The directory as the user gave it; short where that is unambiguous."""
+    """The last parts of the directory's path, as few as are unique."""
     root: str
     checkpoint_index: int = 0
     spilled: int = 0
@@ -75,30 +75,30 @@ class PeerFiles:
     checkpoint_marks: str = ""
     """``Marks`` of the checkpoint, encoded, hex; empty: none."""
     slots: int = 0
-    """Live slot files by the catalog."""
+    """Live slot files in the catalog."""
     is_replica: bool = False
     """Whether it belongs to a group of several peers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``key``: of the group's ids, 16 bytes as hex; empty when no directory tells it."""
+    """One wheel group. ``key``: of its ids, 16 bytes as hex; empty when no directory has it."""
 
     group: str
     key: str
     peers: list[PeerFiles]
     files: list[File]
     problems: list[str] = field(default_factory=list)
-    """``Problem`` as JSON: what is wrong with a directory as such."""
+    """Problems of a directory as a whole; ``Problem`` as JSON."""
     missing_slots: list[tuple[int, int]] = field(default_factory=list)
-    """Peer and second of live slot files that should be there and are not."""
+    """Peer and second of live slot files that are in the catalog and do not exist."""
     made_ms: int = 0
-    """When its making began. Topics are read after that."""
+    """When the search for files began, ms. Topics are read after that."""
     dead_letter_topic: str = "slotwheel-dead-letters"
     group_size: int = 0
-    """How many peers the group has, as far as the state stores say; 0: they do not."""
+    """How many peers the group has, by the state stores; 0: not known."""
     horizon_ms: int = 0
-    """How far ahead a message may be due; 0: not known."""
+    """How far ahead a message may be due, ms; 0: not known."""
 
     def of(self, *kinds: str) -> list[File]:
         return [file for file in self.files if file.kind in kinds]

@@ -1,4 +1,4 @@
-"""The paths that somebody named: directories and files, refused by name when they are not that."""
+"""The paths that a user gave: directories and files, refused by name if they are neither."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY, 
 
 
 def existing(path: str) -> Path:
-    """Errors: ``InvalidConfiguration``: there is no such directory."""
+    """The directory at a path, resolved. Errors: ``InvalidConfiguration``: it does not exist."""
     root = Path(path).resolve()
     if not root.is_dir():
         raise InvalidConfiguration(
@@ -31,7 +31,7 @@ def existing(path: str) -> Path:
 
 
 def existing_file(path: str) -> Path:
-    """Errors: ``InvalidConfiguration``: there is no such file."""
+    """The file at a path. Errors: ``InvalidConfiguration``: it does not exist."""
     found = Path(path)
     if not found.is_file():
         raise InvalidConfiguration(
@@ -43,12 +43,13 @@ def existing_file(path: str) -> Path:
 
 
 def is_data_directory(root: Path) -> bool:
-    """Whether it has any part of one; a node that has just begun may have none yet."""
+    """Whether a directory has a part of a data directory; a node that has just begun may not."""
     return any((root / part).is_dir() for part in _PARTS)
 
 
 def refuse_a_part(root: Path) -> None:
-    """Errors: ``InvalidConfiguration``: a folder of slot files, say, and not what it belongs to."""
+    """Refuse a folder inside a data directory, such as that of its slot files. Errors:
+    ``InvalidConfiguration``."""
     names = list(sizes(root))
     kinds = {
         "slot files": any(second_of(name) is not None or _is_archived(name) for name in names),
@@ -73,7 +74,7 @@ def _is_archived(name: str) -> bool:
 
 
 def short_names(roots: Sequence[Path]) -> list[str]:
-    """The last parts of each path, as many as it takes to tell them apart."""
+    """The last parts of each path, as few as make all of them different."""
     for parts in range(1, 20):
         names = ["/".join(root.parts[-parts:]) for root in roots]
         if len(set(names)) == len(names):

@@ -1,15 +1,15 @@
-"""Reading a journal segment for a proof: all that is whole in it, and what is not.
+"""Reading a journal segment for a proof: every valid entry, and what is damaged.
 
 Theory: recovery stops at the first bad entry; a proof reads on behind it, at the next frame that is
 valid in this place of this file, so that one flipped byte costs one entry and not a segment. The
-offsets of that entry are then missing between two others, and nobody is blamed for them twice.
+offsets of that entry are then missing between two others, which is not reported again.
 
 Rules
-- Many small entries are handed on together: what a batch costs is paid once for thousands of rows.
-- The end of the newest live segment may be torn, or be written just now: that is no problem unless
-  something calls it durable. Everywhere else a bad end is damage.
-- A node that runs may drop a live segment while it is read, and use its file for another one. So
-  before anything is called damage it is asked whether the file is still that segment.
+- Many small entries are one event: the cost of a batch is paid once for thousands of rows.
+- The end of the newest live segment may be torn, or be in writing: that is no problem unless a
+  frame calls it durable. Everywhere else a bad end is damage.
+- A running node may drop a live segment while it is read, and use its file for another one. So
+  before damage is reported, it is checked that the file is still that segment.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _GONE = f"{GONE}: its file serves as another segment"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a segment, in bytes from an entry's edge on. ``stop``: -1: to the end; ``index``:
+    """A part of a segment, in bytes from an entry's first one. ``stop``: -1: to the end; ``index``:
     of the first entry, -1: any; ``store``: hex, empty: any."""
 
     start: int = SEGMENT_BYTES
@@ -61,7 +61,7 @@ class Span:
 
 
 def read_journal(file: File, span: Span | None = None) -> Iterator[Event]:
-    """A segment, or a part of it. Errors: ``OSError``, among them ``FileNotFoundError``."""
+    """Read a segment, or a part of it. Errors: ``OSError``, among them ``FileNotFoundError``."""
     descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     handle = OsHandle(descriptor, file.path)
     try:
@@ -72,30 +72,28 @@ def read_journal(file: File, span: Span | None = None) -> Iterator[Event]:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Bytes of a segment that are no entry."""
+    """Bytes of a segment that are not a valid entry."""
 
     position: int
     error: SlotwheelError
     following: int | None
-    """Where the next valid frame begins; None: there is none."""
+    """Byte at which the next valid frame begins; None: there is none."""
     witness: int
-    """The highest durable index that a frame behind it names; -1: none does."""
+    """The highest durable index that a later frame names; -1: there is none."""
 
 
 def entries(
     reader: SegmentReader, position: int = SEGMENT_BYTES, stop: int = -1
 ) -> Iterator[LocatedEntry | Broken]:
-    """Every entry up to the byte ``stop`` (-1: to the end), and what is broken between them.
-    Whether an end is torn or damaged is for the caller to say, who may stop there.
-    Errors: ``OSError``.
-    """
+    """Every entry up to the byte ``stop`` (-1: to the end), and the broken bytes between them. The
+    caller decides whether an end is torn or damaged, and may stop there. Errors: ``OSError``."""
     while position < (reader.size if stop < 0 else stop):
         try:
             located = reader.entry_or_end(position)
         except (Damaged, UnsupportedVersion) as error:
             following, witness = reader.next_frame(position), reader.witness(position)
-            # A running node may have been writing it: all before what was found behind it is whole
-            # by now.
+            # A running node may have been writing it: everything before a frame that was found is
+            # complete by now.
             if reader.is_sound(position):
                 continue
             yield Broken(position, error, following, witness)
@@ -149,7 +147,7 @@ class _Segment:
         yield from self._entries_of(reader)
         yield from self._leave()
         end = self._last_index + 1 if self._entries else reader.header.first_index
-        # Whether one that ends as it should is the newest, its peer's other files show.
+        # Whether a segment with a proper end is the newest is known from its peer's other files.
         may_end = self._damaged or (self._file.is_last and not self._note)
         if not may_end and end < self._file.end and not self._is_gone(reader):
             self._damaged = True
@@ -171,8 +169,8 @@ class _Segment:
         return len(data) < SEGMENT_BYTES or data == bytes(SEGMENT_BYTES)
 
     def _is_gone(self, reader: SegmentReader | None = None) -> bool:
-        """Whether a running node dropped the segment while it was read here, and wrote another into
-        its file. What it drops is covered."""
+        """Whether a running node dropped the segment while it was read, and used its file for
+        another. Marks cover what it drops."""
         if self._file.archived:
             return False
         if reader is not None:
@@ -182,7 +180,7 @@ class _Segment:
         try:
             return Path(self._file.path).stat().st_ino != self._inode
         except FileNotFoundError:
-            # Moved to the archive it is what it was.
+            # In the archive its content is the same.
             path = Path(self._file.path)
             return kept_segment(path.parents[1], path.name) is None
 
@@ -212,7 +210,8 @@ class _Segment:
             elif entry.epoch < epoch:
                 yield from self._break(found.position, f"epoch {epoch} or later", entry.epoch)
             elif expected >= 0 and 0 <= self._next_offset < entry.base_offset:
-                # Which of its rows is not there cannot be seen: all behind it are others'.
+                # Which of its rows are missing cannot be seen: offsets behind them belong to
+                # others.
                 if self._waiting:
                     self._rows -= self._waiting.pop()[1].num_rows
                 yield from self._leave()
@@ -251,7 +250,7 @@ class _Segment:
         return ConfigSeen(self._file, entry.index, entry.epoch, group, key, peers)
 
     def _check_store(self, reader: SegmentReader) -> None:
-        """Errors: ``Damaged``: the file is one of another journal by now."""
+        """Check the segment's store id. Errors: ``Damaged``: the file is now of another journal."""
         found = reader.header.store_id.hex()
         if self._span is not None and self._span.store not in ("", found):
             expected = f"store id {self._span.store}"
@@ -271,13 +270,13 @@ class _Segment:
         return damage(self._file, "foreign", 40, expected, f"one of store {store}")
 
     def _gap(self, entry: Entry, position: int) -> Event:
-        """Offsets are dense, so rows of the entry before are missing: its checksum is right, but it
-        is not what was written."""
+        """Report a gap in the offsets, which are dense: rows of the entry before are missing,
+        although its checksum is right."""
         expected = f"offset {self._next_offset}, where entry {entry.index - 1} ends"
         return damage(self._file, "gap", position, expected, entry.base_offset)
 
     def _rows_seen(self, entry: Entry, rows: pa.RecordBatch) -> Iterator[Event]:
-        """The last one waits in any case: what follows shows whether it is whole."""
+        """Gather rows. The last entry is held back: the next one shows whether it is complete."""
         if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
             yield from self._leave()
         self._waiting.append((entry, rows))
@@ -285,7 +284,7 @@ class _Segment:
         self._nbytes += len(entry.payload)
 
     def _leave(self) -> Iterator[Event]:
-        """Hand on what waits."""
+        """Yield the gathered rows."""
         if not self._waiting:
             return
         entries = [entry for entry, _ in self._waiting]

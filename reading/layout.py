@@ -1,14 +1,14 @@
-"""Finds what there is to read in data directories, and what belongs together.
+"""Finds the files to read in data directories, and which of them belong together.
 
-Theory: everything is planned once, before anything is read: the state store of each directory says
-which slot files are true, and how long; then come the directories' names. What is delivered is
-listed last of all, so that a message that left a slot file meanwhile is found where it went.
+Theory: everything is planned once, before anything is read. The state store of each directory lists
+the valid slot files and their lengths; then the directories are listed. Topics are listed last, so
+that a message that left a slot file meanwhile is found in its topic.
 
 Rules
-- Nothing is changed, and a node may run beside it: what it moves to the archive is found there.
-- A path that is not there is an error. A directory that holds nothing, or another group's wheel, is
-  a problem of the proof: somebody meant it to hold something.
-- Runs where the paths are mounted, on the driver only: tasks are told, they do not look.
+- Nothing is changed, and a node may be running: files that it moves to the archive are found there.
+- A path that does not exist is an error. A directory that holds nothing, or another group's wheel,
+  is a problem of the proof: the user expected something in it.
+- Runs on the driver only, where the paths are mounted: tasks get lists of files.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FileFilter:
     end_ms: int | None = None
 
     def second(self, second: int) -> bool:
-        """Whether a slot may hold rows that are wanted."""
+        """Whether a slot may hold wanted rows."""
         starts_before_end = self.end_ms is None or second * TICK_MS < self.end_ms
         return starts_before_end and (
             self.start_ms is None or (second + 1) * TICK_MS > self.start_ms
@@ -70,7 +70,7 @@ def find(
     receipts: Sequence[str] = (),
     wanted: FileFilter | None = None,
 ) -> Layout:
-    """The layout of one wheel group. Errors: ``InvalidConfiguration``: a path is not there."""
+    """Find the files of a wheel group. Errors: ``InvalidConfiguration``: a path does not exist."""
     return _Search(wanted or FileFilter()).run(directories, dumps, receipts)
 
 
@@ -130,7 +130,7 @@ class _Search:
         self.problems.append(Problem(INTEGRITY, kind, text, file=name).to_json())
 
     def _peer(self, root: Path, name: str) -> PeerFiles | None:
-        """One directory; its files are added. None when it does not belong to the group."""
+        """Add the files of one directory. None if it does not belong to the group."""
         if not is_data_directory(root):
             refuse_a_part(root)
             self._problem("empty", "expected a data directory, found none of its parts", name)
@@ -170,7 +170,7 @@ class _Search:
         )
 
     def _stored(self, root: Path, name: str) -> StoredState | None:
-        """What the state store says; None: it does not, and a problem says why."""
+        """Read the state store; None if it cannot be read, which is reported."""
         shown = f"{name}/{STATE_DIRECTORY}"
         try:
             stored = read_state(root)
@@ -189,9 +189,9 @@ class _Search:
     def _is_anothers(
         self, root: Path, name: str, stored: StoredState, segments: Sequence[tuple[Path, bool]]
     ) -> bool:
-        """Whether the state store is not that of these segments, and was told to be so."""
+        """Whether the state store is not that of these segments, which is reported."""
         why = not_its_own(stored, segments)
-        if why is not None:  # a node that runs may have gone on since the state was read
+        if why is not None:  # a running node may have gone on since the state was read
             why = not_its_own(read_state(root) or stored, segments)
         if why is not None:
             self._problem(*why, f"{name}/{STATE_DIRECTORY}")
@@ -207,7 +207,7 @@ class _Search:
         return False
 
     def _is_copy(self, stored: StoredState | None, name: str) -> bool:
-        """Of a directory that was given before: it would agree with it, and count for a peer."""
+        """Whether a directory is a copy of an earlier one: they would agree, and count twice."""
         if stored is None or not stored.store_id:
             return False
         other = self.stores.setdefault(stored.store_id, name)
@@ -231,7 +231,7 @@ class _Search:
             except ValueError:
                 self._problem("foreign", "expected <second>.<length>.<crc32c>.arrows", shown)
                 continue
-            # A node moved it between two looks: it is both.
+            # A node moved it between two listings: it is in both.
             if (second, length, crc) in known or not self.wanted.second(second):
                 continue
             yield File(-1, SLOT, str(path), shown, length, peer, True, second, length, crc)
@@ -272,8 +272,7 @@ class _Search:
 
     @staticmethod
     def _is_missing(root: Path, second: int) -> bool:
-        """Whether a slot file is not there although the state says so, now; the node may have
-        deleted it since."""
+        """Whether a slot file is missing, and still is in the state when that is read again."""
         try:
             stored = read_state(root)
         except SlotwheelError:
@@ -284,7 +283,7 @@ class _Search:
 
 
 def with_topics(layout: Layout) -> Layout:
-    """The layout with segments of embedded topics that have been begun since it was made."""
+    """The layout with those segments of embedded topics that are new since it was made."""
     known = {file.path for file in layout.files}
     files = list(layout.files)
     for number, peer in enumerate(layout.peers):
@@ -309,8 +308,8 @@ def _journal(
     for (path, archived), end in zip(segments, ends, strict=True):
         if archived and not wanted.archive:
             continue
-        # Behind what was kept some may not have been, by right: it ran without an archive for a
-        # while, the disk was full, a day was deleted, or a peer took a snapshot.
+        # Behind an archived segment some may rightly be missing: the node ran without an archive
+        # for a while, the disk was full, a day was deleted, or the peer fetched a snapshot.
         must_end = -1 if archived else end
         is_last = (path, archived) == segments[-1] and not archived
         try:
@@ -337,7 +336,7 @@ def _single(path: Path, kind: str) -> File:
 
 
 def _topics(root: Path, peer: int, name: str) -> Iterator[File]:
-    """All segments of all topics; one whose place before the others is empty is listed, too."""
+    """List all segments of all topics; also a missing one at the begin of a topic."""
     base = root / TOPICS_DIRECTORY
     for topic in sorted(sizes(base)):
         there = sizes(base / topic)

@@ -1,4 +1,4 @@
-"""Which files a directory has, beside a node that may remove them or move them to the archive."""
+"""Lists a directory's files, beside a node that may delete them or move them to the archive."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def sizes(directory: Path) -> dict[str, int]:
     for entry in found:
         try:
             known[entry.name] = entry.stat().st_size
-        except FileNotFoundError:  # a running node took it away
+        except FileNotFoundError:  # a running node deleted it
             continue
     return known
 
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[OsHandle]:
-    """Errors: ``OSError``, among them ``FileNotFoundError``."""
+    """Open a file for reading. Errors: ``OSError``, among them ``FileNotFoundError``."""
     handle = OsHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
     try:
         yield handle
@@ -40,8 +40,8 @@ def opened(path: str | Path) -> Iterator[OsHandle]:
 
 
 def journal_segments(root: Path, *, archive: bool = True) -> dict[int, tuple[Path, bool]]:
-    """All journal segments by their first index, ascending, and whether it is an archived one. Live
-    ones are listed first, so that one that is moved meanwhile is seen at least once."""
+    """Paths of all journal segments by their first index, ascending, and whether each is archived.
+    Live ones are listed first, so that one that is moved meanwhile is found at least once."""
     live = [root / JOURNAL_DIRECTORY / name for name in sizes(root / JOURNAL_DIRECTORY)]
     kept = sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{JOURNAL_DIRECTORY}/*")) if archive else []
     both = [*((path, False) for path in live), *((path, True) for path in kept)]
@@ -50,17 +50,17 @@ def journal_segments(root: Path, *, archive: bool = True) -> dict[int, tuple[Pat
 
 
 def kept_segment(root: Path, name: str) -> Path | None:
-    """Where the archive has a journal segment; None: it has not."""
+    """The path of an archived journal segment; None: the archive does not have it."""
     found = sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{JOURNAL_DIRECTORY}/{name}"))
     return found[-1] if found else None
 
 
 def segment_file(root: Path, first: int, *, archive: bool) -> Path | None:
-    """Where a segment lies now; None when it was dropped."""
+    """The present path of a segment; None when it was dropped."""
     live = root / segment_path(first)
     if live.exists():
         return live
-    # Looked at again: it may have been moved in between, and what is in the archive stays.
+    # Look again: it may have been moved in between, and the archive keeps it.
     return kept_segment(root, live.name) if archive else None
 
 

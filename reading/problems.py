@@ -1,5 +1,4 @@
-"""What a validator finds: one row each, the same schema for all of them. And what nobody could
-decide."""
+"""The findings of validators: one row each, of one schema. And points that could not be decided."""
 
 from __future__ import annotations
 
@@ -27,18 +26,18 @@ PROBLEM_ARROW = pa.schema(
         ("text", pa.utf8()),
     ]
 )
-"""The same for Arrow."""
+"""Arrow's schema of problems."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``id``: of the message, empty for a fault of a file; ``file``: as the layout names it, empty
-    for a fault of a message; ``position``: byte in the file or position in the topic, -1: none."""
+    """One problem. ``id``: of the message, empty for a fault of a file; ``file``: as in the layout,
+    or empty; ``position``: byte in the file or position in the topic, -1: none."""
 
     validator: str
     """One of ``VALIDATORS``."""
     kind: str
-    """A word or two, by which problems are counted: "lost", "early", "damaged", ..."""
+    """A word or two by which problems are counted: "lost", "early", "damaged", ..."""
     text: str
     """A sentence: what was expected, and what was found."""
     id: str = ""
@@ -57,14 +56,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class OpenPoint:
-    """Something that could not be decided, though nothing is known to be wrong with it."""
+    """Something that could not be decided, although no fault is known."""
 
     subject: str
     """What it is about: an input, a file, a range of offsets."""
     reason: str
-    """Why it could not be decided, and how much it is."""
+    """Why it could not be decided, and how much is affected."""
     remedy: str
-    """What would decide it."""
+    """What the user can do to have it decided."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.reason}. {self.remedy}"

@@ -1,10 +1,10 @@
-"""Reads any file of a layout: rows as Arrow batches, and everything that is wrong with it.
+"""Reads any file of a layout: rows as Arrow batches, and every problem of the file.
 
 Rules
 - Damage never raises: it is a ``Problem``, and reading goes on behind it where that is possible.
-- A file that is gone is looked for in the archive: a node that runs may have moved it there. If it
-  is not there either, it was covered, and what was in it is found where it was delivered.
-- No Spark here, and nothing that a worker may lack: pyarrow, numpy, crc32c.
+- A file that is gone is looked for in the archive: a running node may have moved it there. If it is
+  not there either, marks cover its rows, and they are found in their topics.
+- No Spark here, and only packages that every worker has: pyarrow, numpy, crc32c.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _READERS: dict[str, Callable[[File], Iterator[Event]]] = {
 
 
 def read(file: File) -> Iterator[Event]:
-    """What is in a file; the last event is ``Ended``."""
+    """Read a file; the last event is ``Ended``."""
     reader = _READERS[file.kind]
-    for _ in range(3):  # a node that runs may move it, and its clean-up may take it away there
+    for _ in range(3):  # a running node may move it, and then delete it from the archive
         try:
             events = reader(file)
             first = next(events)
-            # A late row may have made another file of this name since; what is meant was kept.
+            # A late row may have made another file of this name since; the wanted one was archived.
             if file.kind == SLOT and isinstance(first, Problem):
                 moved = _in_archive(file)
                 if moved is not None:
@@ -67,7 +67,7 @@ def read(file: File) -> Iterator[Event]:
 
 
 def _in_archive(file: File) -> File | None:
-    """Where a live file is by now. Its number and name stay: facts are named by them."""
+    """The archived copy of a live file; None: none. Facts use number and name, which stay."""
     if file.archived or file.kind not in (JOURNAL, SLOT):
         return None
     root = Path(file.path).parents[1]

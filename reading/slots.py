@@ -1,10 +1,10 @@
 """Reading a slot file: its checksum, its blocks, and their order.
 
 Rules
-- The checksum comes first: of a file that does not match it, no row is believed. Where it is not
-  known, all blocks are looked at before the first of them is handed on.
+- The checksum is compared first: no row of a file that does not match it is used. Where it is not
+  known, all blocks are checked before the first of them is yielded.
 - The file is mapped, so that a slot larger than memory costs address space.
-- Small blocks are handed on together.
+- Small blocks are one event.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CRC_BYTES = 16 << 20
 
 
 def read_slot(file: File) -> Iterator[Event]:
-    """Errors: ``OSError``, among them ``FileNotFoundError``."""
+    """Read a slot file. Errors: ``OSError``, among them ``FileNotFoundError``."""
     with pa.memory_map(file.path) as source:
         size = source.size()
         length = file.length if file.length >= 0 else size
@@ -77,7 +77,7 @@ def _blocks(file: File, data: pa.Buffer) -> Iterator[Event]:
 def slot_blocks(data: pa.Buffer, path: str) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Each block of a slot file's bytes with its position, safe to compute with.
 
-    Errors: ``Damaged`` naming the position of the first block that is none, after those before it;
+    Errors: ``Damaged`` with the position of the first bad block, after all blocks before it;
     ``UnsupportedVersion``.
     """
     source = pa.BufferReader(data)
@@ -92,7 +92,7 @@ def slot_blocks(data: pa.Buffer, path: str) -> Iterator[tuple[int, pa.RecordBatc
             batch.validate(full=True)
             yield position, batch
             position = source.tell()
-    # The bytes are in memory: an OSError is pyarrow's word for bytes that make no sense.
+    # The bytes are in memory: pyarrow raises an OSError for malformed bytes.
     except (pa.ArrowException, ValueError, EOFError, OSError) as error:
         raise _not_a_block(path, position, str(error)) from None
     except StopIteration:
@@ -105,7 +105,7 @@ def _not_a_block(path: str, position: int, found: str) -> SlotwheelError:
 
 
 class _Order:
-    """Whether blocks are in order, and their rows."""
+    """Joins blocks, and checks their order."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -120,7 +120,7 @@ class _Order:
         yield RowsSeen(self._file, rows)
 
     def _check(self, rows: pa.RecordBatch, starts: Int64s) -> Iterator[Event]:
-        """Inside a block by (due, offset); each block's offsets above those of the one before."""
+        """Check the order: by (due, offset) in a block; a block's offsets above those before it."""
         due, offset = times(rows, "due"), times(rows, "offset")
         bad = (due[1:] < due[:-1]) | ((due[1:] == due[:-1]) & (offset[1:] < offset[:-1]))
         bad[starts[1:] - 1] = False

@@ -1,10 +1,10 @@
-"""What a data directory says of itself: its state store, its first configuration, and whether the
-journal is that of the state.
+"""The state store of a data directory, its first configuration, and whether its journal is that of
+the state.
 
-Theory: LMDB maps its file. Where a cut took pages away, touching them ends the process (SIGBUS),
-and no check beforehand can tell for sure. So a process of its own reads the store, and hands on
-what it found; what ends it is damage, and not the end of a proof. Where a look is to be quick and
-the file is as long as it says, it is read here.
+Theory: LMDB maps its file. Reading pages that are beyond the end of a shortened file ends the
+process (SIGBUS), and no check beforehand can exclude that. So a process of its own reads the store,
+and returns what it found; if it ends, that is damage, and not the end of a proof. Where speed
+matters and the file is as long as its header says, it is read in this process.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from slotwheel.reading.state import child
 child(sys.argv[1])
 """
 _CONFIG_WITHIN = 10_000
-"""The first configuration stands among the first entries of a log."""
+"""The first configuration is among so many first entries of a log."""
 
 
 def read_state(root: str | Path) -> StoredState | None:
-    """The state as it is now; None when the directory has none. Errors: ``Damaged``,
+    """Read the state in a process of its own; None: the directory has none. Errors: ``Damaged``,
     ``UnsupportedVersion``."""
     data = Path(root) / STATE_DIRECTORY / "data.mdb"
     if not data.is_file():
@@ -67,8 +67,8 @@ def read_state(root: str | Path) -> StoredState | None:
 
 
 def load_state(root: str | Path) -> StoredState:
-    """As ``read_state``, in this process unless the file is shorter than it says. A directory
-    without a state is ``Damaged``, too."""
+    """Like ``read_state``, in this process unless the file is too short. A directory without a
+    state is ``Damaged``, too."""
     data = Path(root) / STATE_DIRECTORY / "data.mdb"
     if not data.is_file():
         raise Damaged(str(data), 0, expected="a state store", found="no such file")
@@ -79,7 +79,7 @@ def load_state(root: str | Path) -> StoredState:
         raise Damaged(str(data), 0, expected="an LMDB environment", found=str(error)) from None
     size = data.stat().st_size
     try:
-        # A free page at the end may never have been written: then it is short and yet whole.
+        # Free pages at the end may never have been written: the file is shorter, and complete.
         stored = _load(root) if size >= wanted else read_state(root)
     except (lmdb.Error, ValueError) as error:
         raise Damaged(str(data), 0, expected="a state store", found=str(error)) from None
@@ -88,7 +88,7 @@ def load_state(root: str | Path) -> StoredState:
 
 
 def child(root: str) -> None:
-    """In the process of its own: what was read, or its error, to standard output."""
+    """Run in the process of its own: write the state, or the error, to standard output."""
     found: StoredState | SlotwheelError
     try:
         found = _load(root)
@@ -98,7 +98,7 @@ def child(root: str) -> None:
 
 
 def _load(root: str | Path) -> StoredState:
-    """Read until two looks agree, as a running node may be writing it."""
+    """Read until two results are equal, as a running node may be writing the store."""
     state = LmdbState(root, readonly=True)
     try:
         stored = state.load()
@@ -113,8 +113,8 @@ def _load(root: str | Path) -> StoredState:
 
 
 def first_config(segments: Sequence[Path]) -> dict[str, Any]:
-    """The first configuration in a journal that is known by no checkpoint; empty if there is none.
-    Begin of the journal and some segment may be gone or damaged: a later one may have it, too."""
+    """The first configuration in a journal, for one without a checkpoint; empty if there is none.
+    Some segments may be gone or damaged: later ones may have it, too."""
     for path in segments:
         try:
             with opened(path) as handle:
@@ -132,8 +132,8 @@ def first_config(segments: Sequence[Path]) -> dict[str, Any]:
 def not_its_own(
     stored: StoredState, segments: Sequence[tuple[Path, bool]]
 ) -> tuple[str, str] | None:
-    """Why a state store is not that of these segments, as a problem's kind and text: it belongs to
-    another directory, or is of some time before: a node drops or archives a segment only when the
+    """Why a state store is not that of these segments, as a problem's kind and text; None: it is.
+    It may be of another directory, or an old copy: a node drops or archives a segment only when the
     checkpoint is behind its last entry."""
     if not segments:
         return None
@@ -158,7 +158,7 @@ def not_its_own(
 
 
 def _store_of(path: Path) -> str:
-    """Store id by a segment's header, hex; empty: it does not say."""
+    """The store id in a segment's header, hex; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             return SegmentHeader.decode(file.read(SEGMENT_BYTES), str(path)).store_id.hex()

@@ -2,10 +2,10 @@
 
 A reader trusts the index alone: a block exists when its record is whole, and a record is written
 only after its block is durable. So a reader never sees a row that a power cut could take back,
-needs no lock, and finds out by looking at the index's length whether there is anything new.
+needs no lock, and knows by the index's length whether there is anything new.
 
 Of a segment that was set aside as damaged (``delivery/embedded/topicdamage.py``) the sound blocks
-are read; what is passed over is told.
+are read; the skipped positions are reported.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Segment:
     set_aside = False
 
     def __init__(self, files: Files, topic: str, first: int) -> None:
-        """Errors: ``FileNotFoundError``/``Damaged`` while its header is not there yet."""
+        """Errors: ``FileNotFoundError``/``Damaged`` while its header is not written yet."""
         self.first = first
         self._index_path = index_path(topic, first)
         self.path = segment_path(topic, first)
@@ -62,13 +62,13 @@ class _Segment:
         self.blocks = [IndexRecord(first, header.schema_bytes, 0, header.schema_crc, 0)]
 
     def refresh(self) -> None:
-        """Take in records written since the last look."""
+        """Read index records that were written since the last call."""
         size = self._index.size()
         known = HEADER_BYTES + (len(self.blocks) - 1) * RECORD_BYTES
         if size < known + RECORD_BYTES:
             return
         new = self._index.pread(size - known, known)
-        # What is not whole at the end is being written: it is looked at again next time.
+        # An incomplete record at the end is being written: it is read again next time.
         padded = bytes(HEADER_BYTES) + new
         last = self.blocks[-1]
         start = IndexHeader(last.next_position, last.end, last.crc)
@@ -76,7 +76,7 @@ class _Segment:
         self.blocks += found[1:]
 
     def read(self, number: int) -> pa.RecordBatch:
-        """IndexRecord ``number`` (from 1), checked. Errors: ``Damaged``."""
+        """Block ``number`` (from 1), checked. Errors: ``Damaged``."""
         before, block = self.blocks[number - 1], self.blocks[number]
         payload = self._data.pread(block.end - before.end, before.end)
         if len(payload) < block.end - before.end:
@@ -91,7 +91,7 @@ class _Segment:
 
 
 class _SetAside:
-    """The same for a damaged segment, which grows no more."""
+    """A segment that was set aside as damaged, and does not grow any more."""
 
     set_aside = True
 
@@ -103,7 +103,7 @@ class _SetAside:
     def refresh(self) -> None: ...
 
     def read(self, number: int) -> pa.RecordBatch | None:
-        """IndexRecord ``number`` (from 1); None when it is damaged."""
+        """Block ``number`` (from 1); None when it is damaged."""
         return self._sound.read(number)
 
     def close(self) -> None: ...
@@ -112,8 +112,8 @@ class _SetAside:
 class TopicReader:
     """Reads one topic from a position on. Not thread-safe.
 
-    ``position`` may lie anywhere in the topic; beyond its end, reading waits for it to come.
-    ``on_damage`` is told which positions are passed over, as nothing sound is to be had there.
+    ``position``: anywhere in the topic; behind its end, nothing is read until the topic reaches it.
+    ``on_damage``: called with the positions that are skipped as damaged.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class TopicReader:
         self._segment: _Segment | _SetAside | None = None
 
     def read(self) -> pa.RecordBatch | None:
-        """The next committed rows (one block, or the rest of it); None if there are none now."""
+        """The next committed rows (at most one block); None if there are none now."""
         while True:
             segment = self._open()
             if segment is None:
@@ -152,13 +152,13 @@ class TopicReader:
                 return None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Everything committed up to now."""
+        """All rows that are committed now."""
         while (batch := self.read()) is not None:
             yield batch
 
     def follow(self, wait: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """Everything, and what comes later. ``wait`` is called when there is nothing new: it waits
-        a little and says whether to go on."""
+        """All rows, and later ones. ``wait``: called when there is nothing new; it waits a little
+        and returns whether to go on."""
         while True:
             yield from self.batches()
             if not wait():
@@ -178,7 +178,7 @@ class TopicReader:
         self.position = position
 
     def _open(self) -> _Segment | _SetAside | None:
-        """The open segment; opens the one that holds ``position`` if none is."""
+        """The open segment; if there is none, the one with ``position`` is opened."""
         if self._segment is None:
             found = segments(self._files, self.topic)
             at = bisect.bisect_right(found, self.position) - 1
@@ -187,10 +187,10 @@ class TopicReader:
         return self._segment
 
     def _follows(self, segment: _Segment | _SetAside) -> bool:
-        """Go on to the segment behind this one, if there is one."""
+        """Open the segment behind this one; false if there is none."""
         found = segments(self._files, self.topic)
         end = segment.blocks[-1].next_position
-        if segment.set_aside:  # what it has given may reach further than can be seen
+        if segment.set_aside:  # rows read from it may reach further than its sound blocks
             end = min((first for first in found if first > segment.first), default=end)
         if end == segment.first or end not in found:
             return False
@@ -209,7 +209,7 @@ class TopicReader:
         try:
             return _Segment(self._files, self.topic, first)
         except (Damaged, FileNotFoundError):
-            # Just being created: its index has no record yet. With one, it is what it says.
+            # It is just being created: its index has no record yet. Otherwise the error is real.
             try:
                 if _is_unused(self._files, self.topic, first):
                     return None
@@ -228,14 +228,14 @@ def _is_unused(files: Files, topic: str, first: int) -> bool:
 
 
 def _number_at(blocks: list[IndexRecord], position: int) -> int:
-    """The number of the block that holds ``position``; one past the last if none does."""
+    """The number of the block with ``position``; one past the last if there is none."""
     return bisect.bisect_right(blocks, position, key=lambda block: block.next_position)
 
 
 def walk(files: Files, topic: str) -> Iterator[tuple[str, IndexRecord]]:
-    """Each committed block of a topic with its segment's path, compared with its bytes.
+    """Every committed block of a topic, with its segment's path, after a check of its bytes.
 
-    For ``inspect`` and ``verify``: yields what it decoded and raises ``Damaged`` where it stops.
+    For ``inspect`` and ``verify``: yields what was decoded before it raises ``Damaged``.
     """
     expected: int | None = None
     for first in segments(files, topic):
@@ -266,7 +266,7 @@ def ids(batch: pa.RecordBatch) -> list[str]:
 
 
 def check_exists(files: Files, topic: str) -> None:
-    """Errors: ``InvalidMessage`` naming the topics that exist, when ``topic`` does not."""
+    """Errors: ``InvalidMessage``, with the topics that exist, when ``topic`` is not among them."""
     if not segments(files, topic):
         there = ", ".join(topics(files)[:10]) or "none"
         raise InvalidMessage(

@@ -1,8 +1,8 @@
-"""Reading what was delivered, and what producers hold: embedded topics, dumps, receipts.
+"""Reading records that were delivered, and receipts: embedded topics, dumps, receipt files.
 
 Rules
-- Of an embedded topic the index is the truth: a block counts when its record is whole. Each block
-  is checked by itself, as the records name the checksum before it and behind it.
+- Of an embedded topic the index is the truth: a block counts when its record is complete. Each
+  block is checked by itself, as the records have the checksum before it and behind it.
 - A dump or a receipts file is a plain Arrow IPC stream. A receipts file may end anywhere: its
   producer may have been killed.
 """
@@ -36,7 +36,7 @@ _BEGIN = b"\xff\xff\xff\xff"  # of an Arrow IPC stream
 
 
 def read_topic(file: File) -> Iterator[Event]:
-    """One segment. Errors: ``OSError``, among them ``FileNotFoundError``."""
+    """Read one segment. Errors: ``OSError``, among them ``FileNotFoundError``."""
     path = Path(file.path)
     index_path = path.with_suffix(INDEX_SUFFIX)
     index = index_path.read_bytes() if index_path.exists() else b""
@@ -56,7 +56,7 @@ def read_topic(file: File) -> Iterator[Event]:
 
 
 def _without_index(file: File, nbytes: int) -> Iterator[Event]:
-    """An index without a record is that of a segment that was begun, unless rows stand in it.
+    """Read a segment without an index record: it was begun and never used, unless it has rows.
     Errors: ``FileNotFoundError``."""
     try:
         with pa.memory_map(file.path) as source:
@@ -72,7 +72,7 @@ def _without_index(file: File, nbytes: int) -> Iterator[Event]:
 
 
 def _behind(file: File, block: IndexRecord) -> Event:
-    """``block``: the last one, behind which another segment should begin."""
+    """Report that no segment begins behind ``block``, the last one."""
     first = block.next_position
     name = f"{file.name.rpartition('/')[0]}/{first:020d}{SEGMENT_SUFFIX}"
     text = f"expected it, with rows {first} to {file.end - 1}, found none"
@@ -82,7 +82,7 @@ def _behind(file: File, block: IndexRecord) -> Event:
 def topic_blocks(
     file: File, header: IndexHeader, blocks: list[IndexRecord], data: pa.Buffer
 ) -> Iterator[Event]:
-    """``blocks``: the first one stands for what lies before the others."""
+    """Read blocks of a segment. The first of ``blocks`` stands for everything before the others."""
     try:
         schema = header.check_schema(bytes(data[: header.schema_bytes]), file.path)
     except SlotwheelError as error:
@@ -119,8 +119,8 @@ def decode_block(
     block: IndexRecord,
     path: str,
 ) -> pa.RecordBatch:
-    """The rows of a block of an embedded topic, compared with its record in the index, safe to
-    compute with. ``before``: the record before it. Errors: ``Damaged``."""
+    """Decode and check a block of an embedded topic. ``before``: the record before its own one in
+    the index. Errors: ``Damaged``."""
     at = before.end
     crc = crc32c(memoryview(payload), before.crc)
     if crc != block.crc:
@@ -136,7 +136,7 @@ def decode_block(
 
 
 def read_stream(file: File) -> Iterator[Event]:
-    """A dump or a receipts file. Errors: ``OSError``, among them ``FileNotFoundError``."""
+    """Read a dump or a receipts file. Errors: ``OSError``, among them ``FileNotFoundError``."""
     is_receipts = file.kind == RECEIPTS
     with pa.memory_map(file.path) as source:
         if source.size() == 0:
@@ -168,15 +168,15 @@ def read_stream(file: File) -> Iterator[Event]:
 
 
 def _check_begin(file: File, head: bytes) -> None:
-    """What is no Arrow stream is no torn one either: it would pass as receipts that promise none.
-    Errors: ``Damaged``."""
+    """Check that a file is an Arrow stream, if a torn one: another file would pass as receipts
+    without rows. Errors: ``Damaged``."""
     if not _BEGIN.startswith(head):
         wanted = f"a {file.kind} file: an Arrow IPC stream"
         raise Damaged(file.path, 0, expected=wanted, found=f"a file that begins with {head!r}")
 
 
 def _check_stream(file: File, schema: pa.Schema, is_receipts: bool) -> None:
-    """Errors: ``Damaged``, ``UnsupportedVersion``."""
+    """Check the version of a dump or of receipts. Errors: ``Damaged``, ``UnsupportedVersion``."""
     metadata = schema.metadata or {}
     if not is_receipts and b"slotwheel.topic-schema" in metadata:
         check_schema(schema, file.path)

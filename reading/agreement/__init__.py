@@ -1,5 +1,5 @@
-"""Do two peers hold the same? Their journals, and every row that is still to be delivered.
+"""Whether two peers hold the same: their journals, and every row that is still to be delivered.
 
-Comes in: two data directories.
-Goes out: one ``Agreement``: how much was compared, and each difference.
+Comes in: two data directories. Goes out: one ``Agreement``: how much was compared, and each
+difference.
 """

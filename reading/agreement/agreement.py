@@ -1,4 +1,4 @@
-"""What a comparison of two peers says."""
+"""The result of a comparison of two peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROBLEMS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class PeerDirectory:
-    """One data directory. ``name`` is for the report."""
+    """One data directory. ``name``: for the report."""
 
     name: str
     files: Files
@@ -21,23 +21,23 @@ class PeerDirectory:
 
 @dataclass(slots=True)
 class Agreement:
-    """What was compared, and what is wrong. They agree if there are no ``problems``."""
+    """How much was compared, and each difference. The peers agree if there are no ``problems``."""
 
     problems: list[str] = field(default_factory=list)
-    """What differs, the first differences of each kind first; at most 100."""
+    """Differences that are faults, the first ones of each kind first; at most 100."""
     notes: list[str] = field(default_factory=list)
-    """What differs and may: an end that was not committed, parts that only one has."""
+    """Differences that are none: an end that was not committed, parts that only one peer has."""
     entries: int = 0
     """Entries that both journals hold, byte-equal."""
     first_index: int = 0
-    """The first and the last entry that were compared; 0 when both journals share none."""
+    """The first and the last entry that were compared; 0 if the journals share none."""
     last_index: int = 0
     slots: int = 0
-    """Seconds in which either has rows."""
+    """Seconds of which one or both have rows."""
     rows: int = 0
     """Rows that both hold, equal in every column."""
     next_offset: int = 0
-    """Rows below this offset were compared: both have got that far."""
+    """Rows below this offset were compared: both peers have received that much."""
 
     @property
     def agrees(self) -> bool:

@@ -1,15 +1,15 @@
-"""Do two peers agree? Their journals (``journals.py``), their checkpoints, and every row that
+"""Whether two peers agree: their journals (``journals.py``), their checkpoints, and every row that
 is still to be delivered.
 
-Theory: peers spill at moments of their own, so their slot files need not be equal; what lies in
-tail and slot files *together* must be. A row that one has and the other has not is fine only if
-the other's newest mark covers it: then it was delivered, and the other has dropped it already. Rows
-beyond what both have got are not compared; a peer that is behind is not wrong.
+Theory: peers spill at moments of their own, so their slot files need not be equal; the rows in tail
+and slot files *together* must be. One peer may lack a row of the other only if its own newest mark
+covers it: then the row was delivered, and this peer has dropped it already. Rows behind the end of
+one peer's log are not compared; a peer that is behind is not wrong.
 
 Rules
-- Nothing is changed. Second by second: in memory are one second's rows of both, and the rows that
+- Nothing is changed. Second by second: one second's rows of both are in memory, and the rows that
   are in no slot file yet.
-- Meant for peers at rest. Beside a running node what changes meanwhile may show up as a problem.
+- Meant for peers at rest. Beside a running node, changes meanwhile may be reported as problems.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["Agreement", "PeerDirectory", "compare"]
 def compare(
     left: PeerDirectory, right: PeerDirectory, looked_at: Callable[[int, int], None] | None = None
 ) -> Agreement:
-    """Compare two data directories of one group. ``looked_at`` is told how many seconds that have
-    rows were looked at, and of how many. Errors: ``OSError``."""
+    """Compare two data directories of one group. ``looked_at``: called with how many seconds with
+    rows were compared, and how many there are. Errors: ``OSError``."""
     found = Agreement()
     for peer in (left, right):
         if peer.stored.incoming:
@@ -60,7 +60,7 @@ def compare(
 def _same_group(left: PeerDirectory, right: PeerDirectory, found: Agreement) -> None:
     mine, theirs = left.stored.checkpoint.config, right.stored.checkpoint.config
     if not mine or not theirs:
-        return  # nothing spilled yet: the configuration is in the journal, and compared there
+        return  # nothing spilled yet: the configuration is only in the journal, and compared there
     for name in ("group", "key"):
         if mine.get(name) != theirs.get(name):
             found.problem(
@@ -72,7 +72,7 @@ def _same_group(left: PeerDirectory, right: PeerDirectory, found: Agreement) -> 
 
 
 def _check_checkpoint(mine: PeerJournal, theirs: PeerJournal, found: Agreement) -> None:
-    """What one peer's checkpoint says must be what the other's journal says of that entry."""
+    """Compare one peer's checkpoint with the other's journal."""
     checkpoint = mine.peer.stored.checkpoint
     name, other = mine.peer.name, theirs.peer.name
     if not checkpoint.index:
@@ -93,7 +93,7 @@ def _check_checkpoint(mine: PeerJournal, theirs: PeerJournal, found: Agreement) 
     for log in (mine, theirs):
         if log.first_marks is None or log.last_marks is None:
             continue
-        # Strictly between two marks of a journal: it must be one of those in between.
+        # A mark strictly between two marks of a journal must be in the journal.
         within = progress(log.first_marks) < progress(checkpoint.marks) < progress(log.last_marks)
         if within and key_of(checkpoint.marks) not in log.seen_marks:
             found.problem(
@@ -145,14 +145,14 @@ class _Side:
 
 
 def _all_but(indices: Int64s, count: int) -> Int64s:
-    """The others of ``count`` indices."""
+    """The numbers below ``count`` that are not in ``indices``."""
     others = np.ones(count, dtype=np.bool_)
     others[indices] = False
     return np.flatnonzero(others)
 
 
 class _Rows:
-    """All rows of both peers that both have got."""
+    """The rows of both peers below ``next_offset``."""
 
     def __init__(self, one: PeerJournal, other: PeerJournal, found: Agreement) -> None:
         self._found = found
@@ -203,7 +203,7 @@ class _Rows:
         return take_rows(rows, np.flatnonzero(first))
 
     def _missing(self, side: _Side, other: _Side, rows: pa.RecordBatch) -> None:
-        """Rows that only ``side`` has."""
+        """Report rows that only ``side`` has, unless a mark of the other covers them."""
         uncovered = ~other.log.marks.all_covered(times(rows, "due"), times(rows, "offset"))
         lost = np.flatnonzero(uncovered)
         if len(lost):

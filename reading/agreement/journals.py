@@ -1,16 +1,16 @@
-"""Do two peers' journals agree? Entry by entry, in one pass over both.
+"""Whether two peers' journals agree, entry by entry, in one pass over both.
 
 Theory: Raft's log matching says that two entries of the same index and the same epoch are the same
 entry, and that all before them are the same too. So the bytes of such a pair must be equal. Where
 the epochs differ the journals part. That is no fault as long as one of the two ends was never
-committed: its peer will cut it. It is one if both are known to be committed: by the peer's own
-checkpoint, or by a later mark in the same log that speaks of an entry's rows (``L``).
+committed: its peer will cut it. It is a fault if both are known to be committed: by the peer's own
+checkpoint, or by a later mark in the same log whose ``L`` reaches an entry's rows.
 
 Rules
 - Nothing is changed. At most one entry of each journal is in memory, but for the rows that are in
   no slot file yet, which a node keeps in memory as well.
-- Whether a journal is sound in itself is for ``verify/journal.py``. What cannot be read ends the
-  comparison there, and is a problem unless it is the end of the journal.
+- Whether a journal is sound in itself is checked by ``verify/journal.py``. Bytes that cannot be
+  read end the comparison, and are a problem unless they are the end of the journal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .agreement import Agreement, PeerDirectory
 
 
 class PeerJournal:
-    """What is learnt about one peer on the way through its journal."""
+    """One peer in the comparison: what its checkpoint and the entries read so far show."""
 
     def __init__(self, peer: PeerDirectory) -> None:
         checkpoint = peer.stored.checkpoint
@@ -45,26 +45,26 @@ class PeerJournal:
         self.pieces: list[Piece] = []
         """Rows behind the checkpoint, up to where the journals part."""
         self.next_offset = checkpoint.next_offset
-        """Behind the last row up to where they part."""
+        """One behind the last offset before they part."""
         self.marks = checkpoint.marks
-        """The newest mark, of checkpoint and journal, to its end: slot files are deleted by it."""
+        """The newest mark of checkpoint and journal: slot files are deleted by it."""
         self.parted = 0
-        """The first index at which the other peer has another entry; 0 if there is none."""
+        """The first index at which the other peer has a different entry; 0 if there is none."""
         self.first_marks: Marks | None = None
         self.last_marks: Marks | None = None
         self.seen_marks: set[int] = set()
         self.epochs = Epochs(checkpoint.index, checkpoint.epoch)
         self.ends: dict[int, int] = {}
-        """Next offset behind the entries where some checkpoint is."""
+        """By index of a checkpoint: the next offset behind that entry."""
         self.proven = checkpoint.index
         """The highest index that is known to be committed."""
         self._proven_offset = checkpoint.next_offset
         self._unproven: deque[tuple[int, int]] = deque()  # (index, offset behind it)
 
     def add(self, entry: Entry, path: str) -> None:
-        """The next entry.
+        """Add the next entry.
 
-        Errors: ``Damaged``, ``UnsupportedVersion``: the payload is not what its kind says.
+        Errors: ``Damaged``, ``UnsupportedVersion``: the payload does not fit its kind.
         """
         self.epochs.append(entry.index, entry.epoch)
         end = entry.base_offset + entry.count
@@ -87,12 +87,12 @@ class PeerJournal:
         self.seen_marks.add(key_of(marks))
         if progress(marks) >= progress(self.marks):
             self.marks = marks
-        # Rows up to L were committed when this mark was made, by whoever made this log.
+        # Rows up to L were committed when the master that wrote this log made the mark.
         while self._unproven and self._unproven[0][1] <= marks.main.L + 1:
             self.proven, self._proven_offset = self._unproven.popleft()
 
     def forget_unproven(self) -> None:
-        """Whether the other peer has the same entries cannot be told: keep what is committed."""
+        """Drop what is not known to be committed: it cannot be compared with the other peer."""
         self.pieces = [piece for piece in self.pieces if piece.index <= self.proven]
         self.next_offset = min(self.next_offset, self._proven_offset)
 
@@ -104,12 +104,12 @@ def progress(marks: Marks) -> tuple[int, int, int, int]:
 
 
 def key_of(marks: Marks) -> int:
-    """Equal for equal marks; the epoch, in which a mark may be told again, does not count."""
+    """A hash of marks without their epoch, as another epoch may repeat a mark."""
     return hash(replace(marks, epoch=0).encode())
 
 
 class _Pass:
-    """The entries of one journal, one at a time."""
+    """A walk through one journal, entry by entry."""
 
     def __init__(self, log: PeerJournal, found: Agreement) -> None:
         self._log = log
@@ -127,7 +127,7 @@ class _Pass:
         self.located = next(self._entries, None)
 
     def take(self) -> None:
-        """Learn from this entry, and go on to the next."""
+        """Add the current entry to its peer, and step to the next."""
         assert self.located is not None
         try:
             self._log.add(self.located.entry, self.path)
@@ -180,7 +180,7 @@ class _Pass:
 
 
 def compare_journals(left: PeerJournal, right: PeerJournal, found: Agreement) -> None:
-    """Walk through both, compare what they share, and fill in ``left`` and ``right``."""
+    """Walk through both journals, compare shared entries, and fill in ``left`` and ``right``."""
     one, other = _Pass(left, found), _Pass(right, found)
     while one.located is not None and other.located is not None:
         mine, theirs = one.located.entry, other.located.entry
@@ -213,7 +213,7 @@ def compare_journals(left: PeerJournal, right: PeerJournal, found: Agreement) ->
 
 
 def _meet(left: PeerJournal, right: PeerJournal) -> bool:
-    """Whether one journal ends with, or goes over, the entry before the first of the other."""
+    """Whether one journal has, or ends with, the entry before the other's first one."""
     index = max(left.epochs.base_index, right.epochs.base_index)
     epoch = left.epochs.epoch_at(index)
     return epoch is not None and epoch == right.epochs.epoch_at(index)

@@ -1,5 +1,5 @@
-"""Reading beside a node that writes: how far its files go by now, and what is new in them.
+"""Reading beside a node that writes: how far its files reach now, and what is new in them.
 
-Comes in: positions of the last look.
-Goes out: the next positions, and the parts of files that lie between.
+Comes in: the positions of the last look. Goes out: the next positions, and the parts of files that
+lie between.
 """

@@ -1,13 +1,13 @@
-"""Looking how far a journal goes by now, beside a node that writes it.
+"""How far a journal reaches now, beside a node that writes it.
 
 Rules
-- Only what is whole counts. A torn end is not there yet; it is damage only when something calls it
-  durable, and then it is passed, so that the reader can tell of it.
+- Only complete entries count. A torn end is ignored; it is damage only when a frame calls it
+  durable, and then it is passed, so that the reader reports it.
 - A segment that was dropped is looked for in the archive. If it is not there, the entries between
-  are a gap: it is told, and reading goes on at the oldest entry that is left.
-- A position that does not fit what stands before it is of a journal that was cut back or replaced:
-  that is told too, and what is there now is read from the segment's begin.
-- Nothing is kept open between two looks: a file may be another one by the next.
+  are a gap: that is reported, and reading goes on at the oldest entry that is left.
+- A position that does not fit the bytes before it is of a journal that was cut back or replaced:
+  that is reported, too, and the present journal is read from the segment's begin.
+- Nothing is kept open between two looks: a file may have been replaced by the next.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNLIMITED = 1 << 62
 
 
 def first_entry(root: Path, *, archive: bool) -> JournalAt | None:
-    """The oldest position of a journal; None when it has no segment yet."""
+    """The position of the oldest entry of a journal; None when it has no segment yet."""
     found = journal_segments(root, archive=archive)
     if not found:
         return None
@@ -41,9 +41,10 @@ def first_entry(root: Path, *, archive: bool) -> JournalAt | None:
 def look_at_journal(
     root: Path, at: JournalAt | None, *, archive: bool, nbytes: int = UNLIMITED
 ) -> tuple[JournalAt | None, bool]:
-    """How far the journal goes from ``at`` on (None: from its begin), and whether that is its end.
+    """How far the journal reaches from ``at`` on (None: from its begin), and whether that is its
+    end.
 
-    ``nbytes``: about as much is passed at most, one entry at least.
+    ``nbytes``: about how much is passed at most; at least one entry is.
     """
     look = _JournalLook(root, archive, nbytes)
     at = at or first_entry(root, archive=archive)
@@ -60,14 +61,14 @@ class _JournalLook:
         self.ended = self.at_end = False
 
     def step(self, at: JournalAt) -> JournalAt:
-        """As far as this segment goes; a position in the next one, if there is one."""
+        """The position behind this segment's entries; or the next segment's begin, if it exists."""
         path = segment_file(self._root, at.segment, archive=self._archive)
         if path is None:
             return self._gone(at)
         try:
             with opened(path) as handle:
                 return self._segment(at, path, handle)
-        except FileNotFoundError:  # between the two: looked at once more
+        except FileNotFoundError:  # It was moved or dropped in between: look again.
             return at
 
     def _segment(self, at: JournalAt, path: Path, handle: OsHandle) -> JournalAt:
@@ -100,7 +101,7 @@ class _JournalLook:
                 return here()
             if isinstance(found, Broken):
                 if not path.exists() or self._grew(path, position):
-                    return here()  # it was moved, or is whole by now: looked at once more
+                    return here()  # it was moved, or is complete by now: look again
                 called = index <= found.witness or self._next(at.segment) is not None
                 if isinstance(found.error, Damaged) and not called:
                     break  # not written yet
@@ -113,12 +114,12 @@ class _JournalLook:
         return self._behind(here())
 
     def _behind(self, at: JournalAt) -> JournalAt:
-        """All of the segment was passed."""
+        """The position when all entries of the segment were passed."""
         following = self._next(at.segment)
         if following is None:
             self.ended = self.at_end = True
             return at
-        # What was written between the two looks is in front of the next segment, still.
+        # Entries that were written between the two looks are still before the next segment.
         path = segment_file(self._root, at.segment, archive=self._archive)
         if path is not None and following != at.index and self._grew(path, at.position):
             return at
@@ -136,7 +137,7 @@ class _JournalLook:
         return True
 
     def _begin(self, at: JournalAt, first: int) -> JournalAt:
-        """The begin of a later segment; what lies between is a gap."""
+        """The begin of a later segment; a note says which entries between were dropped."""
         note = at.note
         if at.index and first > at.index:
             note = f"entries {at.index} to {first - 1} were dropped before they were read"
@@ -151,7 +152,7 @@ class _JournalLook:
         )
 
     def _anew(self, at: JournalAt, note: str) -> JournalAt:
-        """The oldest live segment: how far a journal was cut back cannot be known."""
+        """The begin of the oldest live segment: how far a journal was cut back cannot be known."""
         oldest = first_entry(self._root, archive=False) or JournalAt(at.segment, index=at.segment)
         restarts = at.restarts + 1
         return replace(oldest, restarts=restarts, note=f"{note} (restart {restarts})")
@@ -165,11 +166,11 @@ class _JournalLook:
 
     def _unreadable(self, at: JournalAt, path: Path, error: Exception) -> JournalAt:
         following = self._next(at.segment)
-        if following is None:  # being created, most likely
+        if following is None:  # most likely it is being created
             self.ended = self.at_end = True
             return at
         if not path.exists() or _is_readable(path):
-            return at  # it was moved, or was being created: looked at once more
+            return at  # it was moved, or was being created: look again
         return replace(self._begin(at, following), note=f"segment {at.segment}: {error}")
 
     def _next(self, segment: int) -> int | None:
@@ -187,5 +188,5 @@ def _is_readable(path: Path) -> bool:
 
 
 def check_of(handle: Handle, position: int) -> int:
-    """Checksum of the frame and the header of the entry there; the header has the entry's own."""
+    """Checksum of the frame and the header of an entry; the header has the entry's checksum."""
     return crc32c(handle.pread(FRAME_BYTES + ENTRY_HEADER_BYTES, position))

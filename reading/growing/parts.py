@@ -1,11 +1,11 @@
-"""Reading what lies between two positions of a stream: a part of a journal, or of a topic.
+"""Reading the part of a journal, or of a topic, between two positions of a stream.
 
-Theory: where a part ends was found by looking; until it is read a node may have dropped a segment,
-or used its file for another one. So a segment's name, its header and its store are checked when it
-is opened, each entry by its checksum and index; and what is not there any more is told as a gap.
+Theory: the end of a part was found earlier; until it is read a node may have dropped a segment, or
+used its file for another one. So a segment's name, its header and its store are checked when it is
+opened, each entry by its checksum and index; and entries that are gone are reported as a gap.
 
 Rules
-- Entries are found in one order only: that of their indexes. What does not follow is a problem.
+- Entries are expected in the order of their indexes. Any other order is a problem.
 - A batch that Spark repeats gets the same rows, unless they were dropped in between.
 """
 
@@ -65,7 +65,7 @@ Part = JournalPart | TopicPart
 
 
 def read_part(part: Part) -> Iterator[Event]:
-    """What is in a part; the last event is ``Ended``."""
+    """Read a part; the last event is ``Ended``."""
     yield from _journal(part) if isinstance(part, JournalPart) else _topic(part)
 
 
@@ -112,7 +112,7 @@ def _journal(part: JournalPart) -> Iterator[Event]:
 
 
 def _segment(part: JournalPart, at: JournalAt, path: Path) -> Iterator[Event]:
-    """One segment; ends with ``Ended``, also when it was dropped meanwhile."""
+    """Read one segment; the last event is ``Ended``, also when it was dropped meanwhile."""
     is_last = at.segment == part.end.segment
     name = f"{part.name}/{path.relative_to(part.root)}"
     file = File(
@@ -132,7 +132,7 @@ def _segment(part: JournalPart, at: JournalAt, path: Path) -> Iterator[Event]:
     try:
         for event in read_journal(file, span):
             if isinstance(event, Problem) and not path.exists():
-                break  # its file serves as another segment: what is left is a gap
+                break  # its file is used for another segment: the rest is a gap
             if isinstance(event, RowsSeen) and len(event.rows):
                 assert not isinstance(event.index, int)
                 assert not isinstance(event.epoch, int)
@@ -180,7 +180,7 @@ def _topic(part: TopicPart) -> Iterator[Event]:
 
 
 def _records(part: TopicPart, folder: Path, first: int, begin: int, stop: int) -> Iterator[Event]:
-    """Blocks of one segment: those whose records lie from ``begin`` to ``stop`` in its index."""
+    """Read those blocks of a segment whose index records are at bytes ``begin`` to ``stop``."""
     index_path = folder / f"{first:020d}{INDEX_SUFFIX}"
     data_path = folder / f"{first:020d}{SEGMENT_SUFFIX}"
     file = File(
@@ -219,7 +219,7 @@ def _records(part: TopicPart, folder: Path, first: int, begin: int, stop: int) -
 
 
 def _runs(blocks: list[IndexRecord | None]) -> Iterator[list[IndexRecord]]:
-    """Blocks that follow each other, with the one before them."""
+    """Runs of consecutive blocks, each run with the record before it."""
     run: list[IndexRecord] = []
     for before, block in pairwise(blocks):
         if before is None or block is None or not block.follows(before):

@@ -1,9 +1,9 @@
 """How far a stream has read: the offsets that Spark keeps between two batches, as JSON.
 
-Theory: a file's name and a place in it are not enough. A segment is dropped, and its file serves
-as another one; a peer cuts off entries that were never committed and writes others in their place.
-So a position also says what stood before it: the journal's store, the next index, and the checksum
-of the last entry that was read. Where that does not fit any more, it is of another journal.
+Theory: a file's name and a place in it are not enough. A segment is dropped, and its file is used
+for another one; a peer cuts off entries that were never committed and writes others in their place.
+So a position also identifies what is before it: the journal's store, the next index, and the
+checksum of the last entry that was read. If these do not match any more, it is of another journal.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class JournalAt:
-    """Where the next entry of a peer's journal is looked for."""
+    """The position of the next entry of a peer's journal."""
 
     segment: int
-    """First index of the segment, by which its file is named."""
+    """First index of the segment, which is in its file's name."""
     position: int = SEGMENT_BYTES
     index: int = 0
-    """Of the next entry; 0: not known."""
+    """Index of the next entry; 0: not known."""
     epoch: int = 0
     last: int = 0
-    """Position of the last entry that was read in this segment; 0: none was."""
+    """Byte of the last entry that was read in this segment; 0: none was."""
     crc: int = 0
-    """Of that entry's frame and header."""
+    """CRC-32C of that entry's frame and header."""
     store: str = ""
     """Store id of the segment, hex."""
     begun: int = 0
-    """Segment with whose begin the reading began, the last time."""
+    """The segment at whose begin reading was last started."""
     restarts: int = 0
-    """How often that was."""
+    """How often reading was started again."""
     note: str = ""
-    """What was wrong on the way here; told once, when it changes."""
+    """What was wrong before this position; reported once, when it changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAt:
-    """Where the next record of an embedded topic's index is looked for."""
+    """The position of the next record of an embedded topic's index."""
 
     segment: int
     """First position of the segment."""
     at: int = HEADER_BYTES
-    """Byte of its index."""
+    """Byte in its index."""
     position: int = 0
-    """Of the next row."""
+    """Position of the next row."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Of all that a stream reads. ``journals``: by peer; ``topics``: by ``<peer>/<topic>``."""
+    """All positions of a stream. ``journals``: by peer; ``topics``: by ``<peer>/<topic>``."""
 
     journals: Mapping[str, JournalAt] = field(default_factory=dict)
     topics: Mapping[str, TopicAt] = field(default_factory=dict)
     looked_ms: int = 0
-    """All that was written before is not behind these positions; 0: it may be."""
+    """Everything written before this time, ms, is before these positions; 0: that is not known."""
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark takes: plain values. Fields at their defaults are left out."""
+        """The positions as plain values for Spark. Fields at their defaults are left out."""
         return {
             "slotwheel": VERSION,
             "journals": {name: _fields(at) for name, at in sorted(self.journals.items())},
@@ -76,7 +76,7 @@ class Positions:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Positions:
-        """Errors: ``UnsupportedVersion``."""
+        """The positions in plain values. Errors: ``UnsupportedVersion``."""
         if fields.get("slotwheel") != VERSION:
             raise UnsupportedVersion(
                 "unknown version of a stream's positions",

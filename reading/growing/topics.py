@@ -1,9 +1,9 @@
-"""Looking how far embedded topics go by now, beside a node that writes them.
+"""How far embedded topics reach now, beside a node that writes them.
 
 Rules
-- The index alone is looked at: a block is there when its record is whole. A record that is not
-  whole is not there yet, unless a whole one follows; then whoever reads the part tells of it.
-- Nothing deletes embedded topics. What is shorter than it was, or gone, is told once.
+- Only the index is read: a block exists when its record is complete. An incomplete record is
+  ignored, unless a complete one follows; then the reader of the part reports it.
+- Nothing deletes embedded topics. One that is shorter than before, or gone, is reported once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .positions import TopicAt
 def look_at_topic(
     root: Path, topic: str, at: TopicAt | None, *, nbytes: int = UNLIMITED
 ) -> tuple[TopicAt | None, bool]:
-    """How far an embedded topic goes, as ``look_at_journal`` does it for a journal."""
+    """How far an embedded topic reaches from ``at`` on, as ``look_at_journal`` for a journal."""
     folder = root / TOPICS_DIRECTORY / topic
     firsts = topic_segments(folder)
     if at is None:
@@ -50,7 +50,7 @@ def look_at_topic(
 
 
 def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
-    """As far as the whole records of one index go, and how much may still be passed."""
+    """The position behind an index's complete records, and how many bytes may still be passed."""
     path = folder / f"{at.segment:020d}{INDEX_SUFFIX}"
     try:
         with opened(path) as handle:
@@ -63,7 +63,7 @@ def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
     end = -1
     for number, block in enumerate(blocks):
         start = before + number * RECORD_BYTES
-        if block is None:  # torn, unless a whole one follows: then whoever reads it tells of it
+        if block is None:  # torn, unless a complete one follows: then the part's reader reports it
             continue
         if start >= at.at:
             if nbytes <= 0:
@@ -76,7 +76,7 @@ def _records(folder: Path, at: TopicAt, nbytes: int) -> tuple[TopicAt, int]:
 
 def index_records(handle: Handle, begin: int, stop: int) -> tuple[int, list[IndexRecord | None]]:
     """The records of an index up to the byte ``stop``, with the one before ``begin``, if there is
-    one, and where the first of them stands; None for one that is not whole."""
+    one, and the byte of the first of them; None for an incomplete one."""
     start = max(begin - RECORD_BYTES, HEADER_BYTES)
     data = handle.pread(stop - start, start) if stop > start else b""
     places = range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES)

@@ -1,6 +1,6 @@
-"""Checking what a data directory has kept: slot files against their names, segments in themselves.
+"""Checking the archive of a data directory: slot files by their names, segments by themselves.
 
-A node may evict or keep files meanwhile: one that is gone when it is opened is passed over.
+A node may delete or add files meanwhile: one that is gone when it is opened is skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .slots import verify_slot
 
 
 def verify_archive(files: Files) -> Iterator[CheckedFile]:
-    """Every kept file, day by day; then, by a note, where the kept journal has a gap."""
+    """Check every archived file, day by day; then note where the archived journal has gaps."""
     segments: list[tuple[str, int]] = []  # path, one past its last entry
     try:
         days = files.list(ARCHIVE_DIRECTORY)
@@ -85,7 +85,7 @@ def _foreign(path: str, expected: str) -> CheckedFile:
 
 
 def _gaps(segments: list[tuple[str, int]]) -> Iterator[CheckedFile]:
-    """A peer that took a snapshot has one by right, so it is a note."""
+    """Note gaps in the archived journal. A peer that fetched a snapshot rightly has one."""
     by_index = sorted((index_of(path), end, path) for path, end in segments)
     after = -1
     for first, end, path in by_index:

@@ -1,10 +1,10 @@
 """Verifies the journal: every entry's checksums, order and content, and that it continues from the
 checkpoint.
 
-Theory: recovery stops at the first bad entry, because it may trust nothing behind it. A verifier
-reads on: it looks for the next frame that is valid in this place of this file, so one flipped byte
-costs one entry in the report, not the rest of the segment. Whether a bad end is torn (a note) or
-damage (a fault) is decided as recovery does, by witnesses.
+Theory: recovery stops at the first bad entry, as nothing behind it can be trusted. A verifier goes
+on at the next frame that is valid in this place of this file, so one flipped byte costs one entry
+in the report, not the rest of the segment. Whether a bad end is torn (a note) or damage (a fault)
+is decided as recovery does, by witnesses.
 
 Rules: as in ``slots.py``; memory is bounded by one entry.
 """
@@ -28,7 +28,7 @@ from ..journal import entries
 
 @dataclass(slots=True)
 class _Log:
-    """What is known of the journal so far, over all segments."""
+    """The journal so far, over all segments."""
 
     stored: StoredState | None
     next_index: int = -1
@@ -41,7 +41,7 @@ class _Log:
 
 
 def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iterator[CheckedFile]:
-    """Every segment in order. ``load`` gives None when the state could not be read."""
+    """Check every segment in order. ``load``: reads the state; None if that is not possible."""
     for attempt in range(3):
         stored = load()
         names = files.list(DIRECTORY)
@@ -53,7 +53,7 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
         if stored is not None:
             log.durable = stored.checkpoint.index
         found = list(_gaps(log, segments))
-        # A running node may have dropped segments between our two looks: look again.
+        # A running node may have dropped segments since the state was read: try again.
         if not any(item.faults for item in found) or attempt == 2:
             break
     yield from found
@@ -69,7 +69,7 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
             item = _segment(files, path, log, is_last=is_last)
             if item.faults:
                 files.open(path).close()
-        except FileNotFoundError:  # dropped by the running node, which may use the file again
+        except FileNotFoundError:  # dropped by a running node, which may use the file again
             log = replace(before, next_index=-1, next_offset=-1)
             continue
         if is_last:
@@ -78,7 +78,7 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
 
 
 def _replaced(segments: list[str]) -> Iterator[CheckedFile]:
-    """The journal while a switch to a snapshot is not completed: nothing of it counts."""
+    """Note the segments of a journal that an uncompleted switch to a snapshot replaces."""
     for path in segments:
         item = CheckedFile("journal", path)
         item.note(0, "a new journal", "the old one, or a new one not in use yet: it is replaced")
@@ -171,7 +171,7 @@ def _check_order(item: CheckedFile, located: LocatedEntry, log: _Log) -> None:
     if entry.epoch < log.epoch:
         item.fault(at, f"epoch {log.epoch} or later", entry.epoch)
     if log.next_offset >= 0:
-        # A new epoch may leave offsets out, it never gives one out again.
+        # A new epoch may skip offsets, and never uses one again.
         exact = entry.epoch == log.epoch
         if entry.base_offset < log.next_offset or (exact and entry.base_offset != log.next_offset):
             item.fault(at, f"base offset {log.next_offset}", entry.base_offset)
@@ -212,7 +212,7 @@ def _check_mark(item: CheckedFile, position: int, before: Mark, mark: Mark) -> N
 
 
 def _check_end(item: CheckedFile, log: _Log) -> None:
-    """What can only be said at the end. A running node goes on writing, so more is no fault."""
+    """Check the end of the journal. A running node goes on writing: more entries are no fault."""
     if log.next_index >= 0 and log.next_index - 1 < log.durable:
         item.fault(
             item.nbytes,
@@ -226,5 +226,5 @@ def _check_end(item: CheckedFile, log: _Log) -> None:
         if log.mark is not None and checkpoint.index:
             end = CheckedFile(item.kind, item.path)
             _check_mark(end, item.nbytes, checkpoint.marks.main, log.mark)
-            # A snapshot brings the newest marks, and a journal that has yet to catch up with them.
+            # A snapshot comes with the newest marks; the journal has yet to reach them.
             (item.notes if "stores" in checkpoint.config else item.faults).extend(end.faults)

@@ -1,19 +1,17 @@
-"""What can be had of damaged slot files, on a directory that no node runs on: ``slotwheel repair``.
+"""Saves rows of damaged slot files, in a directory that no node runs on: ``slotwheel repair``.
 
-Theory: each block of a slot file carries its own checksum (``wheel/slots/blocks.py``), so one that
-is sound is sound whatever lies around it. What is in no sound block may still be in the journal,
-live or kept: segments are dropped as a whole, and the newest one never is. The catalog says how
-many rows there were. The rest is lost; of a damaged block that still decodes, the ids are told as
-they read there.
+Theory: each block of a slot file carries its own checksum (``wheel/slots/blocks.py``), so a block
+is sound whatever lies around it. Rows in no sound block may still be in the journal, live or
+archived: segments are dropped as a whole, and the newest one never is. The catalog has the number
+of rows. The rest is lost; the ids in a damaged block that still decodes are reported as they are.
 
 Rules
-- No row is believed that no checksum vouches for, not even if it decodes.
-- A checksum is no proof against one who makes it, in a value that stands in the file: where the
-  journal knows an offset, it is believed and not the block; and a block must fit behind the others.
-- A row that every mark covers was delivered: it is neither looked for nor missed, as far as that
-  can be told.
-- What is lost is written into the state, in the commit that replaces the file: from then on a
-  verifier says so.
+- A row without a valid checksum is not used, even if it decodes.
+- A checksum is no proof against a sender who puts a forged block into a value: where the journal
+  has an offset, its row is used and not the block's; and a block must fit behind the others.
+- A row that every mark covers was delivered: it is not counted as lost, as far as that is known.
+- Losses are written into the state, in the commit that replaces the file: from then on a verifier
+  reports them.
 """
 
 from __future__ import annotations
@@ -49,34 +47,34 @@ from ...wheel.tail.tail import with_offsets
 from .slots import verify_slot
 
 _PAGE_BYTES = 4096
-"""What of a file is lost at least with a sector that cannot be read."""
+"""Bytes of a file that one unreadable sector costs at least."""
 
 
 @dataclass(slots=True)
 class Salvage:
-    """What is left of one damaged slot file."""
+    """The rows that can be saved of one damaged slot file."""
 
     second: int
     info: SlotInfo
     found: str
-    """What is wrong with the file."""
+    """The file's first fault."""
     sound: pa.RecordBatch = field(default_factory=lambda: EMPTY)
     """Rows that only its sound blocks have."""
     journal: pa.RecordBatch = field(default_factory=lambda: EMPTY)
     """Rows that the journal still has."""
     at_most: bool = False
-    """Delivery has reached the slot: some of what is missing was delivered."""
+    """Delivery has reached the slot, so some of the missing rows were delivered."""
     lost_ids: list[str] = field(default_factory=list)
-    """Ids of lost messages as they stand in damaged blocks; no checksum vouches for them."""
+    """Ids of lost messages as they are in damaged blocks, without a valid checksum."""
 
     @property
     def lost(self) -> int:
-        """Rows that nobody has."""
+        """Rows that are neither in a sound block nor in the journal."""
         return max(0, self.info.rows - sum(int(rows.num_rows) for rows in self._parts()))
 
     @property
     def lost_cancels(self) -> int:
-        """How many of them are cancel rows."""
+        """How many of the lost rows are cancel rows."""
         found = sum(int(rows.column("cancels").is_valid().true_count) for rows in self._parts())
         return min(self.lost, max(0, self.info.cancels - found))
 
@@ -84,12 +82,12 @@ class Salvage:
         return self.sound, self.journal
 
     def rows(self) -> pa.RecordBatch:
-        """All that there is, in ``(due, offset)`` order."""
+        """All saved rows, in ``(due, offset)`` order."""
         return sort_rows(pa.concat_batches(list(self._parts())))
 
 
 def salvage(files: Files, stored: StoredState) -> list[Salvage]:
-    """Every damaged slot file of a data directory, and what can be had of it. Changes nothing."""
+    """Every damaged slot file of a data directory, with its saved rows. Changes nothing."""
     damaged: dict[int, Salvage] = {}
     for second, info in sorted(stored.slots.items()):
         checked = verify_slot(files, second, info)
@@ -103,8 +101,8 @@ def salvage(files: Files, stored: StoredState) -> list[Salvage]:
 
 
 def repair(files: Files, state: StateStore) -> list[tuple[Salvage, str]]:
-    """Replace every damaged slot file by what can be had of it. With each: where the damaged file
-    is kept. May be stopped anywhere, and called again.
+    """Replace every damaged slot file by its saved rows. Returns each with the path at which the
+    damaged file is kept. May be stopped anywhere, and called again.
 
     Errors: ``OSError``, ``SyncFailed``; ``Damaged`` for the state itself.
     """
@@ -144,7 +142,7 @@ def _from_file(files: Files, second: int, info: SlotInfo, checked: CheckedFile) 
 
 
 def _fitting(second: int, info: SlotInfo, data: bytes) -> list[pa.RecordBatch]:
-    """The sound blocks that are what a block of this file must be."""
+    """The sound blocks that fit this file: its second, its order."""
     blocks: list[pa.RecordBatch] = []
     highest = -1
     for start, end in sound_blocks(memoryview(data)):
@@ -162,7 +160,7 @@ def _fitting(second: int, info: SlotInfo, data: bytes) -> list[pa.RecordBatch]:
 
 
 def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
-    """As much of the committed bytes as there is; zeros for pages that the disk cannot read."""
+    """The committed bytes, as far as the file has them; zeros for pages that cannot be read."""
     path = path_of(second)
     try:
         handle = files.open(path)
@@ -186,10 +184,11 @@ def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
 
 
 def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salvage]) -> None:
-    """Rows of these seconds up to the checkpoint that no mark covers, from the journal; of the
-    sound blocks only what the journal does not know; and whether delivery has reached the slots."""
+    """Fill in rows of these seconds from the journal, up to the checkpoint, unless a mark covers
+    them, and whether delivery has reached the slots. In ``sound`` only rows stay that the journal
+    lacks, or has as delivered."""
     sound = np.concatenate([times(one.sound, "offset") for one in damaged.values()])
-    delivered: dict[int, int] = {}  # when what has these offsets was due; -1: it is not delivered
+    delivered: dict[int, int] = {}  # by offset: when the delivered row was due; -1: not delivered
     have = {second: np.zeros(0, np.int64) for second in damaged}
     found: dict[int, list[pa.RecordBatch]] = {second: [EMPTY] for second in damaged}
     reached_ms = stored.checkpoint.marks.main.c
@@ -218,8 +217,8 @@ def _from_journal(files: Files, stored: StoredState, damaged: Mapping[int, Salva
 
 
 def _in_journal(files: Files, stored: StoredState) -> Iterator[pa.RecordBatch | Marks]:
-    """Rows (ROW schema) of all entries up to the checkpoint that a journal still has, and all
-    marks, as far as each segment can be read."""
+    """Rows (ROW schema) of all entries up to the checkpoint that are in any segment, and all marks,
+    as far as each segment can be read."""
     days = files.list(ARCHIVE_DIRECTORY)
     folders = [JOURNAL_DIRECTORY, *(f"{ARCHIVE_DIRECTORY}/{day}/journal" for day in days)]
     for folder in folders:
@@ -258,7 +257,7 @@ def _lost_ids(files: Files, stored: StoredState, one: Salvage) -> list[str]:
 
 
 def _unproven(data: bytes) -> Iterator[pa.RecordBatch]:
-    """Blocks that decode and that no checksum vouches for."""
+    """Blocks that decode without a valid checksum."""
     sound = dict(sound_blocks(memoryview(data)))
     at = len(SCHEMA_MESSAGE)
     while 0 <= at < len(data):

@@ -1,15 +1,15 @@
-"""Verifies a data directory's slot files and state: every byte, and all that must agree.
+"""Verifies a data directory's slot files and state: every byte, and that they agree.
 
 Theory: the catalog is the truth about slot files (I6 of docs/design.md), so each file is compared
-with its row there, and its rows with what a slot file must be: of its second, sorted within a
-block, blocks in ascending ranges of offsets. Bytes beyond the committed length and files the
-catalog does not know were never written: they are notes, not faults.
+with its row there, and its rows with the rules of a slot file: of its second, sorted within a
+block, blocks in ascending ranges of offsets. Bytes beyond the committed length, and files that are
+not in the catalog, were never committed: they are notes, not faults.
 
 Rules
 - Nothing is changed, nothing printed. After a fault it goes on with the next file.
-- No kernel sees rows before ``validate(full=True)`` has passed them: the bytes may be damaged.
-- A node may be running: ``load`` gives the state as it is now, and what vanished from it while we
-  looked is no fault.
+- No kernel gets rows before ``validate(full=True)`` has passed: the bytes may be damaged.
+- A node may be running: ``load`` reads the present state, and a file that has left it meanwhile is
+  no fault.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LoadState = Callable[[], StoredState]
 
 
 def verify_state(stored: StoredState) -> CheckedFile:
-    """The state's parts against each other."""
+    """Check the parts of the state against each other."""
     item = CheckedFile("state", STATE_DIRECTORY, rows=len(stored.slots))
     checkpoint = stored.checkpoint
     if checkpoint.epoch > stored.epoch:
@@ -80,7 +80,7 @@ def verify_state(stored: StoredState) -> CheckedFile:
 
 
 def verify_slots(files: Files, load: LoadState) -> Iterator[CheckedFile]:
-    """Every slot file of the catalog, then the files that are not in it."""
+    """Check every slot file of the catalog; then list the files that are not in it."""
     stored = load()
     waiting = set(files.list(INCOMING_SLOTS)) if stored.incoming else set()
     for second, info in sorted(stored.slots.items()):
@@ -89,7 +89,7 @@ def verify_slots(files: Files, load: LoadState) -> Iterator[CheckedFile]:
             path = incoming_path(second)
         item = verify_slot(files, second, info, path)
         if not item.ok:
-            # The file may have been deleted, since every row of it was delivered meanwhile.
+            # The file may have been deleted, as all its rows were delivered meanwhile.
             now = load().slots.get(second)
             if now is None:
                 continue
@@ -146,8 +146,8 @@ def _unknown_files(files: Files, load: LoadState) -> Iterator[CheckedFile]:
 def verify_slot(
     files: Files, second: int, info: SlotInfo, path: str = "", *, counted: bool = True
 ) -> CheckedFile:
-    """One slot file against its row in the catalog. ``path``: if it is not where it belongs;
-    without ``counted``, ``info`` knows only length and checksum."""
+    """Check one slot file against its row in the catalog. ``path``: if it is elsewhere; without
+    ``counted``, ``info`` has only length and checksum."""
     item = CheckedFile("slot", path or path_of(second), rows=info.rows, nbytes=info.length)
     try:
         data = _committed(files, item, info.length)
@@ -180,7 +180,7 @@ def verify_slot(
 
 
 def _committed(files: Files, item: CheckedFile, length: int) -> pa.Buffer:
-    """The committed bytes, fewer if the file is short (which is a fault)."""
+    """The committed bytes; fewer if the file is shorter, which is a fault."""
     handle = files.open(item.path)
     try:
         size = handle.size()
@@ -195,7 +195,7 @@ def _committed(files: Files, item: CheckedFile, length: int) -> pa.Buffer:
         with unreadable_is_damage(item.path, 0):
             if min(size, length) < _MAP_FROM_BYTES:
                 return pa.py_buffer(handle.pread(length, 0))
-            for at in range(0, length, _READ_BYTES):  # of a mapped sector it would end the process
+            for at in range(0, length, _READ_BYTES):  # mapped, a bad sector would end the process
                 handle.pread(_READ_BYTES, at)
         return files.map(item.path, min(size, length))
     finally:
@@ -205,7 +205,7 @@ def _committed(files: Files, item: CheckedFile, length: int) -> pa.Buffer:
 def read_slot(files: Files, second: int, info: SlotInfo) -> pa.Buffer:
     """The committed bytes of a slot file, unchecked; fewer if it is short.
 
-    Errors: ``Damaged`` when it is missing, or the disk cannot read it.
+    Errors: ``Damaged``: it is missing, or the disk cannot read it.
     """
     try:
         return _committed(files, CheckedFile("slot", path_of(second)), info.length)

@@ -1,11 +1,11 @@
 """Verifies embedded topics: every segment's index and stream, byte by byte and row by row.
 
 Theory: ``topicreader.walk`` raises at the first fault, as a reader must. A verifier goes on with
-the next segment, so that one damaged file does not hide another. What a crash leaves behind - a
-torn record, bytes behind the last whole one, a segment that never held a row - is a note.
+the next segment, so that one damaged file does not hide another. Leftovers of a crash (a torn
+record, bytes behind the last complete one, a segment that never had a row) are notes.
 
-Rules: nothing is changed; memory is bounded by one block; no kernel sees a block before
-``validate(full=True)`` has passed it.
+Rules: nothing is changed; memory is bounded by one block; no kernel gets a block before
+``validate(full=True)`` has passed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..topics import decode_block
 
 
 def verify_topics(files: Files) -> Iterator[CheckedFile]:
-    """One item a segment of each topic, and one for each file that belongs to none."""
+    """Check every segment of each topic, and note each file that belongs to none."""
     for topic in files.list(TOPICS_DIRECTORY):
         try:
             firsts = segments(files, topic)
@@ -65,7 +65,7 @@ def verify_topics(files: Files) -> Iterator[CheckedFile]:
 
 
 def _unknown(files: Files, topic: str) -> Iterator[CheckedFile]:
-    """Listed anew, so that a segment a running node has just begun has its index by now."""
+    """Note unknown files. They are listed again, as a running node may have begun a segment."""
     names = files.list(directory_of(topic))
     known = {first for name in names if (first := first_position_of(name)) is not None}
     suffixes = (SEGMENT_SUFFIX, DAMAGED_SUFFIX)
@@ -80,7 +80,7 @@ def _unknown(files: Files, topic: str) -> Iterator[CheckedFile]:
 def _segment(
     files: Files, item: CheckedFile, topic: str, first: int, *, is_last: bool
 ) -> int | None:
-    """Check one segment; the position the next one begins at, None if that is not known."""
+    """Check one segment. Returns the position at which the next one begins; None: not known."""
     path = index_path(topic, first)
     data = _whole(files, path)
     if is_last and len(data) <= HEADER_BYTES:
@@ -115,7 +115,7 @@ def _stream(
     try:
         size = handle.size()
         if size > blocks[-1].end:
-            # In a running node: a block whose record is not written yet.
+            # Beside a running node: a block whose record is not written yet.
             item.note(
                 blocks[-1].end,
                 "the end of the stream",
