@@ -114,6 +114,11 @@ class Marks:
     """No row due later than this, ms, was handed out before another mark was durable. -1: not
     known, in a mark of version 1 or without any mark."""
 
+    @property
+    def every(self) -> list[Mark]:
+        """The main mark and the copies."""
+        return [self.main, *(copy.mark for copy in self.copies.values())]
+
     def follows(self, other: Marks) -> bool:
         """Whether the main mark stands where ``other``'s does, or further, along both axes."""
         mine, theirs = self.main, other.main
@@ -121,10 +126,7 @@ class Marks:
 
     def all_cover(self, end_due: int, highest_offset: int) -> bool:
         """Whether every mark covers every row due before ``end_due`` with offset <= highest."""
-        return all(
-            mark.c >= end_due and highest_offset <= mark.L
-            for mark in (self.main, *(copy.mark for copy in self.copies.values()))
-        )
+        return all(mark.c >= end_due and highest_offset <= mark.L for mark in self.every)
 
     def all_covered(self, due: Int64s, offset: Int64s) -> Mask:
         """Which rows every mark covers, shape (rows,)."""

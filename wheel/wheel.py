@@ -22,42 +22,30 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 
 from .answers import AppendReceipt, CancelAnswer, Status
+from .capacity import Capacity
 from .checks import check_input
 from .config import TICK_MS, WheelConfig
 from .dispatcher import Dispatcher
 from .due.canceller import QueueRows
 from .due.cancels import Cancels
-from .errors import (
-    InvalidBatch,
-    InvalidMessage,
-    NotMaster,
-    NotRunning,
-    Overloaded,
-    remedy_for,
-)
-from .files import Bytes, Files
+from .errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning
+from .files import Files
 from .ids import IdMint, MessageId
 from .journal.entry import EntryKind
 from .journal.log import Log
-from .journal.payloads import CancelRows
+from .journal.payloads import EncodedBatch, encode_input, encode_own
 from .journal.producers import SOURCE_PRODUCER
-from .journal.queued import AppendWaiter, QueuedEntry
+from .journal.queued import AppendWaiter, QueuedEntry, answer_again
 from .mark import Marks
 from .recovery import RecoveredState, configuration, recover
-from .rows import from_numpy
-from .schema import PAYLOAD, TIME, Int64s, times
 from .slots.scrub import Scrubber
 from .slots.spill import Ahead, in_turn
 from .slots.storage import SpillPlan, SpillReport, Storage
-from .state import Checkpoint, ProducerEntry, StateStore, StateUpdate
-from .tail.smallbatch import by_arrow, encode
-from .tail.tail import Piece, Tail, piece_of, together, unread_piece
-
-_DISK_CHECK_MS = 250
+from .state import Checkpoint, StateStore, StateUpdate
+from .tail.tail import Piece, Tail, together
 
 
 class Wheel:
@@ -83,10 +71,7 @@ class Wheel:
         """Held while slot files are written or deleted."""
         self._dispatcher: Dispatcher | None = None
         self.mint = IdMint(config.group)
-        self._disk_checked_ms = -1
-        self._spill_failed: tuple[str, str] | None = None
-        """Why the last spill failed, and what to do; None: it did not."""
-        self._disk_free = 0
+        self._capacity = Capacity(files, config)
         self._load(found)
 
     def _load(self, found: RecoveredState) -> None:
@@ -147,10 +132,7 @@ class Wheel:
         self._state.commit(StateUpdate(epoch=epoch, vote=self._node_id))
         self._log.epoch = epoch
         # Should a disk have lost what it had synced: an offset the mark has passed is not reused.
-        marks = self._committed_marks
-        passed = max(
-            mark.L for mark in (marks.main, *(copy.mark for copy in marks.copies.values()))
-        )
+        passed = max(mark.L for mark in self._committed_marks.every)
         self._log.next_offset = max(self._log.next_offset, passed + 1)
         self._log.committed_offset = self._log.next_offset
         known = self._configuration
@@ -174,7 +156,7 @@ class Wheel:
             self._queue_marks,
             epoch_offset=epoch_offset,
             now_ms=now_ms,
-            disk_is_low=self._disk_is_low,
+            disk_is_low=self._capacity.disk_is_low,
             lost_seconds=lambda: {one.second for one in self._losses},
         )
 
@@ -272,7 +254,7 @@ class Wheel:
     def wait_for_room(self, timeout_s: float) -> bool:
         """Wait until an append would not be refused for lack of memory; whether there is room."""
         with self._lock:
-            return self._room.wait_for(lambda: not self._full(), timeout_s)
+            return self._room.wait_for(lambda: not self._capacity.full(self._held), timeout_s)
 
     def cancel(
         self, ids: Sequence[MessageId | str], now_ms: int, timeout_s: float = 10.0
@@ -318,20 +300,15 @@ class Wheel:
         *,
         early: bool = False,
     ) -> Future[AppendReceipt]:
-        # Copied once, out of whatever buffers the batch came in; journal and tail share the copy.
-        stored: pa.RecordBatch | None = None
-        data: Bytes | None = encode(rows, now_ms)
-        if data is None:
-            written = by_arrow(rows, now_ms)
-            data, stored = memoryview(written), pa.ipc.read_record_batch(written, PAYLOAD)
-        due = times(rows, "due").copy() if stored is None else times(stored, "due")
+        batch = encode_input(rows, now_ms)
         with self._lock:
             _ = self._serving_dispatcher  # what a standby knows of a producer may be cut again
             if producer:
                 known = self._log.producers.find(producer, sequence)
                 if known is not None:
-                    return self._again(known, due, early=early)
-            return self._queue(data, due, stored, now_ms, producer, sequence, early=early).future
+                    waiting = self._log.in_queue(known.index)
+                    return answer_again(known, waiting, batch.due, early=early)
+            return self._queue(batch, now_ms, producer, sequence, early=early).future
 
     def _queue_for(self, dispatcher: Dispatcher, now_ms: int) -> QueueRows:
         """Queue what that dispatcher has decided. Errors: ``NotMaster`` when its epoch is over: the
@@ -348,107 +325,45 @@ class Wheel:
     def _queue_rows(self, rows: pa.RecordBatch, now_ms: int) -> AppendWaiter:
         """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in),
         cancel rows among them: what they name is held back from then on."""
-        created = from_numpy(np.full(rows.num_rows, now_ms, np.int64), TIME)
-        payload = rows.set_column(1, PAYLOAD.field("created"), created)
-        data = payload.serialize()
+        batch = encode_own(rows, now_ms)
         with self._lock:
-            stored = pa.ipc.read_record_batch(data, PAYLOAD)
-            return self._queue(memoryview(data), times(stored, "due"), stored, now_ms)
+            return self._queue(batch, now_ms)
 
     def _queue(
         self,
-        data: Bytes,
-        due: Int64s,
-        rows: pa.RecordBatch | None,
+        batch: EncodedBatch,
         now_ms: int,
         producer: int = 0,
         sequence: int = -1,
         *,
         early: bool = False,
     ) -> AppendWaiter:
-        """Under the lock. ``rows``: None when they are read later (``encode``).
-
-        Errors: ``NotMaster``, ``Overloaded``.
-        """
+        """Under the lock. Errors: ``NotMaster``, ``Overloaded``."""
         _ = self._serving_dispatcher
         self._check_room(now_ms)
         self._queue_config_once()
         queued = self._log.queue(
             EntryKind.ROWS,
-            data,
-            count=len(due),
+            batch.payload,
+            count=len(batch.due),
             producer=producer,
             sequence=sequence,
             created_ms=now_ms,
         )
-        entry = queued.entry
-        if rows is None:
-            queued.piece = unread_piece(entry.base_offset, data, due, entry.index, now_ms)
-        else:
-            queued.piece = piece_of(entry.base_offset, rows, entry.index, now_ms)
-        receipt = AppendReceipt(entry.base_offset, entry.count, now_ms, due)
-        carried = self._wait_for(queued, receipt, early=early)
-        if queued.piece.cancels:
-            queued.cancels = CancelRows.of(queued.piece.rows, entry.base_offset)
-            self._cancels.add(queued.cancels, carried.future)
-        self._serving_dispatcher.appended(queued.piece.earliest, now_ms)
-        return carried
+        piece = queued.carry(batch, now_ms, early=early)
+        waiter = queued.callers[0]
+        if queued.cancels is not None:
+            self._cancels.add(queued.cancels, waiter.future)
+        self._serving_dispatcher.appended(piece.earliest, now_ms)
+        return waiter
 
-    @staticmethod
-    def _wait_for(queued: QueuedEntry, receipt: AppendReceipt, *, early: bool) -> AppendWaiter:
-        carried = AppendWaiter(receipt, Future(), early)
-        carried.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
-        queued.callers.append(carried)
-        return carried
-
-    def _again(self, known: ProducerEntry, due: Int64s, *, early: bool) -> Future[AppendReceipt]:
-        """The answer to an entry that was appended before: that of the first one, once
-        committed."""
-        if known.count != len(due):
-            raise InvalidBatch(
-                f"sequence {known.sequence} was used before for another batch",
-                got=f"{len(due)} rows",
-                limit=f"{known.count} rows",
-                remedy="Give every batch a sequence of its own",
-            )
-        with self._lock:
-            waiting = self._log.in_queue(known.index)
-            if waiting is not None and waiting.callers:
-                # Of one kind: a receipt that was given early is none for who waits for a majority.
-                same = [caller for caller in waiting.callers if caller.early is early]
-                receipt = waiting.callers[0].receipt
-                return (same or [self._wait_for(waiting, receipt, early=early)])[0].future
-        future: Future[AppendReceipt] = Future()
-        future.set_result(AppendReceipt(known.base_offset, known.count, known.created, due))
-        return future
-
-    def _full(self) -> bool:
-        held = self._storage.tail.nbytes + self._log.queued_bytes
-        return held >= self.config.tail_bytes_refuse
+    @property
+    def _held(self) -> int:
+        """Bytes in memory that are not in slot files yet."""
+        return self._storage.tail.nbytes + self._log.queued_bytes
 
     def _check_room(self, now_ms: int) -> None:
-        if self._full():
-            slow = "are written more slowly than messages come in", "Send it again in a moment"
-            why, remedy = self._spill_failed or slow
-            raise Overloaded(
-                f"the tail is full: slot files {why}",
-                got=f"{self._storage.tail.nbytes + self._log.queued_bytes} bytes",
-                limit=f"{self.config.tail_bytes_refuse} bytes",
-                remedy=f"Nothing was stored. {remedy}",
-            )
-        if self._disk_is_low(now_ms):
-            raise Overloaded(
-                "the disk of the data directory is almost full",
-                got=f"{self._disk_free} bytes free",
-                limit=f"{self.config.disk_reserve_bytes} bytes kept in reserve",
-                remedy="Nothing was stored. Free disk space on the node, then send again",
-            )
-
-    def _disk_is_low(self, now_ms: int) -> bool:
-        if abs(now_ms - self._disk_checked_ms) >= _DISK_CHECK_MS:
-            self._disk_checked_ms = now_ms
-            self._disk_free = self._files.free_bytes()
-        return self._disk_free < self.config.disk_reserve_bytes
+        self._capacity.check(self._held, now_ms)
 
     # -- the syncer ------------------------------------------------------------------------------
 
@@ -546,10 +461,9 @@ class Wheel:
             try:
                 report = self._storage.spill(plan, self._spilled, ahead)
             except OSError as error:
-                why = f"cannot be written: {error.strerror or error}"
-                self._spill_failed = why, f"{remedy_for(error)}, then send again"
+                self._capacity.spilled(error)
                 raise
-            self._spill_failed = None
+            self._capacity.spilled(None)
             with self._lock:
                 self._log.producers.saved(plan.producers, plan.producers_gone)
             self._drop_journal(plan.checkpoint.index + 1, now_ms)
@@ -600,10 +514,9 @@ class Wheel:
         with self._files_lock:
             deleted = self._clean(marks, now_ms)
         with self._lock:
-            every = (marks.main, *(copy.mark for copy in marks.copies.values()))
             self._cancels.evict(
-                min(mark.c for mark in every) // TICK_MS,
-                min(mark.L for mark in every),
+                min(mark.c for mark in marks.every) // TICK_MS,
+                min(mark.L for mark in marks.every),
                 now_ms // TICK_MS,
                 self._storage.spilled,
             )
@@ -659,7 +572,7 @@ class Wheel:
                 archive_bytes=storage.archive.bytes,
                 archive_missed=storage.archive.missed,
                 producers=len(log.producers),
-                disk_free_bytes=self._disk_free,
+                disk_free_bytes=self._capacity.disk_free,
                 horizon_ms=self.config.horizon_ms,
             )
 

@@ -1,4 +1,4 @@
-"""Decoding an entry's payload: rows, or a configuration (marks: ``mark.py``)."""
+"""An entry's payload: rows, encoded and decoded, or a configuration (marks: ``mark.py``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import Damaged
-from ..schema import PAYLOAD, Int64s, times
+from ..files import Bytes
+from ..rows import from_numpy
+from ..schema import PAYLOAD, TIME, Int64s, times
+from ..tail.smallbatch import by_arrow, encode
 from .entry import Entry
 from .segment import STORE_ID_BYTES
 
@@ -34,6 +37,36 @@ class CancelRows:
         at = np.flatnonzero(np.asarray(named.is_valid()))
         target = np.asarray(named.drop_null())
         return cls(times(rows, "due")[at], target, base_offset + at)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """Rows that become an entry. ``due``: of each, shape (rows,)."""
+
+    payload: Bytes
+    due: Int64s
+    rows: pa.RecordBatch | None
+    """As they lie in the payload, PAYLOAD schema; None: they are read when they are needed."""
+
+
+def encode_input(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
+    """Checked rows (INPUT schema), copied once, out of whatever buffers the batch came in; journal
+    and tail share the copy."""
+    payload = encode(rows, created_ms)
+    if payload is None:
+        return _read_back(by_arrow(rows, created_ms))
+    return EncodedBatch(payload, times(rows, "due").copy(), None)
+
+
+def encode_own(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
+    """Rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in)."""
+    created = from_numpy(np.full(rows.num_rows, created_ms, np.int64), TIME)
+    return _read_back(rows.set_column(1, PAYLOAD.field("created"), created).serialize())
+
+
+def _read_back(data: pa.Buffer) -> EncodedBatch:
+    rows = pa.ipc.read_record_batch(data, PAYLOAD)
+    return EncodedBatch(memoryview(data), times(rows, "due"), rows)
 
 
 def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatch:

@@ -1,7 +1,8 @@
 """An entry on its way through the log, with what the wheel keeps of it once it is committed.
 
-On the master a batch becomes an entry; ``arrived`` is the way back, for an entry that a peer has
-sent or a journal holds: rows for the tail, marks, cancels, a configuration.
+On the master a batch becomes an entry, and its caller waits for it (``carry``); ``arrived`` is the
+way back, for an entry that a peer has sent or a journal holds: rows for the tail, marks, cancels, a
+configuration.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..answers import AppendReceipt
-from ..errors import SlotwheelError
+from ..errors import InvalidBatch, SlotwheelError
 from ..mark import Marks
-from ..schema import times
+from ..schema import Int64s, times
 from ..state import ProducerEntry
-from ..tail.tail import Piece, piece_of
+from ..tail.tail import Piece, piece_of, unread_piece
 from .entry import Entry, EntryKind
-from .payloads import CancelRows, decode_config, decode_rows
+from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,50 @@ class QueuedEntry:
     def nbytes(self) -> int:
         return len(self.entry.payload)
 
+    def carry(self, batch: EncodedBatch, created_ms: int, *, early: bool) -> Piece:
+        """Rows of a caller of this node, which is the first in ``callers``."""
+        entry = self.entry
+        if batch.rows is None:
+            self.piece = unread_piece(
+                entry.base_offset, batch.payload, batch.due, entry.index, created_ms
+            )
+        else:
+            self.piece = piece_of(entry.base_offset, batch.rows, entry.index, created_ms)
+        if self.piece.cancels:
+            self.cancels = CancelRows.of(self.piece.rows, entry.base_offset)
+        self.wait_for(AppendReceipt(entry.base_offset, entry.count, created_ms, batch.due), early)
+        return self.piece
+
+    def wait_for(self, receipt: AppendReceipt, early: bool) -> AppendWaiter:
+        waiter = AppendWaiter(receipt, Future(), early)
+        waiter.future.set_running_or_notify_cancel()  # whoever waits cannot take it back
+        self.callers.append(waiter)
+        return waiter
+
     def fail(self, error: SlotwheelError) -> None:
         for caller in self.callers:
             caller.fail(error)
+
+
+def answer_again(
+    known: ProducerEntry, waiting: QueuedEntry | None, due: Int64s, *, early: bool
+) -> Future[AppendReceipt]:
+    """The answer to a batch that was appended before: that of the first time, once committed.
+    ``waiting``: its entry until then. Errors: ``InvalidBatch`` when it is another batch."""
+    if known.count != len(due):
+        raise InvalidBatch(
+            f"sequence {known.sequence} was used before for another batch",
+            got=f"{len(due)} rows",
+            limit=f"{known.count} rows",
+            remedy="Give every batch a sequence of its own",
+        )
+    if waiting is not None and waiting.callers:
+        # Of one kind: a receipt that was given early is none for who waits for a majority.
+        same = [caller for caller in waiting.callers if caller.early is early]
+        return (same or [waiting.wait_for(waiting.callers[0].receipt, early)])[0].future
+    future: Future[AppendReceipt] = Future()
+    future.set_result(AppendReceipt(known.base_offset, known.count, known.created, due))
+    return future
 
 
 def arrived(entry: Entry) -> QueuedEntry:

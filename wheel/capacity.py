@@ -1,0 +1,62 @@
+"""How much memory and disk may still take: what is too much is refused before it is stored.
+
+Theory: memory fills when messages come in faster than slot files are written, and a disk that is
+full stops that writing. So a part of the disk is kept in reserve: with it the tail can still be
+spilled and marks be written, and delivery goes on, which makes room.
+"""
+
+from __future__ import annotations
+
+from .config import WheelConfig
+from .errors import Overloaded, remedy_for
+from .files import Files
+
+_DISK_CHECK_MS = 250
+
+
+class Capacity:
+    """Under the owner's lock. ``held``: bytes of the tail and of what is queued."""
+
+    def __init__(self, files: Files, config: WheelConfig) -> None:
+        self._files = files
+        self._config = config
+        self._disk_checked_ms = -1
+        self._spill_failed: tuple[str, str] | None = None
+        """Why the last spill failed, and what to do; None: it did not."""
+        self.disk_free = 0
+        """Bytes, when it was looked at last."""
+
+    def full(self, held: int) -> bool:
+        return held >= self._config.tail_bytes_refuse
+
+    def check(self, held: int, now_ms: int) -> None:
+        """Errors: ``Overloaded``."""
+        if self.full(held):
+            slow = "are written more slowly than messages come in", "Send it again in a moment"
+            why, remedy = self._spill_failed or slow
+            raise Overloaded(
+                f"the tail is full: slot files {why}",
+                got=f"{held} bytes",
+                limit=f"{self._config.tail_bytes_refuse} bytes",
+                remedy=f"Nothing was stored. {remedy}",
+            )
+        if self.disk_is_low(now_ms):
+            raise Overloaded(
+                "the disk of the data directory is almost full",
+                got=f"{self.disk_free} bytes free",
+                limit=f"{self._config.disk_reserve_bytes} bytes kept in reserve",
+                remedy="Nothing was stored. Free disk space on the node, then send again",
+            )
+
+    def disk_is_low(self, now_ms: int) -> bool:
+        if abs(now_ms - self._disk_checked_ms) >= _DISK_CHECK_MS:
+            self._disk_checked_ms = now_ms
+            self.disk_free = self._files.free_bytes()
+        return self.disk_free < self._config.disk_reserve_bytes
+
+    def spilled(self, error: OSError | None) -> None:
+        """A spill has succeeded, or failed with an error. From the thread that spills."""
+        self._spill_failed = None
+        if error is not None:
+            why = f"cannot be written: {error.strerror or error}"
+            self._spill_failed = why, f"{remedy_for(error)}, then send again"
