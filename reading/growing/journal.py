@@ -3,8 +3,8 @@
 Rules
 - Only complete entries count. A torn end is ignored; it is damage only when a frame calls it
   durable, and then it is passed, so that the reader reports it.
-- A segment that was dropped is looked for in the archive. If it is not there, the entries between
-  are a gap: that is reported, and reading goes on at the oldest entry that is left.
+- A segment that was dropped is looked for in the archive. If it is not there, reading goes on
+  at the oldest entry that is left; the part's reader reports which entries are missing.
 - A position that does not fit the bytes before it is of a journal that was cut back or replaced:
   that is reported, too, and the present journal is read from the segment's begin.
 - Nothing is kept open between two looks: a file may have been replaced by the next.
@@ -137,10 +137,7 @@ class _JournalLook:
         return True
 
     def _begin(self, at: JournalAt, first: int) -> JournalAt:
-        """The begin of a later segment; a note says which entries between were dropped."""
-        note = at.note
-        if at.index and first > at.index:
-            note = f"entries {at.index} to {first - 1} were dropped before they were read"
+        """The begin of a later segment."""
         return JournalAt(
             first,
             index=first,
@@ -148,7 +145,7 @@ class _JournalLook:
             store=at.store,
             begun=at.begun,
             restarts=at.restarts,
-            note=note,
+            note=at.note,
         )
 
     def _anew(self, at: JournalAt, note: str) -> JournalAt:

@@ -103,8 +103,7 @@ def _journal(part: JournalPart) -> Iterator[Event]:
         if following > last.index:
             damaged = True
             text = f"entries {last.index} to {following - 1} were dropped before they were read"
-            if text != end.note:
-                yield gap(whole, text)
+            yield gap(whole, text)
         if not later:
             break
         at = JournalAt(following, index=following, epoch=last.epoch, store=at.store)

@@ -183,6 +183,20 @@ def test_dropped_between_looking_and_reading(written: Written) -> None:
     assert [kind for kind, _ in problems(events)] == ["gap"]
 
 
+def test_a_gap_that_grows_between_looking_and_reading_is_told_once(written: Written) -> None:
+    written.append(*map(entry, range(1, 40)))
+    segments = sorted(written.root.glob("journal/*.journal"))
+    segments[3].unlink()
+    part = written.look()
+    assert part is not None
+    for path in segments[1:3]:
+        path.unlink()
+    events = list(read_part(part))
+    missing = set(bases(1, 39)) - set(offsets(events))
+    (told,) = problems(events)
+    assert _entries_of(told[1]) == len(missing) > 0
+
+
 def test_a_file_that_serves_again_has_no_wrong_rows(written: Written) -> None:
     """Spares are taken for new segments: the same bytes on disk, under another name."""
     found, last = [], 0
