@@ -16,8 +16,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
-from ..wheel.schema import ROW, Int64s, times
-from ..wheel.slots.slotfile import check_schema
+from ..wheel.schema import ROW, Int64s, check_schema, times
 from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
 from .files import File
 

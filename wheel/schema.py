@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .errors import UnsupportedVersion
+
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 UInt32s = npt.NDArray[np.uint32]
@@ -48,6 +50,18 @@ FEW_ROWS = 64
 """Up to so many rows, calls into Arrow cost more than the work they do. Most of them release the
 interpreter lock and acquire it again: with many busy threads, two context switches for
 microseconds of work."""
+
+
+def check_schema(schema: pa.Schema, path: str) -> None:
+    """Check a file's schema against ``ROW``. Errors: ``UnsupportedVersion``."""
+    version = (schema.metadata or {}).get(b"slotwheel.schema", b"none").decode("ascii", "replace")
+    if version != str(SCHEMA_VERSION) or not schema.equals(ROW, check_metadata=False):
+        raise UnsupportedVersion(
+            f"{path}: unknown schema version",
+            got=version,
+            limit=SCHEMA_VERSION,
+            remedy="Use the slotwheel version that wrote it, or a newer one",
+        )
 
 
 def times(batch: pa.RecordBatch, column: str) -> Int64s:

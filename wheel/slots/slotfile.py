@@ -24,9 +24,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from crc32c import crc32c
 
-from ..errors import Damaged, UnsupportedVersion
+from ..errors import Damaged
 from ..files import SLOT_DIRECTORY, Bytes, Files
-from ..schema import ROW, SCHEMA_VERSION
+from ..schema import ROW, check_schema
 from ..state import SlotInfo
 from .blocks import seal
 from .handles import HandleCache
@@ -227,15 +227,3 @@ def decode_blocks(data: pa.Buffer, path: str, *, with_schema: bool) -> list[pa.R
             batches.append(pa.ipc.read_record_batch(message, ROW))
     except (pa.ArrowException, ValueError, EOFError) as error:
         raise damaged(path, 0, "an Arrow IPC stream", str(error)[:200]) from None
-
-
-def check_schema(schema: pa.Schema, path: str) -> None:
-    """Errors: ``UnsupportedVersion`` when the file is of another schema version."""
-    version = (schema.metadata or {}).get(b"slotwheel.schema", b"none").decode("ascii", "replace")
-    if version != str(SCHEMA_VERSION) or not schema.equals(ROW, check_metadata=False):
-        raise UnsupportedVersion(
-            f"{path}: unknown schema version",
-            got=version,
-            limit=SCHEMA_VERSION,
-            remedy="Use the slotwheel version that wrote it, or a newer one",
-        )
