@@ -123,8 +123,8 @@ def test_settings_come_from_variables_too(tmp_path: Path) -> None:
         assert (status["group"], status["horizon_ms"]) == ("night", 60_000)
 
 
-def test_a_node_does_not_load_pandas(tmp_path: Path) -> None:
-    """Although it is installed here, and pyarrow imports it where it is."""
+def test_a_node_loads_neither_pandas_nor_kafkas_clients_without_need(tmp_path: Path) -> None:
+    """All of them are installed here, and pyarrow imports pandas where it finds it."""
     with NodeProcess(tmp_path / "data", PYTHONPROFILEIMPORTTIME="1") as node:
         with Client(node.address) as client:
             client.send_many(_messages(10, delay=0.1)).result(10)
@@ -132,7 +132,8 @@ def test_a_node_does_not_load_pandas(tmp_path: Path) -> None:
         node.signal()
     imported = {line.rpartition("|")[2].strip() for line in node.log_text().splitlines()}
     assert "pyarrow.lib" in imported
-    assert not [name for name in imported if name.startswith("pandas.")]
+    for heavy in ("pandas.", "kafka.", "confluent_kafka."):
+        assert not [name for name in imported if name.startswith(heavy)]
 
 
 def test_the_console_script_is_the_same_thing(tmp_path: Path) -> None:
