@@ -37,7 +37,7 @@ NAMES = ("a", "b", "c")
 WINDOW_MS, GRACE_MS = 4_000, 3_000
 SLACK_MS = 10_000
 """For Spark, on a machine that does other things as well."""
-START_S = 120.0
+START_S = 240.0
 
 
 class Follower:
@@ -177,7 +177,7 @@ class Told:
         return Audit(folder, settings, group, report=self.flags.append, note=self.windows.append)
 
 
-def until(done: Callable[[], object], timeout_s: float = 90.0) -> Callable[[], bool]:
+def until(done: Callable[[], object], timeout_s: float = 240.0) -> Callable[[], bool]:
     deadline = time.monotonic() + timeout_s
 
     def goes_on() -> bool:

@@ -36,7 +36,7 @@ COUNT, DEAD, CANCELLED = 20_000, 7, 30
 PARTITIONS = 2
 FIRST_MS, LAST_MS = 3_000, 9_000
 """Due times, from the start of sending on."""
-PROOF_S = 240
+PROOF_S = 400
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 from support.stopwatch import Stopwatch
 
-START_S = 20.0
+START_S = 60.0
 _LISTENING = re.compile(r"listening on ([\w.\[\]:]+:\d+)")
 _METRICS = re.compile(r"metrics\W+([\w.\[\]:]+:\d+)")
 
@@ -114,7 +114,7 @@ class NodeProcess:
         """What stands in an embedded topic now."""
         return topic_rows(self.data, topic)
 
-    def wait_for(self, topic: str, count: int, timeout_s: float = 15.0) -> list[dict[str, Any]]:
+    def wait_for(self, topic: str, count: int, timeout_s: float = 60.0) -> list[dict[str, Any]]:
         deadline = time.monotonic() + timeout_s
         while len(rows := self.delivered(topic)) < count:
             assert time.monotonic() < deadline, f"{len(rows)} of {count} in {topic}"
@@ -143,7 +143,7 @@ def topic_rows(data: Path, topic: str) -> list[dict[str, Any]]:
 def run_cli(
     *arguments: str | Path,
     given: str | bytes | None = None,
-    timeout_s: float = 30,
+    timeout_s: float = 120,
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run one command to its end; ``given`` is its stdin."""

@@ -26,7 +26,7 @@ from support.nodeprocess import NodeProcess, run_cli
 from support.proxylab import Proxies
 from support.waiting import eventually
 
-MASTER_WITHIN_S = 30.0
+MASTER_WITHIN_S = 60.0
 _ASK_S = 2.0
 _POLL_S = 0.03
 _PROMISE_MS = 800
@@ -195,7 +195,7 @@ class Peers:
         found = self[master].status()["replication"].get("peers", [])
         return {one["id"]: one for one in found if one["id"] != master}
 
-    def wait_until_whole(self, within_s: float = 60.0) -> str:
+    def wait_until_whole(self, within_s: float = 120.0) -> str:
         """Until there is a master, and every other peer is admitted and keeps up; the master."""
         deadline = time.monotonic() + within_s
         while True:

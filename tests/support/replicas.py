@@ -205,7 +205,7 @@ class Replicas:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
 
-    def agree(self, timeout_s: float = 20.0) -> None:
+    def agree(self, timeout_s: float = 60.0) -> None:
         """Wait until all that run have committed the same, and that it is the same bytes."""
 
         def level() -> bool:

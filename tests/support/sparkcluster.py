@@ -25,7 +25,7 @@ from support.ports import free_address
 from support.spark import LOGGING
 
 SPARK = Path(pyspark.__file__).parent
-START_S = 60.0
+START_S = 180.0
 
 
 class SparkCluster:

@@ -11,6 +11,7 @@ import pytest
 from slotwheel.cli import main
 from support import replayrun
 from support.nodeprocess import run_cli
+from support.spark import Replay
 
 
 def test_a_proven_run(tmp_path: Path) -> None:
@@ -26,23 +27,23 @@ def test_a_proven_run(tmp_path: Path) -> None:
     assert "Proven" in (tmp_path / "out/report.html").read_text("utf-8")
 
 
-def test_a_lost_message(tmp_path: Path) -> None:
+def test_a_lost_message(replay: Replay, tmp_path: Path) -> None:
     run = replayrun.made()
     offset = replayrun.remove_delivered(run)
-    done = run_cli("replay", *run.write(tmp_path), "--master", "local[2]", timeout_s=200)
-    assert done.returncode == 1
-    assert done.stdout.startswith("NOT PROVEN\n  lost: 1\n")
-    assert f"lost: {run.id_of(offset)}: accepted for orders, and did not arrive" in done.stdout
+    code, out, _ = replay(*run.write(tmp_path))
+    assert code == 1
+    assert out.startswith("NOT PROVEN\n  lost: 1\n")
+    assert f"lost: {run.id_of(offset)}: accepted for orders, and did not arrive" in out
 
 
-def test_a_run_of_which_a_part_was_not_kept(tmp_path: Path) -> None:
+def test_a_run_of_which_a_part_was_not_kept(replay: Replay, tmp_path: Path) -> None:
     directories = replayrun.made().write(tmp_path)
     for directory in directories:
         shutil.rmtree(Path(directory) / "archive")
-    done = run_cli("replay", *directories, "--master", "local[2]", timeout_s=200)
-    assert done.returncode == 4, done.stderr
-    assert done.stdout.startswith("PROVEN IN PART\n  not decided: ")
-    assert "--retain" in done.stdout
+    code, out, err = replay(*directories)
+    assert code == 4, err
+    assert out.startswith("PROVEN IN PART\n  not decided: ")
+    assert "--retain" in out
 
 
 def test_a_variable_for_the_nodes_kafka_client_is_not_for_the_replay(
