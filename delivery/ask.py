@@ -1,8 +1,8 @@
-"""Asking a sink that may raise instead of answering.
+"""Calls a sink that may raise instead of answering.
 
-A sink that raises has a fault, or met a row that shows one. It is asked again topic by topic, so
-that only the topics it raises for are held back, and not everything behind them. A failed sync is
-no answer either, but passes: it has to end the process.
+A sink that raises has a bug, or got a row that triggers one. It is called again topic by topic, so
+that only the topics it raises for are held back, and not all rows behind them. A failed sync is no
+answer either, but is raised again: it must end the process.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 def ask(sink: Sink, rows: pa.RecordBatch, errors: list[str], *, trial: bool = False) -> Answers:
-    """The sink's answers; UNKNOWN for the topics for which it raises, and what it raised is added
-    to ``errors``. Errors: ``SyncFailed``."""
+    """The sink's answers; UNKNOWN for the topics for which it raises, whose errors are added to
+    ``errors``. Errors: ``SyncFailed``."""
     try:
         return sink.deliver(rows, trial=trial)
     except SyncFailed:
@@ -35,7 +35,7 @@ def ask(sink: Sink, rows: pa.RecordBatch, errors: list[str], *, trial: bool = Fa
     answers = Answers.same(rows.num_rows, Answer.UNKNOWN)
     for part in parts:
         found = ask(sink, rows.take(pa.array(part)), errors, trial=trial)
-        # Not now, but the first call may have sent it.
+        # Not sent now, but the first call may have sent it.
         answers.codes[part] = np.where(
             found.codes == Answer.NOT_NOW, Answer.UNKNOWN.value, found.codes
         )

@@ -1,9 +1,9 @@
 """Dead letters: rows that a sink refused for good, kept with the reason.
 
-A refused row goes to the dead-letter topic as it is - key, value, headers - with three more headers
-that say why and where it should have gone. If that topic refuses it too (it may not exist, or the
-row is too large for any topic), the row goes to an embedded topic of the same name in the data
-directory. So it is never lost, and it never blocks the rows behind it.
+A refused row is sent to the dead-letter topic as it is - key, value, headers - with three more
+headers: the reason, its topic and its partition. If that topic refuses it too (it may not exist, or
+the row is too large for any topic), the row is written to an embedded topic of the same name in the
+data directory. So it is never lost, and it never blocks the rows behind it.
 
 When the dead-letter topic answers NOT_NOW or UNKNOWN, the row is not answered: its own topic is
 held back and the row is tried again from the start.
@@ -28,9 +28,9 @@ _REASON_BYTES_MAX = 1000
 
 @dataclass(slots=True)
 class DeadLettered:
-    """``stored``: which rows are safe, ``unknown``: which may be, both shape (rows,). ``local``:
-    how many lie in the data directory. ``held``: why the others are not safe, or an empty text.
-    ``down``: the sink is down. ``errors``: what a sink raised instead of answering."""
+    """What became of refused rows. ``stored``: which are safe, ``unknown``: which may be, both
+    shape (rows,). ``local``: how many are in the data directory. ``held``: why others are not safe,
+    or empty. ``down``: the sink is down. ``errors``: raised by a sink instead of an answer."""
 
     stored: Mask
     unknown: Mask
@@ -41,8 +41,8 @@ class DeadLettered:
 
 
 class DeadLetters:
-    """``sink``: where the dead-letter topic is; ``local``: an embedded sink, the last resort, or
-    None when ``sink`` is an embedded one itself."""
+    """Stores refused rows. ``sink``: has the dead-letter topic; ``local``: an embedded sink, the
+    last resort; None when ``sink`` is an embedded one itself."""
 
     def __init__(self, sink: Sink, local: Sink | None, topic: str = DEAD_LETTER_TOPIC) -> None:
         check_topic(topic)
@@ -53,9 +53,9 @@ class DeadLetters:
     def bury(
         self, rows: pa.RecordBatch, reasons: list[str], *, trial: bool = False
     ) -> DeadLettered:
-        """Take refused ``rows`` (schema ``ROW``); ``reasons``: one a row."""
+        """Send refused ``rows`` (schema ``ROW``) to the dead letters; ``reasons``: one a row."""
         letters = self._letters(rows, reasons)
-        # A row whose own topic is the dead-letter topic has been refused by it already.
+        # A row for the dead-letter topic itself was refused by it already.
         tried = np.array([t != self.topic for t in rows.column("topic").to_pylist()], np.bool_)
         codes = np.full(rows.num_rows, Answer.REFUSED, np.int8)
         nothing = np.zeros(rows.num_rows, np.bool_)
@@ -78,8 +78,8 @@ class DeadLetters:
         return buried
 
     def _letters(self, rows: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
-        """The rows as they will stand in the dead-letter topic; offset and times are their own, so
-        the usual three headers still name the message."""
+        """The rows for the dead-letter topic, with further headers. Offset and times stay, so the
+        usual three headers still identify the message."""
         count = rows.num_rows
         topics = rows.column("topic").to_pylist()
         partitions = rows.column("partition").to_pylist()

@@ -1,20 +1,21 @@
-"""The hand of the wheel: takes what is due, gives it to the sink, books the answers.
+"""The hand of the wheel: takes chunks of due rows, passes them to the sink, and reports its
+answers.
 
-One loop, in a thread of its own. Each turn reads the clock anew, takes one chunk from the wheel,
-reads the clock *again* just before the handing-over (it may have stepped back meanwhile, and
-nothing may be early), delivers, and answers. Between turns it sleeps until the next row is due or
-something earlier comes in.
+One loop, in a thread of its own. Each turn reads the clock, takes one chunk from the wheel, reads
+the clock *again* just before the delivery (it may have stepped back meanwhile, and nothing may be
+early), delivers, and answers. Between turns it sleeps until the next row is due or an earlier row
+is committed.
 
 Rules
 - The loop never dies. An unexpected exception is an alarm with its text, a short wait, and the next
-  turn; the chunk in flight is given back unanswered. Only a failed sync ends it, through
-  ``on_fatal``: after that nothing on disk can be believed.
-- At a damaged slot file it stands still, with one alarm, and tries again until somebody mends it.
-- A sink that is down pauses everything and is asked again with growing pauses. A topic that is held
-  back is worked on the side (``held.py``).
-- Asked again before each handing-over: ``allowed``, which a deposed master is not.
-- When more topics fail than can be held back, the wheel pauses the main mark; the hand sees that it
-  makes no progress and waits longer each time.
+  turn; the chunk in flight is released unanswered. Only a failed sync ends it, through
+  ``on_fatal``: after that nothing on disk can be trusted.
+- At a damaged slot file delivery stops, with one alarm, and tries again until the file is repaired.
+- A sink that is down pauses everything and is asked again with growing pauses. Topics that are held
+  back are delivered on the side (``held.py``).
+- ``allowed`` is asked again before each delivery: a deposed master may not deliver.
+- When more topics fail than can be held back, the wheel pauses the main mark; the hand notices that
+  it makes no progress and waits longer each time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from .sink import Sink
 log = logging.getLogger(__name__)
 
 WAIT_MAX_S = 0.1
-"""The longest sleep: after it the clock is read again, also if it was set meanwhile."""
+"""The longest sleep, s: after it the clock is read again, in case it was set meanwhile."""
 _NOT_YET_S = 0.001
 _NOT_ALLOWED_S = 0.01
 _ERROR_WAIT_MAX_S = 2.0
@@ -49,9 +50,8 @@ _DAMAGED_WAIT_S = 1.0
 class Hand:
     """Delivers one wheel's rows. ``clock``: wall clock in ms; ``monotonic``: seconds.
 
-    ``wheel``: a node's own, or the part of it that delivers in one epoch. ``allowed`` says whether
-    this node may hand over now. ``on_fatal`` is called once, with the error, when the process has
-    to end.
+    ``wheel``: the dispatcher of one epoch. ``allowed``: whether this node may deliver now.
+    ``on_fatal`` is called once, with the error, when the process has to end.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Hand:
         self._pause_until_s = 0.0
         self._clock_alarm = False
         self._damage_alarm = ""
-        """What the last alarm of damage said; empty once rows can be read again."""
+        """Text of the last alarm about damage; empty once rows can be read again."""
         self._turned_s = time.monotonic()
         self.busy = False
-        """A chunk of the main mark is being delivered."""
+        """Whether a chunk of the main mark is being delivered."""
 
     @property
     def silent_s(self) -> float:
-        """Seconds since its last turn began."""
+        """Seconds since the last turn began."""
         return time.monotonic() - self._turned_s
 
     def run(self, stop: threading.Event) -> None:
@@ -129,19 +129,19 @@ class Hand:
             self._sleep(stop)
 
     def _held_topics(self) -> bool:
-        """Their turn; what goes wrong with them must not stop the topics that are not held back."""
+        """A turn for held-back topics; their errors must not stop the other topics."""
         try:
             return self._held.turn(sink_is_up=not self._down)
         except SyncFailed:
             raise
         except Exception as error:
-            if not isinstance(error, Damaged):  # its text is all there is to it
+            if not isinstance(error, Damaged):  # its message is enough, without a traceback
                 log.exception("a held-back topic failed; delivery goes on")
             self._events.alarm("held-topic-error", f"{type(error).__name__}: {error}")
             return False
 
     def _main(self) -> bool:
-        """One chunk of the main mark; whether there may be more at once."""
+        """Deliver one chunk of the main mark. Returns whether there may be another at once."""
         now_ms = self._clock()
         try:
             chunk = self._wheel.next_chunk(now_ms)
@@ -177,7 +177,7 @@ class Hand:
                 )  # the clock stepped back: ask again
                 self._pause(_NOT_YET_S)
                 return False
-            if not self._allowed():  # this thread may have stood still for long
+            if not self._allowed():  # the thread may have been stopped for long
                 release(self._wheel, chunk, handed=False, sink_down=True)
                 return False
             outcome = hand_over(self._sink, self._dead_letters, chunk.rows)
@@ -195,14 +195,15 @@ class Hand:
         return True
 
     def _deliver_held(self, chunk: Chunk) -> BatchOutcome:
-        """In a worker, which may have waited, or stood still, since the chunk was taken."""
+        """Deliver a chunk of a held-back topic. Runs in a worker, which may have waited, or been
+        stopped, since the chunk was taken."""
         if not self._allowed() or int(times(chunk.rows, "due").max()) > self._clock():
             nothing = np.zeros(chunk.rows.num_rows, np.bool_)
             return BatchOutcome(nothing, nothing.copy(), nothing.copy(), held="not now")
         return hand_over(self._sink, self._dead_letters, chunk.rows, trial=True)
 
     def _settle(self, chunk: Chunk, outcome: BatchOutcome) -> None:
-        """Book what became of a chunk: first the wheel, then those who watch."""
+        """Report the outcome of a chunk: first to the wheel, then as events."""
         held_before = set(self._wheel.held_topics())
         self._wheel.answer(
             chunk,
@@ -227,7 +228,7 @@ class Hand:
             self._pause(self._stuck.failed())
 
     def _is_back(self) -> bool:
-        """Ask a sink that was down; bounded by the sink's own limit."""
+        """Ask a sink that was down whether it is up; bounded by the sink's own limit."""
         if not self._sink.healthy():
             self._pause(self._stuck.failed())
             return False
@@ -239,18 +240,18 @@ class Hand:
         self._pause_until_s = self._monotonic() + seconds
 
     def _sleep(self, stop: threading.Event) -> None:
-        """Until the next row is due, a pause is over, or a held-back topic wants its turn."""
+        """Sleep until the next row is due, a pause is over, or a held-back topic may be tried."""
         limit_s = WAIT_MAX_S
         side_s = self._held.wait_s()
         if side_s is not None:
             limit_s = min(limit_s, max(_NOT_YET_S, side_s))
         pause_s = self._pause_until_s - self._monotonic()
         if pause_s > 0:
-            # What is due has to wait as well, so only the time counts.
+            # Due rows have to wait as well, so only the time counts.
             stop.wait(max(_NOT_YET_S, min(limit_s, pause_s)))
             return
         now_ms = self._clock()
         due_ms = self._wheel.next_due_ms()
         if due_ms is not None and due_ms <= now_ms:
-            due_ms = now_ms + 1  # known, but not to be had yet (not committed, or being cancelled)
+            due_ms = now_ms + 1  # it cannot be handed out yet: not committed, or its cancel is not
         self._wheel.wait_for_due(due_ms, now_ms, limit_s)

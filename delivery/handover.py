@@ -1,7 +1,8 @@
-"""One handing-over: a batch of due rows to the sink, what it refused to the dead letters.
+"""One delivery: a batch of due rows to the sink, and refused rows to the dead letters.
 
-This is the part of the hand that may wait for a disk or a broker, so it is a plain function of its
-arguments: the hand runs it for the main mark in its own thread and for held-back topics in others.
+This is the part of the hand that may wait for a disk or a broker, so it is a function of its
+arguments alone: the hand calls it for the main mark in its own thread and for held-back topics in
+others.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from .sink import Answer, Sink
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """What became of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them the
-    sink took; ``unknown``: rows that may have left, or may yet; ``dead``: how many dead letters by
-    reason; ``held``: why other rows are not answered."""
+    """The outcome of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them
+    that the sink accepted; ``unknown``: rows that may have left, or may yet; ``dead``: how many
+    dead letters by reason; ``held``: why other rows are not answered."""
 
     answered: Mask
     accepted: Mask
@@ -32,7 +33,7 @@ class BatchOutcome:
     held: str = ""
     down: bool = False
     errors: list[str] = field(default_factory=list)
-    """What the sink raised instead of answering."""
+    """Errors that the sink raised instead of answering."""
 
     @property
     def dead_count(self) -> int:
@@ -76,7 +77,7 @@ def lateness(rows: pa.RecordBatch, delivered_ms: int) -> Int64s:
 
 
 def release(wheel: DuePort, chunk: Chunk, *, handed: bool, sink_down: bool = False) -> None:
-    """No row of a chunk is answered; if it was ``handed`` over, nothing is known of any."""
+    """Release a chunk without any answer. ``handed``: the sink got it: all rows may have left."""
     count = chunk.rows.num_rows
     nothing = np.zeros(count, np.bool_)
     wheel.answer(chunk, nothing, unknown=np.full(count, handed), sink_down=sink_down)

@@ -1,13 +1,14 @@
 """Held-back topics: probed and drained on the side, while the main mark goes on.
 
-Each topic goes round: wait, probe, and if the probe says yes, chunk after chunk until one is not
-answered as a whole or the topic has caught up. Everything that may wait for the sink - the probe,
-the handing-over - runs in a few worker threads, at most one job a topic; everything that touches
-the wheel runs in the hand's thread, in ``turn``. So a topic that hangs costs the others nothing,
-and turns are fair: each held-back topic gets one chunk between two chunks of the main mark.
+For each topic, again and again: wait, probe, and after a successful probe deliver chunk after chunk
+until one is not answered as a whole or the topic has caught up. Everything that may wait for the
+sink - the probe, the delivery - runs in a few worker threads, at most one job a topic; everything
+that uses the wheel runs in the hand's thread, in ``turn``. So a topic that hangs costs the others
+nothing, and turns are fair: each held-back topic gets one chunk between two chunks of the main
+mark.
 
-How long to wait is remembered for a while after a topic was released, so that one that goes on
-failing is not tried in ever quicker circles.
+A topic's waiting time is kept for a while after its release, so that one that goes on failing is
+not tried more and more often.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TRY_SOON_S = 0.005
 
 @dataclass(slots=True)
 class _Held:
-    """One topic. At most one of ``probe`` and ``job`` is under way; ``chunk`` is the job's."""
+    """One topic. At most one of ``probe`` and ``job`` runs; ``chunk``: the job's."""
 
     backoff: Backoff
     next_try_s: float
@@ -40,13 +41,13 @@ class _Held:
     job: Future[BatchOutcome] | None = None
     chunk: Chunk | None = None
     usable: bool = False
-    """The last probe or chunk went well: go on without asking again."""
+    """The last probe or chunk succeeded: the next chunk needs no probe."""
 
 
 @dataclass(slots=True)
 class HeldTopics:
-    """``settle``: the hand's way of booking an outcome (it calls ``wheel.answer`` and the events).
-    ``hand_over``: delivers a chunk as a trial; runs in a worker."""
+    """The held-back topics of a wheel. ``settle``: reports an outcome to the wheel and as events.
+    ``hand_over``: delivers a chunk as a trial; called in a worker."""
 
     wheel: DuePort
     sink: Sink
@@ -64,7 +65,7 @@ class HeldTopics:
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="held-topic")
 
     def turn(self, *, sink_is_up: bool) -> bool:
-        """One step for each held-back topic; whether any made progress."""
+        """One step for each held-back topic. Returns whether any of them made progress."""
         moved = False
         for topic in self._current():
             state = self._topics[topic]
@@ -75,7 +76,7 @@ class HeldTopics:
         return moved
 
     def wait_s(self) -> float | None:
-        """How long until a turn can do something; None when nothing is held back."""
+        """Seconds until a turn can do something; None when no topic is held back."""
         if not self._topics:
             return None
         if any(state.job or state.probe for state in self._topics.values()):
@@ -84,7 +85,7 @@ class HeldTopics:
         return max(0.0, first - self.monotonic())
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Book what ends within ``timeout_s``; the rest stays unanswered and is repeated."""
+        """Report jobs that end within ``timeout_s``; the rows of others will be repeated."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         jobs = [state for state in self._topics.values() if state.job is not None]
         wait([state.job for state in jobs if state.job is not None], timeout_s)
@@ -98,7 +99,7 @@ class HeldTopics:
                 self.settle(chunk, job.result())
 
     def _current(self) -> list[str]:
-        """The held-back topics, with news of those that came or went."""
+        """The held-back topics; reports those that are new or released."""
         now_held = self.wheel.held_topics()
         for topic in [name for name in self._topics if name not in now_held]:
             self._backoffs[topic] = self._topics.pop(topic).backoff
@@ -125,12 +126,12 @@ class HeldTopics:
         now_ms = self.clock()
         try:
             chunk = self.wheel.next_topic_chunk(topic, now_ms)
-        except Exception:  # a damaged slot file, say: not tried again at once
+        except Exception:  # a damaged slot file, for example: not tried again at once
             state.usable = False
             state.next_try_s = self.monotonic() + state.backoff.failed()
             raise
         if chunk is None:
-            # Released, which the next turn sees; or it has to wait for a cancel to be committed.
+            # It was released, which the next turn sees; or it waits for the commit of a cancel.
             return topic not in self.wheel.held_topics()
         rows = chunk.rows.num_rows
         if rows and int(times(chunk.rows, "due").max()) > self.clock():

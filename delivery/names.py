@@ -1,7 +1,7 @@
-"""Names that stand in Kafka: the headers slotwheel adds to a record, and the topic of its own.
+"""Names in Kafka: the headers that slotwheel adds to a record, and its own topic.
 
-They are a format: who reads topics later relies on them. Nothing is imported here, so that a reader
-needs nothing of what delivers.
+They are a format: readers of topics rely on them. Nothing is imported here, so that a reader does
+not load what delivers.
 """
 
 ID_HEADER = "slotwheel-id"

@@ -1,7 +1,7 @@
-"""What the hand asks of a wheel, what it reports to the node, and how long it waits between tries.
+"""What the hand needs of a wheel, the events that it reports to the node, and its waiting times.
 
-The ``Dispatcher`` of one epoch fits as ``DuePort``: nothing that a sink answers after the epoch is
-lost can be booked in the next one.
+The ``Dispatcher`` of one epoch implements ``DuePort``: an answer of a sink after the end of the
+epoch cannot be counted in the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..wheel.schema import Int64s
 
 
 class DuePort(Protocol):
-    """See ``wheel.dispatcher.Dispatcher`` for what each says."""
+    """The part of ``wheel.dispatcher.Dispatcher`` that the hand uses."""
 
     def next_chunk(self, now_ms: int) -> Chunk | None: ...
     def next_topic_chunk(self, topic: str, now_ms: int) -> Chunk | None: ...
@@ -35,10 +35,10 @@ class DuePort(Protocol):
 
 
 class DeliveryEvents(Protocol):
-    """Called from the hand's thread; must return at once and not raise."""
+    """Called in the hand's thread; methods must return at once and not raise."""
 
     def delivered(self, lateness_ms: Int64s) -> None:
-        """Rows that a sink accepted; how late each was, shape (rows,)."""
+        """Rows that a sink accepted; lateness of each, ms, shape (rows,)."""
 
     def dead(self, count: int, reason: str) -> None:
         """Rows that became dead letters."""
@@ -56,11 +56,11 @@ class DeliveryEvents(Protocol):
         """The sink can be reached again."""
 
     def alarm(self, kind: str, text: str) -> None:
-        """Something a person has to look at: ``clock-behind``, ``delivery-error``."""
+        """For a person to act on: ``clock-behind``, ``delivery-error``."""
 
 
 class NoDeliveryEvents:
-    """Tells nobody."""
+    """``DeliveryEvents`` that are ignored."""
 
     def delivered(self, lateness_ms: Int64s) -> None: ...
     def dead(self, count: int, reason: str) -> None: ...

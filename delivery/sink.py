@@ -1,7 +1,7 @@
-"""What a sink is: the one interface between the hand of the wheel and where messages go.
+"""The interface between the hand of the wheel and the target of its messages.
 
-Theory: the mark may only move past a row for which somebody answered, so a sink owes an answer for
-*every* row, within a time limit, and each answer is one of four:
+Theory: the mark may only move past an answered row, so a sink must answer for *every* row, within a
+time limit, and each answer is one of four:
 
     ACCEPTED   the row is safe at its target; it will never be handed out again
     REFUSED    it can never be taken as it is; it becomes a dead letter, with the reason
@@ -9,8 +9,8 @@ Theory: the mark may only move past a row for which somebody answered, so a sink
     UNKNOWN    taken or not, or still to be; tried again like NOT_NOW, and a cancel is *unknown*
 
 Rules
-- Only a row that was never sent is NOT_NOW; what was sent without an answer is UNKNOWN, also when
-  a sink raises. Such a row may be repeated; it is never lost.
+- Only a row that was never sent is NOT_NOW; a row that was sent and not answered is UNKNOWN, also
+  when a sink raises. Such a row may be repeated; it is never lost.
 - Rows of one topic partition are sent in the order in which they stand in the batch.
 - Nothing waits without a limit, also not ``close``.
 - Two calls of ``deliver`` may run at once (one for the main mark, others for held-back topics),
@@ -45,9 +45,9 @@ class Answer(IntEnum):
 class Answers:
     """The answers for one batch.
 
-    ``codes``: an ``Answer`` a row, shape (rows,). ``reasons``: text for rows that were not accepted
-    (a row without one has no better reason than its code). ``down``: the sink as a whole can take
-    nothing now, so that no single topic is to blame.
+    ``codes``: an ``Answer`` a row, shape (rows,). ``reasons``: text for rows that were not
+    accepted, if there is more to say than the code. ``down``: the sink as a whole can accept
+    nothing now, so that no single topic is at fault.
     """
 
     codes: Int8s
@@ -65,7 +65,7 @@ class Answers:
         self.reasons[row] = reason
 
     def which(self, answer: Answer) -> Mask:
-        """Which rows got this answer, shape (rows,)."""
+        """Which rows got this answer; shape (rows,)."""
         mask: Mask = self.codes == answer
         return mask
 
@@ -79,37 +79,37 @@ class Answers:
 
 
 class Sink(ABC):
-    """Where due rows go. ``mint`` makes the ids that travel with them."""
+    """The target of due rows. ``mint``: makes the ids that are sent with them."""
 
     def __init__(self, mint: IdMint) -> None:
         self.mint = mint
 
     @abstractmethod
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
-        """Hand over ``rows`` (schema ``ROW``) and answer for each of them.
+        """Deliver ``rows`` (schema ``ROW``) and answer for each of them.
 
         ``trial``: they belong to a held-back topic. It is likely to fail again, so a sink may use a
-        shorter limit, and must not let it harm what is delivered at the same time.
+        shorter limit, and a failure must not affect a delivery at the same time.
         """
 
     @abstractmethod
     def probe(self, topic: str) -> bool:
-        """Whether a held-back topic is worth another try. Sends nothing; may take a second."""
+        """Whether a held-back topic should be tried again. Sends nothing; may take a second."""
 
     @abstractmethod
     def healthy(self) -> bool:
-        """Whether the sink as a whole can be reached now. May take a second."""
+        """Whether the sink as a whole can be reached now. May block for a second."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files, threads and connections; may be called twice, and from any thread.
+        """Close files and connections and end threads; may be called twice, and from any thread.
 
         A ``deliver`` that is waiting for a broker returns soon, its rows NOT_NOW or UNKNOWN.
         """
 
 
 def split_by_topic(rows: pa.RecordBatch) -> tuple[list[str], list[Int64s]]:
-    """The topics of a batch (at least one row), and for each its rows in their order."""
+    """The topics of a batch (at least one row), and the rows of each, in their order."""
     column = rows.column("topic")
     first = column[0]
     if pc.all(pc.equal(column, first)).as_py():

@@ -1,5 +1,5 @@
 """The sink that needs no Kafka: topics as files in the data directory.
 
-Comes in: due rows.
-Goes out: topic files that any Arrow reader opens, and an index that says what of them is durable.
+Comes in: due rows. Goes out: topic files that any Arrow reader opens, and an index of their durable
+blocks.
 """

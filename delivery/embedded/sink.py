@@ -1,12 +1,12 @@
 """The sink that needs no broker: embedded topics in the node's own data directory.
 
-A chunk is split by topic with one stable sort, never row by row; each topic's rows become one
-block of its log. "Accepted" means durable. A chunk for several topics is written by one thread and
-synced in parallel by a few, so that the disk sees the syncs together.
+A chunk is split by topic with one stable sort, never row by row; each topic's rows become one block
+of its log. "Accepted" means durable. A chunk for several topics is written by one thread and synced
+in parallel by a few, so that the disk sees the syncs together.
 
-Nothing is refused here: the wheel has checked size and topic name. An ``OSError`` (a full disk)
-is NOT_NOW for its topic, UNKNOWN once the record of the block was written; when every topic fails,
-the sink says that it is down as a whole.
+Nothing is refused here: the wheel has checked size and topic name. An ``OSError`` (a full disk) is
+NOT_NOW for its topic, UNKNOWN once the record of the block was written; when every topic fails, the
+sink answers that it is down as a whole.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from .topiclog import PendingAppend, TopicEnd, TopicWriter
 SEGMENT_BYTES = 64 * MIB
 OPEN_FILES_MAX = 128
 TOPICS_REMEMBERED = 65_536
-"""A topic whose end is remembered is not read again when its files are reopened."""
+"""Topics whose ends are kept in memory: they are not read again when files are reopened."""
 FREE_BYTES_MIN = 16 * MIB
-"""With less than this on the disk a full topic is not worth another try."""
+"""With less free space on the disk, bytes, a topic that failed is not tried again."""
 
 
 _TOPIC_ERRORS = (OSError, Damaged, UnsupportedVersion)
-"""What concerns one topic alone. A failed sync is none of them: it ends the process."""
+"""Errors that concern one topic alone. A failed sync is none of them: it ends the process."""
 
 
 class EmbeddedSink(Sink):
     """Topics under ``<data>/topics``. ``clock``: wall clock in ms, for the ``delivered`` column.
 
-    Opening costs nothing: a topic is recovered when its first row comes. Errors at that moment
+    Opening costs nothing: a topic is recovered with its first row. Errors of that
     (``UnsupportedVersion``) are raised by ``recover_all``, which a node calls first; within
-    ``deliver`` they hold back the topic they concern, and no other.
+    ``deliver`` they hold back the topic that has them, and no other.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class EmbeddedSink(Sink):
         files.make_directory(TOPICS_DIRECTORY)
 
     def recover_all(self) -> int:
-        """Recover every topic now; the number of topics. Errors: ``UnsupportedVersion``."""
+        """Recover every topic now. Returns the number of topics. Errors: ``UnsupportedVersion``."""
         topics = self._files.list(TOPICS_DIRECTORY)
         for topic in topics:
             self._end_of(topic)
@@ -81,7 +81,7 @@ class EmbeddedSink(Sink):
         return len(topics)
 
     def damaged(self) -> dict[str, str]:
-        """What was found in segments that were set aside, by path."""
+        """The errors of segments that were set aside, by path."""
         return dict(self._writer.damaged)
 
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:  # noqa: ARG002
@@ -113,8 +113,8 @@ class EmbeddedSink(Sink):
     def _append_all(
         self, rows: pa.RecordBatch, topics: list[str], parts: list[Int64s]
     ) -> tuple[dict[str, Exception], set[str]]:
-        """Take all topics through the steps of an append together; those that failed and why, and
-        for which of them no reader can ever find the rows."""
+        """Do the steps of an append for all topics together. Returns the errors of topics that
+        failed, and those of them whose rows no reader can ever find."""
         failures: dict[str, Exception] = {}
         appends: list[PendingAppend] = []
         delivered_ms = self._clock()
@@ -142,7 +142,7 @@ class EmbeddedSink(Sink):
         failures: dict[str, Exception],
         mapper: Callable[..., Iterable[Exception | None]],
     ) -> list[PendingAppend]:
-        """One step for each topic; those that can go on. ``SyncFailed`` passes through."""
+        """Do one step for each topic. Returns those that can go on. Errors: ``SyncFailed``."""
 
         def one(append: PendingAppend) -> Exception | None:
             try:
@@ -176,7 +176,7 @@ class EmbeddedSink(Sink):
         return end
 
     def _alone(self, topic: str) -> threading.Lock:
-        """A topic's own lock. The hand never delivers one topic twice at once; this makes sure."""
+        """A topic's own lock. The hand never delivers a topic twice at once; this enforces it."""
         with self._lock:
             if len(self._busy) > TOPICS_REMEMBERED:
                 self._busy = {name: lock for name, lock in self._busy.items() if lock.locked()}

@@ -1,15 +1,16 @@
-"""Damaged segments of embedded topics: set aside by a mark of their own, and read as far as sound.
+"""Damaged segments of embedded topics: set aside by a mark of their own, and read as far as they
+are sound.
 
     topics/<topic>/<first position, 20 digits>.damaged    what was found, as text
 
 Theory: the rows of a damaged segment were delivered long ago, so they are no reason for a node to
-stand still. Its files stay where they are and are never written to again; a small file beside them
-says so, and for as long as that is there, whoever looks is told. The topic goes on in a new
-segment, behind every position that the damaged one can have given.
+stand still. Its files stay and are never written to again; a small file beside them marks the
+segment, and as long as that exists, the damage is reported. The topic goes on in a new segment,
+behind every position that the damaged one may have used.
 
 Rules
 - The mark is durable before the new segment is begun. A crash in between begins it again.
-- What is read of such a segment has been compared with its checksum, block by block.
+- Blocks of such a segment are compared with their checksums before they are read.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def set_aside_segments(files: Files, topic: str) -> set[int]:
 
 
 def damaged_segments(files: Files) -> dict[str, str]:
-    """Of all topics: what was found in each segment that was set aside, by its path."""
+    """The errors of segments that were set aside, of all topics, by path."""
     found = {}
     for topic in files.list(TOPICS_DIRECTORY):
         for first in sorted(set_aside_segments(files, topic)):
@@ -60,7 +61,8 @@ def damaged_segments(files: Files) -> dict[str, str]:
 
 
 def set_aside(files: Files, topic: str, first: int, error: Damaged) -> int:
-    """Mark a segment; the position at which the topic goes on, above all that it can have given."""
+    """Mark a segment as damaged. Returns the position at which the topic goes on, above all that
+    the segment may have used."""
     path = damaged_path(topic, first)
     handle = files.open(path, create=True)
     try:
@@ -71,14 +73,14 @@ def set_aside(files: Files, topic: str, first: int, error: Damaged) -> int:
         handle.close()
     files.sync_dir(directory_of(topic))
     last = _records(files, topic, first)[-1:] or [IndexRecord(first, 0, 0, 0, 0)]
-    # What the index does not vouch for takes a byte a row at least.
+    # Bytes without an index record: a row takes at least one.
     unknown = max(0, len(_whole(files, segment_path(topic, first))) - last[0].end)
     return max(last[0].next_position + unknown, first + 1)
 
 
 def is_torn(data: bytes, at: int) -> bool:
-    """Whether the bytes of an index from ``at`` on, where no whole record stands, are what a power
-    cut may leave of one: too few, or zeros in the place of a sector that was not written."""
+    """Whether the bytes of an index from ``at`` on, which are no complete record, may be one that a
+    power cut left: too few bytes, or zeros in place of a sector that was not written."""
     record = data[at : at + RECORD_BYTES]
     if len(record) < RECORD_BYTES:
         return True
@@ -88,10 +90,10 @@ def is_torn(data: bytes, at: int) -> bool:
 
 
 class SoundBlocks:
-    """What can still be read of a segment that was set aside.
+    """The blocks of a segment that was set aside, as far as they are sound.
 
-    ``schema``: None when nothing can be. ``blocks``: the whole records; ``blocks[0]`` stands for
-    the schema message.
+    ``schema``: None when nothing can be read. ``blocks``: the complete records; ``blocks[0]``
+    stands for the schema message.
     """
 
     def __init__(self, files: Files, topic: str, first: int) -> None:
@@ -107,7 +109,7 @@ class SoundBlocks:
         end = source.tell()
         crc = crc32c(self._data[:end])
         self.blocks = [IndexRecord(first, end, 0, crc, 0), *_records(files, topic, first)]
-        # A checksum runs on from the schema, so that either of the two vouches for it.
+        # Checksums run on from the schema, so the header or a block's record proves it.
         try:
             header = IndexHeader.decode(_whole(files, index_path(topic, first)), "", first)
             known = header.schema_crc == crc
@@ -122,7 +124,7 @@ class SoundBlocks:
         return block.follows(before) and crc32c(payload, before.crc) == block.crc
 
     def read(self, number: int) -> pa.RecordBatch | None:
-        """Block ``number`` (from 1); None when it is not what was written."""
+        """Block ``number`` (from 1); None when it is damaged."""
         if self.schema is None or not self._is_sound(number):
             return None
         payload = self._data[self.blocks[number - 1].end : self.blocks[number].end]
@@ -130,7 +132,7 @@ class SoundBlocks:
 
 
 def _records(files: Files, topic: str, first: int) -> list[IndexRecord]:
-    """The records of an index that are whole, whatever stands between them."""
+    """The complete records of an index, whatever is between them."""
     data = memoryview(_whole(files, index_path(topic, first)))
     found: list[IndexRecord] = []
     for at in range(HEADER_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
@@ -141,7 +143,7 @@ def _records(files: Files, topic: str, first: int) -> list[IndexRecord]:
 
 
 def _whole(files: Files, path: str) -> bytes:
-    """What is in a file; nothing when there is none."""
+    """All bytes of a file; none if it does not exist."""
     try:
         handle = files.open(path)
     except FileNotFoundError:

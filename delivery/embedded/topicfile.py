@@ -1,9 +1,9 @@
-"""The files of an embedded topic, byte for byte: what a segment and its index look like.
+"""The files of an embedded topic, byte for byte: a segment and its index.
 
 Theory: a topic is a directory of segments, each an Arrow IPC stream without an end-of-stream
-marker, so that it can grow and anyone can open it. How much of it is committed cannot stand in the
-stream itself, so beside it lies an index: one fixed record a block. The index is the truth about
-length; what lies behind it in the stream was never written.
+marker, so that it can grow and any Arrow reader can open it. The committed length cannot be in the
+stream itself, so there is an index beside it: one fixed record a block. The index is the truth
+about length; bytes behind it in the stream were never committed.
 
     topics/<topic>/<first position, 20 digits>.arrows    +--------+---------+---------+- - - -+
                                                          | schema | block 1 | block 2 | junk  |
@@ -12,9 +12,9 @@ length; what lies behind it in the stream was never written.
                                                          | header | record 1 | record 2 |
                                                          +--------+----------+----------+
 
-A record is written only after its block is durable. So a record that is whole vouches for its
-block (a block that does not match is damage), and a record that is not whole is a torn end - unless
-a whole one follows, which is damage again.
+A record is written only after its block is durable. So a complete record proves that its block was
+durable (a block that does not match is damage), and an incomplete record is a torn end - unless a
+complete one follows, which is damage again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPICS_DIRECTORY = "topics"
 SEGMENT_SUFFIX = ".arrows"
 INDEX_SUFFIX = ".index"
 DAMAGED_SUFFIX = ".damaged"
-"""Of a note beside a segment that was set aside."""
+"""Suffix of the mark beside a segment that was set aside."""
 INDEX_MAGIC = b"SWTOPIDX"
 INDEX_VERSION = 1
 TOPIC_SCHEMA_VERSION = 1
@@ -81,7 +81,7 @@ RECORD_BYTES = _RECORD.size
 
 
 def schema_of(topic: str, group: str) -> pa.Schema:
-    """The schema of a topic's segments; ``group`` is the first part of its rows' ids."""
+    """The schema of a topic's segments. ``group``: in its rows' ids."""
     return pa.schema(
         TOPIC_FIELDS,
         metadata={
@@ -93,7 +93,7 @@ def schema_of(topic: str, group: str) -> pa.Schema:
 
 
 def check_schema(schema: pa.Schema, path: str) -> None:
-    """Errors: ``UnsupportedVersion``, ``Damaged`` when it is no topic's schema."""
+    """Errors: ``UnsupportedVersion``; ``Damaged`` when it is not the schema of a topic."""
     version = (schema.metadata or {}).get(b"slotwheel.topic-schema", b"").decode("ascii", "replace")
     if version != str(TOPIC_SCHEMA_VERSION):
         raise UnsupportedVersion(
@@ -120,7 +120,7 @@ def index_path(topic: str, first: int) -> str:
 
 
 def first_position_of(name: str) -> int | None:
-    """The first position an index file's name stands for; None if it is not such a name."""
+    """The first position in an index file's name; None if it is not such a name."""
     stem = name.removesuffix(INDEX_SUFFIX)
     if stem == name or len(stem) != 20 or not (stem.isascii() and stem.isdigit()):
         return None
@@ -140,15 +140,16 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, data: bytes, path: str, first: int) -> IndexHeader:
-        """``first``: what the file's name says. Errors: ``Damaged``, ``UnsupportedVersion``."""
+        """Decode and check a header. ``first``: in the file's name. Errors: ``Damaged``,
+        ``UnsupportedVersion``."""
         if len(data) < HEADER_BYTES:
             raise Damaged(path, len(data), expected=f"{HEADER_BYTES} bytes", found=len(data))
         magic, version, reserved, crc, said, schema_bytes, schema_crc = _HEADER.unpack_from(data)
         if magic != INDEX_MAGIC:
             raise Damaged(path, 0, expected=f"magic {INDEX_MAGIC!r}", found=repr(magic))
         as_known = data[:8] + INDEX_VERSION.to_bytes(2, "little") + data[10:HEADER_BYTES]
-        # 0 is never valid: what a lost write leaves behind. Of another version, too, the checksum
-        # would be another one.
+        # Version 0 is never valid: a lost write leaves it. Another version would have another
+        # checksum, too.
         if version != INDEX_VERSION and (version == 0 or _header_crc(as_known) == crc):
             raise Damaged(path, 8, expected=f"version {INDEX_VERSION}", found=version)
         if version != INDEX_VERSION:
@@ -205,7 +206,7 @@ class IndexRecord:
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> IndexRecord | None:
-        """The record, or None when its own CRC says that it is not whole."""
+        """The record, or None when it is not complete, by its own CRC."""
         if len(data) < RECORD_BYTES:
             return None
         position, end, rows, crc, delivered, reserved, own = _RECORD.unpack_from(data)
@@ -219,11 +220,11 @@ class IndexRecord:
 
 
 def parse_index(data: bytes, path: str, header: IndexHeader) -> tuple[list[IndexRecord], int]:
-    """The whole records of an index and how many bytes of it they take, header included.
+    """The complete records of an index and how many bytes of it they take, header included.
 
     The first element is not a record: it stands for the schema (zero rows), so that each block has
-    one before it. Errors: ``Damaged`` for a bad record with a whole one behind it, or one that does
-    not follow the one before it.
+    one before it. Errors: ``Damaged`` for a bad record with a complete one behind it, or one that
+    does not follow the one before it.
     """
     blocks = [IndexRecord(header.first, header.schema_bytes, 0, header.schema_crc, 0)]
     view = memoryview(data)

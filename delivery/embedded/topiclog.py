@@ -1,15 +1,15 @@
 """Writes embedded topics: finds the committed end, cuts what was never committed, appends blocks.
 
-Steps of one append, in this order, which makes "accepted" mean durable. They are separate calls, so
-that a sink can take several topics through each step together:
+Steps of one append, in this order, after which "accepted" means durable. They are separate calls,
+so that a sink can do each step for several topics together:
 
     block written -> block synced -> record written -> record synced -> end moves
 
 A crash or an error (a full disk, say) before the last step leaves the old end, and the next append
-writes over whatever was left behind. Each step names its position; nothing is appended blindly.
+overwrites what was left behind. Each step names its position; nothing is appended blindly.
 
 A new segment has its index header and its directory entries synced before its first record is
-written. So an index without a whole header belongs to a segment that never held a row.
+written. So an index without a complete header belongs to a segment that never had a row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class TopicEnd:
-    """Where a topic ends: ``first`` names its last segment, ``block`` is that segment's last."""
+    """The end of a topic: ``first`` names the last segment, ``block`` is its last block."""
 
     first: int
     block: IndexRecord
@@ -59,7 +59,7 @@ class TopicEnd:
 
 @dataclass(frozen=True, slots=True)
 class PendingAppend:
-    """An append under way: where the topic will end when all steps are done."""
+    """An append in progress, with the end that the topic has when all steps are done."""
 
     topic: str
     end: TopicEnd
@@ -77,9 +77,9 @@ def segments(files: Files, topic: str) -> list[int]:
 
 
 def check_blocks(files: Files, path: str, blocks: list[IndexRecord]) -> Iterator[IndexRecord]:
-    """Read a stream and compare it with its index, block by block; yields each that is right.
+    """Read a stream and compare it with its index, block by block; yields each sound one.
 
-    ``blocks[0]`` stands for the schema message. Errors: ``Damaged`` at the first that is not.
+    ``blocks[0]`` stands for the schema message. Errors: ``Damaged`` at the first damaged block.
     """
     handle = files.open(path)
     try:
@@ -102,7 +102,7 @@ def check_blocks(files: Files, path: str, blocks: list[IndexRecord]) -> Iterator
 
 
 class TopicWriter:
-    """Appends to the topics of one data directory. One thread a topic at a time."""
+    """Appends to the topics of one data directory. At most one thread a topic at a time."""
 
     def __init__(self, files: Files, handles: HandleCache, group: str, segment_bytes: int) -> None:
         self._files = files
@@ -110,10 +110,10 @@ class TopicWriter:
         self._group = group
         self._segment_bytes = segment_bytes
         self.damaged: dict[str, str] = {}
-        """What was found in segments that were set aside, by path."""
+        """The errors of segments that were set aside, by path."""
 
     def recover(self, topic: str) -> TopicEnd | None:
-        """The committed end of a topic, torn ends cut off; None if it has no segment. A last
+        """Find the committed end of a topic, and cut a torn end; None if it has no segment. A last
         segment that is damaged is set aside, and a new one begun.
 
         Errors: ``UnsupportedVersion``.
@@ -154,9 +154,8 @@ class TopicWriter:
     def write_block(
         self, topic: str, end: TopicEnd | None, columns: list[pa.Array], delivered_ms: int
     ) -> PendingAppend:
-        """First step: one block behind ``end``, not durable yet. ``columns`` are those of the
-        topic's schema behind ``position``. On an error in any step the old end still holds.
-        """
+        """First step: write one block behind ``end``, not durable yet. ``columns``: those of the
+        topic's schema behind ``position``. After an error in any step the old end still holds."""
         if end is None:
             end = self._start(topic, 0)
         elif end.block.end >= self._segment_bytes:
@@ -174,22 +173,22 @@ class TopicWriter:
         return PendingAppend(topic, TopicEnd(end.first, block, end.index_bytes + RECORD_BYTES))
 
     def sync_block(self, append: PendingAppend) -> None:
-        """Second step."""
+        """Second step: make the block durable."""
         with self._handles.use(segment_path(append.topic, append.end.first)) as data:
             data.sync()
 
     def write_record(self, append: PendingAppend) -> None:
-        """Third step: the record, which vouches for the block."""
+        """Third step: write the record, which commits the block."""
         with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.pwrite([append.end.block.encode()], append.end.index_bytes - RECORD_BYTES)
 
     def sync_record(self, append: PendingAppend) -> None:
-        """Last step: now ``append.end`` is the topic's end."""
+        """Last step: make the record durable; ``append.end`` is now the topic's end."""
         with self._handles.use(index_path(append.topic, append.end.first)) as index:
             index.sync()
 
     def _start(self, topic: str, first: int) -> TopicEnd:
-        """A new segment whose first row has position ``first``."""
+        """Begin a segment whose first row has position ``first``."""
         files = self._files
         directory = directory_of(topic)
         files.make_directory(directory)
@@ -197,7 +196,7 @@ class TopicWriter:
         header = IndexHeader(first, len(schema), crc32c(schema))
         with self._handles.use(segment_path(topic, first), create=True) as data:
             data.truncate(0)
-            data.pwrite([schema], 0)  # made durable together with the first block
+            data.pwrite([schema], 0)  # synced together with the first block
         with self._handles.use(index_path(topic, first), create=True) as index:
             index.truncate(0)
             index.pwrite([header.encode()], 0)
@@ -209,7 +208,7 @@ class TopicWriter:
         )
 
     def _unused(self, topic: str, first: int, header: bytes, path: str) -> TopicEnd:
-        """The last segment never held a row: perhaps it was never whole, so it is made again."""
+        """Make the last segment again: it never had a row, and may not be complete."""
         with suppress(Damaged):
             IndexHeader.decode(header, path, first)  # a newer version is refused, not replaced
         return self._start(topic, first)

@@ -1,5 +1,4 @@
 """Sinks that write to Kafka, with kafka-python or confluent-kafka.
 
-Comes in: due rows.
-Goes out: records with their headers, and for each row what the broker answered.
+Comes in: due rows. Goes out: records with their headers, and for each row the broker's answer.
 """

@@ -1,13 +1,13 @@
 """The fast sink to a real Kafka, with confluent-kafka (librdkafka): the extra ``fast``.
 
 A record costs one call of ``produce`` and, when it succeeds, no Python at all: only failures are
-called back (``delivery.report.only.error``), and ``flush`` says whether everything was reported.
+called back (``delivery.report.only.error``), and ``flush`` returns whether everything was reported.
 
-librdkafka fails a refused batch as a whole: one oversized or invalid record takes its neighbours
-with it. So what was refused is sent again, one record a batch, by a *careful* producer, which shows
-who is to blame; and for a while that topic is sent carefully from the start. Batches of the main
-producer are kept far below what topics usually allow, so that an oversized record is a batch of its
-own in the first place.
+librdkafka fails a refused batch as a whole: one oversized or invalid record makes its neighbours
+fail. So a refused batch is sent again, one record a batch, by a *careful* producer, which shows the
+bad record; and for a while that topic is sent carefully from the start. Batches of the main
+producer are kept far below the usual limits of topics, so that an oversized record is a batch of
+its own from the start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..sink import Answer
 from .sink import KafkaSettings, KafkaSink, SendFailure, SendPlan
 from .topicbook import TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
 
-ck: Any = None  # stays so when the extra is not installed: said when a sink is made
+ck: Any = None  # None when the extra is not installed, which is reported when a sink is made
 with suppress(ImportError):
     ck = importlib.import_module("confluent_kafka")
 
@@ -38,10 +38,10 @@ _client_log = logging.getLogger("slotwheel.librdkafka")
 
 BATCH_BYTES = 256 * 1024
 _LATE_S = 0.5
-"""librdkafka gives a record up by itself; this much later we stop waiting for it to do so."""
+"""librdkafka gives up a record by itself; so much longer, s, is waited for it to do so."""
 _SILENT_MAX = 5
-"""After so many questions in a row without an answer the client is made anew: it may be what is
-stuck, and the broker long back."""
+"""Requests without an answer, in a row, after which the client is made anew: the client may be
+stuck, and the broker long up."""
 _MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
 
 _REFUSED = {
@@ -53,7 +53,7 @@ _REFUSED = {
     "INVALID_TIMESTAMP",
 }
 CAREFUL_S = 60.0
-"""How long a topic of which a batch was refused is sent record by record."""
+"""How long, s, a topic is sent record by record after one of its batches was refused."""
 
 
 class MissingExtra(SlotwheelError):
@@ -74,14 +74,14 @@ class ConfluentSink(KafkaSink):
         super().__init__(mint, settings)
         self._lock = threading.Lock()
         self._producers: dict[str, Any] = {}
-        # Trials run side by side. One that fails throws its producer away, with all that this has
-        # under way, so each has one for itself.
+        # Trials run in parallel. After a failure the producer is thrown away, with all that it has
+        # in flight, so each trial has its own.
         self._trials: list[Any] = []
         self._idle_trials: list[Any] = []
         self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
-        self._silent = 0  # questions for metadata without an answer, in a row
+        self._silent = 0  # requests for metadata without an answer, in a row
         self._closed = False
-        self._careful_alone = threading.Lock()  # one call at a time uses the careful producer
+        self._careful_alone = threading.Lock()  # for one call at a time
 
     def close(self) -> None:
         with self._lock:
@@ -114,14 +114,14 @@ class ConfluentSink(KafkaSink):
             try:
                 with self._careful_alone:
                     failures |= self._run(plan, one_by_one, timeout_s, _CAREFUL)
-            except Unreachable as error:  # closed meanwhile; the other rows have their answers
+            except Unreachable as error:  # closed meanwhile; the other rows have answers
                 failures |= dict.fromkeys(one_by_one, SendFailure(Answer.NOT_NOW, str(error)))
         return failures
 
     def _run(
         self, plan: SendPlan, rows: list[int], timeout_s: float, name: str
     ) -> dict[int, SendFailure]:
-        """Send ``rows`` through the producer of that name; it is abandoned after a doubt."""
+        """Send ``rows`` by the producer of that name; abandon it if an outcome is unknown."""
         if not rows:
             return {}
         failures = self._send_by(self._producer(name), plan, rows, timeout_s)
@@ -130,7 +130,7 @@ class ConfluentSink(KafkaSink):
         return failures
 
     def _try(self, plan: SendPlan, rows: list[int], timeout_s: float) -> dict[int, SendFailure]:
-        """Send ``rows`` through a trial producer that nobody else uses meanwhile."""
+        """Send ``rows`` by a trial producer that no other call uses meanwhile."""
         if not rows:
             return {}
         with self._lock:
@@ -160,7 +160,7 @@ class ConfluentSink(KafkaSink):
     def _send_by(
         self, producer: Any, plan: SendPlan, rows: list[int], timeout_s: float
     ) -> dict[int, SendFailure]:
-        """Send ``rows`` through one producer and wait until each is reported."""
+        """Send ``rows`` by one producer and wait until each is reported."""
         failures: dict[int, SendFailure] = {}
 
         def note(row: int, error: Any, _message: Any) -> None:
@@ -192,17 +192,17 @@ class ConfluentSink(KafkaSink):
                         producer.poll(0.05)
                         continue
                     failures[row] = SendFailure(Answer.NOT_NOW, "the client's queue is full")
-                except ck.KafkaException as error:  # the client did not take it
+                except ck.KafkaException as error:  # the client did not accept it
                     failure = classify(error.args[0])
                     unsent = failure.answer is Answer.UNKNOWN
                     failures[row] = replace(failure, answer=Answer.NOT_NOW) if unsent else failure
                 break
         if producer.flush(max(0.0, deadline - time.monotonic())) > 0:
             producer.purge()
-            if producer.flush(_LATE_S) > 0:  # not even that: nothing is known of any row
+            if producer.flush(_LATE_S) > 0:  # still not all: the outcome of every row is unknown
                 late = SendFailure(Answer.UNKNOWN, "no acknowledgement in time")
                 return dict.fromkeys(rows, late) | failures
-        return dict(failures)  # the client may report on, into its own
+        return dict(failures)  # the client may go on to report into the original
 
     def _fetch(self, topic: str) -> TopicInfo | None:
         try:
@@ -223,7 +223,8 @@ class ConfluentSink(KafkaSink):
         return TopicInfo(len(partitions), sum(one.leader < 0 for one in partitions))
 
     def _producer(self, name: str) -> Any:
-        """Made on first use; librdkafka connects in the background, so this never blocks."""
+        """The producer of that name, made on first use. Never blocks: it connects in the
+        background."""
         with self._lock:
             producer = self._producers.get(name)
             if producer is None:
@@ -262,7 +263,7 @@ class ConfluentSink(KafkaSink):
         return config | settings.extra
 
     def _abandon(self, name: str) -> None:
-        """Throw a producer away with all that it still holds."""
+        """End a producer, and drop all records that it still holds."""
         with self._lock:
             producer = self._producers.pop(name, None)
         if producer is not None:
@@ -273,7 +274,7 @@ def _end(producer: Any) -> None:
     """End a producer without sending what it still holds."""
     producer.purge()
     producer.flush(0)
-    # Destroying it waits for its threads; nobody has to wait for that.
+    # Destroying it waits for its threads, in a thread that nothing waits for.
     threading.Thread(target=producer.close, name="confluent-close", daemon=True).start()
 
 
@@ -282,8 +283,8 @@ def _any_unknown(failures: dict[int, SendFailure]) -> bool:
 
 
 def classify(error: Any) -> SendFailure:
-    """What an error of librdkafka means for the record it belongs to. A record that the client gave
-    up may have been sent before, whatever the error: the broker reads what lies in its socket."""
+    """The answer for a record, from librdkafka's error. A record that the client gave up may have
+    been sent before, whatever the error: the broker reads what is in its socket's buffer."""
     reason = f"{error.name()}: {error.str()}"
     if error.name() == "_INVALID_DIFFERENT_RECORD":
         return SendFailure(Answer.UNKNOWN, reason, bystander=True)

@@ -1,8 +1,8 @@
 """The default sink to a real Kafka, with kafka-python: no compiled parts needed.
 
-Partitions are chosen here, for a chunk at once; sending is ``ProducerLane``'s. Each ``deliver``
-waits for all of its records and has a producer for itself meanwhile: one serves all main chunks,
-and there are as many others as trials at a time.
+Partitions are chosen here, for a chunk at once; ``ProducerLane`` sends. Each ``deliver`` waits for
+all of its records and has a producer of its own meanwhile: one for all main chunks, and as many
+others as there are trials at a time.
 
 kafka-python has no bound on memory of its own; the bounds are those of ``KafkaSink``.
 """
@@ -35,7 +35,7 @@ from .topicbook import NotYet, TopicInfo, Unreachable
 log = logging.getLogger(__name__)
 
 _LATE_S = 0.5
-"""The client gives a record up by itself; this much later we stop waiting for it to do so."""
+"""The client gives up a record by itself; so much longer, s, is waited for it to do so."""
 
 _REFUSED: tuple[type[Exception], ...] = (
     kafka_errors.MessageSizeTooLargeError,
@@ -91,7 +91,7 @@ class KafkaPythonSink(KafkaSink):
         deadline = time.monotonic() + timeout_s + _LATE_S
         try:
             futures = lane.send(plan, rows, choose_partitions(plan).tolist())
-        except kafka_errors.IllegalStateError as error:  # closed meanwhile, maybe half-way
+        except kafka_errors.IllegalStateError as error:  # it was closed meanwhile, maybe half-way
             return failures | dict.fromkeys(rows, SendFailure(Answer.UNKNOWN, str(error)))
         for row, future in zip(rows, futures, strict=True):
             if not future.is_done:
@@ -104,7 +104,7 @@ class KafkaPythonSink(KafkaSink):
         return failures
 
     def _ensure_topics(self, lane: ProducerLane, plan: SendPlan) -> dict[int, SendFailure]:
-        """Let the producer find the leaders; rows of topics of which it does not in time fail."""
+        """Let the producer find the topics' leaders; rows of topics without one fail."""
         failed: dict[str, SendFailure] = {}
         for topic in plan.topics:
             try:
@@ -117,7 +117,7 @@ class KafkaPythonSink(KafkaSink):
         return {row: failed[topics[row]] for row in plan.rows if topics[row] in failed}
 
     def _acquire_lane(self, timeout_s: float, *, trial: bool) -> ProducerLane:
-        """One for this call alone: a producer that fails takes down all that it has under way."""
+        """A producer for this call alone: one that fails gives up all that it has in flight."""
         with self._lanes_lock:
             if self._idle[trial] and not self._closed:
                 return self._idle[trial].pop()
@@ -157,7 +157,7 @@ class KafkaPythonSink(KafkaSink):
         return TopicInfo(len(partitions), leaderless, bytes_max)
 
     def _bytes_max(self, topic: str) -> int | None:
-        """The topic's limit, so that a row beyond it is refused without ending the producer."""
+        """The topic's limit, bytes, so that larger rows are refused without ending the producer."""
         if self.settings.extra.get("compression_type"):
             return None  # the broker measures the compressed batch
         try:
@@ -165,7 +165,7 @@ class KafkaPythonSink(KafkaSink):
             found = self._admin.describe_configs([resource], config_filter="all")
             return int(found["topic"][topic][_LIMIT]["value"])
         except (kafka_errors.BrokerResponseError, KeyError, TypeError, ValueError):
-            return None  # not allowed to look; the broker will say it for each record
+            return None  # not permitted; the broker refuses each record that is too large
 
     def _admin_config(self) -> dict[str, Any]:
         timeout_ms = int(self.settings.metadata_timeout_s * 1000)
@@ -187,8 +187,8 @@ class KafkaPythonSink(KafkaSink):
 
 
 def choose_partitions(plan: SendPlan) -> Int64s:
-    """The partition of each record, shape (rows,): the named one; else the key's; else, for records
-    without a key, any one, the same for the whole chunk so that batches stay large."""
+    """The partition of each record, shape (rows,): the named one; else that of the key; else, for
+    records without a key, any one, the same for the whole chunk so that batches stay large."""
     chosen = plan.partitions.copy()
     open_rows = np.array(plan.rows, np.int64)
     open_rows = open_rows[chosen[open_rows] == NO_PARTITION]
@@ -211,7 +211,7 @@ def choose_partitions(plan: SendPlan) -> Int64s:
 
 
 def typed(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Settings as text, as kafka-python wants them: numbers and booleans, not their names."""
+    """Settings in the types that kafka-python expects: numbers and booleans, not texts."""
     found: dict[str, Any] = {}
     for name, text in settings.items():
         try:
@@ -222,8 +222,8 @@ def typed(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def classify(error: Exception, *, aborted: bool = False) -> SendFailure:
-    """What an error of kafka-python means for the record it belongs to. ``aborted``: the error is
-    another record's, and this one went down with the producer."""
+    """The answer for a record, from kafka-python's error. ``aborted``: the error is another
+    record's, and ended the producer."""
     reason = str(error) or type(error).__name__
     refusal = isinstance(error, _REFUSED)
     # A bare KafkaError: the broker found a record of the batch invalid, but not this one.

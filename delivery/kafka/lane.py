@@ -1,10 +1,10 @@
 """One kafka-python producer, and the way into its accumulator.
 
 kafka-python's ``send`` cannot express every Kafka record - it refuses a record without key and
-value, and a header without a value - and computes a lot a record that we know a chunk. So records
-are handed to the producer's accumulator directly, the call that ``send`` ends in. This module is
-the only place that knows about it, and the sinks' contract tests hold it to it. Idempotence and
-acks=all are kafka-python's defaults and stay on.
+value, and a header without a value - and computes for each record much that is the same for a
+chunk. So records are appended to the producer's accumulator directly, as ``send`` does in the end.
+Only this module depends on that, and the sinks' contract tests check it. Idempotence and acks=all
+are kafka-python's defaults and stay on.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _CLOSE_S = 1.0
 
 
 class _HeadersWithNull(list[Header]):
-    """Headers of which one has no value. The encoder takes them; the code around it sums up their
-    lengths, unless it believes that there are none."""
+    """Headers of which one has no value. kafka-python encodes them; but it also sums up their
+    lengths, unless they seem to be empty."""
 
     def __bool__(self) -> bool:
         return False
@@ -35,7 +35,7 @@ class ProducerLane:
     """A producer with its own connections and its own place in each partition's sequence."""
 
     def __init__(self, settings: KafkaSettings, timeout_s: float) -> None:
-        """Errors: those of kafka-python when no broker answers."""
+        """Connect. Errors: those of kafka-python when no broker answers."""
         timeout_ms = int(timeout_s * 1000)
         config: dict[str, Any] = {
             "bootstrap_servers": settings.bootstrap,
@@ -43,7 +43,7 @@ class ProducerLane:
             "bootstrap_timeout_ms": int(settings.metadata_timeout_s * 1000),
             "max_block_ms": int(settings.metadata_timeout_s * 1000),
             "delivery_timeout_ms": timeout_ms,
-            "request_timeout_ms": timeout_ms // 2,  # so that a lost connection is tried again
+            "request_timeout_ms": timeout_ms // 2,  # so that there is a second try
             "max_request_size": settings.record_bytes_max,
             "batch_size": BATCH_BYTES,
             "reconnect_backoff_max_ms": 1000,
@@ -51,9 +51,9 @@ class ProducerLane:
             "metrics_enabled": False,
         }
         self._producer = KafkaProducer(**config | settings.extra)
-        # A refused batch makes kafka-python give up all others as well, also those that the broker
-        # may hold by then, which would be sent twice. Only what was not sent yet is given up; the
-        # rest is answered by the broker.
+        # After a refused batch kafka-python gives up all others as well, also those that the broker
+        # may have by then, which would be sent twice. Only batches that were not sent yet are given
+        # up; the broker answers for the rest.
         sender = self._producer._sender
         sender._maybe_abort_batches = self._producer._accumulator.abort_undrained_batches
 
@@ -62,7 +62,7 @@ class ProducerLane:
         self._producer.partitions_for(topic)
 
     def send(self, plan: SendPlan, rows: list[int], partitions: list[int]) -> list[Any]:
-        """Hand ``rows`` over; a future each. Nothing blocks here."""
+        """Append ``rows`` to the accumulator; a future for each. Never blocks."""
         append = self._producer._accumulator.append
         wake = self._producer._sender.wakeup
         records = plan.records
@@ -91,7 +91,7 @@ class ProducerLane:
 
         A refused batch is a fatal error for kafka-python's idempotent producer: it ends all others
         with the very same exception. Those have base offset -1; a batch that failed itself, None.
-        Of a producer that was ended by ``abandon`` nothing is known.
+        After ``abandon`` the outcome is unknown.
         """
         if isinstance(future.exception, IllegalStateError):
             return False
@@ -99,7 +99,7 @@ class ProducerLane:
         return outcome is not None and outcome[0] == -1
 
     def abandon(self) -> None:
-        """End it without sending what it still holds."""
+        """End the producer without sending the records it still holds."""
         with suppress(Exception):
             sender = self._producer._sender
             sender.force_close()

@@ -1,12 +1,12 @@
 """Kafka's own partitioner, for a whole column of keys at once.
 
-A record without a partition goes where every other Kafka producer would send its key: murmur2 of
-the key, sign bit cleared, modulo the number of partitions. librdkafka does the same when told so
-(``murmur2_random``); kafka-python computes it in Python, at several microseconds a key, so its sink
-uses this instead.
+A record without a partition is sent where every other Kafka producer would send its key: murmur2 of
+the key, sign bit cleared, modulo the number of partitions. librdkafka does the same with the
+setting ``murmur2_random``; kafka-python computes it in Python, at several microseconds a key, so
+its sink uses this instead.
 
-Source: Apache Kafka, ``org.apache.kafka.common.utils.Utils.murmur2``; the algorithm is
-MurmurHash2 by A. Appleby, with Kafka's seed.
+Source: Apache Kafka, ``org.apache.kafka.common.utils.Utils.murmur2``; the algorithm is MurmurHash2
+by A. Appleby, with Kafka's seed.
 """
 
 from __future__ import annotations

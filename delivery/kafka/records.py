@@ -1,11 +1,11 @@
-"""From Arrow columns to what a Kafka client's ``send`` takes, column by column.
+"""From Arrow columns to the arguments of a Kafka client's ``send``, column by column.
 
 Clients want Python objects, one set a record; this is the only place where rows become such. Each
 column is converted in one call, and the three headers that slotwheel adds are made for all rows at
 once, so that a record costs a few list entries.
 
-Nothing is changed on the way: null and empty are different in key, value and header value, and a
-header key may come twice.
+Content is not changed: null and empty are different in key, value and header value, and a header
+key may occur twice.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
 
 
 def _decimals(key: str, values: Int64s) -> Iterable[Header]:
-    """A header a row. Many rows of a chunk have the same time: they share one."""
+    """One header a row. Rows with the same time share one."""
     if len(values) <= FEW_ROWS:
         return [(key, b"%d" % value) for value in values.tolist()]
     coded = from_numpy(values, pa.int64()).dictionary_encode()

@@ -1,13 +1,13 @@
-"""What the two Kafka sinks have in common: the plan before sending, and the bounds.
+"""The common part of the two Kafka sinks: the plan before sending, and the bounds.
 
-A chunk is cut so that what is in flight stays within rows and bytes. Each part is planned against
-the topic book first - missing topic, missing partition, no leader - so that the client only ever
-gets records it can send, and one bad row costs its neighbours nothing. The client's part is
-``_send``: it sends the planned rows and reports those that failed.
+A chunk is cut so that rows and bytes in flight are bounded. Each part is planned against the topic
+book first - missing topic, missing partition, no leader - so that the client only ever gets records
+it can send, and one bad row costs its neighbours nothing. The client's part is ``_send``: it sends
+the planned rows and reports those that failed.
 
-After a failure whose outcome is not known the producer is thrown away: a late retry inside it could
-otherwise put an old row behind a newer one. Held-back topics are tried through a producer of their
-own, so that throwing that one away disturbs nobody.
+After a failure with an unknown outcome the producer is thrown away: a late retry inside it could
+otherwise put an old row behind a newer one. Held-back topics are tried with producers of their own,
+so that throwing one of them away affects no other topic.
 
 Topics are never created: a message for a topic that does not exist becomes a dead letter.
 """
@@ -32,9 +32,9 @@ from .topicbook import NotYet, TopicBook, TopicInfo, Unreachable
 
 NO_PARTITION = -1
 _RECORD_OVERHEAD = 200
-"""About the bytes a record takes besides key, value and own headers: slotwheel's and framing."""
+"""About the bytes of a record besides key, value and own headers: further headers and framing."""
 _BATCH_OVERHEAD = 61 + 100
-"""At least so many bytes does a batch of one record take besides its key, value and own headers."""
+"""Least bytes of a batch of one record besides its key, value and own headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class KafkaSettings:
     """How a Kafka sink reaches its brokers, and its limits.
 
     ``extra``: further settings of the client, in its own names (``security.protocol`` for
-    confluent-kafka, ``security_protocol`` for kafka-python). They win over ours.
+    confluent-kafka, ``security_protocol`` for kafka-python). They override ours.
     """
 
     bootstrap: str
     delivery_timeout_s: float = 10.0
     """After this a record that was not acknowledged is given up; its outcome is unknown."""
     trial_timeout_s: float = 3.0
-    """The same for topics that are held back."""
+    """Likewise for topics that are held back."""
     metadata_timeout_s: float = 2.0
     unknown_topic_after_s: float = 1.0
-    """How long the brokers must have said that a topic is missing before its rows are refused."""
+    """How long the brokers must have reported a topic missing before its rows are refused."""
     rows_in_flight_max: int = 32_768
     bytes_in_flight_max: int = 32 * MIB
     record_bytes_max: int = 64 * MIB
@@ -72,7 +72,7 @@ class SendFailure:
 
 @dataclass(frozen=True, slots=True)
 class SendPlan:
-    """What to send. ``rows``: indices into ``records``, in order. ``partitions``: one a record,
+    """The rows to send. ``rows``: indices into ``records``, in order. ``partitions``: one a record,
     ``NO_PARTITION`` where the key decides. ``topics``: all topics of ``rows``."""
 
     batch: pa.RecordBatch
@@ -83,7 +83,7 @@ class SendPlan:
 
 
 class KafkaSink(Sink):
-    """Base of the sinks to a real Kafka. Making one never fails because Kafka is not there."""
+    """Base of the sinks to a real Kafka. Construction does not need Kafka to be there."""
 
     def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
         super().__init__(mint)
@@ -93,11 +93,12 @@ class KafkaSink(Sink):
 
     @abstractmethod
     def _fetch(self, topic: str) -> TopicInfo | None:
-        """Ask a broker for a topic, within ``metadata_timeout_s``."""
+        """The topic, as a broker describes it within ``metadata_timeout_s``."""
 
     @abstractmethod
     def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
-        """Send and wait; the rows that failed. Errors: ``Unreachable`` if nothing was sent."""
+        """Send the plan's ``rows``. Returns those that failed. Errors: ``Unreachable``: nothing
+        was."""
 
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
         answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
@@ -116,7 +117,7 @@ class KafkaSink(Sink):
 
     def probe(self, topic: str) -> bool:
         try:
-            # Missing for sure (None) is worth a try as well: then its rows are refused.
+            # A topic that does not exist (None) is worth a try as well: then its rows are refused.
             self.book.lookup(topic, fresh=True)
         except (NotYet, Unreachable):
             return False
@@ -132,7 +133,7 @@ class KafkaSink(Sink):
         return True
 
     def _parts(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-        """Cut a chunk so that each part stays within what may be in flight."""
+        """Cut a chunk so that each part stays within the limits in flight."""
         if rows.num_rows == 0:
             return
         ends = np.cumsum(sizes(rows) + _RECORD_OVERHEAD)
@@ -153,8 +154,8 @@ class KafkaSink(Sink):
         blocked: dict[str, str],
         trial: bool,
     ) -> None:
-        """``start``: the part's first row in ``answers``. ``blocked``: topics with an unanswered
-        row, and why; their later rows are not sent, to keep the order."""
+        """Deliver one part. ``start``: its first row in ``answers``. ``blocked``: topics with an
+        unanswered row, and why; their later rows are not sent, to keep the order."""
         partitions = np.asarray(rows.column("partition").fill_null(NO_PARTITION), dtype=np.int64)
         lengths = sizes(rows)
         infos: dict[str, TopicInfo] = {}
@@ -171,7 +172,7 @@ class KafkaSink(Sink):
                     raise NotYet(blocked[topic])
                 info = self.book.lookup(topic)
                 if info is not None and int(partitions[part].max()) >= info.count:
-                    info = self.book.lookup(topic, fresh=True)  # it may have grown
+                    info = self.book.lookup(topic, fresh=True)  # it may have more partitions now
             except NotYet as error:
                 blocked[topic] = str(error)
                 not_sent(part, Answer.NOT_NOW, str(error))
@@ -198,7 +199,7 @@ class KafkaSink(Sink):
                 self.book.forget(topic)
 
     def _send_all(self, plan: SendPlan, trial: bool) -> dict[int, SendFailure]:
-        """Send, and send bystanders of a failure again for as long as the time limit allows."""
+        """Send; send bystanders of a failure again for as long as the time limit allows."""
         limit_s = self.settings.trial_timeout_s if trial else self.settings.delivery_timeout_s
         deadline = time.monotonic() + limit_s
         failures = self._send(plan, limit_s, trial=trial)
@@ -208,11 +209,11 @@ class KafkaSink(Sink):
                 break
             try:
                 found = self._send(replace(plan, rows=again), limit_s, trial=trial)
-            except Unreachable:  # only now: the others have their answers
+            except Unreachable:  # only in this try: the other rows have their answers
                 break
             for row in again:
                 del failures[row]
             for row, failure in found.items():
-                unsent = failure.answer is Answer.NOT_NOW  # this time, but not the first time
+                unsent = failure.answer is Answer.NOT_NOW  # in this try, but not in an earlier one
                 failures[row] = replace(failure, answer=Answer.UNKNOWN) if unsent else failure
         return failures

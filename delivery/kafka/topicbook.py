@@ -1,9 +1,9 @@
-"""What is known about target topics: which partitions they have, or that there is no such topic.
+"""A cache of target topics: their partitions, or that there is no such topic.
 
-Theory: a Kafka client that meets a topic it does not know asks and waits, for a minute if need be,
-and everything queued behind it waits too. So a sink asks first. Refusing a message for good because
-its topic is missing must not happen to a topic that was created a moment ago: only an answer of the
-broker counts, and only one that has stood for ``unknown_after_s``.
+Theory: a Kafka client that gets an unknown topic asks the broker and waits, up to a minute, and
+everything queued behind it waits too. So a sink asks first. A message must not be refused for good
+because its topic was created only a moment ago: only an answer of the broker counts, and only one
+that has been the same for ``unknown_after_s``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cachetools import TTLCache
 
 TOPICS_REMEMBERED = 100_000
 FRESH_S = 60.0
-"""A known topic is asked for again after this time: it may have got more partitions."""
+"""After this time, s, a known topic is asked for again: it may have more partitions."""
 ASK_AGAIN_S = 1.0
-"""A topic that is known to be missing is asked for at most this often."""
+"""A missing topic is asked for at most this often, s."""
 
 
 class Unreachable(Exception):
@@ -32,8 +32,8 @@ class NotYet(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """``count``: number of partitions, of which ``leaderless`` have no leader now.
-    ``bytes_max``: the largest batch the topic takes, None if that is not known."""
+    """``count``: number of partitions, of which ``leaderless`` have no leader now. ``bytes_max``:
+    the largest batch the topic accepts, None if that is not known."""
 
     count: int
     leaderless: int = 0
@@ -47,8 +47,8 @@ class _Missing:
 
 
 class TopicBook:
-    """Thread-safe. ``fetch(topic)`` asks the broker: None when there is no such topic, else its
-    partitions; raises ``NotYet`` or ``Unreachable``. It keeps to its own time limit."""
+    """A cache of topics. Thread-safe. ``fetch(topic)`` asks the broker: None when there is no such
+    topic, else its partitions; raises ``NotYet`` or ``Unreachable``, within its own time limit."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class TopicBook:
         self._missing: TTLCache[str, _Missing] = TTLCache(TOPICS_REMEMBERED, FRESH_S, clock)
 
     def lookup(self, topic: str, *, fresh: bool = False) -> TopicInfo | None:
-        """The topic's partitions; None: it does not exist, for sure.
+        """The topic's partitions; None: it certainly does not exist.
 
-        ``fresh``: ask the broker whatever is remembered. Errors: ``NotYet``, ``Unreachable``.
+        ``fresh``: ask the broker in any case. Errors: ``NotYet``, ``Unreachable``.
         """
         with self._lock:
             known = self._known.get(topic)
@@ -81,7 +81,7 @@ class TopicBook:
             if found is not None:
                 self._missing.pop(topic, None)
                 if found.leaderless:
-                    # Sending there would wait for its whole time limit.
+                    # Sending to it would block until the time limit.
                     self._known.pop(topic, None)
                     raise NotYet(f"topic {topic}: {found.leaderless} partitions without a leader")
                 self._known[topic] = found
@@ -95,7 +95,7 @@ class TopicBook:
         raise NotYet(f"topic {topic} does not exist (asking again to be sure)")
 
     def forget(self, topic: str) -> None:
-        """Sending to it failed: ask the broker before the next try."""
+        """A send to the topic failed: ask the broker before the next try."""
         with self._lock:
             self._known.pop(topic, None)
 
