@@ -1,8 +1,8 @@
-"""What a node is told when it starts, in one immutable value.
+"""The settings of a node, in one immutable value.
 
-The limits of the engine are in ``WheelConfig``; here is the rest: where the data lies, where the
-node listens, who its peers are, and which way messages go in and out. The command line fills it in;
-nothing in this room reads the environment.
+The limits of the engine are in ``WheelConfig``; here is the rest: the data directory, the address
+that the node listens on, its peers, and the ways in and out. The command line fills it in; nothing
+in this room reads the environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..wheel.protocol import DEFAULT_ADDRESS
 EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
 DEFAULT_METRICS_ADDRESS = "127.0.0.1:7701"
 ELECTION_MS = (50, 60_000)
-"""Shorter, and a busy machine loses its mastership; longer, and it is a mistake."""
+"""With a shorter one, a busy machine loses its mastership; a longer one is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +33,26 @@ class NodeConfig:
     """
 
     data: Path
-    """The data directory; made if it is not there."""
+    """The data directory; created if it does not exist."""
     listen: str = DEFAULT_ADDRESS
     metrics: str | None = DEFAULT_METRICS_ADDRESS
-    """Where metrics and health are served; None: nowhere."""
+    """Address of metrics and health; None: they are not served."""
     node_id: str = field(default_factory=socket.gethostname)
     peers: dict[str, str] = field(default_factory=dict)
     """Node id to ``host:port`` of all peers, this node among them; empty: it stands alone."""
     election_ms: int = 800
-    """How long peers hear nothing from their master before they elect another."""
+    """How long without a message of the master until peers elect another, ms."""
     wheel: WheelConfig = field(default_factory=WheelConfig)
     sink: str = EMBEDDED
-    """Where due messages go: one of ``SINKS``."""
+    """The sink of due messages: one of ``SINKS``."""
     bootstrap: str | None = None
     """Kafka's ``host:port,…``; needed by the Kafka sinks and for a delay topic."""
     kafka_settings: dict[str, str] = field(default_factory=dict)
     """Further settings of the sink's Kafka client, in its own names."""
     delay_topic: str | None = None
-    """A Kafka topic that messages are taken from, too."""
+    """A Kafka topic whose records are appended, too."""
     delay_partition: int = 0
-    """The one partition of it that this node reads."""
+    """The partition of it that this node reads."""
     dead_letter_topic: str = DEAD_LETTER_TOPIC
 
     def __post_init__(self) -> None:

@@ -1,11 +1,11 @@
-"""Damage in the data directory: found ahead of time, told in the same words wherever one looks.
+"""Damage in the data directory: found ahead of time, and reported everywhere in the same words.
 
-Theory: whoever reads a slot file may find that it is not what was written; the storage remembers
-it. Here the files are read ahead (``wheel/slots/scrub.py``) at a low rate, and what is known to be
-damaged goes to readiness, status, metrics, and once for each file to the log.
+Theory: any reader of a slot file may find that it is damaged; the storage keeps the error. Here the
+files are read ahead (``wheel/slots/scrub.py``) at a low rate, and known damage is reported in
+readiness, status and metrics, and once for each file in the log.
 
-A damaged slot file holds up delivery when it is due, so a node that has one is not ready. A damaged
-segment of an embedded topic holds up nothing.
+A damaged slot file stops delivery when it is due, so a node that has one is not ready. A damaged
+segment of an embedded topic stops nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .metrics import Metrics
 SCRUB_BYTES_S = 4 << 20
 SCRUB_EVERY_S = 0.25
 PASS_EVERY_S = 10.0
-"""Few files are not read more often than that."""
+"""Shortest time, s, between two readings of the same file."""
 
 
 class Damage:
-    """``topics``: what is known of embedded topics, by path. ``remedy``: what becomes of a damaged
-    slot file, or what somebody has to do about it. ``clock``: wall clock in ms."""
+    """Reports damage. ``topics``: errors of embedded topics, by path. ``remedy``: what is done
+    about a damaged slot file, by the node or a person. ``clock``: wall clock in ms."""
 
     def __init__(
         self,
@@ -47,19 +47,18 @@ class Damage:
         self._reported: set[str] = set()
         self._next_pass_s = 0.0
         self.heal: Callable[[Set[str]], None] = lambda _: None
-        """Called each turn with the paths of all that was told: peers mend slot files."""
+        """Called each turn with the paths of all reported damage: peers repair slot files."""
 
     def slot_files(self) -> list[str]:
-        """What is wrong with each damaged slot file, what comes of it, and what to do."""
+        """A sentence for each damaged slot file: its error, the effect, and the remedy."""
         return list(self._slot_files().values())
 
     def all(self) -> list[str]:
-        """The same, and the damaged segments of topics."""
+        """``slot_files``, and the errors of damaged segments of topics."""
         return self.slot_files() + list(self._topics().values())
 
     def turn(self) -> float:
-        """Read slot files on, tell of what was found, by whomever, and mend it if that can be; for
-        a loop."""
+        """Read on in slot files, report all known damage, and repair it if possible; for a loop."""
         try:
             self._scrub()
         finally:
@@ -92,14 +91,14 @@ class Damage:
         self._reported = {*slots, *topics}
 
     def _slot_files(self) -> dict[str, str]:
-        """By path."""
+        """As ``slot_files``, by path."""
         return {
             path_of(second): f"{text}. {self._effect(second)}{self._remedy}"
             for second, text in self._wheel.damaged().items()
         }
 
     def _effect(self, second: int) -> str:
-        """What comes of a damaged slot file of that second, now or later."""
+        """The effect of a damaged slot file of that second, now or later."""
         if self._wheel.dispatcher is None:
             return ""  # another peer delivers
         if second * TICK_MS > self._clock():
@@ -111,7 +110,7 @@ class Damage:
 
 
 def remedy_of(data: str, *, has_peers: bool) -> str:
-    """What is said of a damaged slot file."""
+    """The remedy for a damaged slot file."""
     if has_peers:
         return (
             "Its messages are fetched from a peer that has them; should none have them, stop the"

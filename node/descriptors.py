@@ -1,8 +1,8 @@
-"""How many files and sockets this process may have open, and who gets how many of them.
+"""How many files and sockets this process may have open, and how they are shared out.
 
-Theory: a connection, a slot file, a segment and a socket to Kafka are each a descriptor, and the
-kernel gives them to whoever asks first. So clients' connections are the ones that are bounded: they
-take at most half of what there is, and leave what the files need at their most.
+Theory: connections, slot files, segments and sockets to Kafka are descriptors, and the kernel gives
+them out in the order of requests. So clients' connections are bounded: they get at most half of all
+descriptors, and leave as many as files need at their most.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 
 OTHERS = 100
-"""Besides slot files and topics: segments, state, directories, listeners, Kafka, peers."""
+"""Descriptors besides slot files and topics: segments, state, directories, listeners, Kafka."""
 METRICS_MAX = 64
 """Connections to the port for metrics and health."""
 CONNECTIONS_MIN = 16
 
 
 def raise_limit() -> None:
-    """Let the process have as many as its hard limit allows."""
+    """Raise the process's limit of open files to its hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # it stays as it is
+    with contextlib.suppress(OSError, ValueError):  # otherwise it stays as it is
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -1,7 +1,8 @@
-"""From what happens to what is seen of it: metrics, log lines, and the flags of health.
+"""From events to metrics, log lines, and the flags of health.
 
-Each room tells its events through a protocol of its own: ``NodeEvents`` answers to the ways out,
-``IntakeLog`` to the ways in. Their methods are called from many threads and return at once.
+Each room reports its events through a protocol of its own: ``NodeEvents`` implements those of the
+ways out, ``IntakeLog`` those of the ways in. Their methods are called from many threads and return
+at once.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ log = logging.getLogger("slotwheel.node")
 
 
 class NodeEvents:
-    """Fits ``DeliveryEvents``; ``intake`` fits ``IntakeEvents``.
+    """Implements ``DeliveryEvents``; ``intake`` implements ``IntakeEvents``.
 
-    ``sink_problem`` is for health: why the sink cannot be reached; None: it can, as far as known.
+    ``sink_problem``: why the sink cannot be reached, for health; None: it can, as far as is known.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -64,7 +65,7 @@ class NodeEvents:
         self.intake.alarm(kind, reason=text)
 
     def failed(self, kind: str, error: Exception) -> None:
-        """A loop failed and goes on."""
+        """A loop failed and is tried again."""
         self._metrics.alarms.labels(kind).inc()
         text = f"alarm {kind}: {type(error).__name__}: {error}"
         if isinstance(error, OSError):
@@ -74,7 +75,7 @@ class NodeEvents:
 
 
 class IntakeLog:
-    """Fits ``IntakeEvents``."""
+    """Implements ``IntakeEvents``."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

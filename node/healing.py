@@ -1,4 +1,4 @@
-"""Damaged slot files of a peer, made anew from what the others have."""
+"""Damaged slot files of a peer, made anew from the rows of the others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .logs import event
 log = logging.getLogger("slotwheel.node")
 
 AGAIN_S = 5.0
-"""How long a slot waits that no peer has sound now."""
+"""How long, s, until a slot is tried again that no peer has sound now."""
 
 
 class Healing:
-    """Asks the ``others`` one after the other, until one has all rows of the slot. What a repair
-    gave up on a peer is believed to be lost only when each of them has answered."""
+    """Asks the ``others`` one after the other, until one has all rows of the slot. Rows that a
+    repair gave up on one peer count as lost only when each of the others has answered."""
 
     def __init__(self, wheel: PeerWheel, driver: Driver, others: Iterable[str]) -> None:
         self._wheel = wheel
@@ -31,8 +31,8 @@ class Healing:
         self._not_before: dict[int, float] = {}
 
     def turn(self, reported: Set[str]) -> None:
-        """Try one damaged slot of those whose paths are in ``reported``: the first in due order
-        that does not wait.
+        """Try to repair one damaged slot with a path in ``reported``: the first in due order that
+        is not waiting.
 
         Errors: ``OSError``, ``SyncFailed``.
         """

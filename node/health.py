@@ -1,9 +1,9 @@
 """Metrics and health over HTTP: ``/metrics``, ``/healthz``, ``/readyz``.
 
-``/healthz`` asks whether the process should be restarted: are its threads alive and turning?
-``/readyz`` asks whether it does its whole job now: recovered, its sink reachable, its clock not
-behind. Both answer 200 or 503 with a JSON object that gives the reasons. The server knows no users
-and is bound to loopback unless told otherwise. A connection that is one too many is closed at once.
+``/healthz``: whether the process should be restarted, as its threads are not alive and turning.
+``/readyz``: whether it does its whole job now: recovered, its sink reachable, its clock not behind.
+Both answer 200 or 503 with a JSON object that gives the reasons. The server has no authentication
+and listens on loopback by default. A connection beyond the limit is closed at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Reasons = Callable[[], list[str]]
 
 class HealthServer:
     """Serves from construction on. ``render``: the metrics' text; ``unhealthy`` and ``unready``:
-    the reasons against, none if all is well. Errors: ``AddressInUse``, ``OSError``."""
+    the reasons, none if all is well. Errors: ``AddressInUse``, ``OSError``."""
 
     def __init__(
         self, address: str, render: Callable[[], bytes], unhealthy: Reasons, unready: Reasons

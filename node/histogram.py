@@ -1,4 +1,4 @@
-"""A histogram that takes a whole array at once, in Prometheus' form.
+"""A Prometheus histogram that observes a whole array at once.
 
 Observing row by row costs about a microsecond each in Python; at 50 000 rows a second that is a
 twentieth of a core for a metric. One ``searchsorted`` a chunk costs next to nothing.
@@ -37,7 +37,7 @@ class ArrayHistogram:
             self._sum += total
 
     def observe_one(self, value: float) -> None:
-        """Add one value, which is a number (NaN is none)."""
+        """Add one value, which must not be NaN."""
         place = bisect_left(self._plain_bounds, value)  # a tenth of what ``searchsorted`` takes
         with self._lock:
             self._counts[place] += 1

@@ -1,7 +1,7 @@
 """Structured logs: one line an event, as text with ``key=value`` pairs or as JSON.
 
 An event is a short fixed message and its fields, so that lines can be searched and counted. Lines
-go to stderr; what a library logs becomes an event without fields.
+are written to stderr; a library's log line becomes an event without fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TEXT, JSON = FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 _FIELDS = "slotwheel_fields"
 _QUIET = ("kafka", "slotwheel.librdkafka")
-"""Kafka clients log each failed connection attempt; the node says once what it means."""
+"""Kafka clients log each failed connection attempt; the node logs the problem once."""
 
 
 def event(logger: logging.Logger, level: int, message: str, **fields: object) -> None:

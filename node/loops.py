@@ -1,10 +1,11 @@
-"""Threads that do not die: one loop each, and a way to see from outside that it still turns.
+"""Threads that do not die: one loop each, and a measure of when it last turned.
 
 Rules
-- An exception is logged with its traceback, counted as an alarm, waited out, and the next turn
-  comes. Waiting times double up to a few seconds and start over after a turn that went well.
-- ``SyncFailed`` ends the process, through ``on_fatal``: what the page cache holds can no longer be
-  believed. A loop may name further exceptions as fatal.
+- After an exception, which is logged with its traceback and counted as an alarm, the loop waits,
+  and the next turn follows. Waiting times double up to a few seconds and start over after a turn
+  that went well.
+- ``SyncFailed`` ends the process, through ``on_fatal``: the page cache can no longer be trusted. A
+  loop may have further fatal exceptions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Loop:
     """Calls ``turn`` again and again in a thread of its own until ``stop`` is set.
 
     ``turn`` returns how long to wait before the next one, in seconds, and does not block for much
-    longer than that. ``alarm(kind, error)`` is told of each exception.
+    longer than that. ``alarm(kind, error)`` is called for each exception.
     """
 
     def __init__(

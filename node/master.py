@@ -1,9 +1,9 @@
-"""The threads that only a master has: the hand, the prefetcher, the delay topic's reader.
+"""The threads of a master: the hand, the prefetcher, the delay topic's reader.
 
 Theory: a node alone is the master from its start to its end. Among peers these threads start when
-the wheel serves and end when it does not; nothing of one epoch reaches into the next, as each has a
-``Dispatcher`` of its own. What stays in between is the sink: a new hand waits until the old one has
-released it.
+the wheel serves and end when it does not; no answer of one epoch counts in the next, as each has a
+``Dispatcher`` of its own. Only the sink is shared: a new hand waits until the old one has released
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BUSY_POLL_S = 0.001
 
 
 class MasterThreads:
-    """Starts on construction. ``allowed``: whether the hand may hand over now."""
+    """Starts on construction. ``allowed``: whether the hand may deliver now."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class MasterThreads:
     ) -> None:
         self.dispatcher = dispatcher
         self.stopping = False
-        """Its threads are ending."""
+        """Whether its threads are ending."""
         self._threads = Threads(events.failed, on_fatal)
         self._source = delay_topic(config, wheel, clock, events.intake)
         self._hand = hand = Hand(
@@ -65,17 +65,17 @@ class MasterThreads:
         return self._threads.unhealthy()
 
     def wait_for_chunk(self, timeout_s: float) -> bool:
-        """Wait until no chunk is being delivered; whether none is."""
+        """Wait until no chunk is being delivered. Returns whether that is so."""
         deadline = time.monotonic() + timeout_s
         while self._hand.busy and time.monotonic() < deadline:
             time.sleep(_BUSY_POLL_S)
         return not self._hand.busy
 
     def request_stop(self) -> None:
-        """Ask all its threads to end, and do not wait."""
+        """Ask all its threads to end, without waiting."""
         self.stopping = True
         self._threads.request_stop("delay-topic", "hand", "prefetcher")
 
     def stop(self, within_s: float) -> list[str]:
-        """The threads that did not end in time. May be called again."""
+        """Stop. Returns the names of threads that did not end in time. May be called again."""
         return self._threads.stop(time.monotonic() + within_s, last="")

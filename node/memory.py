@@ -1,14 +1,14 @@
-"""How the node's process holds memory.
+"""How the node's process allocates memory.
 
-Batches come and go by the hundred megabytes a second. An allocator that hands freed pages back to
-the kernel at once pays a page fault for each of them again; measured, that was a third of what a
-spill cost. So Arrow's memory comes from jemalloc where pyarrow has it, which keeps freed pages for
-a few seconds and then gives them back by itself, at rest as well. What is not Arrow's comes from
-the C library, which would give each busy thread a heap of its own, each with pages that a few
-small objects keep: two heaps hold 10 to 40 MB less at rest, and are as fast.
+Hundreds of megabytes of batches are allocated and freed a second. An allocator that returns freed
+pages to the kernel at once pays a page fault for each of them again; measured, that was a third of
+the cost of a spill. So Arrow allocates with jemalloc where pyarrow has it, which keeps freed pages
+for a few seconds and then returns them by itself. All other memory is the C library's, which would
+give each busy thread a heap of its own, each with pages that a few small objects keep: two heaps
+take 10 to 40 MB less at rest, and are as fast.
 
-Rules: nothing here changes what is kept, only how long free pages stay with the process. A node at
-rest holds none: jemalloc gives pages back only while it is called, so ``release`` does it then.
+Rules: this only changes how long free pages stay with the process. A node at rest has none:
+jemalloc returns pages only while it is called, so ``release`` does it then.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _libc = ctypes.CDLL(None)
 _DECAY_MS = 3_000
 _HEAPS = 2
 _M_ARENA_MAX = -8
-"""Of glibc's malloc.h."""
+"""From glibc's malloc.h."""
 _GC_THRESHOLDS = (50_000, 20, 20)
-"""Few of our objects are in cycles; a collection every 700 of them would look at all of them."""
+"""Few of our objects are in cycles; the default is a collection every 700 objects."""
 
 
 def set_up() -> str:
-    """Choose the allocator for the life of the process; its name."""
+    """Choose the allocator for the life of the process. Returns its name."""
     if "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
         pa.jemalloc_set_decay_ms(_DECAY_MS)
@@ -39,6 +39,6 @@ def set_up() -> str:
 
 
 def release() -> None:
-    """Give free pages back to the kernel now. Takes some milliseconds; for a quiet moment."""
+    """Return free pages to the kernel now. Takes some milliseconds; call it when idle."""
     pa.default_memory_pool().release_unused()
     _libc.malloc_trim(0)

@@ -1,8 +1,8 @@
-"""What a node measures, in Prometheus' form, in a registry of its own.
+"""The metrics of a node, in Prometheus' form, in a registry of its own.
 
-Two kinds: figures that are read from the wheel's status at the moment of a scrape (``_Standing``),
-so that there is one truth for them, and those that are counted while things happen. Counts that
-the wheel itself keeps (accepted, delivered, dead) go on where they were after a restart.
+Two kinds: figures that are read from the wheel's status at a scrape (``_Standing``), so that they
+cannot differ from it, and those that are counted at each event. Counts that the wheel itself keeps
+(accepted, delivered, dead) continue after a restart.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class Metrics:
         damaged: Callable[[], int],
         group: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
-        """Report a wheel's status from now on, and what is around it. ``clock``: ms; ``damaged``:
-        how many files are; ``group``: the status of the peers, if there are any."""
+        """Report a wheel's status, and that of its surroundings, at each scrape. ``clock``: ms;
+        ``damaged``: number of damaged files; ``group``: the status of the peers, if any."""
         standing = _Standing(status, clock, disk_free, sink_up, source_lag, damaged, group)
         self._registry.register(standing)
 
@@ -173,12 +173,12 @@ class _Standing:
                 "slotwheel_delay_topic_lag", "Records of the delay topic not yet taken", lag
             )
         group = {} if self._group is None else self._group()
-        if group:  # a node that is starting knows nothing of its peers yet
+        if group:  # empty while the node is starting
             yield from _of_group(group)
 
 
 def _of_group(group: dict[str, Any]) -> Iterable[Metric]:
-    """What replication's driver says of the peers (``Driver.status``)."""
+    """Metrics of the peers, from ``Driver.status``."""
     yield GaugeMetricFamily(
         "slotwheel_master", "Whether this peer is the master", float(group["role"] == "master")
     )

@@ -7,12 +7,12 @@
     ways out: the master's threads (hand, prefetcher) --> sink, dead letters
 
 Rules
-- Whatever fails goes on: each thread logs, raises an alarm, waits and tries again. Only what makes
-  the journal untrustworthy ends the process: a failed sync, and an unforeseen error of the syncer,
-  which may have left entries half-way. A restart recovers from what is really on disk.
+- A thread that fails goes on: it logs, raises an alarm, waits and tries again. Only an error that
+  makes the journal untrustworthy ends the process: a failed sync, and an unforeseen error of the
+  syncer, which may have left entries half-way. A restart recovers from the disk.
 - Stopping is bounded: ways in first, then the hand, then the last mark. A thread that does not end
-  in time (a broker that does not answer) is left behind, and the process ends without it; all that
-  was acknowledged is on disk by then, as it is at every other moment.
+  in time (a broker that does not answer) is left behind, and the process ends without it;
+  everything acknowledged is on disk, as at every other moment.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ log = logging.getLogger("slotwheel.node")
 
 STOP_WITHIN_S = 1.3
 _LAST_MARK_S = 0.4
-"""Kept of that time for the last mark and for closing."""
+"""The part of that time, s, that is reserved for the last mark and for closing."""
 _HAND_OVER_S = 0.3
 _SUCCESSOR_S = 0.2
 SWITCH_INTERVAL_S = 0.002
-"""How long a thread keeps the interpreter: short, so that the hand is punctual. Not shorter, for
-each thread that waits for it wakes that often, and each connection has two."""
+"""How long a thread keeps the interpreter, s: short, so that the hand is punctual. Not shorter, for
+each thread that waits for the interpreter wakes that often, and each connection has two."""
 EXIT_FATAL = 3
 
 
@@ -62,7 +62,7 @@ def wall_clock_ms() -> int:
 
 
 def end_process(error: BaseException) -> None:
-    """The default for what must not be survived. Runs no clean-up: it could write."""
+    """The default handler of fatal errors. Runs no clean-up, which could write."""
     log.critical(
         "the node ends: %s: %s; a restart recovers from what is on disk",
         type(error).__name__,
@@ -75,10 +75,10 @@ def end_process(error: BaseException) -> None:
 
 
 class Node:
-    """``start``, then ``stop``; its threads do the rest. Not to be started twice.
+    """One node, from ``start`` to ``stop``; its threads do the work. Cannot be started twice.
 
     Errors of ``start``: ``DirectoryInUse``, ``AddressInUse``, ``Damaged``, ``UnsupportedVersion``,
-    ``InvalidConfiguration``, ``MissingExtra``, ``OSError``; nothing is left running then.
+    ``InvalidConfiguration``, ``MissingExtra``, ``OSError``; no thread is left running then.
     """
 
     def __init__(
@@ -264,8 +264,8 @@ class Node:
     # Stopping
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> list[str]:
-        """End within about ``within_s`` seconds. Returns the threads that did not: then the files
-        are still open, and the process has to end. May be called again."""
+        """Stop within about ``within_s`` seconds. Returns the threads that did not end: then the
+        files are still open, and the process must end. May be called again."""
         if not self._started or self._stopping:
             return []
         self._stopping = True
@@ -275,7 +275,7 @@ class Node:
         if self._master_threads is not None:
             self._master_threads.request_stop()
         self._flight.close(grace_s=within_s / 4)
-        # The syncer goes last: others may wait for a commit.
+        # The syncer ends last: others may wait for a commit.
         left = self._stop_threads(deadline - _LAST_MARK_S)
         if "syncer" not in left and self._peers is None:
             self._write_the_last_mark(deadline)
@@ -291,10 +291,10 @@ class Node:
         return []
 
     def _hand_over(self, peers: PeerNode) -> None:
-        """So that the others need not find out that this one is gone. Then say nothing more."""
+        """Hand over to another peer, so that no election timeout passes."""
         try:
             if peers.step_down(_HAND_OVER_S):
-                # The word to take over is on its way until the next master is heard.
+                # The request to take over is sent until the next master is heard.
                 heard = peers.wait_for_master(_SUCCESSOR_S)
                 event(log, logging.INFO, "handed over", to=heard or "nobody yet")
         except Exception:
@@ -302,7 +302,7 @@ class Node:
         peers.driver.stop()
 
     def _write_the_last_mark(self, deadline: float) -> None:
-        """So that nothing is delivered again after the start."""
+        """Append a mark, so that nothing is delivered again after the start."""
         try:
             if self.wheel.dispatcher is not None:
                 self.wheel.dispatcher.append_mark(self._clock(), at_once=True)
@@ -312,7 +312,7 @@ class Node:
             self._on_fatal(error)
 
     def _stop_threads(self, deadline: float | None = None) -> list[str]:
-        """Also when starting failed half-way; after ``stop`` there are none left."""
+        """Stop the threads, also when ``start`` failed half-way; a second call finds none."""
         deadline = time.monotonic() + 1.0 if deadline is None else deadline
         if self._peers is not None:
             self._peers.driver.stop()

@@ -1,4 +1,4 @@
-"""Opening the data directory of a node, and telling what was found there."""
+"""Opening the data directory of a node, and logging what recovery found."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ log = logging.getLogger("slotwheel.node")
 def open_wheel(
     config: NodeConfig, files: Files, clock: Callable[[], int], metrics: Metrics
 ) -> Wheel:
-    """Errors: ``Damaged`` (without peers), ``UnsupportedVersion``, ``InvalidConfiguration``,
-    ``OSError``."""
+    """Open the wheel. Errors: ``Damaged`` (without peers), ``UnsupportedVersion``,
+    ``InvalidConfiguration``, ``OSError``."""
     started = time.perf_counter()
     try:
         wheel = _open(config, files, clock)

@@ -1,13 +1,13 @@
-"""A node among peers: replication's driver, and the master's threads while it is the master.
+"""A node with peers: replication's driver, and the master's threads while it is the master.
 
     driver (its own thread) -- serving / deposed --> "roles" loop -- starts, stops --> MasterThreads
 
 Theory: the driver must never wait, so it only wakes the loop here, which starts the master's
-threads and stops them. What keeps a deposed master from delivering is not the stopping, which may
-take as long as a sink takes to answer, but the lease: the hand asks for it before each chunk.
+threads and stops them. A deposed master is kept from delivering not by the stop, which may take as
+long as a sink's answer, but by the lease: the hand checks it before each chunk.
 
-A hand-over, in order: nothing new is accepted, the hand finishes its chunk, the last mark is
-appended, and the next master, once it has all of that, is asked to stand for election.
+A hand-over, in order: appends are held, the hand finishes its chunk, the last mark is appended, and
+the next master, once it has every entry, is asked to stand for election.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ LOOK_EVERY_S = 0.1
 _POLL_S = 0.005
 _MASTER_STOP_S = 0.5
 _LAST_CHUNK_S = 0.05
-"""How long a hand-over waits for the chunk that is being delivered; one that is answered later is
-repeated by the next master."""
+"""How long a hand-over waits for the chunk in flight, s; after that the next master repeats it."""
 
 
 def group_of(config: NodeConfig) -> Group:
-    """The peers, and how long they wait for one another, of a node that has any."""
+    """The peers and their timing, of a node that has peers."""
     group = config.group()
     assert group is not None
     return group
 
 
 class PeerNode:
-    """``start_master`` starts the master's threads; they ask ``allowed`` before each hand-over."""
+    """``start_master``: starts the master's threads; they ask ``allowed`` before each delivery."""
 
     def __init__(
         self,
@@ -78,11 +77,11 @@ class PeerNode:
         self._changed.set()
 
     def allowed(self) -> bool:
-        """Whether the hand may hand over now: the lease is held."""
+        """Whether the hand may deliver now: this peer holds the lease."""
         return not self._paused and self.driver.leased()
 
     def turn(self) -> float:
-        """One look at who is master; for a loop."""
+        """Start or stop the master's threads, as the wheel's role requires; for a loop."""
         self._changed.wait(LOOK_EVERY_S)
         self._changed.clear()
         dispatcher, threads = self._wheel.dispatcher, self.master_threads
@@ -91,7 +90,7 @@ class PeerNode:
                 self.on_deposed()
                 threads.request_stop()
             left = threads.stop(_MASTER_STOP_S)
-            if left:  # the next ones wait: one sink serves one hand
+            if left:  # the next threads wait: a sink has one hand
                 event(log, logging.WARNING, "still waiting for the sink", threads=", ".join(left))
                 return 0.0
             self.master_threads = None
@@ -100,7 +99,7 @@ class PeerNode:
         return 0.0
 
     def step_down(self, timeout_s: float) -> bool:
-        """Hand over to another peer; whether it happened. A standby has nothing to hand over."""
+        """Hand over to another peer. Returns whether that happened; on a standby it does not."""
         with self._handing_over:
             dispatcher = self._wheel.dispatcher
             if dispatcher is None:
@@ -119,7 +118,7 @@ class PeerNode:
                 self._changed.set()
 
     def wait_for_master(self, timeout_s: float) -> str:
-        """Wait until a master is known; its node id, empty if none is in time."""
+        """Wait until a master is known. Returns its node id, empty if the time is over."""
         deadline = time.monotonic() + timeout_s
         while not (master := self.status()["master"]) and time.monotonic() < deadline:
             time.sleep(_POLL_S)

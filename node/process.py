@@ -1,11 +1,11 @@
 """A node as a process: signals, and how it ends.
 
 SIGTERM and SIGINT stop it cleanly within two seconds; a second one ends it at once, with 130. While
-it is still starting there is nothing to finish, so the first one ends it at once, too.
+it is starting there is nothing to finish, so the first one ends it at once, too.
 
-A handler may run in the midst of anything, also of another handler, so it takes no lock: it only
-counts. The main thread waits for a byte of Python's wake-up descriptor and not for an interruption:
-the kernel may give the signal to any thread, and does after a pause (SIGSTOP, SIGCONT).
+A handler may interrupt any code, also another handler, so it acquires no lock: it only counts. The
+main thread waits for a byte of Python's wake-up descriptor and not for an interruption: the kernel
+may deliver the signal to any thread, and does so after a pause (SIGSTOP, SIGCONT).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(config: NodeConfig) -> None:
-    """Run a node until a signal comes. To be called from the main thread.
+    """Run a node until a signal. Call it in the main thread.
 
     Errors: those of ``Node.start``. May end the process itself, when a thread does not stop.
     """
@@ -66,7 +66,7 @@ def run(config: NodeConfig) -> None:
 
 
 def _end(code: int) -> None:
-    """End without waiting for threads that do not end."""
+    """End the process without waiting for its threads."""
     for handler in logging.getLogger().handlers:
         handler.flush()
     sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""A node's ways in and out as its configuration says: sinks, dead letters, the delay topic.
+"""A node's ways in and out by its configuration: sinks, dead letters, the delay topic.
 
-Kafka's clients are imported by the node that uses them: they are a fifth of what it takes to start.
+A node imports Kafka's clients only if it uses them: they are a fifth of the time to start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WaysOut:
         self.dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)
 
     def damaged_topics(self) -> dict[str, str]:
-        """What was found in segments of embedded topics that were set aside, by path."""
+        """The errors of segments of embedded topics that were set aside, by path."""
         return self._local.damaged()
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ def _kafka_sink(config: NodeConfig, mint: IdMint) -> Sink:
 def delay_topic(
     config: NodeConfig, wheel: Wheel, clock: Clock, events: IntakeEvents
 ) -> DelayTopicIntake | None:
-    """The intake of the delay topic, None if the node has none."""
+    """The intake of the delay topic; None if the node has none."""
     topic, bootstrap = config.delay_topic, config.bootstrap
     if topic is None or bootstrap is None:
         return None

@@ -1,4 +1,4 @@
-"""All threads of a node under one roof: started by name, watched, and stopped in order.
+"""All threads of a node: started by name, watched, and stopped in order.
 
 Two kinds: a ``Loop`` is turned here; other threads bring their own loop, as the hand and the delay
 topic do, and end when the event that they were started with is set.
@@ -14,10 +14,10 @@ from ..wheel.errors import SyncFailed
 from .loops import Loop
 
 SILENT_MAX_S = 300.0
-"""What has not turned for so long is reported as unhealthy. A spill into thousands of files on a
-slow disk takes a minute, and so does a chunk for a sink that lets every limit pass."""
+"""A thread without a turn for so long, s, is reported as unhealthy. A spill into thousands of files
+on a slow disk takes a minute, and so does a chunk for a sink that uses up every limit."""
 JOIN_MIN_S = 0.2
-"""Each thread gets so long to end, also when the time is up."""
+"""The least time, s, that each thread gets to end, also when the deadline has passed."""
 
 
 class Threads:
@@ -51,8 +51,7 @@ class Threads:
         target: Callable[[threading.Event], None],
         silent_s: Callable[[], float] | None = None,
     ) -> None:
-        """Start a thread that ends when the event it is given is set. ``silent_s`` tells how long
-        it has not turned."""
+        """Start a thread that ends when its event is set. ``silent_s``: since its last turn."""
         if silent_s is not None:
             self._silent_s[name] = silent_s
         stop = threading.Event()
@@ -65,7 +64,7 @@ class Threads:
         thread.start()
 
     def unhealthy(self) -> list[str]:
-        """Threads that ended without being asked to, and loops that do not turn."""
+        """Reasons: threads that ended without a request, and loops that do not turn."""
         reasons = []
         for name, thread in list(self._threads.items()):
             silent_s = self._silent_s.get(name, float)()
@@ -78,14 +77,14 @@ class Threads:
         return reasons
 
     def request_stop(self, *names: str) -> None:
-        """Ask threads to end, and do not wait for them."""
+        """Ask threads to end, without waiting."""
         for name in names:
             if name in self._stops:
                 self._stops[name].set()
 
     def stop(self, deadline: float, last: str) -> list[str]:
-        """Stop all, ``last`` after the others, until ``deadline`` on the monotonic clock. The names
-        of those that did not end."""
+        """Stop all threads, ``last`` after the others, until ``deadline`` on the monotonic clock.
+        Returns the names of those that did not end."""
         others = [name for name in self._threads if name != last]
         self.request_stop(*others)
         for name in others:

@@ -1,10 +1,9 @@
-"""What the node's own threads do, one class or function each; ``Loop`` turns them.
+"""The work of the node's own threads, one class or function each; ``Loop`` calls them.
 
-syncer       writes and syncs what is queued: group commit
-slot-files   spills the tail, deletes covered slot files
-prefetcher   opens the next slot ahead of its time
-scrubber     reads slot files ahead, to find damage before they are due (``damage.py``)
-sink-check   at start, until the sink was reached once: says so if it cannot be
+syncer writes and syncs what is queued: group commit slot-files spills the tail, deletes covered
+slot files prefetcher opens the next slot ahead of its time scrubber reads slot files ahead, to find
+damage before they are due (``damage.py``) sink-check at start, until the sink was reached once:
+logs if it cannot be
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ SPILL_EVERY_S = 0.05
 CLEAN_EVERY_S = 0.25
 PREPARE_EVERY_S = 0.05
 DAMAGED_EVERY_S = 1.0
-"""How often a damaged slot file is opened again: all of it is read each time."""
+"""How often a damaged slot file is opened again, s: each time all of it is read."""
 SINK_CHECK_EVERY_S = 1.0
 RELEASE_AFTER_S = 2.0
 LOG_MISSED_EVERY_S = 60.0
 _AHEAD = 3
-"""Ranges of a spill that are made before they can be written: making and writing take turns in
-being the slower one."""
+"""Ranges of a spill that are prepared ahead, as preparing and writing take turns in being
+slower."""
 
 T = TypeVar("T")
 
@@ -52,16 +51,16 @@ def sync(wheel: Wheel, metrics: Metrics) -> float:
 
 
 def prepare(dispatcher: Dispatcher, clock: Clock) -> float:
-    """Open one slot ahead of its time, if one comes."""
+    """Open one slot ahead of its time, if there is one."""
     try:
         return 0.0 if dispatcher.prepare(clock()) else PREPARE_EVERY_S
-    except Damaged:  # the wheel remembers it, and ``damage`` reports it
+    except Damaged:  # the storage keeps the error, and ``damage`` reports it
         return DAMAGED_EVERY_S
 
 
 class SlotFileWork:
-    """Spills and cleans. A spill that fails (a full disk) leaves all as it was and does not keep
-    the cleaner, which frees space, from its work."""
+    """Spills and cleans. A spill that fails (a full disk) changes nothing, and the cleaner, which
+    frees space, still runs."""
 
     def __init__(self, wheel: Wheel, clock: Clock, metrics: Metrics) -> None:
         self._wheel = wheel
@@ -107,14 +106,14 @@ class SlotFileWork:
         )
 
     def _ahead(self, made: Iterator[T]) -> Iterator[T]:
-        """Makes the next items on the helper's thread while the last one is used."""
+        """Make the next items on the helper's thread while the last one is used."""
         coming = deque(self._helper.submit(next, made, None) for _ in range(_AHEAD))
         while (item := coming.popleft().result()) is not None:
             coming.append(self._helper.submit(next, made, None))
             yield item
 
     def _release(self) -> None:
-        """A while after the last spill, when it is quiet, free memory goes back to the kernel."""
+        """Return free memory to the kernel, a while after the last spill."""
         if self._release_at_s is not None and time.monotonic() >= self._release_at_s:
             self._release_at_s = None
             memory.release()
@@ -139,7 +138,7 @@ class SlotFileWork:
 
 
 class SinkCheck:
-    """Asks the sink whether it can be reached, until it can. From then on the hand knows."""
+    """Asks the sink whether it can be reached, until it can. From then on the hand reports that."""
 
     def __init__(
         self, sink: Sink, events: NodeEvents, where: str, done: Callable[[], None]
