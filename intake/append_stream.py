@@ -1,9 +1,10 @@
-"""One append exchange: batches come in, receipts go out, in order and pipelined.
+"""One append exchange: batches in, receipts out, in order and pipelined.
 
-Theory: reading, appending and answering overlap. The Flight handler's thread reads a batch, hands
-it to the wheel (which checks, copies and queues it for the next group commit) and goes on to the
-next; a second thread takes the futures in the same order and writes receipts as they resolve. It is
-woken by what resolves, not by what is read: waking it for nothing costs two switches a batch.
+Theory: reading, appending and answering overlap. The Flight handler's thread reads a batch, appends
+it to the wheel (which checks, copies and queues it for the next group commit) and reads the next; a
+second thread waits for the futures in the same order and writes receipts as they resolve. It is
+woken when a future resolves, not when a batch is read: waking it for nothing costs two switches a
+batch.
 
     handler thread:   read -> append -> read -> append -> ...
                                 |            |
@@ -14,11 +15,11 @@ woken by what resolves, not by what is read: waking it for nothing costs two swi
 Rules:
 - At most ``IN_FLIGHT_MAX`` batches are read and not answered; the next is not even read, so flow
   control of the transport stops the sender and memory stays bounded.
-- One batch that cannot be taken is answered and costs only itself. Only what leaves nothing to
-  answer to (no sequence, broken framing, a wrong schema) ends the stream.
-- Nothing keeps a refused batch alive: errors are stripped of their traceback, whose frames hold it.
-- On a deposed master a stream ends: what waits is answered ``NotMaster``, a client that is quiet is
-  told by an answer to no batch (``NO_BATCH``), so that it goes on to the new master by itself.
+- A batch that cannot be accepted is answered with an error, and the stream goes on. Only an error
+  that leaves nothing to answer to (no sequence, broken framing, a wrong schema) ends the stream.
+- A refused batch is freed: errors are stripped of their traceback, whose frames refer to it.
+- On a deposed master a stream ends: batches that wait are answered ``NotMaster``, and a quiet
+  client gets an answer to no batch (``NO_BATCH``), so that it connects to the new master by itself.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class _Pending:
 
 
 class AppendStream:
-    """Serves one exchange until the client has written its last batch or is gone."""
+    """Serves one exchange until the client has written its last batch or has left."""
 
     def __init__(
         self,
@@ -81,47 +82,47 @@ class AppendStream:
         has_peers: bool = False,
     ) -> None:
         self.peer = peer
-        self._gone = gone  # the client ended the call, or its connection is lost
+        self._gone = gone  # whether the client ended the call, or its connection is lost
         self._wheel = wheel
         self._clock = clock
         self._events = events
         self._command = command
-        # Without peers, durable here is all there is.
+        # Without peers, an append is committed when it is durable here.
         self._early = {"early": True} if has_peers and command.acks == "1" else {}
         self._reader = reader
         self._writer = writer
-        self._closing = closing  # nothing more is taken
-        self._ending = ending  # nothing more is waited for
+        self._closing = closing  # no further batch is accepted
+        self._ending = ending  # nothing is waited for any more
         self._room_timeout_s = room_timeout_s
         self._window = threading.Semaphore(IN_FLIGHT_MAX)
-        self._pending: deque[_Pending | NotMaster | None] = deque()  # in the order of answers
-        self._looks: queue.SimpleQueue[None] = queue.SimpleQueue()  # one may be answered now
-        self._read = 0  # batches; counted by the handler's thread alone
-        self._answered = 0  # by the receipts' thread alone
+        self._pending: deque[_Pending | NotMaster | None] = deque()  # in the order of the answers
+        self._looks: queue.SimpleQueue[None] = queue.SimpleQueue()  # the first pending may be ready
+        self._read = 0  # batches read; counted by the handler's thread alone
+        self._answered = 0  # batches answered; by the receipts' thread alone
         self._client_gone = False
         self._active_s = time.monotonic()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing that was read waits for its answer."""
+        """Whether every batch that was read is answered."""
         return self._read == self._answered
 
     @property
     def quiet_s(self) -> float:
-        """For how long it has been idle, in seconds; -1 while it is not."""
+        """Seconds since it became idle; -1 while it is not."""
         return time.monotonic() - self._active_s if self.idle else -1.0
 
     def depose(self, error: NotMaster) -> None:
-        """Tell the client that this is not the master any more. From any thread."""
+        """Answer the client that this is not the master any more. From any thread."""
         self._pending.append(error)
         self.look()
 
     def look(self, _resolved: object = None) -> None:
-        """Something pending can be answered now, or nothing is waited for. From any thread."""
+        """Wake the receipts' thread: something may be ready. From any thread."""
         self._looks.put(None)
 
     def run(self) -> None:
-        """Errors: ``SlotwheelError`` for what ends the stream, after all answers were written."""
+        """Serve the exchange. Errors: ``SlotwheelError`` that ended it, after all answers."""
         try:
             schema = self._reader.schema
         except (pa.ArrowException, OSError, StopIteration) as error:
@@ -184,7 +185,7 @@ class AppendStream:
             return self._append_when_there_is_room(batch, sequence)
         except SlotwheelError as error:
             return stripped(error)
-        except Exception as error:  # a defect of ours, or the disk's: the stream must go on
+        except Exception as error:  # a bug, or the disk's error: the stream must go on
             return self._unexpected(error)
 
     def _append_when_there_is_room(self, batch: pa.RecordBatch, sequence: int) -> Future[Any]:
@@ -205,11 +206,11 @@ class AppendStream:
                 if began >= deadline or not self._wheel.wait_for_room(deadline - began):
                     raise
                 if time.monotonic() - began < _ROOM_RETRY_S:
-                    self._closing.wait(_ROOM_RETRY_S)  # there was room; something else lacks
+                    self._closing.wait(_ROOM_RETRY_S)  # there was room; something else is missing
 
     def _check_size(self, nbytes: int) -> None:
-        # Counted on the buffers as received, before anything reads what is in them. The wheel
-        # holds the exact limit against the exact size later; padding has room in the tenth.
+        # Counted on the buffers as received, before their content is read. The wheel checks the
+        # exact limit against the exact size later; padding is allowed a tenth.
         limit = self._wheel.config.batch_bytes_max
         if nbytes > limit + limit // 10:
             raise InvalidBatch(
@@ -235,7 +236,7 @@ class AppendStream:
             self._window.release()
 
     def _next_answer(self) -> _Pending | NotMaster | None:
-        """Wait until the first of what is pending can be answered."""
+        """Wait until the first pending item can be answered, and remove it."""
         while not (self._pending and self._is_ready(self._pending[0])):
             self._looks.get()
         return self._pending.popleft()
@@ -295,7 +296,7 @@ def check_schema(schema: pa.Schema) -> None:
         wrong = "columns unknown or twice"
     for field in schema if not wrong else ():
         try:
-            # A dictionary would be kept for the stream's whole life, whatever its size.
+            # A dictionary would be kept for the whole life of the stream, whatever its size.
             castable = not pa.types.is_dictionary(field.type)
             pa.nulls(0, field.type).cast(INPUT.field(field.name).type)
         except pa.ArrowException:
@@ -313,7 +314,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def stripped(error: SlotwheelError) -> SlotwheelError:
-    """The error without the frames it came through, which would keep its batch in memory."""
+    """The error without its frames, which would keep the batch in memory."""
     error.__traceback__ = None
     error.__context__ = None
     error.__cause__ = None

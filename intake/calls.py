@@ -1,7 +1,7 @@
-"""The calls that clients have open: streams of batches, and actions that are not answered yet.
+"""The open calls of clients: streams of batches, and actions that are not answered yet.
 
-Streams are bounded in number. One more than that ends the connection whose calls have been quiet
-longest: a client may hold one for days, and one whose machine died never ends its own.
+Streams are bounded in number. One beyond the limit ends the connection whose calls have been quiet
+longest: a client may keep a stream open for days, and one whose machine died never ends its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .connections import Address, address_of
 
 
 class OpenCalls:
-    """``quiet_s``: a client that was quiet for so long may have to make room. ``closing``: nothing
-    more is admitted. ``cut`` ends a client's connection; whether there was one. Thread-safe."""
+    """The open calls. ``quiet_s``: a client that was quiet for so long may be cut to make room.
+    ``closing``: nothing more is admitted. ``cut``: ends a client's connections. Thread-safe."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class OpenCalls:
         self._cut = cut
         self._lock = threading.Lock()
         self.streams: set[AppendStream] = set()
-        self._asking: list[Address] = []  # whose actions are not answered yet
-        self._leaving: set[AppendStream] = set()  # they were cut, and are about to end
+        self._asking: list[Address] = []  # clients whose actions are not answered yet
+        self._leaving: set[AppendStream] = set()  # they were cut, and will end soon
 
     @contextlib.contextmanager
     def admitted(self, stream: AppendStream) -> Iterator[None]:
-        """While it runs. Errors: ``NotRunning``; ``Overloaded`` when there is no room for it."""
+        """Admit a stream while it runs. Errors: ``NotRunning``; ``Overloaded``: no room."""
         self._admit(stream)
         try:
             yield
@@ -71,13 +71,12 @@ class OpenCalls:
             self._leaving |= cut
 
     def quiet_s(self) -> dict[Address, float]:
-        """For how long each client's calls have been quiet, in seconds; -1 while one waits for its
-        answer."""
+        """Seconds for which each client's calls have been quiet; -1 while one is not answered."""
         with self._lock:
             return self._quiet_of_calls()
 
     def _quiet_of_calls(self) -> dict[Address, float]:
-        """Under the lock."""
+        """As ``quiet_s``, under the lock."""
         quiet_s = dict.fromkeys(self._asking, -1.0)
         for stream in self.streams:
             address = address_of(stream.peer)
@@ -95,13 +94,13 @@ class OpenCalls:
                 self._asking.remove(address)
 
     def depose(self, error: NotMaster) -> None:
-        """Every open stream is told, and its client leaves."""
+        """Answer on every open stream that this is not the master any more."""
         with self._lock:
             for stream in self.streams:
                 stream.depose(error)
 
     def look(self) -> None:
-        """Have every stream look whether it is to end."""
+        """Wake every stream, to check whether it must end."""
         with self._lock:
             for stream in self.streams | self._leaving:
                 stream.look()

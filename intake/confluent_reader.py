@@ -1,4 +1,4 @@
-"""Reading a delay topic with confluent-kafka (extra ``fast``): the same, several times faster."""
+"""Reading a delay topic with confluent-kafka (extra ``fast``), several times faster."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ConfluentReader:
                 "queued.max.messages.kbytes": 32 << 10,
                 "reconnect.backoff.max.ms": 1000,
                 "log_level": 0,
-                # Errors of the connection show where a call needs it.
+                # Errors of the connection are raised by the calls that need it.
                 "error_cb": lambda error: None,  # noqa: ARG005
             }
         )
-        self._out_of_range = ""  # told by librdkafka once; not raised yet
+        self._out_of_range = ""  # reported by librdkafka once; not raised yet
         try:
             self.range()
         except SourceUnreachable:
@@ -67,7 +67,7 @@ class ConfluentReader:
             ):
                 if not records:
                     raise SourceOutOfRange(error.str())
-                # What was read before comes first. It is not told again, and nothing would come.
+                # Records that were read before are returned first. The error is not reported again.
                 self._out_of_range = error.str()
                 break
             elif not error.retriable() and error.code() != self._kafka.KafkaError._ALL_BROKERS_DOWN:
@@ -93,19 +93,19 @@ class ConfluentReader:
         self._consumer.commit(offsets=[where], asynchronous=True)
 
     def close(self) -> None:
-        """Close, but wait no longer than a moment: with the broker away, librdkafka takes 45 s."""
+        """Close, but wait only a moment: with the broker away, librdkafka takes 45 s."""
         closing = threading.Thread(target=self._consumer.close, name="reader-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
 
 
-# Called from C on purpose: for a key that is not UTF-8 the method returns and leaves an exception,
-# which the interpreter's fast path for methods overlooks, to raise it somewhere else.
+# Called from C on purpose: for a key that is not UTF-8 the method returns and leaves an exception
+# set, which the interpreter's fast path for methods misses, and raises somewhere else.
 _ask_headers = methodcaller("headers")
 
 
 def _headers(record: Any) -> list[Header]:
     try:
         return _ask_headers(record) or []
-    except (UnicodeDecodeError, SystemError):  # a key is not UTF-8: none of them can be had
+    except (UnicodeDecodeError, SystemError):  # a key is not UTF-8: no header can be read
         return [(NotText("unreadable"), None)]

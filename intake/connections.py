@@ -1,20 +1,20 @@
-"""The TCP connections that a Flight server has accepted, and how many there may be.
+"""The TCP connections that a Flight server has accepted, within a limit.
 
-Theory: Flight takes every connection and shows none of them. But they are descriptors of this
-process, as slot files are, so the kernel lists them, tells how long each has been quiet, and lets
-us shut one. A connection beyond the limit takes the place of the one that has been quiet longest;
-where none has been quiet for ``quiet_s``, it is *refused*: its calls are answered with an error for
-a moment, then it is shut.
+Theory: Flight accepts every connection and lists none of them. But they are descriptors of this
+process, as slot files are, so the kernel lists them, has the time for which each has been quiet,
+and can shut one. A connection beyond the limit replaces the one that has been quiet longest; if
+none has been quiet for ``quiet_s``, it is *refused*: its calls are answered with an error for a
+moment, then it is shut.
 
-    come --room, or a quiet one that goes--> inside --quiet, and another one comes--> shut
+    new --room, or a quiet one is shut-----> inside --quiet, and another is new------> shut
       |                                        ^
       +----------no room----------> refused ---+--after ``REFUSE_S``-----------------> shut
 
-Peers are not counted, never refused and never shut here: a node without them is of no use to its
-clients. One is a peer once its greeting was accepted.
+Peers are not counted, never refused and never shut here: a node without peers is of no use to its
+clients. A connection is a peer's once its greeting was accepted.
 
-Rules: nothing here needs a descriptor of its own when there are none left. Who is there is listed
-and judged under the lock, so that nobody is judged by a list that is older than its ``admit``.
+Rules: nothing here needs a descriptor of its own when there are none left. Connections are listed
+and judged under the lock, so that none is judged by a list that is older than its ``admit``.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ from ..wheel.errors import Overloaded
 
 CONNECTIONS_MAX = 1024
 REFUSE_S = 1.0
-"""For so long a refused connection stays open, so that its client is told why."""
+"""How long, s, a refused connection stays open, so that its client gets the reason."""
 REFUSED_MAX = 64
-"""With more of them than that, the first ones are shut at once."""
+"""With more refused connections than this, the first ones are shut at once."""
 _LOOK_S = 0.25
 _PAUSE_S = 0.01
 _NUMBERS_MAX = 1 << 16
-"""A limit of open files may be a billion; the kernel gives out the lowest numbers first."""
+"""Highest descriptor to look at: a limit of open files may be a billion, but the kernel gives out
+the lowest numbers first."""
 _TCP_INFO = struct.Struct("52xI")  # tcpi_last_data_recv of linux/tcp.h, in ms
 
 Address = tuple[str, int]
-"""Host and port of the other end."""
+"""Host and port of the other side of a connection."""
 
 
 class Connections:
-    """Holds the connections to a local port to ``limit``, from ``start`` to ``close``. Thread-safe.
+    """Limits the connections to a local port, from ``start`` to ``close``. Thread-safe.
 
-    ``quiet_s``: one that has sent nothing for so long may have to make room. ``calls_quiet_s``
-    tells of those that have calls for how long these have been quiet, in seconds; below 0 while one
-    waits for its answer, for then it is not the client that is quiet.
+    ``quiet_s``: a connection that has sent nothing for so long may be replaced. ``calls_quiet_s``:
+    seconds for which the calls of each connection have been quiet; below 0 while one waits for its
+    answer, for then it is not the client that is quiet.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Connections:
         self._limit = limit
         self._quiet_s = quiet_s
         self._calls_quiet_s = calls_quiet_s
-        self._over = False  # there may be more connections than the limit
+        self._over = False  # whether there may be more connections than the limit
         self._inside: set[Address] = set()
         self._peers: set[Address] = set()
         self._refused: dict[Address, float] = {}
@@ -77,13 +78,13 @@ class Connections:
         threading.Thread(target=self._watch, name="flight-connections", daemon=True).start()
 
     def check(self, peer: str) -> None:
-        """Errors: ``Overloaded`` when ``peer``, as a call's context names it, is one too many."""
+        """Errors: ``Overloaded`` when ``peer``, as in a call's context, is beyond the limit."""
         if not self._over:
             return
         address = address_of(peer)
         with self._lock:
             if address not in self._inside | self._peers | self._refused.keys():
-                self._look()  # it came in this very moment
+                self._look()  # it connected just now
             refused = address in self._refused
         if refused:
             raise Overloaded(
@@ -95,7 +96,7 @@ class Connections:
             )
 
     def admit(self, peer: str) -> None:
-        """Take ``peer`` in, whatever the limit: its greeting was accepted."""
+        """Admit ``peer``, whatever the limit: its greeting was accepted."""
         with self._lock:
             self._peers.add(address_of(peer))
             self._refused.pop(address_of(peer), None)
@@ -114,7 +115,7 @@ class Connections:
 
     def _look(self) -> None:
         numbers = _numbers()
-        # There are no more connections than descriptors, nor peers than connections.
+        # There are at least as many descriptors as connections, and as many connections as peers.
         self._over = max(len(numbers), len(self._peers)) > self._limit
         if not self._over:
             self._refused.clear()
@@ -130,7 +131,7 @@ class Connections:
             cut_connections(self._port, cut)
 
     def _judge(self, quiet_s: dict[Address, float], now_s: float) -> set[Address]:
-        """Who is inside and who is refused, of all that are there; those to be shut now."""
+        """Decide which connections are inside and which are refused. Returns those to be shut."""
         self._peers &= quiet_s.keys()
         quiet_s = {one: seconds for one, seconds in quiet_s.items() if one not in self._peers}
         self._inside &= quiet_s.keys()
@@ -157,7 +158,7 @@ def cut_connections(port: int, addresses: Set[Address] | None = None) -> int:
     """Shut accepted TCP connections of this process on its local ``port``: all of them, or those
     from ``addresses``. Returns how many.
 
-    Flight offers no way to end a call that waits for its client; a closed socket does.
+    Flight cannot end a call that waits for its client; a socket that is shut does.
     """
     count = 0
     for _, found in _sockets(port):
@@ -178,12 +179,12 @@ def _sockets(
     port: int, numbers: Sequence[int] | None = None, *, listening: bool = False
 ) -> Iterator[tuple[int, socket.socket]]:
     """This process's TCP sockets on a local port, each with its number: those that were accepted,
-    or those that listen. They belong to somebody else, and are good until the next one."""
+    or those that listen. They are Flight's, and valid until the next one is yielded."""
     for number in _numbers() if numbers is None else numbers:
         try:
-            # Not a duplicate, for which there may be no descriptor.
+            # Not a duplicate, as there may be no free descriptor.
             found = socket.socket(fileno=number)
-        except OSError:  # no socket
+        except OSError:  # not a socket
             continue
         try:
             internet = found.family in (socket.AF_INET, socket.AF_INET6)
@@ -198,7 +199,7 @@ def _sockets(
 
 
 def _numbers() -> Sequence[int]:
-    """All descriptors of this process; those that may be, when there is none left to list them."""
+    """All descriptors of this process; if none is free to list them, all possible ones."""
     try:
         return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
     except OSError:

@@ -1,15 +1,16 @@
 """The Kafka delay topic: one partition of it, read exactly once into the journal.
 
-Theory: the wheel's own log says how far the partition was read (an append carries the last source
+Theory: the wheel's own log has the position in the partition (an append carries the last source
 offset, and both are committed as one entry). So reading always starts at ``source_position + 1``,
-after a start, a failure or a doubt, and what Kafka knows about our offsets only shows the lag.
+after a start, a failure or a doubt, and the offsets committed to Kafka only show the lag.
 
     position of the log -> seek -> poll -> trim -> rows (or dead letters) -> append -> committed
           ^                                                                        |
           +---------------- any failure: alarm, back off, begin here again --------+
 
 Rules: an append is waited for before the next (its batches are large enough to share a sync); no
-exception ends the loop; what the wheel cannot take now is tried again, unchanged, until it can.
+exception ends the loop; an append that the wheel cannot accept now is tried again, unchanged, until
+it can.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ POLL_S = 0.25
 COMMIT_INTERVAL_S = 5.0
 CHECK_INTERVAL_S = 2.0
 SLOW_COMMIT_S = 60.0
-"""An append that is not committed after this time is an alarm, once."""
+"""An append that is not committed after this time, s, is an alarm, once."""
 _ROOM_WAIT_S = 0.5
 
 
@@ -38,7 +39,7 @@ class SourceUnreachable(Exception):
 
 
 class SourceOutOfRange(Exception):
-    """The position asked for is not in the partition any more, or not yet."""
+    """The position is not in the partition any more, or not yet."""
 
 
 class SourceReader(Protocol):
@@ -53,13 +54,14 @@ class SourceReader(Protocol):
         """The earliest offset there is, and the one after the last."""
 
     def commit(self, offset: int) -> None:
-        """Tell Kafka, for its lag figures only, that everything below ``offset`` was read."""
+        """Commit ``offset`` to Kafka, for its lag figures only: everything below was read."""
 
     def close(self) -> None: ...
 
 
 class DelayTopicIntake:
-    """``open_reader`` makes a reader of ``topic``'s ``partition``; ``run`` is a thread's target.
+    """Reads a delay topic. ``open_reader``: makes a reader of ``topic``'s ``partition``; ``run``: a
+    thread's target.
 
     ``position``, ``lag`` (records, None: not known) and ``reachable`` are for metrics.
     """
@@ -90,11 +92,11 @@ class DelayTopicIntake:
 
     @property
     def position(self) -> int:
-        """The last source offset in the wheel's log, -1 for none."""
+        """The last source offset in the wheel's log; -1: none."""
         return self._wheel.source_position(self._partition)
 
     def run(self, stop: threading.Event) -> None:
-        """Read until ``stop`` is set; returns within about half a second then."""
+        """Read until ``stop`` is set; then returns within about half a second."""
         while not stop.is_set():
             try:
                 self._read(stop)
@@ -132,7 +134,7 @@ class DelayTopicIntake:
             )
             reader.seek(earliest)
         elif wanted > end:
-            # The topic was made anew: its offsets would be taken for old ones and trimmed.
+            # The topic was made again: its offsets would look old, and its records be skipped.
             self._events.alarm(
                 "delay-topic-shorter-than-read", source=self._source, wanted=wanted, end=end
             )
@@ -142,7 +144,7 @@ class DelayTopicIntake:
             reader.seek(wanted)
 
     def _append_records(self, records: ConsumerRecords, stop: threading.Event) -> None:
-        """Append all of ``records``, cut where a batch would pass its limits."""
+        """Append all of ``records``, cut so that each batch is within its limits."""
         config = self._wheel.config
         parts = [records]
         while parts and not stop.is_set():
@@ -166,10 +168,11 @@ class DelayTopicIntake:
                     last=part.offsets[-1],
                 )
                 if not self._committed(future, stop):
-                    return  # what was not stored is read again after the start
+                    return  # records that were not stored are read again after the start
             except Overloaded as error:
                 self._events.refused(error.code, count)
-                # A stop between two tries: what was not appended is read again after the start.
+                # A stop between two tries: records that were not appended are read again after the
+                # start.
                 if self._wheel.wait_for_room(_ROOM_WAIT_S):
                     stop.wait(0.02)
                 parts.append(part)
@@ -180,8 +183,8 @@ class DelayTopicIntake:
                 self._events.event("delay-topic-dead-letters", source=self._source, count=dead)
 
     def _committed(self, future: Future[Any], stop: threading.Event) -> bool:
-        """Wait until an append is committed, however long; False when told to stop. To read on in
-        doubt could leave a gap: if it failed later, nobody would know that it was missing."""
+        """Wait until an append is committed, however long; False on ``stop``. To read on without a
+        result could leave a gap, which nothing would show if the append failed later."""
         slow_at = time.monotonic() + SLOW_COMMIT_S
         while not stop.is_set():
             try:
@@ -202,14 +205,14 @@ class DelayTopicIntake:
         return records.part(start) if start else records
 
     def _look_after(self, reader: SourceReader) -> None:
-        """Now and then: tell Kafka the position, learn the lag, notice a broker that is away."""
+        """Regularly: commit the position to Kafka, measure the lag, notice an absent broker."""
         now = time.monotonic()
         if now >= self._next_commit:
             self._next_commit = now + COMMIT_INTERVAL_S
             reader.commit(self.position + 1)
         if now >= self._next_check:
             self._next_check = now + CHECK_INTERVAL_S
-            # An empty poll is all that some clients show of a broker that is away.
+            # With a broker that is away, some clients only return empty polls.
             _, end = reader.range()
             self.lag = max(0, end - self.position - 1)
             self._set_reachable(True)

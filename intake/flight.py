@@ -1,22 +1,22 @@
 """The Arrow Flight server: append, cancel, reschedule, status, step-down.
 
 Theory: Flight gives every call a thread of its own; ``AppendStream`` serves an exchange, the
-actions below are one small JSON body each way. What is said on the wire is in
-``wheel/protocol.py``, so this module has only the sockets.
+actions below are one small JSON body each way. The messages are defined in ``wheel/protocol.py``;
+this module has only the sockets.
 
-Rules: errors cross the wire as JSON in the status's extra info (actions, ends of streams) or in
-an answer (one batch). Streams and connections are bounded in number; one more than that ends the
+Rules: errors cross the wire as JSON in the status's extra info (actions, ends of streams) or in an
+answer (one batch). Streams and connections are bounded in number; one beyond the limit ends the
 connection that has been quiet longest, and its client connects again when it has something to send.
-Flight knows no limit for a message: size is checked after receipt (and after decompression, which
-no interface of Flight lets us refuse), so the port belongs on a trusted network, and is loopback by
-default.
+Flight has no limit for a message: size is checked after receipt (and after decompression, which
+Flight cannot refuse), so the port belongs on a trusted network, and is loopback by default.
 
-With peers only the master appends, cancels and reschedules. A standby says so before it has looked
-at a request, with the master's address, so that the client may ask there without any doubt; what
-was on its way when the master was deposed is of unknown outcome, and said to be.
+With peers only the master appends, cancels and reschedules. A standby refuses a request before it
+has read it, with the master's address, so that the client can safely ask there; a request that was
+in progress when the master was deposed is answered as of unknown outcome.
 
-Ending: Flight's shutdown waits for every call, and a client may hold a stream open for days. So
-``close`` answers what was read, then shuts the connections' sockets, which ends every read.
+Ending: Flight's shutdown waits for every call, and a client may keep a stream open for days. So
+``close`` answers every batch that was read, then shuts the connections' sockets, which ends every
+read.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ from .ports import Clock, GroupPort, IntakeEvents, NoIntakeEvents, PeerPort, Ste
 
 STREAMS_MAX = 64
 QUIET_S = 5.0
-"""A connection that has been quiet for so long may have to make room for another one."""
+"""A connection that has been quiet for so long, s, may be replaced by another one."""
 ROOM_TIMEOUT_S = 2.0
 CANCELS_MAX = 10_000
 CANCEL_TIMEOUT_S = 10.0
 _LAST_WORDS_S = 0.02
-"""For the last answers to leave the transport before its sockets are shut."""
+"""Time, s, for the last answers to leave the transport before its sockets are shut."""
 
 
 class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
-    """Listens from construction on, until ``close``. ``port`` tells the port when 0 was asked for.
+    """The server; listens from construction until ``close``. ``port``: the real port, if 0 was
+    asked for.
 
-    ``group`` and ``step_down`` are there on a node with peers; such a node calls ``depose`` when it
-    is not the master any more. ``peers`` takes what other peers send. ``damaged`` tells what is
-    wrong with files of the data directory, for ``status``.
+    ``group`` and ``step_down``: on a node with peers, which calls ``depose`` when it is not the
+    master any more. ``peers``: serves the calls of other peers. ``damaged``: the errors of files of
+    the data directory, for ``status``.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -123,7 +124,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         try:
             super().__init__(f"grpc://{address}")
         except pa.ArrowException as error:
-            check_free(address)  # taken in this very moment?
+            check_free(address)  # it may have been taken just now
             raise OSError(f"cannot listen on {address}: {error}") from None
         self._connections.start(self.port)
 
@@ -225,7 +226,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         }
 
     def _place(self) -> dict[str, Any]:
-        """With peers: what this one is, and who is the master, if it knows."""
+        """With peers: this one's role, and the master, if it is known."""
         if self._group is None:
             return {}
         seen = self._group()
@@ -253,7 +254,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             answer, moved = self._wheel.reschedule(
                 message_id, due_ms, self._clock(), CANCEL_TIMEOUT_S
             )
-        except NotMaster as error:  # to ask another one again could move it twice
+        except NotMaster as error:  # a second request to another node could move it twice
             raise NotRunning(
                 "the master was deposed; whether the message was moved is not known",
                 remedy="Cancel the old id at the new master: it says what became of it",
@@ -281,7 +282,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         return {"done": self._hand_over(float(timeout_s)), **self._place()}
 
     def _check_master(self) -> None:
-        """Errors: ``NotMaster``, with the master's address if this node knows it."""
+        """Errors: ``NotMaster``, with the master's address if it is known."""
         if self._group is not None and not self._wheel.serving:
             raise self._not_master()
 
@@ -292,11 +293,11 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     # Life
 
     def depose(self) -> None:
-        """It is not the master any more: every open stream is told, and its client leaves."""
+        """This node is not the master any more: answer so on every open stream."""
         self._calls.depose(self._not_master())
 
     def close(self, grace_s: float = 1.0) -> None:
-        """Take nothing more, answer what was read (for ``grace_s`` at most), and end."""
+        """Accept nothing more, answer what was read (for ``grace_s`` at most), and end."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -317,7 +318,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _as_flight_errors() -> Iterator[None]:
-    """Let our errors cross the wire whole: text for people, JSON for clients."""
+    """Send our errors with all their fields: text for people, JSON for clients."""
     try:
         yield
     except SlotwheelError as error:

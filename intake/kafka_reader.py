@@ -1,7 +1,7 @@
 """Reading a delay topic with kafka-python: one assigned partition, no group membership.
 
-The group's name is used for nothing but committed offsets, so that any tool for Kafka shows the
-lag. Every call is bounded in time.
+The group's name is used only for committed offsets, so that any tool for Kafka shows the lag. Every
+call is bounded in time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIMEOUT_S = 3.0
 
 
 class _LenientBytes(bytes):
-    """Bytes whose slices decode to text whatever they hold: ``NotText`` for what is not UTF-8."""
+    """Bytes whose slices decode to text, whatever is in them: ``NotText`` if it is not UTF-8."""
 
     def __getitem__(self, key: SupportsIndex | slice) -> Any:
         found = super().__getitem__(key)
@@ -36,10 +36,10 @@ class _LenientBytes(bytes):
 
 
 def _read_leniently() -> None:
-    """Let kafka-python hand over records whose header keys are not UTF-8.
+    """Make kafka-python return records whose header keys are not UTF-8.
 
-    It raises for them, again and again, and the whole partition behind such a record would be
-    stuck. So they are read a second time, leniently; ``records`` makes dead letters of them.
+    It raises for such a record each time, and the rest of the partition would never be read. So a
+    batch is read a second time, leniently; ``records`` makes dead letters of such records.
     """
     strict = DefaultRecordBatch._read_msg
 
@@ -66,7 +66,7 @@ class KafkaPythonReader:
                 bootstrap_servers=bootstrap,
                 group_id=group,
                 enable_auto_commit=False,
-                auto_offset_reset="none",  # ours to decide, and to raise an alarm about
+                auto_offset_reset="none",  # decided here, with an alarm
                 isolation_level="read_committed",
                 allow_auto_create_topics=False,
                 max_poll_records=RECORDS_MAX,

@@ -1,8 +1,7 @@
-"""What the ways in need from the engine and from the node around them, as protocols.
+"""The protocols by which the ways in use the engine and the node around them.
 
-``wheel.Wheel`` fits ``WheelPort``; the node hands in an ``IntakeEvents`` that turns events into
-metrics, log lines and alarms. Both are called from the intake's own threads and must not block
-for long.
+``wheel.Wheel`` implements ``WheelPort``; the node's ``IntakeEvents`` turns events into metrics, log
+lines and alarms. Both are called from the intake's own threads and must not block for long.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from ..wheel.schema import Int64s
 Clock = Callable[[], int]
 """Wall clock, ms since the epoch."""
 GroupPort = Callable[[], dict[str, Any]]
-"""The peers as this one sees them: ``role``, ``epoch``, ``master``, ``master_address`` and more."""
+"""The peers as this one knows them: ``role``, ``epoch``, ``master``, ``master_address``, ..."""
 StepDown = Callable[[float], bool]
-"""Hand the mastership over within so many seconds; whether that came about."""
+"""Hand the mastership over within so many seconds. Returns whether that happened."""
 
 
 class ReceiptPort(Protocol):
-    """What an append resolves to; ``due`` has the shape (count,)."""
+    """The result of an append; ``due`` has the shape (count,)."""
 
     @property
     def base_offset(self) -> int: ...
@@ -39,7 +38,7 @@ class ReceiptPort(Protocol):
 
 
 class WheelPort(Protocol):
-    """The engine, as the ways in see it."""
+    """The part of the engine that the ways in use."""
 
     @property
     def config(self) -> WheelConfig: ...
@@ -47,7 +46,7 @@ class WheelPort(Protocol):
     def mint(self) -> IdMint: ...
     @property
     def serving(self) -> bool:
-        """Whether it takes appends: always without peers, with peers only on the master."""
+        """Whether appends are accepted: always without peers; with peers only on the master."""
 
     def append(
         self,
@@ -58,7 +57,8 @@ class WheelPort(Protocol):
         sequence: int = -1,
         early: bool = False,
     ) -> Future[Any]:
-        """``early``: resolve when durable here, before a majority has it.
+        """Append rows; the future resolves when they are committed; ``early``: when they are
+        durable here, before a majority has them.
 
         Errors: ``NotMaster``, at once or by the future, on a standby and when deposed.
         """
@@ -82,9 +82,9 @@ class WheelPort(Protocol):
 
 
 class PeerPort(Protocol):
-    """Replication, as the Flight server sees it: what begins with ``PEER_COMMAND`` is handed to it
-    unread. ``cut`` ends the caller's connection at once, from any thread. Errors of this package
-    cross the wire."""
+    """The part of replication that the Flight server uses: calls that begin with ``PEER_COMMAND``
+    are passed to it unread. ``cut``: ends the caller's connection at once, from any thread. Its
+    ``SlotwheelError``s are sent to the caller."""
 
     def greet(self, body: bytes) -> bytes:
         """Answer the action ``PEER_ACTION``."""
@@ -97,7 +97,7 @@ class PeerPort(Protocol):
 
 
 class IntakeEvents(Protocol):
-    """Where the ways in tell what happens. Names of events and alarms are stable."""
+    """Receives the events of the ways in. Names of events and alarms are stable."""
 
     def appended(self, rows: int, nbytes: int, seconds: float) -> None:
         """A batch was committed, ``seconds`` after it was received."""
@@ -106,14 +106,14 @@ class IntakeEvents(Protocol):
         """A batch was answered with the error ``code``."""
 
     def event(self, name: str, **fields: object) -> None:
-        """Something worth a log line."""
+        """An event for the log."""
 
     def alarm(self, name: str, **fields: object) -> None:
-        """Something a person should look at."""
+        """For a person to act on."""
 
 
 class NoIntakeEvents:
-    """``IntakeEvents`` for whoever does not want to know."""
+    """``IntakeEvents`` that are ignored."""
 
     def appended(self, rows: int, nbytes: int, seconds: float) -> None: ...
     def refused(self, code: str, rows: int) -> None: ...

@@ -1,12 +1,12 @@
-"""From records of a delay topic to rows of the wheel; what cannot be taken becomes a dead letter.
+"""From records of a delay topic to rows of the wheel, or to dead letters.
 
-Theory: a record says in its headers where it wants to go and when. The rows of one append are the
-rows of all its records: a bad record is a row for the dead-letter topic, due now, with the reason
-in its headers. So dead letters are exactly-once like everything else, and nobody is blocked.
+Theory: a record's headers have its topic and its due time. The rows of one append are the rows of
+all its records: a bad record is a row for the dead-letter topic, due now, with the reason in its
+headers. So dead letters are exactly-once like all other rows, and block no record.
 
-Rules: control headers are taken out of what is delivered; all others stay as they are, in order,
-twice if they came twice. A dead letter keeps *all* of the original, so that it can be mended and
-sent again; only what makes it too large is left out, and said so.
+Rules: control headers are removed before delivery; all others stay as they are, in order, also
+repeated ones. A dead letter keeps *all* of the original, so that it can be corrected and sent
+again; only parts that make it too large are left out, and their sizes noted.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ DEAD_FOR = "slotwheel-dead-topic"
 DEAD_SOURCE = "slotwheel-dead-source"
 """``topic/partition/offset`` of the record."""
 DEAD_BYTES = "slotwheel-dead-{}-bytes"
-"""How long the value, key or headers were that had to be left out."""
+"""Length of the value, key or headers that had to be left out, bytes."""
 
 _NUMBER = re.compile(rb"-?[0-9]{1,18}")
 _REASON_CHARACTERS = 500
 _HEADER_OVERHEAD = 16
-"""About what a header takes in a batch besides its key and value."""
+"""About the bytes of a header in a batch besides its key and value."""
 
 
 class NotText(str):
-    """A header key that was not UTF-8, as far as it can be shown."""
+    """A header key that is not UTF-8, as far as it can be shown."""
 
 
 class ConsumerRecords(NamedTuple):
@@ -91,7 +91,7 @@ def rows_of(
     now_ms: int,
     dead_topic: str = DEAD_TOPIC,
 ) -> IntakeRows:
-    """Rows for all of ``records`` (at least one). ``source``: ``topic/partition``."""
+    """Make rows of all ``records`` (at least one). ``source``: ``topic/partition``."""
     bytes_max = min(config.message_bytes_max, config.batch_bytes_max // 2)
     rows: list[Row] = []
     reasons: dict[int, InvalidMessage] = {}
@@ -119,14 +119,14 @@ def rows_of(
         batch,
         latest_due_ms=latest,
         message_bytes_max=config.message_bytes_max,
-        reserved=True,  # the dead letters have them
+        reserved=True,  # dead letters have reserved headers
     )
     if bad:
         reasons |= bad
         bury()
         batch = from_columns(*zip(*rows, strict=True))
     if batch.num_rows == 1 and batch.nbytes > config.batch_bytes_max and not reasons:
-        # Nothing but a great many headers; refused by the wheel, it would block all behind it.
+        # Nothing but very many headers: a row that the wheel refuses would block all behind it.
         reasons[0] = InvalidMessage(
             "message too large",
             got=f"{batch.nbytes} bytes with {len(records.headers[0])} headers",
@@ -138,7 +138,7 @@ def rows_of(
 
 
 def _row(timestamp_ms: int, key: bytes | None, value: bytes | None, headers: list[Header]) -> Row:
-    """Errors: ``InvalidMessage`` for headers that do not say one thing."""
+    """The row of one record. Errors: ``InvalidMessage`` for missing or contradictory headers."""
     control: dict[str, bytes | None] = {}
     kept: list[Header] = []
     reserved: list[str] = []
@@ -224,7 +224,7 @@ def _dead_letter(
     headers: list[Header] = [
         (name.encode("utf-8", "replace").decode(), content) for name, content in original
     ]
-    # The value is the first to be left out; a record can be too large without it, too.
+    # The value is left out first; a record may be too large without it, too.
     room = bytes_max - _size(added) - 3 * 48
     parts = {"value": len(value or b""), "key": len(key or b""), "headers": _size(headers)}
     extra = {"headers": len(headers) * _HEADER_OVERHEAD}
