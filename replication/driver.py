@@ -1,66 +1,57 @@
-"""The thread that owns the core: passes events to it, and does what it decides.
+"""The thread that owns the core: passes events to it, and has its decisions carried out.
 
 Theory: the core decides (``rules/core.py``), the wheel stores (``wheel/peers/peer.py``), the
 transport carries. Here is one thread between them with one inbox; so no event reaches the core that
 is older than its last decision, and no decision is overtaken by another.
 
-    transport -- messages, unsent --> inbox --> core -- Ready --> promise -> stand_by -> cut_after
-    wheel ---- its log changed -----> inbox -->               -> receive -> send -> commit -> lead
+    transport -- messages, unsent --> inbox --> core -- Ready --> effects
+    wheel ---- its log changed -----> inbox -->
     clock ----- every 20 ms ------------------>
 
 Rules
-- A ``Ready`` is done in its order, and completely, before the core gets another event.
 - A lease that ends is published before anything else is done.
-- An error while a Ready is done leaves an unknown state: the process ends (``on_fatal``), and
+- An error while a ``Ready`` is carried out (``effects.py``) ends the process (``on_fatal``), and
   recovery decides. Errors of links, and of what peers sent, never do that.
 - The wheel only wakes the driver, which then reads the log's positions itself, so they are never
   stale.
-- A promise for which there is no room on the disk is tried again; meanwhile this peer is silent.
 """
 
 from __future__ import annotations
 
-import errno
 import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..wheel.errors import NotRunning, SlotwheelError
 from ..wheel.journal.entry import Entry
 from ..wheel.peers.heal import SlotRows
 from ..wheel.peers.peer import PeerWheel
 from .backlog import BACKLOG_BYTES_MAX, Backlog
+from .effects import Effects
 from .rules.core import Core
 from .rules.group import Group
 from .rules.messages import EntryMeta, HardState, PeerMessage
-from .rules.ready import Elected, Ready
 from .rules.states import Role
 from .rules.timing import NEVER
 from .snapshots.fetching import Fetching
 from .snapshots.pull import SnapshotFetch, SnapshotServer
 from .snapshots.slots import fetch_slot, slot_stream
-from .status import master_address, status_of
+from .status import status_of
 from .transport.handshake import SLOT, fingerprint
 from .transport.incoming import Incoming
-from .transport.transport import NoReplicationEvents, ReplicationEvents, Transport
+from .transport.transport import ReplicationEvents, Transport
 
 TICK_S = 0.02
 """Time between two ticks, s; a quarter of a heartbeat, if that is less."""
 SLOW_TICK_S = 0.2
-PROMISE_RETRY_S = 0.05
 JOURNAL_FAILS_S = 1.0
 """A master whose journal cannot be written for so long, s, hands over, if another peer can lead."""
 HAND_OVER_AGAIN_S = 10.0
-OFTEN_EVERY_S = 5.0
-_OFTEN = frozenset({"hand-over-failed", "hand-over-impossible", "log-cut"})
-"""Events that come many times a second while a disk is full or a last peer is to stop."""
 _STEP_DOWN_RETRY_S = 0.05
 _STOP_S = 2.0
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Call = Callable[[float], None]
 """Work for the driver's thread; the argument is the time, s."""
@@ -76,10 +67,10 @@ def boottime() -> float:
 class Driver:
     """One peer of a group, from ``start`` to ``stop``.
 
-    ``clock``: the wall clock in ms, for the wheel. ``monotonic``: see ``boottime``. ``changed`` is
-    called, from any thread and under any lock, when role, master or ``wheel.serving`` may have
-    changed: it must only wake somebody. ``on_fatal`` is called once, in the driver's thread, which
-    then ends. ``address_of`` is for tests: where to connect to.
+    ``clock``: the wall clock in ms, for the wheel. ``changed`` is called, from any thread and under
+    any lock, when role, master or ``wheel.serving`` may have changed: it must only wake somebody.
+    ``on_fatal`` is called once, in the driver's thread, which then ends. ``address_of`` is for
+    tests: where to connect to.
     """
 
     def __init__(
@@ -87,26 +78,21 @@ class Driver:
         wheel: PeerWheel,
         group: Group,
         *,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        events: ReplicationEvents | None = None,
+        clock: Callable[[], int],
+        events: ReplicationEvents,
         changed: Callable[[], None] = lambda: None,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
         address_of: Callable[[str], str] | None = None,
-        monotonic: Callable[[], float] = boottime,
     ) -> None:
         self._wheel = wheel
         self._group = group
-        self._clock = clock
-        self._events: ReplicationEvents = events or NoReplicationEvents()
+        self._events = events
         self._changed = changed
         self._on_fatal = on_fatal
-        self._now = monotonic
         self._inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._backlog = Backlog()
         self._look_asked = False
-        self._snapshots = SnapshotServer(
-            wheel.snapshot, self._events.event, self._events.alarm, monotonic
-        )
+        self._snapshots = SnapshotServer(wheel.snapshot, events.event, events.alarm, boottime)
         self.transport = Transport(
             group,
             wheel.config.group,
@@ -116,9 +102,9 @@ class Driver:
             self._snapshots.stream,
             partial(slot_stream, wheel.slot_rows),
             key=lambda: fingerprint(wheel.group_key),
-            events=self._events,
+            events=events,
             address_of=address_of,
-            clock=monotonic,
+            clock=boottime,
         )
         self._fetching = Fetching(
             group,
@@ -126,22 +112,31 @@ class Driver:
             wheel.snapshot_sink,
             lambda fetch: self._inbox.put(lambda now: self._fetched(fetch, now)),
             lambda: wheel.commit_index,
-            self._events,
-            monotonic,
+            events,
+            boottime,
+        )
+        self._stopping = threading.Event()
+        self._effects = Effects(
+            wheel,
+            group,
+            self.transport,
+            self._fetching,
+            self._backlog,
+            events,
+            clock,
+            boottime,
+            self._log_changed,
+            self._stopping,
         )
         self._core: Core  # set by ``start``
         self._lease_until = NEVER
         self._status: dict[str, Any] = {}
         self._role_moved = threading.Condition()
-        self._refused_hand_overs = 0
-        self._logged_at: dict[str, float] = {}
-        self._stopping = threading.Event()
         self._slow_due = NEVER
         self._first = 0
-        self._published_master: str | None = None
         self._failing_since: float | None = None
         self._handed_over = NEVER
-        self._turned = monotonic()
+        self._turned = boottime()
         self._thread = threading.Thread(target=self._run, name="replication", daemon=True)
 
     # -- for the node ----------------------------------------------------------------------------
@@ -153,7 +148,7 @@ class Driver:
 
     def start(self) -> None:
         """Start the thread. Call it when the Flight server listens, or just before."""
-        wheel, now = self._wheel, self._now()
+        wheel, now = self._wheel, boottime()
         epoch, vote, voter = wheel.hard()
         self._core = Core(
             self._group.me,
@@ -186,17 +181,17 @@ class Driver:
 
     def leased(self) -> bool:
         """Whether this peer is master and no other can be. Cheap; from any thread."""
-        return self._now() < self._lease_until
+        return boottime() < self._lease_until
 
     @property
     def silent_s(self) -> float:
         """Seconds since the thread's last turn."""
-        return self._now() - self._turned
+        return boottime() - self._turned
 
     def status(self) -> dict[str, Any]:
         """The group as this peer sees it, at most 0.2 s old: the fields of ``status.py``, and
         ``lease_ms``. Cheap; from any thread."""
-        left_s = self._lease_until - self._now()
+        left_s = self._lease_until - boottime()
         return {**self._status, "lease_ms": max(0, int(left_s * 1000)) if left_s > 0 else 0}
 
     def step_down(self, timeout_s: float) -> bool:
@@ -204,9 +199,9 @@ class Driver:
         deadline = time.monotonic() + timeout_s
         with self._role_moved:
             while self._is_master():
-                refused = self._refused_hand_overs
+                refused = self._effects.refused_hand_overs
                 self._inbox.put(self._hand_over)
-                while self._is_master() and refused == self._refused_hand_overs:
+                while self._is_master() and refused == self._effects.refused_hand_overs:
                     left = deadline - time.monotonic()
                     if left <= 0 or self._stopping.is_set():
                         return False
@@ -256,15 +251,15 @@ class Driver:
 
     def _turn_until_stopped(self) -> None:
         tick_s = min(TICK_S, self._group.timing.heartbeat_s / 4)
-        tick_due = self._now()
+        tick_due = boottime()
         self._look(tick_due)
         while not self._stopping.is_set():
-            wait_s = tick_due - self._now()
+            wait_s = tick_due - boottime()
             try:
                 call = self._inbox.get(wait_s > 0, max(wait_s, 0.0) or None)
             except queue.Empty:
                 call = None
-            now = self._turned = self._now()
+            now = self._turned = boottime()
             if call is not None and not self._stopping.is_set():
                 call(now)
             if now >= tick_due:
@@ -283,7 +278,7 @@ class Driver:
         if nbytes and (ready is None or ready.receive is None):
             self._backlog.dropped(nbytes)
         if ready is not None:
-            self._do(core, ready, entries, nbytes)
+            self._effects.carry_out(core, ready, entries, nbytes)
             if ready.events or ready.hard is not None:
                 self._publish(now)
 
@@ -296,68 +291,6 @@ class Driver:
     def _unsent(self, peer: str, index: int, now: float) -> None:
         self._core.unsent(peer, index, now)
         self._after(now)
-
-    def _do(self, core: Core, ready: Ready, entries: Sequence[Entry], nbytes: int) -> None:
-        """Do what ``ready`` has, in the order of its fields."""
-        wheel = self._wheel
-        if ready.hard is not None:
-            self._promise(ready.hard)
-        if ready.deposed:
-            self.transport.forget_shipments()
-            self._published_master = master_address(core, self._group) or ""
-            wheel.stand_by(self._published_master)
-        if ready.truncate_after is not None:
-            wheel.cut_after(ready.truncate_after)
-        if ready.receive is not None:
-            self._receive(ready.receive, entries, nbytes)
-        for message in ready.send:
-            self.transport.send(message)
-        if ready.commit is not None:
-            wheel.commit(core.commit)
-        if ready.elected is not None:
-            self._published_master = None
-            self._lead(core, ready.elected)
-        if ready.admit is not None:
-            wheel.admit_stores(ready.admit.stores)
-        if ready.fetch_from is not None:
-            self._fetching.want(ready.fetch_from)
-        for name, fields in ready.events:
-            self._event(name, fields)
-
-    def _lead(self, core: Core, won: Elected) -> None:
-        try:
-            self._wheel.lead(won.epoch, won.stores, self._clock(), after=core.last_index)
-        except LookupError:  # gone since the election: the next look at the log reports that
-            self._log_changed()
-
-    def _promise(self, hard: HardState) -> None:
-        while True:
-            try:
-                self._wheel.promise(hard.epoch, hard.vote, hard.voter)
-                return
-            except OSError as error:
-                if error.errno not in _NO_ROOM:
-                    raise
-                self.transport.alarm("promise-failed", self._group.me, error)
-                if self._stopping.wait(PROMISE_RETRY_S):
-                    raise
-
-    def _receive(self, span: tuple[int, int], entries: Sequence[Entry], nbytes: int) -> None:
-        """Pass entries to the journal; the next look at the log reports those it refuses."""
-        first, last = span
-        at = first - entries[0].index
-        if self._wheel.log_view().placed >= first:
-            self._wheel.cut_after(first - 1)
-        try:
-            self._wheel.receive(entries[at : at + last - first + 1])
-            self._backlog.queued(last, nbytes)
-        except (LookupError, SlotwheelError) as error:
-            self._backlog.dropped(nbytes)
-            if isinstance(error, NotRunning):
-                self._stopping.set()
-            elif isinstance(error, SlotwheelError):
-                self.transport.alarm("entries-refused", str(self._published_master), error)
-            self._log_changed()
 
     def _look(self, now: float) -> None:
         """The log has changed: report its positions to the core."""
@@ -388,7 +321,8 @@ class Driver:
         self._look(now)  # a spill drops old entries, and wakes no one
         self._fetching.watch()
         self._snapshots.watch()
-        self._publish_master(core)
+        if self._effects.publish_master(core):
+            self._changed()
         failing = self._failing_since is not None and now - self._failing_since > JOURNAL_FAILS_S
         if failing and core.may_propose and now - self._handed_over > HAND_OVER_AGAIN_S:
             peers = core.progress.values()
@@ -399,18 +333,6 @@ class Driver:
                 )
                 self._hand_over(now)
         self._publish(now)
-
-    def _publish_master(self, core: Core) -> None:
-        """Publish the master's address, which callers of this peer are redirected to."""
-        if core.role is Role.MASTER:
-            return
-        address = master_address(core, self._group) or ""
-        if address != self._published_master:
-            self._published_master = address
-            self._wheel.stand_by(address)
-            if self._fetching.progress is not None and core.master is not None:
-                self._fetching.keep_only(core.master)
-            self._changed()
 
     def _hand_over(self, now: float) -> None:
         self._core.hand_over(now)
@@ -426,34 +348,17 @@ class Driver:
         if not core.wants_snapshot(ends.index, ends.epoch):
             self._events.event("snapshot-lost", peer=fetch.peer, error="not needed any more")
             return
-        began = self._now()
+        began = boottime()
         index, epoch, stores = self._wheel.install(fetch.update)
         self._events.event(
-            "snapshot-installed", peer=fetch.peer, index=index, seconds=self._now() - began
+            "snapshot-installed", peer=fetch.peer, index=index, seconds=boottime() - began
         )
         view = self._wheel.log_view()
         self._backlog.update(view.written, view.placed)
-        now = self._now()
+        now = boottime()
         core.snapshot_installed(index, epoch, stores, now)
         self._after(now)
         self._look(now)
-
-    def _event(self, name: str, fields: Mapping[str, object]) -> None:
-        if name in {"hand-over-failed", "hand-over-impossible"}:
-            self._refused_hand_overs += 1
-        if name == "fault":
-            text = ", ".join(f"{key} {value}" for key, value in fields.items())
-            error = SlotwheelError(f"a peer broke the protocol: {text}")
-            self.transport.alarm("peer-fault", str(fields.get("peer")), error)
-        elif name not in _OFTEN or self._not_logged_lately(name):
-            self._events.event(f"replication-{name}", **fields)
-
-    def _not_logged_lately(self, name: str) -> bool:
-        now = self._now()
-        if now - self._logged_at.get(name, NEVER) < OFTEN_EVERY_S:
-            return False
-        self._logged_at[name] = now
-        return True
 
     # -- visible outside ---------------------------------------------------------------------------
 
@@ -472,5 +377,5 @@ class Driver:
         with self._role_moved:
             self._role_moved.notify_all()
         if moved:
-            self._publish_master(core)
+            self._effects.publish_master(core)
             self._changed()
