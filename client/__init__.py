@@ -1,8 +1,8 @@
-"""What an application uses: the client, its messages and its receipts.
+"""The library of an application: the client, its messages and its receipts.
 
-A client batches what it is given, sends each batch to a node as one Arrow record batch, and
-answers with receipts from which every message's id follows. Nothing here knows how a node stores
-or delivers; of the engine it uses only formats, ids and errors.
+A client gathers messages, sends each batch to a node as one Arrow record batch, and returns
+receipts from which every message's id follows. Nothing here depends on how a node stores or
+delivers; of the engine only formats, ids and errors are used.
 """
 
 from .client import Client

@@ -1,9 +1,9 @@
 """Which address to try next, when a group of peers has several and one of them is the master.
 
-Theory: every standby knows the master, mostly, and says so (``NotMaster``). So after a failure the
-hint is followed first, and the given addresses are tried in turn when there is none. In *one round*
-each address is tried once; then there is a pause, and the next round begins. So a group without a
-master, or one whose peers point at each other, is asked some times a second and no more.
+Theory: a standby usually knows the master, and its error (``NotMaster``) has the address. So after
+a failure this hint is followed first, and the given addresses are tried in turn when there is none.
+In *one round* each address is tried once; then there is a pause, and the next round begins. So a
+group without a master, or one whose peers name each other, gets only a few requests a second.
 
                  hint, or the next in turn
     current ---failed---> current ---failed---> ... ---failed---> pause, and the next round
@@ -11,10 +11,10 @@ master, or one whose peers point at each other, is asked some times a second and
        +--------------------------------------------------------------+
 
 Rules:
-- An address nobody answered at is left out for ``DOUBT_S``, unless there is no other: peers name a
-  dead master for about that long, and to connect to a machine that is off takes long.
-- A hint may be an address that was not given. It is forgotten when it fails.
-- One address that never gave a hint is all there is, and every failure ends a round.
+- An address that did not answer is skipped for ``DOUBT_S``, unless there is no other: peers name a
+  dead master for about that long, and a connection to a machine that is off takes long to fail.
+- A hint may be an address that was not given. It is dropped when it fails.
+- With a single address and no hint, every failure ends a round.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
 DOUBT_S = 1.0
 HINTS_MAX = 8
-"""Hints followed in one round, at most."""
+"""Most hints that are followed in one round."""
 ATTEMPT_S = (1.0, 5.0)
-"""How long one of several may take to answer at all, from the first round to later ones."""
+"""Time, s, for the first answer of one of several addresses: in the first round, and at most."""
 PAUSE_MAX_S = (0.25, 1.0)
-"""The longest pause between two rounds of several, which elect a master within a second and are to
-be found then; and of one."""
+"""The longest pause, s, between two rounds: with several addresses, whose peers elect a master
+within a second; and with one."""
 _REASON_CHARS = 160
 
 
 def split(given: str | Sequence[str]) -> tuple[str, ...]:
-    """``"host:port,host:port"``, or a sequence of such: each address once, in order."""
+    """The addresses in ``"host:port,host:port"``, or in a sequence of such texts: each once."""
     texts = [given] if isinstance(given, str) else given
     parts = [part.strip() for text in texts for part in text.split(",")]
     return tuple(dict.fromkeys(filter(None, parts))) or ("",)
 
 
 def check_addresses(addresses: Sequence[str]) -> None:
-    """Errors: ``InvalidConfiguration`` for one that no node can have."""
+    """Errors: ``InvalidConfiguration`` for an address that no node can have."""
     for address in addresses:
         try:
             split_address(address)
@@ -59,7 +59,7 @@ def check_addresses(addresses: Sequence[str]) -> None:
 
 
 class Addresses:
-    """``current`` is the one to use. ``clock``: monotonic, in seconds. Thread-safe."""
+    """A group's addresses, of which ``current`` is in use. ``clock``: monotonic, s. Thread-safe."""
 
     def __init__(
         self, given: str | Sequence[str], clock: Callable[[], float] = time.monotonic
@@ -82,25 +82,25 @@ class Addresses:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one, by what was given or by a hint."""
+        """Whether there is more than one address, given or by a hint."""
         return self._several
 
     @property
     def others(self) -> list[str]:
-        """All that were given but the current one, from the next in turn on."""
+        """All given addresses but the current one, beginning behind it."""
         with self._lock:
             return [one for one in self._in_turn() if one != self._current]
 
     @property
     def hopeless(self) -> bool:
-        """Whether each of them answered something that it will answer again."""
+        """Whether every address has failed with an error that another try will not change."""
         with self._lock:
             reasons = [self._reasons.get(one) for one in self.given]
         return all(reason is not None and not reason.retryable for reason in reasons)
 
     @property
     def attempt_s(self) -> float:
-        """How long to wait for a first sign of life, in seconds."""
+        """How long to wait for a first answer, in seconds."""
         low, high = ATTEMPT_S
         return min(high, low * 2.0 ** min(self._rounds, 10)) if self._several else high
 
@@ -109,7 +109,7 @@ class Addresses:
         return PAUSE_MAX_S[0 if self._several else 1]
 
     def served(self) -> None:
-        """The current one did what was asked: it is the master."""
+        """The current address did what was asked: it is the master."""
         with self._lock:
             self._tried.clear()
             self._reasons.clear()
@@ -118,8 +118,8 @@ class Addresses:
             self._hints = self._rounds = 0
 
     def failed(self, address: str, error: SlotwheelError, *, doubt: bool = True) -> bool:
-        """``address`` did not do it: go on to the next. False when to pause before that.
-        ``doubt``: nobody answered; False when a connection that had been open broke."""
+        """``address`` failed: go on to the next one. False: pause before that. ``doubt``: it did
+        not answer; False when an open connection broke."""
         with self._lock:
             self._reasons[address] = error
             if address != self._current:  # another thread has gone on already
@@ -135,7 +135,7 @@ class Addresses:
             return self._go_on(hint)
 
     def explain(self, error: SlotwheelError) -> SlotwheelError:
-        """The error for people: ``error`` itself, or what each of several addresses said."""
+        """The error for people: ``error`` itself, or the errors of all addresses."""
         with self._lock:
             reasons = dict(self._reasons)
         if not self._several or not reasons:
@@ -162,7 +162,7 @@ class Addresses:
             if one not in self._tried and one not in self._doubted:
                 self._current = one
                 return True
-        # The round is over; the next one begins where the master should be by what was last said.
+        # The round is over; the next one begins with the latest hint, if there is one.
         good = [one for one in (self._hint, *turn) if one and one not in self._doubted]
         self._current = (good or turn)[0]
         self._tried.clear()
@@ -171,7 +171,7 @@ class Addresses:
         return False
 
     def _in_turn(self) -> list[str]:
-        """The given ones, beginning behind the current one."""
+        """The given addresses, beginning behind the current one."""
         given = self.given
         start = given.index(self._current) + 1 if self._current in given else 0
         return [*given[start:], *given[:start]]

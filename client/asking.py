@@ -1,10 +1,11 @@
-"""Questions to a group: cancel, reschedule, status, and which of the peers is the one to ask.
+"""Requests to a group: cancel, reschedule, status, and to which peer they are sent.
 
-Theory: whether a question may be asked again depends on whether it can have been heard. So where
-there are several addresses, a hello goes first: who does not answer that has heard nothing, and who
-is a standby says so. What is lost after that is asked again only if that does no harm. A standby's
-``NotMaster`` means that nothing was done, at any time. A master that is cut off or stands still
-cannot say that it was replaced, so when it is silent another peer is asked about it.
+Theory: a request may be repeated only if the node certainly did not get it, or if that does no
+harm. So where there are several addresses, a hello is sent first: a node that does not answer it
+has got nothing, and a standby answers that it is one. A request that is lost after that is repeated
+only if that does no harm. A standby's ``NotMaster`` means that nothing was done, at any time. A
+master that is cut off or stopped cannot report that it was replaced, so when it is silent another
+peer is asked about it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from .link import call, connect, read_place
 
 _PAUSE_S = 0.05
 _ANSWER_S = 15.0
-"""How long one of several may take for its answer when another one may be asked instead."""
+"""How long, s, one of several nodes may take for its answer before another one is asked."""
 _SUSPECT_S = 1.0
-"""No answer for so long: ask another peer whether there is a new master, and again each ..."""
+"""After so long without an answer, s, another peer is asked for a new master; again each ..."""
 _ASK_EVERY_S = 0.5
 _ASK_TIMEOUT_S = 0.4
 
@@ -32,7 +33,7 @@ EpochOfMaster = Callable[[str, float], int]
 
 
 class Asker:
-    """Connections by address, made when needed. Thread-safe."""
+    """Sends requests, over connections that are opened when needed. Thread-safe."""
 
     def __init__(self, addresses: Addresses, timeout_s: float) -> None:
         self._addresses = addresses
@@ -49,10 +50,10 @@ class Asker:
         of_master: bool = True,
         wait_s: float | None = None,
     ) -> dict[str, Any]:
-        """``again``: it may be asked twice. ``of_master`` False: any of the peers can answer.
-        ``wait_s``: instead of the client's ``timeout_s``.
+        """Send a request and return the answer. ``again``: it may be repeated. ``of_master`` False:
+        any peer can answer. ``wait_s``: instead of the client's ``timeout_s``.
 
-        Errors: what a node answered; ``NodeUnreachable``.
+        Errors: those that a node answers; ``NodeUnreachable``.
         """
         addresses = self._addresses
         timeout_s = self._timeout_s if wait_s is None else wait_s
@@ -103,7 +104,7 @@ class Asker:
 
 
 class Suspicion:
-    """That the master was replaced, because it does not answer. For one thread."""
+    """Finds out whether a master that does not answer was replaced. For one thread."""
 
     def __init__(self, addresses: Addresses, epoch_of_master: EpochOfMaster) -> None:
         self._addresses = addresses
@@ -124,7 +125,7 @@ class Suspicion:
 
 
 def _may_go_on(error: SlotwheelError, *, reached: bool, again: bool) -> bool:
-    """Whether another node, or the same one later, may be asked after this."""
+    """Whether the request may be sent again after this error, to another node or later."""
     if isinstance(error, NotMaster) or not reached:
         return True
     return again and isinstance(error, NodeUnreachable | NotRunning)

@@ -1,7 +1,7 @@
-"""What goes to the node as one batch, under one sequence: a shipment, or some that waited together.
+"""A batch for the node, under one sequence: one shipment, or several that waited together.
 
-Theory: whoever hands over rows holds a shipment; what travels is a batch. Its rows are those of its
-shipments, one after the other, so an answer is shared out by counting. All that is known of the way
+Theory: a caller's rows are in a shipment; a batch is what is sent. Its rows are those of its
+shipments, one after the other, so an answer is shared out by counting. Everything about sending
 (when it was sent, whether the node may have it) belongs to the batch, and is the same for each
 shipment in it.
 """
@@ -26,15 +26,14 @@ from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
 
 Columns = tuple[list[Any], ...]
-"""Of many messages, in the order of ``rows.from_columns``."""
+"""Columns of many messages, in the order of ``rows.from_columns``."""
 
 
 class Shipment:
-    """Rows that go to the node as one batch. Written by the sender, read by receipts once done.
+    """Rows that are sent in one batch. Written by the sender, read by receipts once done.
 
-    ``rows``, or ``columns`` of single messages, is what is to be sent (neither: nothing, or sent
-    already); ``kept`` gives the numbers of these rows among those the caller handed over (None: all
-    of them).
+    ``rows``, or ``columns`` of single messages: to be sent (neither: nothing, or sent already);
+    ``kept``: the numbers of these rows among all rows of the caller (None: all of them).
     """
 
     __slots__ = (
@@ -64,9 +63,9 @@ class Shipment:
         self.nbytes = 0
         self.deadline = deadline
         self.batch: Batch | None = None
-        """What it travels in, from the first sending on."""
+        """The batch that it is sent in; None before it is first sent."""
         self.alone = False
-        """It was in a batch that was refused as a whole: it goes by itself."""
+        """Its batch was refused as a whole: it is sent in a batch of its own."""
         self.failure: SlotwheelError | None = None
         self.stored: StoredBatch | None = None
         self._group = ""
@@ -76,18 +75,18 @@ class Shipment:
 
     @property
     def count(self) -> int:
-        """How many rows there are to send."""
+        """How many rows are to be sent."""
         if self.rows is not None:
             return int(self.rows.num_rows)
         return 0 if self.columns is None else len(self.columns[0])
 
     @property
     def content(self) -> Columns | pa.RecordBatch:
-        """What there is to send, at least one row."""
+        """The rows to be sent, at least one."""
         return self.rows if self.columns is None else self.columns
 
     def drop(self, bad: Errors) -> None:
-        """Take rows out (by their number in ``rows``) and keep their errors for their receipts."""
+        """Remove rows (by their number in ``rows``) and keep their errors for their receipts."""
         assert self.rows is not None
         kept, rest = without(self.rows, list(bad))
         numbers = np.arange(self.rows.num_rows) if self.kept is None else self.kept
@@ -113,7 +112,7 @@ class Shipment:
         return self._done.is_set()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Errors: ``TimeoutError``. Somebody waits, so the sender is told to linger no longer."""
+        """Wait until it is done; the sender stops lingering. Errors: ``TimeoutError``."""
         if self._done.is_set():
             return
         self._nudge()
@@ -124,7 +123,7 @@ class Shipment:
         return self.errors.get(row) or self.failure
 
     def id(self, row: int) -> str:
-        """Errors: the row's own, or ``SlotwheelError`` when receipts were not asked for."""
+        """The id of a row. Errors: the row's own; ``SlotwheelError`` without receipts."""
         error = self.error(row)
         if error is not None:
             raise error
@@ -141,7 +140,7 @@ class Shipment:
 
 
 class Batch:
-    """Written by the sender alone, under its lock."""
+    """Shipments under one sequence. Written by the sender alone, under its lock."""
 
     __slots__ = (
         "digest",
@@ -162,18 +161,18 @@ class Batch:
         """Made when it is first sent."""
         self.sent_at = 0.0
         self.uncertain = False
-        """Whether the node may have stored it without our knowing."""
+        """Whether the node may have stored it without an answer."""
         self.last_error: SlotwheelError | None = None
         self.digest: UInt64s | None = None
-        """Of ``rows``, when there is a file of receipts; from the first sending on."""
+        """Digests of ``rows``, if there is a file of receipts; set when it is first sent."""
         self.sent_ms = 0
         self.starts = list(accumulate((one.count for one in shipments), initial=0))
-        """Where each shipment's rows begin, and where the last one's end."""
+        """The number of each shipment's first row, and one past the last shipment's last row."""
         for shipment in shipments:
             shipment.batch = self
 
     def note_content(self, now_ms: int) -> None:
-        """What a receipt says of the content, before ``rows`` may go."""
+        """Compute the receipts' content digests, before ``rows`` may be dropped."""
         if self.digest is None and self.rows is not None:
             columns = (self.rows.column(name) for name in ("topic", "key", "value", "headers"))
             self.digest = digests(*columns)
@@ -194,10 +193,10 @@ class Batch:
 
 
 def gathered(contents: Sequence[Columns | pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of what several shipments hold, at least one row each."""
+    """Join the content of several shipments, at least one row each, into one batch."""
     columns = [one for one in contents if isinstance(one, tuple)]
     if len(columns) == len(contents):
-        # Single messages: lists joined cost a fraction of batches joined.
+        # Single messages: joining lists costs a fraction of joining batches.
         joined = (list(chain.from_iterable(parts)) for parts in zip(*columns, strict=True))
         return from_columns(*joined)
     parts = [from_columns(*one) if isinstance(one, tuple) else one for one in contents]

@@ -1,17 +1,17 @@
-"""What was handed over and is not answered yet: gathered, joined into batches, kept to its end.
+"""Messages that are not answered yet: gathered, joined into batches, kept until they are done.
 
 Theory: a batch gets a *sequence* when it is first sent, and keeps it through every retry, so that
-the node recognises it. The node remembers the last five sequences of a producer; therefore
-the newest sequence is never five or more ahead of the oldest unanswered one. The peers of a group
-share what they remember, so the same holds when the next master is another one.
+the node recognises it. The node keeps the last five sequences of a producer; therefore the newest
+sequence is never five or more ahead of the oldest unanswered one. The peers of a group share this
+record, so the same holds for another master.
 
     lingering --sealed--> fresh --first send: sequence--> unanswered --answer--> done
                             ^                               |   ^
                             | rows dropped: new sequence    |   | sent again, same sequence
                             +-------------------------------+-> resend (overloaded, link lost)
 
-What waits because five batches are unanswered leaves in one batch, as far as it fits: the slower
-the node, the larger the batches, and the less each message costs.
+Shipments that wait because five batches are unanswered are sent in one batch, as far as they fit:
+the slower the node, the larger the batches, and the less each message costs.
 
 No thread, no lock and no clock: the sender calls everything here under its lock.
 """
@@ -30,14 +30,14 @@ from .columns import Errors, Limits
 from .message import FlatMessage
 
 ROW_OVERHEAD = 64
-"""What a row costs in memory beyond its content, roughly."""
+"""About the bytes of memory that a row takes besides its content."""
 _JOIN_WITHIN = 0.1
-"""Shipments leave together if their time runs out within this part of the client's timeout."""
+"""Shipments are joined if their deadlines differ by at most this part of the client's timeout."""
 
 
 class Buffer:
-    """``timeout_s``, ``batch_rows``, ``batch_bytes``: as of ``Client``. ``bytes_max``: how much may
-    wait. ``now``: monotonic, in seconds, like every deadline."""
+    """The buffer. ``timeout_s``, ``batch_rows``, ``batch_bytes``: as of ``Client``. ``bytes_max``:
+    limit of ``nbytes``. ``now``: monotonic, in seconds, like every deadline."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Buffer:
         self._batch_bytes = batch_bytes
         self.bytes_max = bytes_max
         self.nbytes = 0
-        """Of what waits: open shipments, and receipts that are not in their file yet."""
+        """Bytes in the buffer: open shipments, and receipts that are not in their file yet."""
         self.open: set[Shipment] = set()
-        """All shipments whose fate is not known."""
+        """All shipments that are not done."""
         self.unanswered: dict[int, Batch] = {}
-        """By sequence."""
+        """Batches by sequence."""
         self.lingering: Shipment | None = None
         self._seal_at = 0.0
         self._hurry = False
@@ -68,7 +68,7 @@ class Buffer:
         self.keep_to(Limits())
 
     def keep_to(self, limits: Limits) -> None:
-        """What the node takes: no batch becomes larger."""
+        """Apply the node's limits: no batch becomes larger."""
         self.limits = limits
         self.batch_rows_max = min(self._batch_rows, limits.batch_rows)
         self.batch_bytes_max = min(self._batch_bytes, limits.batch_bytes)
@@ -79,7 +79,7 @@ class Buffer:
         return not self.nbytes or self.nbytes + nbytes <= self.bytes_max
 
     def add(self, shipment: Shipment) -> None:
-        """A shipment with its ``rows`` and ``nbytes``, behind what lingers."""
+        """Add a shipment with its ``rows`` and ``nbytes``, behind the lingering one."""
         self.nbytes += shipment.nbytes
         self.seal()
         self.open.add(shipment)
@@ -88,7 +88,7 @@ class Buffer:
     def linger(
         self, flat: FlatMessage, nbytes: int, now: float, new_shipment: Callable[[], Shipment]
     ) -> tuple[Shipment, int]:
-        """Add a message to the shipment being gathered; gives it and the row's number in it."""
+        """Add a message to the lingering shipment. Returns it and the row's number in it."""
         self.nbytes += nbytes
         shipment = self.lingering
         if shipment is not None and shipment.nbytes + nbytes > self.batch_bytes_max:
@@ -105,13 +105,13 @@ class Buffer:
         for column, value in zip(shipment.columns, flat, strict=False):
             column.append(value)
         shipment.nbytes += nbytes
-        # Company is worth waiting for only while something is under way already.
+        # Waiting for further messages pays only while something is in flight already.
         if row + 1 >= self.batch_rows_max or len(self.open) == 1:
             self.seal()
         return shipment, row
 
     def hurry(self) -> bool:
-        """Somebody waits for what lingers. Whether it may leave now: nothing else is under way."""
+        """A caller waits for the lingering shipment; true if it may be sent: none is in flight."""
         if self.lingering is None:
             return False
         self._hurry = True
@@ -124,7 +124,7 @@ class Buffer:
             self._hurry = False
 
     def seal_in_time(self, now: float) -> float | None:
-        """Seal what has lingered for long enough; when to do it, if something still lingers."""
+        """Seal a shipment that has lingered long enough. Returns when, if it still has to wait."""
         if self.lingering is None:
             return None
         if now < self._seal_at and (not self._hurry or self.unanswered):
@@ -132,14 +132,14 @@ class Buffer:
         self.seal()
         return None
 
-    # Out, and again
+    # Out, and repeats
 
     @property
     def waits_to_be_sent(self) -> bool:
         return bool(self._fresh or self._resend)
 
     def next_batch(self) -> Batch | None:
-        """What is to be sent again, or what is new, with a sequence."""
+        """The next batch to be sent again, or a new one, with a sequence."""
         while self._resend:
             batch = self.unanswered.get(heapq.heappop(self._resend))
             if batch is not None:
@@ -153,7 +153,7 @@ class Buffer:
         return batch
 
     def _first_and_following(self) -> list[Shipment]:
-        """The first of ``fresh``, and what waits behind it as far as it fits."""
+        """The first fresh shipment, and those behind it as far as they fit."""
         shipments = [self._fresh.popleft()]
         first = shipments[0]
         if first.alone:
@@ -170,19 +170,19 @@ class Buffer:
             if rows_left < 0 or bytes_left < 0:
                 break
             shipments.append(self._fresh.popleft())
-        # Given up together, or one would be told that it was not stored while the batch, and so
-        # it, is sent again.
+        # Given up together, or one would be reported as not stored while the batch, and it in
+        # there, is sent again.
         earliest = min(shipment.deadline for shipment in shipments)
         for shipment in shipments:
             shipment.deadline = earliest
         return shipments
 
     def awaits(self, batch: Batch) -> bool:
-        """Whether it still is to be answered: not given up, and not refused meanwhile."""
+        """Whether the batch is still unanswered: not given up, and not refused meanwhile."""
         return self.unanswered.get(batch.sequence) is batch
 
     def sent_at(self) -> float | None:
-        """When the oldest batch was sent of which nothing is known since; None: there is none."""
+        """When the oldest unanswered batch was sent; None: there is none."""
         return min((one.sent_at for one in self.unanswered.values() if one.sent_at), default=None)
 
     def send_again(self, batch: Batch) -> None:
@@ -190,15 +190,15 @@ class Buffer:
         heapq.heappush(self._resend, batch.sequence)
 
     def send_all_again(self) -> None:
-        """The link is lost: what was sent may be stored, and nothing more will be heard of it."""
+        """The link is lost: batches that were sent may be stored, and will not be answered."""
         for batch in self.unanswered.values():
             batch.uncertain |= bool(batch.sent_at)
             batch.sent_at = 0.0
         self._resend = sorted(self.unanswered)
 
     def take_apart(self, batch: Batch, rows: pa.RecordBatch, bad: Errors) -> list[Shipment]:
-        """Begin anew with the rows of a batch that was refused, without bad ones; if there are
-        none, with each shipment by itself. Gives the shipments that have no row left: they end."""
+        """Queue the rows of a refused batch again, without bad ones; if there are none, each
+        shipment by itself. Returns the shipments that have no row left: they are done."""
         # The rest is a new batch: the old sequence is answered, and never used again.
         del self.unanswered[batch.sequence]
         wrong = batch.by_shipment(bad)
@@ -208,7 +208,7 @@ class Buffer:
             shipment.rows = rows.slice(mine.start, len(mine))
             if number in wrong:
                 shipment.drop(wrong[number])
-            # What is wrong with a whole batch shows when each goes by itself.
+            # The fault of a whole batch shows when each shipment is sent by itself.
             shipment.alone = not bad
             if shipment.rows is None:
                 self.end(shipment)
@@ -217,10 +217,10 @@ class Buffer:
                 self._fresh.appendleft(shipment)
         return empty
 
-    # Ends
+    # Done
 
     def remove(self, shipment: Shipment) -> None:
-        """It is given up, wherever it is."""
+        """Remove a shipment that is given up, wherever it is."""
         if shipment in self._fresh:
             self._fresh.remove(shipment)
         if shipment is self.lingering:
@@ -228,9 +228,9 @@ class Buffer:
         self.end(shipment)
 
     def end(self, shipment: Shipment) -> None:
-        """Its fate is known."""
+        """A shipment is done."""
         self.open.discard(shipment)
-        # A receipt that somebody keeps must not keep all that travelled with it.
+        # A receipt that is kept must not keep the whole batch in memory.
         batch, shipment.batch = shipment.batch, None
         if batch is not None:
             self.unanswered.pop(batch.sequence, None)

@@ -1,19 +1,19 @@
-"""The client: what an application holds in its hands.
+"""The client, which an application uses to send, cancel and reschedule messages.
 
     with Client("127.0.0.1:7200") as client:
         receipt = client.send("orders", b"wake up", delay=30)
         print(receipt.id)
 
-Theory: handing over is cheap and never waits for the node, unless the buffer is full; what happens
-to a message is told by its receipt. One client is meant to be shared by all threads of a process.
+Theory: sending is cheap and does not wait for the node, unless the buffer is full; a message's
+receipt has the result. One client is meant to be shared by all threads of a process.
 """
 
 from __future__ import annotations
 
 import atexit
 
-# pyarrow imports it, through pandas, when it first sees a list; while the interpreter ends and the
-# last messages are sent, that is too late.
+# pyarrow imports it, through pandas, when it first converts a list; while the interpreter ends and
+# the last messages are sent, that is too late.
 import concurrent.futures.thread  # noqa: F401
 import contextlib
 import itertools
@@ -66,18 +66,18 @@ class Client:
     when it breaks. Thread-safe. Leaving the ``with`` block flushes and closes.
 
     For a group of peers, ``address`` names all of them (``"a:7200,b:7200,c:7200"``, or a sequence):
-    the client finds the master and follows it. What was under way when a master fails is sent again
-    to the next one, and stored once.
+    the client finds the master and follows it. Messages that were in flight when a master failed
+    are sent again to the next one, and stored once.
 
     - ``timeout_s``: how long a message is tried before its receipt gets ``Overloaded`` or
       ``NodeUnreachable``; also how long ``send`` waits for room in a full buffer.
-    - ``linger_ms``: how long a single message waits for company. Asking its receipt ends the wait
-      as soon as nothing else is under way.
+    - ``linger_ms``: how long a single message waits for others to share its batch. Waiting for its
+      receipt ends that as soon as nothing else is in flight.
     - ``acks``: ``"all"``, ``"1"``, or ``"0"`` (fire and forget: no ids, and errors are dropped).
-    - ``batch_rows``, ``batch_bytes``: how large a batch may become; ``buffer_bytes``: how much may
-      wait here, unanswered.
-    - ``receipts``: a new file for what is stored: an Arrow stream with a row for each message, from
-      which ``slotwheel replay`` proves delivery without believing the node. Not with ``acks="0"``.
+    - ``batch_rows``, ``batch_bytes``: limits of a batch; ``buffer_bytes``: of all unanswered
+      messages.
+    - ``receipts``: a new file, an Arrow stream with a row for each stored message, from which
+      ``slotwheel replay`` proves delivery independently of the node. Not with ``acks="0"``.
 
     Errors: ``InvalidMessage``; ``InvalidConfiguration``, also for an address without a port;
     ``OSError`` for ``receipts``.
@@ -135,7 +135,8 @@ class Client:
             answer_timeout_s=min(timeout_s, 15.0),
             receipts=self._receipts,
         )
-        # A script that ends without closing still gets its messages out, if that can be soon.
+        # A script that ends without ``close`` still gets its messages sent, if that is possible
+        # soon.
         self._at_exit = _close_at_exit(weakref.ref(self))
         atexit.register(self._at_exit)
 
@@ -166,10 +167,10 @@ class Client:
         due: DueTime = None,
         delay: Delay = None,
     ) -> Receipt:
-        """Hand over one message, due at ``due`` or after ``delay`` (exactly one of the two).
+        """Send one message, due at ``due`` or after ``delay`` (exactly one of the two).
 
         Errors at once: ``InvalidMessage``; ``Overloaded`` or ``NodeUnreachable`` when the buffer
-        stays full; ``NotRunning`` when closed. Everything else is told by the receipt.
+        stays full; ``NotRunning`` when closed. All other errors are the receipt's.
         """
         self._check_usable()
         if isinstance(topic, Message):
@@ -187,7 +188,7 @@ class Client:
         return Receipt(*self._sender.linger(flat))
 
     def send_many(self, messages: Iterable[Message]) -> Receipts:
-        """Hand over many messages. A bad one gets its error on its receipt; the others go."""
+        """Send many messages. A bad one gets its error on its receipt; the others are sent."""
         self._check_usable()
         shipments: list[Shipment] = []
         remaining = iter(messages)
@@ -196,8 +197,8 @@ class Client:
         return Receipts(shipments)
 
     def send_table(self, table: pa.Table | pa.RecordBatch) -> Receipts:
-        """Hand over an Arrow table with the columns ``due`` (timestamp with time zone, or int64
-        ms), ``topic``, ``value``, and, if wanted, ``partition``, ``key``, ``headers``.
+        """Send an Arrow table with the columns ``due`` (timestamp with time zone, or int64 ms),
+        ``topic``, ``value``, and optionally ``partition``, ``key``, ``headers``.
 
         Errors at once: ``InvalidBatch`` for a wrong schema. Bad rows: as in ``send_many``.
         """
@@ -228,12 +229,14 @@ class Client:
         else:
             self._sender.submit(shipment)
 
-    # Asking
+    # Requests
 
     def cancel(self, ids: str | Receipt | Sequence[str | Receipt]) -> list[str]:
-        """Cancel messages; for each ``"cancelled"``, ``"already delivered"`` or ``"unknown"``.
+        """Cancel messages. Returns ``"cancelled"``, ``"already delivered"`` or ``"unknown"`` for
+        each.
 
-        Errors: ``UnknownId`` for what is not an id of this node's group, ``NodeUnreachable``.
+        Errors: ``UnknownId`` for a text that is not an id of this node's group,
+        ``NodeUnreachable``.
         """
         items = [ids] if isinstance(ids, str | Receipt) else ids
         texts = [_id_of(item) for item in items]
@@ -242,14 +245,15 @@ class Client:
         answers: list[str] = []
         for start in range(0, len(texts), _CANCELS_AT_ONCE):
             body = {"ids": texts[start : start + _CANCELS_AT_ONCE]}
-            # To cancel twice does no harm, so this one may be tried again.
+            # A second cancel does no harm, so this request may be repeated.
             answers += self._ask(CANCEL, body, again=True)["answers"]
         return answers
 
     def reschedule(
         self, message_id: str | Receipt, *, due: DueTime = None, delay: Delay = None
     ) -> tuple[str, str | None]:
-        """Give a message a new due time: the answer as of ``cancel``, and the new id if it moved.
+        """Give a message a new due time. Returns the answer as of ``cancel``, and the new id if it
+        moved.
 
         Errors: ``InvalidMessage``, ``UnknownId``, ``NodeUnreachable`` (it may have happened then).
         """
@@ -260,8 +264,8 @@ class Client:
         return answer["answer"], answer["id"]
 
     def status(self) -> dict[str, Any]:
-        """What the node's wheel holds, in plain numbers; of several addresses, the first that
-        answers. With peers, ``replication`` says how this one sees the group.
+        """The status of the node's wheel, in plain numbers; of several addresses, the first that
+        answers. With peers, ``replication`` is the group as that node sees it.
 
         Errors: ``NodeUnreachable``.
         """
@@ -273,7 +277,7 @@ class Client:
         return found
 
     def step_down(self, timeout_s: float = 10.0) -> str:
-        """Have the master hand over to one of its peers; the address of the new one.
+        """Make the master hand over to one of its peers. Returns the address of the new master.
 
         Errors: ``InvalidMessage`` for a node without peers, ``NotRunning`` when there is no new
         master within ``timeout_s``, ``NodeUnreachable``.
@@ -284,7 +288,7 @@ class Client:
         answer = self._ask(STEP_DOWN, {"timeout_s": timeout_s}, wait_s=timeout_s + _ROUND_TRIP_S)
         while answer["done"] and time.monotonic() < end:
             now = self._ask(HELLO, {}, again=True, wait_s=max(0.1, end - time.monotonic()))
-            # What a peer says of itself may be a moment old.
+            # A peer's answer may be a moment old.
             if now["epoch"] > before["epoch"] and now["master_address"]:
                 return str(now["master_address"])
             time.sleep(_STEP_S)
@@ -301,8 +305,8 @@ class Client:
     # Life
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until the fate of everything handed over is known, and its receipts are in their
-        file. Errors: ``TimeoutError``; ``OSError``: the file of receipts is not complete."""
+        """Wait until all messages sent so far are stored or given up, and their receipts are in
+        their file. Errors: ``TimeoutError``; ``OSError``: the file of receipts is not complete."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         self._sender.flush(timeout_s)
         if self._receipts is not None:
@@ -310,7 +314,7 @@ class Client:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush for at most ``timeout_s`` (None: until each message is stored or given up), and
-        end. What is not answered by then fails with ``NotRunning``. May be called again.
+        end. Messages not answered by then fail with ``NotRunning``. May be called again.
 
         Errors: ``OSError``: the file of receipts is not complete.
         """
@@ -321,7 +325,7 @@ class Client:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             self._sender.flush(timeout_s)
-        except TimeoutError:  # told by the receipts, too, but who asks them now
+        except TimeoutError:  # on the receipts, too, but they may never be read
             _log.warning("slotwheel client: closed with messages that were not answered yet")
         finally:
             self._sender.close()
@@ -344,11 +348,11 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Whoever leaves by Ctrl-C does not want to wait for a node that is away.
+        # On Ctrl-C, do not wait for a node that is away.
         impatient = kind is not None and not issubclass(kind, Exception)
         try:
             self.close(1.0 if impatient else None)
-        except OSError:  # receipts; it is logged, and what the block has raised comes first
+        except OSError:  # of receipts; it is logged, and the block's own exception comes first
             if error is None:
                 raise
 
@@ -366,7 +370,7 @@ def _close_at_exit(reference: weakref.ref[Client]) -> Any:
     def close() -> None:
         client = reference()
         if client is not None:
-            with contextlib.suppress(OSError):  # receipts; it is logged
+            with contextlib.suppress(OSError):  # of receipts; it is logged
                 client.close(_AT_EXIT_S)
 
     return close

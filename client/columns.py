@@ -1,8 +1,7 @@
-"""From messages and tables to checked batches, in which each bad row is known by its number.
+"""From messages and tables to checked batches, and an error for each bad row.
 
-Theory: the columns of many messages are built at once; only when that fails is each message
-tried alone, to find the ones that cannot be sent. So a bad message costs its neighbours some
-microseconds and nothing else.
+Theory: the columns of many messages are built at once; only when that fails is each message tried
+alone, to find the bad ones. So a bad message costs its neighbours only some microseconds.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ Errors = dict[int, SlotwheelError]
 
 _DEFAULTS = WheelConfig()
 _WRONG = (SlotwheelError, pa.ArrowException, TypeError, ValueError, AttributeError, OverflowError)
-"""What building a column can raise for a value that does not belong there."""
+"""Exceptions of building a column from a value of a wrong type."""
 
 CLOCK_SLACK_MS = 1000
-"""The node decides about its horizon; we refuse only what is clearly beyond it."""
+"""The node decides about its horizon; only due times clearly beyond it are refused here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the node said in its hello; the defaults stand in until it has been reached.
+    """The limits in the node's hello; the defaults hold until it has been reached.
 
-    They refuse nothing that a node may be configured to take: one message may fill a batch.
+    The defaults refuse nothing that a node may be configured to accept: one message may fill a
+    batch.
     """
 
     message_bytes: int = _DEFAULTS.batch_bytes_max
@@ -51,15 +51,15 @@ class Limits:
         return now_ms + max(self.clock_ahead_ms, 0) + self.horizon_ms + CLOCK_SLACK_MS
 
     def bad_rows(self, rows: pa.RecordBatch, now_ms: int) -> dict[int, InvalidMessage]:
-        """What is wrong with rows of schema ``INPUT``, by row."""
+        """The errors of rows of schema ``INPUT``, by row."""
         latest = self.latest_due_ms(now_ms)
         return bad_rows(rows, latest_due_ms=latest, message_bytes_max=self.message_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class SortedColumns:
-    """``rows``: the good ones (None: there is none); ``kept``: their numbers among all rows
-    (None: all); ``due``: of all rows, shape (count,); ``errors``: of the bad ones."""
+    """Good and bad rows. ``rows``: the good ones (None: none); ``kept``: their numbers among all
+    rows (None: all); ``due``: of all rows, shape (count,); ``errors``: by number."""
 
     rows: pa.RecordBatch | None
     kept: Int64s | None
@@ -80,13 +80,13 @@ def batch_of(messages: Sequence[Message], now_ms: int) -> pa.RecordBatch:
 
 
 def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> SortedColumns:
-    """Build one batch of the good messages, and find an error for each of the others."""
+    """One batch of the good messages, and an error for each bad one."""
     try:
         rows = batch_of(messages, now_ms)
         if not rows.column("topic").null_count and not has_keyless(rows.column("headers")):
             return sort_rows(rows, now_ms, limits)
     except _WRONG:
-        pass  # found one by one below
+        pass  # the bad ones are found below
     errors: Errors = {}
     good: list[pa.RecordBatch] = []
     for number, message in enumerate(messages):
@@ -105,7 +105,7 @@ def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> S
 
 
 def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBatch | SlotwheelError:
-    """The message as a batch of one row, or what is wrong with it."""
+    """The message as a batch of one row, or its error."""
     try:
         flatten(message, now_ms)
         row = batch_of([message], now_ms)
@@ -121,7 +121,7 @@ def check_message(message: Message, now_ms: int, limits: Limits) -> pa.RecordBat
 
 
 def sort_rows(rows: pa.RecordBatch, now_ms: int, limits: Limits) -> SortedColumns:
-    """Take the bad rows out of a batch of schema ``INPUT``."""
+    """Remove the bad rows from a batch of schema ``INPUT``."""
     due = times(rows, "due")
     bad = limits.bad_rows(rows, now_ms)
     if not bad:
@@ -131,7 +131,7 @@ def sort_rows(rows: pa.RecordBatch, now_ms: int, limits: Limits) -> SortedColumn
 
 
 def without(rows: pa.RecordBatch, bad: Sequence[int]) -> tuple[Int64s, pa.RecordBatch | None]:
-    """The numbers of the rows that stay, and those rows (None: none)."""
+    """The numbers of the good rows, and those rows (None: there is none)."""
     stays = np.ones(rows.num_rows, bool)
     stays[list(bad)] = False
     kept = np.flatnonzero(stays)

@@ -1,4 +1,4 @@
-"""The errors an application can meet, under the client's own roof."""
+"""The errors of the client, for applications to import."""
 
 from ..wheel.errors import (
     InvalidBatch,

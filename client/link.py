@@ -1,14 +1,14 @@
 """One connection to a node: the hello, the append exchange, and the thread that reads answers.
 
-A link goes only to a node that takes appends: with peers, to the master.
+A link connects only to a node that accepts appends: with peers, to the master.
 
-Theory: a link lives until its first error and is never mended; the sender makes a new one and
-sends again what was not answered. So nothing here retries.
+Theory: a link lives until its first error and is never repaired; the sender makes a new one and
+sends unanswered batches again. So nothing here retries.
 
-When a stream ends, Flight finishes it in the reading thread, and says there that writing is done.
-To say the same in another thread at that moment aborts the whole process. So a link whose batches
-are answered, or given up, ends by ``cut``, which may be called at any time; only one without
-answers (``acks="0"``) says that it is done, for its last batches may still be under way.
+When a stream ends, Flight finishes both directions of it in the reading thread. To finish writing
+in another thread at that moment aborts the whole process. So a link whose batches are answered, or
+given up, ends by ``cut``, which may be called at any time; only one without answers (``acks="0"``)
+finishes its writing, for its last batches may still be in flight.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..wheel.schema import INPUT
 from .columns import Limits
 from .message import clock_ms
 
-# A new channel must really connect, now, and not share the backoff of the one that just broke.
+# A new channel must really connect, now, and not share the backoff of the one that just failed.
 _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -64,7 +64,7 @@ def connect(address: str) -> Any:
 
 
 def call(client: Any, action: str, fields: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """Do one action. Errors: what the node answered, ``NodeUnreachable``."""
+    """Call one action. Errors: those that the node answers, ``NodeUnreachable``."""
     body = flight.Action(action, encode_json(fields))
     options = flight.FlightCallOptions(timeout=timeout_s)
     with translated():
@@ -73,12 +73,14 @@ def call(client: Any, action: str, fields: dict[str, Any], timeout_s: float) -> 
 
 
 class Link:
-    """Open on construction. ``read_in_thread`` gets a function to run in another thread, which
-    calls ``on_answer``, and ``on_lost`` once, with the reason, unless ``close`` was called first.
+    """One connection, open on construction. ``read_in_thread``: runs a function in another thread;
+    this one calls ``on_answer``, and ``on_lost`` once, with the reason, unless ``close`` was called
+    first.
 
-    ``error`` is that reason, once it is known. ``epoch`` is the master's, 0 without peers.
+    ``error``: that reason, once it is known. ``epoch``: the master's, 0 without peers.
 
-    Errors: ``NodeUnreachable``, ``NotMaster``, ``UnsupportedVersion``, others that a node answers.
+    Errors: ``NodeUnreachable``, ``NotMaster``, ``UnsupportedVersion``, and others that a node
+    answers.
     """
 
     def __init__(
@@ -120,17 +122,17 @@ class Link:
         read_in_thread(self._read)
 
     def write(self, rows: pa.RecordBatch, sequence: int) -> None:
-        """Send a batch; blocks while the node takes nothing. Errors: ``SlotwheelError``."""
+        """Send a batch; blocks while the node reads nothing. Errors: ``SlotwheelError``."""
         try:
             with self._writing:
                 self._writer.write_with_metadata(rows, pa.py_buffer(encode_sequence(sequence)))
         except (pa.ArrowException, OSError) as error:
-            # Why the stream ended is what its reading side is told.
+            # The reading side gets the reason why the stream ended.
             self._read_to_the_end.wait(0.5)
             raise self.error or translate(error) from None
 
     def cut(self) -> None:
-        """End it at once; a blocked ``write`` returns with an error."""
+        """End the link at once; a blocked ``write`` returns with an error."""
         locked = self._ending.acquire(timeout=_GOODBYE_S)
         self._cut = True
         if locked:
@@ -138,7 +140,7 @@ class Link:
         self._reader.cancel()
 
     def close(self) -> None:
-        """End it, wait a moment until the reading thread has seen that, and free everything."""
+        """End the link, wait a moment for the reading thread, and free everything."""
         self._closed = True
         if self._answers:
             self.cut()
@@ -166,7 +168,7 @@ class Link:
                     continue
                 answer = decode_answer(metadata.to_pybytes())
                 if isinstance(answer, RefusedBatch) and isinstance(answer.error, NotMaster):
-                    self.cut()  # it takes nothing any more; another one gets all of it again
+                    self.cut()  # all of it is sent again, to another node
                     raise answer.error
                 self._on_answer(answer)
         except StopIteration:
@@ -183,7 +185,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """What a node says it is among its peers. ``address``: the master's, empty if unknown."""
+    """A node's answer about its role. ``address``: the master's, empty if unknown."""
 
     serving: bool
     epoch: int
@@ -196,7 +198,7 @@ class PeerStatus:
 
 
 def read_place(hello: dict[str, Any]) -> PeerStatus:
-    """Errors: ``SlotwheelError``."""
+    """The role in a node's hello. Errors: ``SlotwheelError``."""
     if "role" not in hello:  # a node without peers
         return PeerStatus(True, 0, "")
     try:
@@ -208,7 +210,7 @@ def read_place(hello: dict[str, Any]) -> PeerStatus:
 
 
 def epoch_of_master(address: str, timeout_s: float) -> int:
-    """The epoch of the master that a node knows; 0 when it knows none or does not answer."""
+    """The epoch of the master that a node knows; 0: it knows none, or does not answer."""
     client: Any = None
     try:
         client = connect(address)

@@ -1,8 +1,8 @@
-"""A message as an application writes it down, and its due time in the one form the wheel knows.
+"""A message as an application writes it, and its due time in ms since the epoch.
 
 Rules: exactly one of ``due`` and ``delay``; a delay becomes a due time once, on this machine's
-clock, when the message is handed to ``send``; a fraction of a millisecond is rounded up, so that
-nothing becomes early. Text in ``value``, ``key`` and header values is encoded as UTF-8.
+clock, when ``send`` is called; a fraction of a millisecond is rounded up, so that nothing becomes
+early. Text in ``value``, ``key`` and header values is encoded as UTF-8.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LIMIT_MS = 1 << 62
 @dataclass(slots=True)
 class Message:
     """One message. ``due``: a datetime with a time zone, or ms since the epoch; ``delay``: a
-    timedelta, or seconds. ``headers``: pairs in order (a key may come twice), or a mapping; names
+    timedelta, or seconds. ``headers``: pairs in order (a key may occur twice), or a mapping; names
     that begin with ``slotwheel-`` are reserved."""
 
     topic: str
@@ -108,7 +108,7 @@ def header_pairs(headers: Headers) -> Sequence[tuple[str, Content]]:
 
 
 class FlatMessage(NamedTuple):
-    """A checked message in the types of the columns; ``nbytes`` of key, value and headers."""
+    """A checked message in the types of the columns. ``nbytes``: of key, value and headers."""
 
     due_ms: int
     topic: str

@@ -1,19 +1,19 @@
-"""A producer's receipts as an Arrow file: what it was promised, out of the wheel's reach.
+"""A producer's receipts as an Arrow file, out of the wheel's reach.
 
-Theory: a proof of delivery begins with what was accepted, and the best witness of that is not the
-wheel but who sent. So each message that is stored leaves a row: its id's parts, its topic, and a
-digest of its content (``wheel/digest.py``) in place of the content. What was refused or given up
-leaves none. docs/formats.md has the columns.
+Theory: a proof of delivery begins with the accepted messages, and the best witness of them is not
+the wheel but the sender. So each stored message has a row: its id's parts, its topic, and a digest
+of its content (``wheel/digest.py``) in place of the content. A message that was refused or given up
+has none. docs/formats.md has the columns.
 
     reader's thread --put--> waiting --64 Ki rows, 100 ms, or a flush--> one write, one IPC batch
 
 Rules
-- The file is made anew: what another run was promised is never written over, nor mixed in.
-- ``put`` never waits for the disk. How much may wait is bounded by the sender's buffer: the bytes
-  of a receipt count there until they are written.
+- The file must be new: receipts of another run are never overwritten, nor mixed in.
+- ``put`` never waits for the disk. The queue is bounded by the sender's buffer: the bytes of a
+  receipt count there until they are written.
 - Nothing is synced. A killed process loses at most the last 100 ms; a power cut may take more.
-- A disk's error costs receipts, not messages: it is logged once, nothing more is written, because a
-  gap in the middle could not be seen, and ``flush`` and ``close`` raise it.
+- A disk's error costs receipts, not messages: it is logged once, nothing more is written, as a gap
+  in the middle could not be noticed, and ``flush`` and ``close`` raise it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RECEIPTS_VERSION = 1
 BATCH_ROWS = 1 << 16
 LINGER_S = 0.1
 ROW_BYTES = 96
-"""What a waiting receipt costs in memory, roughly."""
+"""About the bytes of memory that a waiting receipt takes."""
 
 RECEIPTS = pa.schema(
     [
@@ -114,14 +114,14 @@ class ReceiptFile:
             raise
 
     def start(self, on_written: Callable[[int], None]) -> None:
-        """``on_written`` gets the ``nbytes`` of what does not wait any more, written or not; it is
-        called by another thread."""
+        """Start the writer. ``on_written``: called, in another thread, with the ``nbytes`` of
+        receipts that do not wait any more, written or not."""
         self._on_written = on_written
         self._thread.start()
 
     def put(self, promised: BatchReceipts) -> bool:
-        """Take receipts, of at least one row. False when they are left out, after an error or
-        ``close``: then ``on_written`` is not told of them."""
+        """Queue receipts, of at least one row. False when they are dropped, after an error or
+        ``close``: then ``on_written`` is not called for them."""
         with self._changed:
             if self._error is not None or self._closed:
                 return False
@@ -134,8 +134,8 @@ class ReceiptFile:
             return True
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was taken is written. Errors: ``TimeoutError``; ``OSError``: the file
-        is not complete."""
+        """Wait until queued receipts are written. Errors: ``TimeoutError``; ``OSError``: some are
+        missing in the file."""
         with self._changed:
             self._hurried = True
             self._changed.notify_all()
@@ -144,7 +144,7 @@ class ReceiptFile:
             self._check()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Write what waits, and end the file. Errors: as of ``flush``. May be called again."""
+        """Write queued receipts, and end the file. Errors: as of ``flush``. May be called again."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -171,7 +171,7 @@ class ReceiptFile:
                 self._write(bytes(to_batch(batch).serialize()))
             except OSError as error:
                 failure = error
-            except Exception as error:  # a defect, or memory: told like the disk's, not hidden
+            except Exception as error:  # a bug, or memory: reported like the disk's error
                 _log.exception("slotwheel client: receipts cannot be written")
                 failure = OSError(0, repr(error))
             self._written(batch, failure)
@@ -183,7 +183,7 @@ class ReceiptFile:
         os.close(self._fd)
 
     def _next_group(self) -> list[BatchReceipts] | None:
-        """What is to be written next; None when the file is to be ended."""
+        """The receipts to be written next; None when the file is to be ended."""
         with self._changed:
             while True:
                 left_s = self._write_at - time.monotonic()

@@ -1,8 +1,8 @@
-"""What a caller holds while its messages travel, and what the ids follow from afterwards.
+"""Receipts of messages: what a caller waits on, and the ids afterwards.
 
-Theory: messages travel in shipments of many; a shipment has one event, one base offset and one
+Theory: messages are sent in shipments of many; a shipment has one event, one base offset and one
 array of checks. A ``Receipt`` is only (shipment, row), a ``Receipts`` only a list of shipments, so
-a table of a million rows costs no object a row. Ids are made when somebody asks for them.
+a table of a million rows costs no object a row. Ids are made when they are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .columns import Errors
 
 
 class Receipt:
-    """The fate of one message. ``result()`` waits and gives its id, or raises its error."""
+    """The receipt of one message. ``result()`` waits and returns its id, or raises its error."""
 
     __slots__ = ("_row", "_shipment")
 
@@ -35,12 +35,12 @@ class Receipt:
 
     @property
     def due_ms(self) -> int:
-        """When the message is due, ms since the epoch; fixed when it was handed to ``send``."""
+        """When the message is due, ms since the epoch; fixed by ``send``."""
         return self._shipment.due_ms(self._row)
 
     @property
     def id(self) -> str:
-        """The message's id; waits for it as long as the client's timeout lets it take."""
+        """The message's id; waits for it, at most the client's timeout."""
         return self.result()
 
     def done(self) -> bool:
@@ -58,7 +58,7 @@ class Receipt:
 
 
 class Receipts(Sequence[Receipt]):
-    """The receipts of many messages, in the order they were handed over."""
+    """The receipts of many messages, in the order in which they were sent."""
 
     def __init__(self, shipments: Sequence[Shipment]) -> None:
         self._shipments = shipments
@@ -97,14 +97,14 @@ class Receipts(Sequence[Receipt]):
         return all(shipment.done for shipment in self._shipments)
 
     def wait(self, timeout_s: float | None = None) -> Self:
-        """Wait until the fate of every message is known. Errors: ``TimeoutError``."""
+        """Wait until every message is stored or has failed. Errors: ``TimeoutError``."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         for shipment in self._shipments:
             shipment.wait(None if end is None else max(0.0, end - time.monotonic()))
         return self
 
     def errors(self, timeout_s: float | None = None) -> Errors:
-        """The error of each message that was not stored, by its number."""
+        """The errors of messages that were not stored, by number. Errors: ``TimeoutError``."""
         self.wait(timeout_s)
         found: Errors = {}
         for start, shipment in zip(self._starts, self._shipments, strict=False):

@@ -1,9 +1,10 @@
-"""The engine of a client: sends what its buffer holds, and sees to what becomes of it.
+"""The engine of a client: sends the batches of its buffer, and handles their answers.
 
-Theory: the buffer (``buffer.py``) knows what waits and what is unanswered; here is what it leaves
-by. Three daemon threads: the *sender* connects and writes; the *reader* brings a link's answers;
-the *watch* gives up what is past its deadline and cuts a link that answers nothing, because the
-sender may be blocked in a write at that time. One lock guards all state; nothing blocks under it.
+Theory: the buffer (``buffer.py``) holds what waits and what is unanswered; here are the threads
+that send it. Three daemon threads: the *sender* connects and writes; the *reader* receives a link's
+answers; the *watch* gives up shipments past their deadline and cuts a link that answers nothing, as
+the sender may be blocked in a write at that time. One lock guards all state; nothing blocks under
+it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _WATCH_S = 0.1
 
 
 class LinkLike(Protocol):
-    """What the sender needs of ``link.Link``."""
+    """The part of ``link.Link`` that the sender uses."""
 
     group: str
     limits: Limits
@@ -64,7 +65,7 @@ Connect = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], 
 
 
 class Sender:
-    """``connect`` opens a link; ``epoch_of_master`` asks a peer. Thread-safe."""
+    """``connect``: opens a link; ``epoch_of_master``: asks a peer. Thread-safe."""
 
     def __init__(
         self,
@@ -89,9 +90,9 @@ class Sender:
         self._receipts = receipts
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
-        """The sender waits for it: there may be something to do."""
+        """Notified when there may be work for the sender."""
         self._ended = threading.Condition(lock)
-        """Others wait for it: there is more room, or less that is open."""
+        """Notified when there is more room, or a shipment is done."""
         self._link: LinkLike | None = None
         self._group = ""
         self._not_before = 0.0
@@ -99,7 +100,7 @@ class Sender:
         self._last_error: SlotwheelError | None = None
         self._closed = False
         # Started here and not with each link: a script's last messages are sent while the
-        # interpreter ends, and from then on it starts no threads.
+        # interpreter ends, when no more threads can be started.
         self._reads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         loops = {"sender": self._run, "reader": self._read, "watch": self._watch}
         self._threads = [
@@ -127,7 +128,7 @@ class Sender:
             self._changed.notify_all()
 
     def linger(self, flat: FlatMessage) -> tuple[Shipment, int]:
-        """Add a message to the shipment being gathered; gives it and the row's number in it."""
+        """Add a message to the lingering shipment. Returns it and the row's number in it."""
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
             self._wait_for_room(nbytes)
@@ -138,16 +139,16 @@ class Sender:
             return shipment, row
 
     def nudge(self) -> None:
-        """Somebody waits: send what lingers now, or when nothing else is under way.
+        """A caller waits: send the lingering shipment now, or when nothing else is in flight.
 
-        Until then others may join it, who wait as well: a commit for all of them, not one each.
+        Until then messages of other waiting callers may join it: one commit for all of them.
         """
         with self._changed:
             if self._buffer.hurry():
                 self._changed.notify_all()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until the fate of all that was handed over is known. Errors: ``TimeoutError``."""
+        """Wait until every shipment so far is done. Errors: ``TimeoutError``."""
         self.nudge()
         with self._changed:
             waiting = set(self._buffer.open)
@@ -155,7 +156,7 @@ class Sender:
                 raise TimeoutError(f"not everything was answered within {timeout_s} s")
 
     def close(self) -> None:
-        """End at once; what is not answered yet fails with ``NotRunning``."""
+        """End at once; messages not answered yet fail with ``NotRunning``."""
         with self._changed:
             if self._closed:
                 return
@@ -191,8 +192,8 @@ class Sender:
             raise NotRunning("the client is closed", remedy="Make a new Client")
 
     def _notify_of_end(self) -> None:
-        """Shipments have ended. The sender is woken only if there is something to do for it: each
-        waking costs the others the interpreter."""
+        """Shipments are done. The sender is woken only if it has work: each waking costs other
+        threads the interpreter."""
         self._ended.notify_all()
         if self._buffer.waits_to_be_sent or self._buffer.lingering is not None:
             self._changed.notify_all()
@@ -229,12 +230,12 @@ class Sender:
                     self._open_link()
                 else:
                     self._write(link, batch)
-            except Exception as error:  # a defect, or memory: this batch's, not the next one's
+            except Exception as error:  # a bug, or memory: only this batch fails
                 _log.exception("slotwheel client: sending failed")
                 self._lost(link, NodeUnreachable(f"sending failed: {error!r}"))
 
     def _wait_for_work(self) -> Batch | None:
-        """The next batch to write; None when a link has to be opened first, or closed."""
+        """Wait for the next batch to write. None: a link must be opened first, or on ``close``."""
         while not self._closed:
             now = time.monotonic()
             wake = self._buffer.seal_in_time(now)
@@ -264,19 +265,19 @@ class Sender:
                 self._link = link
         if self._link is not link:
             link.close()
-        elif link.error is not None:  # lost before it was ours
+        elif link.error is not None:  # lost before it was in use
             self._lost(link, link.error)
 
     def _write(self, link: LinkLike, batch: Batch) -> None:
         rows = self._rows_of(batch)
-        if rows is None:  # given up in this moment
+        if rows is None:  # given up just now
             return
         if self._receipts is not None:
-            # Now, for an answer comes under the lock, and takes the rows away.
+            # Now, as an answer is handled under the lock, and drops the rows.
             batch.note_content(clock_ms())
         with self._changed:
             if not self._buffer.awaits(batch):
-                return  # given up meanwhile, and told that it was never sent
+                return  # given up meanwhile, and reported as never sent
             batch.sent_at = time.monotonic()
         try:
             link.write(rows, batch.sequence)
@@ -286,14 +287,15 @@ class Sender:
         if self._command.acks == "0":
             with self._changed:
                 for shipment in batch.shipments:
-                    # One that was refused meanwhile waits for another batch, without its bad rows.
+                    # A shipment that was refused meanwhile waits for another batch, without its bad
+                    # rows.
                     if shipment.batch is batch and shipment in self._buffer.open:
                         self._buffer.end(shipment)
                         shipment.finish(None, self._group)
                 self._notify_of_end()
 
     def _rows_of(self, batch: Batch) -> pa.RecordBatch | None:
-        """Made when it is first sent; None if it was given up."""
+        """The rows of a batch, joined when it is first sent; None if it was given up."""
         if batch.rows is None:
             with self._changed:
                 if not self._buffer.awaits(batch):
@@ -345,7 +347,7 @@ class Sender:
         bad = self._rows_to_drop(rows, error)
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
         if not bad and (len(batch.shipments) == 1 or not sure):
-            # What may be stored already must not be sent under another sequence.
+            # Rows that may be stored already must not be sent under another sequence.
             for shipment in batch.shipments:
                 self._buffer.end(shipment)
                 shipment.fail(error)
@@ -375,13 +377,13 @@ class Sender:
             self._ended.notify_all()
 
     def _rows_to_drop(self, rows: pa.RecordBatch, error: SlotwheelError) -> Errors:
-        """The row the node named, and every other one that we can see it would name next."""
+        """The row that the node named, and all others that it would name next."""
         if error.row is None or not isinstance(error, InvalidMessage | InvalidBatch):
             return {}
         if not 0 <= error.row < rows.num_rows:
             return {}
         bad = self._buffer.limits.bad_rows(rows, clock_ms())
-        row, error.row = error.row, None  # its number in a batch that only we have seen
+        row, error.row = error.row, None  # its number in a batch that the caller does not know
         return {**bad, row: error}
 
     def _lost(self, link: LinkLike | None, error: SlotwheelError) -> None:
@@ -397,7 +399,7 @@ class Sender:
                 self._changed.notify_all()
             elif not self._addresses.hopeless:
                 self._back_off()
-            else:  # it would say the same again: wrong version, not a slotwheel node
+            else:  # another try would fail again: wrong version, not a slotwheel node
                 for shipment in list(self._buffer.open):
                     self._give_up(shipment, error)
         if link is not None:
@@ -435,7 +437,7 @@ class Sender:
         )
 
     def _reason(self) -> SlotwheelError | None:
-        """What was last seen to be wrong."""
+        """The last known failure."""
         if self._link is None and self._last_error is not None:
             return self._addresses.explain(self._last_error)
         return self._last_error
