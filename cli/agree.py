@@ -1,4 +1,4 @@
-"""Do two peers hold the same? What ``slotwheel verify --against`` does and prints."""
+"""Whether two peers hold the same: what ``slotwheel verify --against`` does and prints."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NOTES_SHOWN = 20
 
 
 def compare_directories(left: Path, right: Path, quiet: bool) -> Agreement:
-    """Compare two data directories; they are changed in nothing.
+    """Compare two data directories, without changing them.
 
-    Errors: ``InvalidConfiguration`` for what is no data directory, ``OSError``.
+    Errors: ``InvalidConfiguration`` for any other directory, ``OSError``.
     """
     columns = (MofNCompleteColumn(), TextColumn("seconds"))
     with (
@@ -52,7 +52,7 @@ def compare_directories(left: Path, right: Path, quiet: bool) -> Agreement:
 
 
 def print_agreement(found: Agreement) -> None:
-    """The first differences first, and the verdict last."""
+    """Print notes, the first differences, and the verdict last."""
     for note in found.notes[:_NOTES_SHOWN]:
         click.echo(f"note: {note}")
     for problem in found.problems:

@@ -1,7 +1,7 @@
-"""``slotwheel replay --follow``: the same audit beside running nodes, for as long as one likes.
+"""``slotwheel replay --follow``: the proof's questions beside running nodes, until it is stopped.
 
-Flags go to standard output, a line each, as text or JSON; a line for each window that was judged,
-and the sum at the end, to standard error.
+Flags are printed on standard output, a line each, as text or JSON; a line for each window that was
+judged, and the totals at the end, on standard error.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ..replay.following.audit import Settings
 
 EVERY_S = 1.0
-"""Between two looks."""
+"""Seconds between two batches."""
 
 
 def follow_options(function: F) -> F:
-    """``--follow`` and what belongs to it."""
+    """``--follow`` and its further options."""
     options = (
         click.option(
             "--follow",
@@ -83,8 +83,8 @@ def run_audit(
     *,
     as_json: bool,
 ) -> int:
-    """Follow until it is enough; the exit code. ``run_for``: None: until Ctrl-C. ``state``: None: a
-    folder that is removed in the end. ``more``: settings of Spark."""
+    """Audit until Ctrl-C, or for ``run_for``. Returns the exit code. ``state``: the audit's folder;
+    None: a temporary one. ``more``: settings of Spark."""
     from ..replay.following.audit import Audit
     from ..replay.following.follow import follow
     from ..replay.session import session
@@ -118,7 +118,7 @@ def run_audit(
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Errors: ``InvalidConfiguration``: another audit uses the folder."""
+    """Lock the audit's folder. Errors: ``InvalidConfiguration``: another audit uses it."""
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

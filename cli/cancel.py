@@ -1,4 +1,4 @@
-"""``slotwheel cancel``: take messages back before they leave."""
+"""``slotwheel cancel``: cancel messages before they leave."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(ids: tuple[str, ...], address: str, timeout: timedelta, as_json: boo
 
 
 def answers(client: Client, ids: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each id with its answer, in order. What is not an id at all is unknown."""
+    """Each id with its answer, in order. A text that is not an id is unknown."""
     ids = iter(ids)
     while part := list(itertools.islice(ids, AT_ONCE)):
         good = [one for one in part if is_id(one)]
@@ -54,7 +54,7 @@ def answers(client: Client, ids: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def is_id(text: str) -> bool:
-    """Whether a node can be asked about it; what is no id is unknown without asking."""
+    """Whether a text is an id; a node is not asked about any other text."""
     try:
         MessageId.parse(text)
     except UnknownId:

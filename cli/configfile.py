@@ -9,8 +9,8 @@
     [kafka]                        # --kafka NAME=VALUE
     security.protocol = "SSL"
 
-Rules: what is not the name of an option is refused, with the nearest one that is; so a typing error
-never means a default. The command line wins over a variable, and a variable over the file.
+Rules: a name that is no option is refused, with the nearest one that is; so a typing error never
+means a default. The command line overrides a variable, and a variable the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .shared import long_name
 
 CONFIG = "config"
 TABLES = {"peers": "peer", "kafka": "kafka"}
-"""Table to option: what may be given many times reads better as a table."""
+"""Option by table: an option that may be given many times reads better as a table."""
 
 
 def read_settings(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
@@ -42,7 +42,8 @@ def read_settings(ctx: click.Context, _param: click.Parameter, path: Path | None
 
 
 def load(path: Path, command: click.Command) -> dict[str, Any]:
-    """By the name of ``command``'s parameter. Errors: ``InvalidConfiguration``, ``OSError``."""
+    """Values by the names of ``command``'s parameters. Errors: ``InvalidConfiguration``,
+    ``OSError``."""
     try:
         fields = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -65,7 +66,7 @@ def load(path: Path, command: click.Command) -> dict[str, Any]:
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """Every option but ``--config`` itself, by its long name."""
+    """Every option but ``--config``, by its long name."""
     found = {long_name(one): one for one in command.params if isinstance(one, click.Option)}
     del found[CONFIG]
     return found
@@ -92,7 +93,7 @@ def _value(path: Path, name: str, value: Any, option: click.Option) -> Any:
 
 
 def _pairs(path: Path, name: str, table: Mapping[str, Any], prefix: str = "") -> Iterator[Any]:
-    """Keys and texts; ``security.protocol`` without quotes is a table in a table to TOML."""
+    """Names and values of a table; to TOML ``security.protocol`` is a table in a table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _pairs(path, name, value, f"{prefix}{key}.")
@@ -101,7 +102,7 @@ def _pairs(path: Path, name: str, table: Mapping[str, Any], prefix: str = "") ->
 
 
 def _text(path: Path, name: str, value: Any) -> str:
-    """What the command line would have been given."""
+    """A value as text, as on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):

@@ -1,7 +1,7 @@
 """``slotwheel consume``: read an embedded topic, also while a node writes to it, or one of Kafka.
 
-The reader needs no lock and no node: it sees what is committed, and with ``--follow`` looks again
-until it is told to stop. An Arrow file gets its name when it is whole: half a dump would prove that
+The reader needs no lock and no node: it reads committed messages, and with ``--follow`` reads on
+until it is stopped. An Arrow file gets its name when it is complete: half a dump would prove that
 messages were lost.
 """
 
@@ -109,7 +109,7 @@ def command(
 
 
 def _one_source(data: Path | None, bootstrap: str | None) -> tuple[Path | None, str | None]:
-    """One of the two. What was typed counts more than the environment, which may be a node's.
+    """Exactly one of the two. The command line overrides the environment, which may be a node's.
 
     Errors: ``click.UsageError``.
     """
@@ -138,7 +138,7 @@ def _embedded(
 
 
 def cut(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The batches up to ``limit`` rows; does not wait for one that is not needed."""
+    """The batches up to ``limit`` rows; does not wait for a batch that is not needed."""
     left = limit
     for batch in batches:
         if left is None:
@@ -168,9 +168,9 @@ def _printing(
 def _arrow_file(
     path: Path, schema: pa.Schema | None, *, keep: bool
 ) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Give what writes a batch. ``schema``: None for that of the first batch; without any, there is
-    no file. ``keep``: being interrupted is how it is meant to end."""
-    # What is no file (a pipe, a device) is written to, not replaced.
+    """Give a function that writes a batch. ``schema``: None for that of the first batch; without
+    any, no file is made. ``keep``: the file is kept when the command is interrupted, too."""
+    # A pipe or a device is written to, not replaced.
     is_file = path.is_file() or not path.exists()
     part = path.with_name(path.name + ".part") if is_file else path
     writer: Any = None
@@ -203,13 +203,13 @@ def _arrow_file(
 
 
 def _wait() -> bool:
-    """Wait a little; False when nobody reads our output any more."""
+    """Wait a little; False when no process reads our output any more."""
     try:
         output = select.poll()
         output.register(sys.stdout.fileno(), 0)
         if output.poll(0):
             return False
-    except (OSError, ValueError):  # no real file: nothing to look at
+    except (OSError, ValueError):  # not a real file: it cannot be polled
         pass
     time.sleep(LOOK_AGAIN_S)
     return True

@@ -1,7 +1,7 @@
-"""What is printed of a message, a record of a file, a mark: each as fields, for text and for JSON.
+"""The fields that are printed of a message, a record of a file, a mark; for text and for JSON.
 
-Bytes that are UTF-8 are text; others are base64, under a name that says so (``value_base64``). Null
-stays null, so that it differs from empty. Times are milliseconds since the epoch (``due_ms``).
+Bytes that are UTF-8 are text; others are base64, under another name (``value_base64``). Null stays
+null, so that it differs from empty. Times are milliseconds since the epoch (``due_ms``).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def delivered_fields(
     delivered_ms: int | None,
     message: Fields,
 ) -> Fields:
-    """A message in a topic. What is null is not known, as of a record that is not ours."""
+    """A message in a topic. Null: not known, as in a record that is not slotwheel's."""
     lateness_ms = None
     if due_ms is not None and created_ms is not None and delivered_ms is not None:
         lateness_ms = delivered_ms - max(due_ms, created_ms)
@@ -167,5 +167,5 @@ def marks_fields(marks: Marks) -> Fields:
 
 
 def public(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without the key that makes ids hard to guess."""
+    """A configuration without the key with which ids are made."""
     return {name: "(hidden)" if name == "key" else value for name, value in config.items()}

@@ -1,7 +1,7 @@
-"""``slotwheel inspect``: what stands in the files of a data directory, decoded.
+"""``slotwheel inspect``: the content of the files of a data directory, decoded.
 
 Everything that could be decoded is printed before the error that stopped it is reported, because
-what stands before a fault is often what explains it. It reads only, also beside a running node.
+the bytes before a fault often explain it. It reads only, also beside a running node.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def topic(directory: Path, topic: str | None, limit: int, as_json: bool, with_ro
 
 
 def _topic_totals(files: ReadOnlyFiles, topic: str) -> Fields:
-    """Of what is whole; a damaged topic does not keep the others from being listed."""
+    """Totals of the sound blocks; a damaged topic does not prevent others from being listed."""
     rows = blocks = 0
     try:
         for _, block in walk_topic(files, topic):

@@ -1,13 +1,13 @@
 """A topic of a real Kafka as Arrow batches, from its beginning to where it ends now.
 
-Theory: a dump is evidence, so it must be whole. Where a partition ends is asked once, before
-reading, and what comes later is left out; the end is reached by position and not by the last
-record, because behind it may stand what is no record: a transaction's marker, or what was compacted
-away. Records of transactions that were not committed are not there for anybody, nor here.
+Theory: a dump is evidence, so it must be complete. The end of each partition is read once, before
+its records, and later records are left out; the end is reached by position and not by the last
+record, as there may be positions without a record behind it: a transaction's marker, or compacted
+records. Records of uncommitted transactions are left out, as for every consumer.
 
 Rules
-- Partitions are assigned, not subscribed: no group, nothing committed, nobody else disturbed.
-- A topic is never created by looking at it.
+- Partitions are assigned, not subscribed: no group, nothing committed, no other consumer affected.
+- A topic is never created by reading it.
 - Records that were deleted while they were about to be read are an error, not a gap.
 """
 
@@ -25,7 +25,7 @@ from kafka.errors import KafkaError
 from ..delivery.kafka.kafka_python import typed
 from ..delivery.names import CREATED_HEADER, DUE_HEADER, ID_HEADER
 
-# Imported for what it does to kafka-python: header keys that are not UTF-8 are read, not raised.
+# Imported for its change of kafka-python: header keys that are not UTF-8 are read, not raised.
 from ..intake import kafka_reader as _lenient  # noqa: F401
 from ..wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError
 from ..wheel.rows import header_column
@@ -47,7 +47,7 @@ DUMP = pa.schema(
 )
 
 STALLED_S = 30.0
-"""So long without anything new before a partition's end: Kafka has failed."""
+"""After so long, s, without a record before a partition's end, Kafka has failed."""
 _POLL_MS = 500
 _CALL_S = 10.0
 _ROWS_MAX = 5_000
@@ -55,7 +55,7 @@ _OURS = [ID_HEADER, DUE_HEADER, CREATED_HEADER]
 
 
 class KafkaTopic:
-    """A topic that exists. ``settings``: more of the Kafka client's, in its own names.
+    """A topic that exists. ``settings``: further ones of the Kafka client, in its own names.
 
     Errors: ``NodeUnreachable``; ``InvalidMessage``: there is no such topic.
     """
@@ -102,7 +102,7 @@ class KafkaTopic:
         self._consumer.close(autocommit=False, timeout_ms=1000)
 
     def total(self, position: int) -> int:
-        """Positions from ``position`` on, in all partitions; records are no more than these."""
+        """How many positions there are from ``position`` on; there are at most as many records."""
         starts = {part: max(position, start) for part, start in self._starts.items()}
         return sum(max(0, end - starts[part]) for part, end in self.ends.items())
 
@@ -112,10 +112,11 @@ class KafkaTopic:
         go_on: Callable[[], bool] | None = None,
         passed: Callable[[int], None] = lambda _positions: None,
     ) -> Iterator[pa.RecordBatch]:
-        """What is committed, schema ``DUMP``; a batch is of one partition, in its order.
+        """Committed records, schema ``DUMP``; a batch is of one partition, in its order.
 
-        ``position``: where to begin in each partition. ``go_on``: do not end with the topic, but
-        ask this when nothing comes. ``passed`` is told how many positions were left behind.
+        ``position``: where to begin in each partition. ``go_on``: do not end with the topic; called
+        when there is nothing new, returns whether to go on. ``passed``: called with how many
+        positions were passed.
 
         Errors: ``NodeUnreachable``, also when records were deleted before they were read.
         """
@@ -167,7 +168,7 @@ class KafkaTopic:
                 )
 
     def _find(self) -> list[TopicPartition]:
-        # All of them: a single topic that does not exist would be asked for again and again.
+        # All topics: a single one that does not exist would be requested again and again.
         topics = self._consumer.topics()
         numbers = self._consumer.partitions_for_topic(self.topic) if self.topic in topics else None
         if not numbers:
@@ -187,7 +188,7 @@ class KafkaTopic:
 
 
 def to_batch(topic: str, records: list[Any]) -> pa.RecordBatch:
-    """kafka-python's records as they stand, schema ``DUMP``."""
+    """kafka-python's records, unchanged, in the schema ``DUMP``."""
     stamps = [None if record.timestamp < 0 else record.timestamp for record in records]
     columns = [
         pa.array([topic] * len(records), pa.utf8()),
@@ -202,7 +203,7 @@ def to_batch(topic: str, records: list[Any]) -> pa.RecordBatch:
 
 
 def record_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
-    """What is printed of each record; ``id`` and the times are null for one that is not ours."""
+    """The fields that are printed of each record; null for id and times of one that has none."""
     names = ["partition" if name == "record_partition" else name for name in batch.schema.names]
     columns = zip(
         batch.column("position").to_pylist(),
@@ -216,7 +217,7 @@ def record_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
 
 
 def _split_ours(headers: list[Fields]) -> tuple[str | None, Any, Any]:
-    """Id, due and created, taken out of a record's headers; nulls when they are not there."""
+    """Remove id, due and created from a record's headers, and return them; nulls if it has none."""
     last = headers[-3:]
     if [one["key"] for one in last] != _OURS:
         return None, None, None

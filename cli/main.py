@@ -1,5 +1,5 @@
-"""The command line: one group, one file a command, one error handler, which makes exit codes
-(``shared.Exit``) of errors.
+"""The command line: one group, one file a command, one error handler, which turns errors into exit
+codes (``shared.Exit``).
 
 A command is the object ``command`` in the module that the table names. It is imported when it is
 used, so that ``slotwheel send`` does not load what only ``slotwheel node`` needs.
@@ -39,7 +39,7 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """Imports a command when it is asked for, and gives its options their variables."""
+    """Imports a command when it is used, and gives its options their variables."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -54,7 +54,7 @@ class Commands(click.Group):
 
 
 def prepare(command: click.Command) -> None:
-    """What holds for every command: ``--some-option`` is also read from ``SLOTWHEEL_SOME_OPTION``
+    """Set up what all commands share: ``--some-option`` is also read from ``SLOTWHEEL_SOME_OPTION``
     unless it names a variable of its own, and with ``--json`` errors are JSON, too."""
     command.context_settings.setdefault("max_content_width", 100)
     for parameter in command.params:
@@ -81,8 +81,8 @@ def cli() -> None:
 
 
 class _WithoutPandas:
-    """pyarrow imports pandas, where it is installed, when it first sees a list: half a second and
-    40 MB, which no command but ``replay`` has any use for."""
+    """Hides pandas. pyarrow imports it, where it is installed, when it first converts a list: half
+    a second and 40 MB, which only ``replay`` has any use for."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
@@ -98,12 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line. Returns the exit code."""
     session = Session()
     try:
         code = cli.main(list(arguments), "slotwheel", standalone_mode=False, obj=session)
     except click.UsageError as error:
-        # A wrong option stops click before it has looked at the right ones.
+        # A wrong option stops click before it has parsed the right ones.
         if session.json or "--json" in arguments:
             _print_error({"code": "usage", "message": error.format_message()})
         else:
@@ -118,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
         _fail(session, error.to_wire(), str(error))
         return Exit.FAILED
     except OSError as error:
-        # The world's errors, not ours: permissions, a full disk, an address that is not here.
+        # The world's errors, not ours: permissions, a full disk, an address of another machine.
         _fail(session, {"code": "os-error", "message": str(error)})
         return Exit.FAILED
     except Exception as error:

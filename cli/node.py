@@ -29,7 +29,7 @@ OFF = "off"
 _LIMITS = WheelConfig()
 _OWN = {"group", "slots", "retain_ms", "retain_bytes"}  # not in the table below
 
-# Option, field of WheelConfig, what it says. The type follows from the unit in the field's name.
+# Option, field of WheelConfig, help. The type follows from the unit in the field's name.
 _LIMIT_OPTIONS = [
     ("--message-bytes", "message_bytes_max", "Largest message: key, value and headers together."),
     ("--batch-rows", "batch_rows_max", "Most messages in a batch."),

@@ -1,6 +1,6 @@
-"""How fields (``fields.py``) and tables are printed: as text for people, as JSON for programs.
+"""Prints fields (``fields.py``) and tables: as text for people, as JSON for programs.
 
-Times are ISO 8601 in text. Whoever stops reading (``| head``) ends the command quietly.
+Times are ISO 8601 in text. A closed pipe (``| head``) ends the command quietly.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ class Listing:
         self._count = 0
 
     def record(self, fields: Fields, indent: str = "") -> None:
-        """Print one. At the first one beyond the limit, ``listing`` ends its block."""
+        """Print one record. At the first one beyond the limit, ``listing`` ends its block."""
         if self._limit and self._count == self._limit:
             raise _Full
         self._count += 1
         self.line(fields, indent)
 
     def line(self, fields: Fields, indent: str = "") -> None:
-        """Print something that does not count."""
+        """Print a line that does not count."""
         text = json.dumps(fields) if self._as_json else indent + text_line(fields)
         sys.stdout.write(text + "\n")
 
 
 @contextmanager
 def listing(as_json: bool, limit: int, what: str) -> Iterator[Listing]:
-    """Give what prints records, and say when it were more than ``limit``. ``what``: their name."""
+    """Give a ``Listing``; report if there were more than ``limit`` records, named ``what``."""
     with quiet_pipe():
         try:
             yield Listing(as_json, limit)
@@ -83,8 +83,8 @@ def listing(as_json: bool, limit: int, what: str) -> Iterator[Listing]:
 def print_table(
     rows: Iterable[Sequence[str]], columns: str, headings: Sequence[str] | None = None
 ) -> None:
-    """``columns``: "l" or "r" for each, left or right. Only a terminal is too narrow for a row;
-    there a cell is cut in a table with headings, and goes on in the next line in one without."""
+    """Print a table. ``columns``: "l" or "r" for each, left or right. Only on a terminal may a row
+    be too long: there a cell is cut in a table with headings, and wrapped in one without."""
     table = Table(box=None, show_header=headings is not None, pad_edge=False)
     for side, heading in zip(columns, headings or columns, strict=True):
         table.add_column(
@@ -98,7 +98,7 @@ def print_table(
 
 @contextmanager
 def quiet_pipe() -> Iterator[None]:
-    """End the block without an error when nobody reads our output any more."""
+    """End the block without an error when no process reads our output any more."""
     try:
         try:
             yield

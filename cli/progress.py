@@ -1,6 +1,6 @@
-"""How far a command has come, for who watches it.
+"""Progress bars of commands.
 
-Apart from ``printing``, which more commands need: ``rich.progress`` takes time to load.
+Apart from ``printing``, which more commands use: ``rich.progress`` takes time to load.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 
 
 def bars(*columns: ProgressColumn, console: Console | None = None, quiet: bool = False) -> Progress:
-    """Bars on stderr (or ``console``), gone at the end; none unless somebody watches."""
+    """Bars on stderr (or ``console``), removed at the end; none unless it is a terminal."""
     console = console or Console(stderr=True)
     every = (TextColumn("{task.description}"), BarColumn(), *columns)
     hidden = quiet or not console.is_terminal
@@ -24,7 +24,7 @@ def bars(*columns: ProgressColumn, console: Console | None = None, quiet: bool =
 def progress_bar(
     what: str, total: int | None, *columns: ProgressColumn, quiet: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """One such bar. Gives what to call with how much was done."""
+    """One bar. Gives a function to call with how much was done."""
     with bars(*columns, quiet=quiet) as shown:
         task = shown.add_task(what, total=total)
         yield lambda done: shown.advance(task, done)

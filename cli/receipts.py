@@ -1,4 +1,4 @@
-"""Prints the ids of messages as their receipts come, in order, while others are still sent."""
+"""Prints the ids of messages as their receipts arrive, in order, while others are still sent."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..wheel.errors import InvalidMessage, SlotwheelError
 
 PARTS_WAITING_MAX = 16
 BAD_MESSAGES_MAX = 100
-"""After so many that cannot be sent it is not the single message that is wrong."""
+"""After so many bad messages the input as a whole is wrong."""
 
 
 @dataclass(slots=True)
 class ReceiptPrinter:
-    """Prints ids as they come, in a thread of its own. ``bad``: messages that were not stored."""
+    """Prints ids as receipts arrive, in its own thread. ``bad``: messages that were not stored."""
 
     as_json: bool
     bad: int = 0
@@ -36,7 +36,7 @@ class ReceiptPrinter:
         self._thread.start()
 
     def put(self, receipts: Receipts | None) -> None:
-        """Waits while too many receipts are open. Errors: what ended the printing."""
+        """Queue receipts; blocks while too many are open. Errors: the one that ended the thread."""
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -45,10 +45,10 @@ class ReceiptPrinter:
                 return
 
     def finish(self) -> None:
-        """Wait until everything is printed. Errors: what ended the printing."""
+        """Wait until everything is printed. Errors: the one that ended the thread."""
         self.put(None)
         while self._thread.is_alive():
-            self._thread.join(0.1)  # in pieces, so that Ctrl-C is heard
+            self._thread.join(0.1)  # in pieces, so that Ctrl-C is noticed
         if self._failure is not None:
             raise self._failure
 
@@ -93,7 +93,7 @@ class ReceiptPrinter:
 
 
 def print_refused(number: int, error: SlotwheelError, as_json: bool) -> None:
-    """``number``: of the message, from 1."""
+    """Report a message that was refused. ``number``: from 1."""
     if as_json:
         click.echo(json.dumps({"message": number, "error": error.to_wire()}), err=True)
     else:

@@ -1,9 +1,8 @@
 """``slotwheel replay --redeliver``: send messages that are in journals and archive once more.
 
-Theory: nothing is sent before somebody has seen how much it is and said yes. Then messages go
-through a node like any others, due at once, so they are kept, retried and proven like any others.
-What is stored is known in order; so whatever stops it, the command ends by saying with which
-``--skip`` to go on.
+Theory: nothing is sent before the user has seen how much it is and confirmed. Then messages are
+sent through a node, due at once, so they are kept, retried and proven like any others. Receipts are
+handled in order; so whatever stops it, the command ends with the ``--skip`` to go on with.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
 _OURS = {"redeliver", "to_topic", "yes", "skip", "address", "timeout"}
 _SHARED = {"directories", "topics", "start", "end", "as_json"}
 _WAITING_MAX = 16
-"""Batches whose receipts are open."""
+"""Batches with open receipts."""
 _REFUSED_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RedeliverOptions:
-    """What the command line says, by click's names."""
+    """The options, by click's names."""
 
     directories: tuple[str, ...]
     topics: tuple[str, ...]
@@ -70,7 +69,7 @@ class RedeliverOptions:
 
 
 def redeliver_options(function: F) -> F:
-    """Give ``slotwheel replay`` the options of a re-delivery, which is done instead when asked."""
+    """Give ``slotwheel replay`` the options of a re-delivery, and let it do one on request."""
 
     @functools.wraps(function)
     def command(**values: Any) -> int:
@@ -107,14 +106,14 @@ def redeliver_options(function: F) -> F:
 
 
 def _refuse(names: Set[str], why: str) -> None:
-    """Errors: ``click.UsageError`` for an option of these that was given."""
+    """Refuse options. Errors: ``click.UsageError`` for one of these that was given."""
     for parameter in click.get_current_context().command.params:
         if parameter.name in names and is_typed(parameter.name):
             raise click.UsageError(f"{parameter.opts[0]} {why}.")
 
 
 def redeliver(asked: RedeliverOptions) -> int:
-    """Count, ask, send; the exit code. Errors: what the node or the disk says."""
+    """Count, ask, send. Returns the exit code. Errors: those of the node or the disk."""
     from ..reading.layout import FileFilter, find
     from ..replay.redeliver import Redelivery, Selection
 
@@ -134,7 +133,7 @@ def redeliver(asked: RedeliverOptions) -> int:
         click.echo("Nothing was sent.", err=True)
         return Exit.FAILED
     sending = _Resending(asked.skip, asked.as_json)
-    # To be told to end is to be interrupted: it has to be said how far it came.
+    # SIGTERM is like Ctrl-C: the command has to report how far it came.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _send(asked, tally, redelivery, sending)
@@ -180,7 +179,7 @@ def _nothing(selection: Selection, tally: RedeliveryCounts) -> InvalidMessage:
 
 
 def _confirmed() -> bool:
-    """Errors: ``click.UsageError`` when there is nobody to ask."""
+    """Ask the user. Errors: ``click.UsageError`` when stdin is no terminal."""
     if not sys.stdin.isatty():
         raise click.UsageError("Nothing was sent: there is nobody to ask. Give --yes to send.")
     return click.confirm("Send them?", err=True)
@@ -188,18 +187,19 @@ def _confirmed() -> bool:
 
 @dataclass(slots=True)
 class _Resending:
-    """``done``: how many messages from the first on are stored or refused, skipped ones too."""
+    """The state of sending. ``done``: how many messages, with skipped ones, are stored or
+    refused."""
 
     done: int
     as_json: bool
     sent: int = 0
     refused: int = 0
     under_way: int = 0
-    """Sent besides these, and perhaps stored."""
+    """Messages sent besides these, and perhaps stored."""
     waiting: deque[Receipts] = field(default_factory=deque)
 
     def put(self, receipts: Receipts) -> int:
-        """Take receipts; how many messages are known to be done by that."""
+        """Add receipts. Returns how many messages are done since."""
         self.waiting.append(receipts)
         before = self.done
         while len(self.waiting) > _WAITING_MAX:
@@ -207,8 +207,8 @@ class _Resending:
         return self.done - before
 
     def settle(self) -> None:
-        """Wait for the oldest receipts. Errors: why a message was not stored, if that is not the
-        message's own fault."""
+        """Wait for the oldest receipts. Errors: why a message was not stored, if it was not
+        refused."""
         errors = self.waiting[0].errors()
         bad = {row: one for row, one in errors.items() if isinstance(one, InvalidMessage)}
         others = sorted(errors.keys() - bad.keys())
@@ -224,7 +224,7 @@ class _Resending:
             raise errors[others[0]]
 
     def settle_rest(self) -> None:
-        """After the client is closed: count what is known, without a word of what is not."""
+        """After the client is closed: count messages with a known result, ignoring errors."""
         while self.waiting and not self.under_way:
             try:
                 self.settle()
@@ -254,7 +254,7 @@ def _send(
 
 
 def _finish(asked: RedeliverOptions, tally: RedeliveryCounts, sending: _Resending) -> None:
-    """Say what was done, and how to do the rest."""
+    """Report what was done, and how to do the rest."""
     complete = sending.done >= tally.messages
     if asked.as_json:
         print_json(

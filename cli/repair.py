@@ -1,4 +1,4 @@
-"""``slotwheel repair``: what can be had of damaged slot files, and, when told so, delivered."""
+"""``slotwheel repair``: what can be saved of damaged slot files, and, with --yes, the repair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEXT = {
     False: "look whether a backup or a peer has them before you give them up with --yes",
     True: "what is left is repaired, and a node that is started delivers it",
 }
-"""What to do about lost rows, before and after a repair."""
+"""The remedy for lost rows, before and after a repair."""
 
 
 @click.command("repair", short_help="Deliver what can be had of damaged slot files.")
@@ -41,7 +41,7 @@ def command(directory: Path, yes: bool, as_json: bool) -> int:
 
     The exit code is 1 if rows are lost, or would be; standard error says so.
     """
-    with reading(directory) as files:  # refuses what is no data directory
+    with reading(directory) as files:  # refuses any other directory
         process = running_process(directory)
         if process is not None:
             raise DirectoryInUse(
@@ -75,7 +75,7 @@ def command(directory: Path, yes: bool, as_json: bool) -> int:
     else:
         _print(found, kept, yes=yes)
     lost = any(one.lost for one in found)
-    if lost and not as_json:  # where it stands in each slot's "lost"
+    if lost and not as_json:  # in JSON, each slot has its "lost"
         tense = "are" if yes else "would be"
         click.echo(f"error: rows {tense} lost (exit code 1); {_NEXT[yes]}", err=True)
     return Exit.FAILED if lost else Exit.DONE

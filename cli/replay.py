@@ -1,7 +1,7 @@
 """``slotwheel replay``: prove that each accepted message was delivered once, in time.
 
-What it reads and how it judges is told in docs/replay.md. The verdict goes to standard output, as
-text or JSON; what is done meanwhile, to standard error.
+docs/replay.md describes what it reads and how it judges. The verdict is printed on standard output,
+as text or JSON; progress on standard error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 _EXITS = {"proven": Exit.DONE, "not proven": Exit.FAILED, "proven in part": Exit.PARTLY}
-"""By the outcome of a verdict."""
+"""Exit code by the outcome of a verdict."""
 
 
 def _brokers(value: str) -> str:
@@ -236,7 +236,7 @@ def command(
     layout = replace(layout, dead_letter_topic=dead_letter_topic)
     if report is not None:
         report.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    if tables and "://" not in tables:  # or it is what Spark has another file system for
+    if tables and "://" not in tables:  # otherwise a path of one of Spark's other file systems
         Path(tables).mkdir(parents=True, exist_ok=True)
         tables = Path(tables).resolve().as_uri()
     verdict = _prove(layout, options, delivered, tables or "", master, driver_memory, more)
@@ -281,7 +281,7 @@ def _prove(
 
 
 def _check_spark(*, started: bool) -> None:
-    """``started``: by ``spark-submit``, which has found a Java."""
+    """Check that PySpark and Java are installed. ``started``: ``spark-submit`` has found Java."""
     try:
         import pyspark  # noqa: F401
     except ImportError:

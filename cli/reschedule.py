@@ -38,7 +38,7 @@ def command(
         with Client(address, timeout_s=timeout.total_seconds()) as client:
             answer, moved = client.reschedule(message_id, due=at, delay=delay)
     if answer == CANCELLED and moved is None:
-        answer = ALREADY_CANCELLED  # a cancel came before: nothing was left to move
+        answer = ALREADY_CANCELLED  # it was cancelled before, so there was nothing to move
     if as_json:
         print_json({"id": message_id, "answer": answer, "new_id": moved})
     else:

@@ -1,6 +1,6 @@
-"""``slotwheel send``: hand messages to a node, from arguments, a file or a pipe.
+"""``slotwheel send``: send messages to a node, from arguments, a file or a pipe.
 
-Theory: reading, sending and printing overlap. The main thread reads lines and hands them to the
+Theory: reading, sending and printing overlap. The main thread reads lines and passes them to the
 client; a second thread waits for the receipts, in order, and prints the ids. The queue between them
 and the client's buffer are bounded, so that a file of any size needs the same memory.
 """
@@ -112,10 +112,10 @@ def command(
 
 
 def read_parts(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines of ``stream`` without their ends, as many at a time as are there at that moment:
-    a pipe that is written to slowly is sent line by line, a file by thousands.
+    """The lines of ``stream`` without their ends, as many at a time as can be read at once: one
+    line of a slow pipe, thousands of a file.
 
-    Errors: ``InvalidMessage`` for a line that is absurdly long.
+    Errors: ``InvalidMessage`` for a line longer than ``LINE_BYTES_MAX``.
     """
     read = stream.read1 if isinstance(stream, BufferedReader) else stream.read
     rest = bytearray()
@@ -139,7 +139,7 @@ def read_parts(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def _progress(stream: BinaryIO | None) -> AbstractContextManager[Callable[[int], None]]:
-    """A bar for the bytes read of long input, unless ids are printed where it would stand."""
+    """A progress bar for the bytes read of a file, unless ids are printed to the same terminal."""
     found = None if stream is None else os.fstat(stream.fileno())
     total = found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
     columns = (DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())

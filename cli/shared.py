@@ -1,6 +1,6 @@
-"""What several commands have in common: types of options, addresses, and how to print.
+"""Shared by several commands: exit codes, types of options, addresses.
 
-Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads those for us.
+Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads these.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 class Exit(IntEnum):
-    """How a command line ends. A command returns one of these; what returns nothing is done."""
+    """Exit codes. A command returns one of these, or None for DONE."""
 
     DONE = 0
     FAILED = 1
-    """What was asked for could not be done, or is not so; what is printed says why."""
+    """What was asked for could not be done, or is not so; the output has the reason."""
     USAGE = 2
     """The command line itself is wrong."""
     DEFECT = 3
@@ -51,7 +51,7 @@ class Exit(IntEnum):
 
 @dataclass(slots=True)
 class Session:
-    """What the error handler has to know after a command has failed; click's ``ctx.obj``."""
+    """What the error handler must know after a command has failed; click's ``ctx.obj``."""
 
     json: bool = False
 
@@ -71,7 +71,7 @@ def span(value: str | timedelta) -> timedelta:
 
 
 def positive_span(value: str | timedelta) -> timedelta:
-    """Option type: a time span, and not none at all."""
+    """Option type: a time span longer than zero."""
     found = span(value)
     if not found:
         raise click.BadParameter(f"{value!r} is no time at all; write 500ms, 30s, 5m or 2h")
@@ -103,7 +103,7 @@ def now_ms() -> int:
 
 
 def span_ms(value: timedelta) -> int:
-    """Whole milliseconds."""
+    """A time span in whole milliseconds."""
     return value // timedelta(milliseconds=1)
 
 
@@ -123,14 +123,14 @@ def size(value: str | int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much to keep; 0: no limit of that kind."""
+    """How much the archive keeps; 0: no limit of that kind."""
 
     retain_ms: int = 0
     retain_bytes: int = 0
 
 
 def retention(value: str | Retention) -> Retention:
-    """Option type: a time span (``24h``), a size (``10G``), or both with a comma between."""
+    """Option type: a time span (``24h``), a size (``10G``), or both, separated by a comma."""
     if isinstance(value, Retention):
         return value
     limits: dict[str, int] = {}
@@ -138,7 +138,7 @@ def retention(value: str | Retention) -> Retention:
         found = _SIZE.fullmatch(part.strip())
         if _SPAN.fullmatch(part.strip()) is not None:
             name, limit = "retain_ms", span_ms(span(part))
-        elif found is not None and found[2] and found[2].upper() in _BYTES:  # else 24 what?
+        elif found is not None and found[2] and found[2].upper() in _BYTES:  # not a bare number
             name, limit = "retain_bytes", size(part)
         else:
             message = (
@@ -165,7 +165,7 @@ def pair(value: str | tuple[str, str]) -> tuple[str, str]:
 
 
 def node_addresses(value: str) -> str:
-    """Option type: ``host:port``, or several with commas between."""
+    """Option type: ``host:port``, or several, separated by commas."""
     try:
         check_addresses(split(value))
     except InvalidConfiguration as error:
@@ -174,7 +174,7 @@ def node_addresses(value: str) -> str:
 
 
 def note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
-    """Callback of every ``--json``: the error handler has to know, whatever fails later."""
+    """Callback of every ``--json``: the error handler must know it, whatever fails later."""
     if value:
         ctx.ensure_object(Session).json = True
     return value
@@ -191,14 +191,14 @@ def json_option(function: F) -> F:
 
 
 def data_argument(function: F) -> F:
-    """A data directory that is there, for a command that looks into it."""
+    """A data directory that exists, for a command that reads it."""
     return click.argument(
         "directory", type=click.Path(path_type=Path), envvar="SLOTWHEEL_DATA", metavar="DIR"
     )(function)
 
 
 def node_options(function: F) -> F:
-    """Where the node is, or the peers of its group are, and how long to wait for them."""
+    """Options for the node's address, or those of its peers, and the timeout."""
     timeout = click.option(
         "--timeout",
         type=positive_span,
@@ -220,7 +220,7 @@ def node_options(function: F) -> F:
 
 
 def due_options(function: F) -> F:
-    """``--delay`` and ``--at``; ``check_due`` makes sure that it is one of them."""
+    """``--delay`` and ``--at``; ``check_due`` requires exactly one of them."""
     at = click.option(
         "--at",
         type=moment,
@@ -243,12 +243,12 @@ def check_due(delay: timedelta | None, at: datetime | None) -> None:
 
 
 def long_name(option: click.Option) -> str:
-    """Without the dashes in front."""
+    """An option's long name without the dashes in front."""
     return max(option.opts, key=len).lstrip("-")
 
 
 def is_typed(name: str) -> bool:
-    """Whether a parameter stands in the command line, and not in the environment or a file."""
+    """Whether a parameter was given on the command line, and not in the environment or a file."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
 
@@ -264,5 +264,5 @@ def print_json(fields: Mapping[str, Any]) -> None:
 
 
 def lines_of_stdin() -> bool:
-    """Whether stdin is a file or a pipe, and not a person."""
+    """Whether stdin is a file or a pipe, and not a terminal."""
     return not sys.stdin.isatty()

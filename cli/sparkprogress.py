@@ -1,8 +1,8 @@
-"""How far a proof has come: what is done now, and how many of Spark's tasks are done.
+"""Progress of a proof: what is done now, and how many of Spark's tasks are done.
 
-On a terminal only, on standard error. Spark is asked in a thread of its own: a call to Java may
-take a while, and what is shown should not wait for it. Tasks are those of the stages that began
-since the last change of what is done; those of later stages are not known yet.
+On a terminal only, on standard error. Spark is queried in a thread of its own: a call to Java may
+take a while, and the display should not wait for it. Tasks are those of the stages that began since
+the phase changed; those of later stages are not known yet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EVERY_S = 0.3
 
 
 class SparkProgress:
-    """Shown while the ``with`` block runs, and gone behind it."""
+    """Progress that is shown while the ``with`` block runs, and then removed."""
 
     def __init__(self, console: Console | None = None) -> None:
         columns = (MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn())
@@ -27,20 +27,20 @@ class SparkProgress:
         self._line = self._shown.add_task("starting Spark", total=None)
         self._lock = threading.Lock()
         self._stages: dict[int, tuple[int, int]] = {}
-        """Tasks that are done, and all, of each stage since the last change."""
+        """Tasks that are done, and all tasks, of each stage of this phase."""
         self._before = -1
-        """The last stage of what was done before."""
+        """The last stage of the phase before."""
         self._ended = threading.Event()
 
     def phase(self, text: str) -> None:
-        """What is done from now on."""
+        """Begin a phase."""
         with self._lock:
             self._before = max(self._stages, default=self._before)
             self._stages = {}
         self._shown.reset(self._line, description=text, total=None)
 
     def watch(self, tracker: Any) -> None:
-        """``tracker``: ``statusTracker()`` of a running Spark."""
+        """Follow a running Spark. ``tracker``: its ``statusTracker()``."""
         if not self._shown.disable:
             threading.Thread(target=self._watch, args=(tracker,), daemon=True).start()
 
@@ -57,7 +57,7 @@ class SparkProgress:
             try:
                 self._look(tracker)
             except Exception:
-                return  # Spark has ended; whoever uses it says so
+                return  # Spark has ended; its caller reports that
 
     def _look(self, tracker: Any) -> None:
         active = {number: tracker.getStageInfo(number) for number in tracker.getActiveStageIds()}

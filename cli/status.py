@@ -1,4 +1,4 @@
-"""``slotwheel status``: what a node holds, and how it sees its peers."""
+"""``slotwheel status``: the state of a node, and of its peers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = (
     ("admitted", "admitted"),
     ("heard ms ago", "heard_ms"),
 )
-"""Heading, and the field of a peer that stands below it. Further fields are in --json only."""
+"""Heading, and the field of a peer below it. Further fields are in --json only."""
 _NUMBERS = {"match", "lag_entries", "heard_ms"}
 
 
@@ -53,8 +53,8 @@ def command(address: str, timeout: timedelta, as_json: bool) -> None:
 
 
 def status_of(client: Client) -> dict[str, Any]:
-    """Of several addresses, what the master says, if one that answers knows it: only a master
-    knows all lags."""
+    """The status; of several addresses, the master's if it is known, as only a master knows all
+    lags."""
     found = client.status()
     if len(client.addresses) == 1:
         return found

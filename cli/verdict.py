@@ -1,4 +1,4 @@
-"""A verdict of ``slotwheel replay`` for a person."""
+"""Prints a verdict of ``slotwheel replay`` for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 20
 
 
 def print_verdict(verdict: Verdict) -> None:
-    """The verdict for a person: first the word, then the counts, then what is wrong."""
+    """Print a verdict for people: first the outcome, then the counts, then the problems."""
     click.echo(verdict.outcome.upper())
     for reason in verdict.reasons:
         click.echo(f"  {reason}")

@@ -1,8 +1,8 @@
-"""``slotwheel verify``: every checksum of a data directory, and all that must agree; with
+"""``slotwheel verify``: every checksum of a data directory, and whether its files agree; with
 ``--against``, whether two peers of a group hold the same.
 
-It reads only, and goes on after a fault. A node may be running on the directory; then only what is
-committed is looked at, and what is being written shows up as a note.
+It reads only, and goes on after a fault. A node may be running on the directory; then only
+committed bytes are checked, and bytes in writing are reported as a note.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FileTotals:
 
 @dataclass(slots=True)
 class Summary:
-    """What a whole verification found."""
+    """The totals of a verification."""
 
     kinds: dict[str, FileTotals] = field(
         default_factory=lambda: {kind: FileTotals() for kind in KINDS}
@@ -94,7 +94,7 @@ class Summary:
 
 
 def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[CheckedFile]:
-    """Every part of a data directory, in the order in which a start would trust it."""
+    """Check every part of a data directory, in the order in which recovery depends on them."""
 
     def now() -> StoredState:
         return load_state(root) if running else stored
@@ -115,7 +115,7 @@ def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Ch
 
 
 def file_count(files: ReadOnlyFiles) -> int:
-    """About how many items ``check_all`` will give, for the progress bar."""
+    """About how many items ``check_all`` yields, for the progress bar."""
     topics = files.list("topics")
     segments = sum(len(files.list(f"topics/{topic}")) // 2 for topic in topics)
     archived = sum(1 for _ in Path(files.root, "archive").glob("*/*/*"))
@@ -159,7 +159,7 @@ def command(directory: Path, against: Path | None, as_json: bool) -> int:
 
 @dataclass(slots=True)
 class Report:
-    """What was found in one directory."""
+    """The result of verifying one directory."""
 
     directory: Path
     running: str | None
@@ -174,7 +174,7 @@ class Report:
 
 
 def verify(directory: Path, quiet: bool) -> Report:
-    """Look at everything in a directory; print what was found, unless ``quiet``."""
+    """Check everything in a directory; print the result, unless ``quiet``."""
     with reading(directory) as files:
         report = Report(directory, running_process(directory), Summary())
         items = check_all(directory, files, running=report.running is not None)

@@ -1,7 +1,7 @@
 """``slotwheel demo``: nodes are started, killed and started again, and the result is proven.
 
-What it claims follows from what the client was promised (its receipts and the answers to its
-cancels) and from what stands in the files of all nodes at the end; the nodes are not asked.
+Its result follows from the client's receipts and the answers to its cancels, and from the files of
+all nodes at the end; the nodes are not asked.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def command(
     Needs no Kafka: messages go to embedded topics. Ends by itself; exit code 1 if a message was
     lost, came early, or was delivered although its cancel was confirmed, or if the peers differ.
     """
-    # Like Ctrl-C: the nodes are ended, too.
+    # As on Ctrl-C: the nodes are ended, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     directory = _new_directory(data)
     load = Workload(messages, kept, seconds)
@@ -117,7 +117,8 @@ def command(
 
 
 def _new_directory(data: Path | None) -> Path:
-    """``data``, made; or a new one in the current folder. Errors: ``InvalidConfiguration``."""
+    """``data``, created; or a new directory in the current one. Errors:
+    ``InvalidConfiguration``."""
     if data is None:
         return Path(tempfile.mkdtemp(prefix="slotwheel-demo-", dir=".")).resolve()
     if data.exists() and any(data.iterdir()):
@@ -131,7 +132,7 @@ def _new_directory(data: Path | None) -> Path:
 
 
 def _differences(directories: dict[str, Path]) -> dict[str, list[str]]:
-    """What the first peer and another one disagree about, by their names."""
+    """The differences between the first peer and each other one, by their names."""
     (first, path), *others = directories.items()
     found = {name: compare_directories(path, other, quiet=True) for name, other in others}
     return {f"{first} and {name}": one.problems for name, one in found.items() if not one.agrees}
@@ -175,7 +176,7 @@ def _print_checks(
 
 
 def _print_what_next(directory: Path, after: Aftermath) -> None:
-    # A line that can be copied calls the program as it was called.
+    # A command that is printed to be copied names the program as it was called.
     program = sys.argv[0] if Path(sys.argv[0]).name == "slotwheel" else "slotwheel"
     paths = list(after.directories.values())
     delivered = after.directories[after.outages[0].killed]

@@ -1,4 +1,4 @@
-"""The demo's nodes: child processes, each ended by its own process id and by no other means."""
+"""The demo's nodes: child processes, each ended by its own process id only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...wheel.errors import NodeUnreachable
 _PORTS = (12_000, 32_000)
 _STOP_MAX_S = 10.0
 _RETAIN = ("--retain", "1GiB")
-"""What is delivered is kept: `slotwheel replay` can prove the run once more."""
+"""Delivered messages are kept, so that `slotwheel replay` can prove the run once more."""
 
 
 def make_nodes(directory: Path, count: int) -> dict[str, NodeProcess]:
@@ -43,7 +43,7 @@ class NodeProcess:
         self._seen = 0
 
     def start(self) -> None:
-        """Start it, again on the same port if it ran before. Does not wait."""
+        """Start the node, on the same port each time. Does not wait."""
         command = [sys.executable, "-m", "slotwheel.cli.main", "node", "--data", str(self.data)]
         command += ["--listen", self.address, *self._options]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWHEEL_")}
@@ -55,7 +55,7 @@ class NodeProcess:
             )
 
     def ready(self) -> bool:
-        """Whether it takes messages. Errors: ``NodeUnreachable`` when it has ended."""
+        """Whether it accepts messages. Errors: ``NodeUnreachable`` when it has ended."""
         assert self._child is not None
         text = self._log.read_bytes()[self._seen :].decode("utf-8", "replace")
         if "listening on " in text:
@@ -68,14 +68,14 @@ class NodeProcess:
         return False
 
     def kill(self) -> int:
-        """SIGKILL; its process id."""
+        """End the node with SIGKILL. Returns its process id."""
         assert self._child is not None
         self._child.kill()
         self._child.wait()
         return self._child.pid
 
     def stop(self) -> int:
-        """SIGTERM, and SIGKILL if that does not help; the exit code."""
+        """End the node with SIGTERM, and SIGKILL if it takes too long. Returns the exit code."""
         if self._child is None:
             return 0
         self._child.terminate()
@@ -87,8 +87,8 @@ class NodeProcess:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Below the range that outgoing connections take their ports from: who dials a dead node's port
-    in that range again and again can be given this very port, and is then connected to itself."""
+    """Free addresses below the range of ports for outgoing connections. A client that tries a dead
+    node's port in that range again and again can get this very port, and connect to itself."""
     found: list[str] = []
     while len(found) < count:
         address = ("127.0.0.1", random.randrange(*_PORTS))

@@ -1,9 +1,9 @@
-"""The demo's proof: what was sent, by the receipts alone, against what stands in the topics.
+"""The demo's proof: the sent messages, by the receipts alone, against the topics' files.
 
-Pure arithmetic over arrays, so that a test can plant each violation. A message is known by its
-number, which its value carries; offset and due time must be those of its receipt.
+Pure arithmetic over arrays, so that a test can plant each violation. A message is identified by its
+number, which is in its value; offset and due time must be those of its receipt.
 
-Lateness is ``delivered - max(due, created)``. Messages that had to wait because nobody delivered
+Lateness is ``delivered - max(due, created)``. Messages that had to wait because no node delivered
 are counted apart: those that arrived after a kill and were due before its backlog was gone.
 """
 
@@ -19,22 +19,22 @@ from ...wheel.schema import Int64s, Mask
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """What the client was told of each message, by its number, shape (messages,). ``offset`` -1: no
-    receipt, so nothing was promised."""
+    """The receipts of messages and the answers to their cancels, by number, shape (messages,).
+    ``offset`` -1: no receipt."""
 
     due: Int64s
     offset: Int64s
     cancelled: Mask
-    """Whose cancel was answered with "cancelled"."""
+    """Which messages' cancel was answered with "cancelled"."""
     uncertain: Mask
-    """Whose cancel got no certain answer: they may have arrived, or not."""
+    """Which messages' cancel got no certain answer: they may have arrived, or not."""
     kept: Mask
-    """Due long after the demo: they must not have arrived."""
+    """Which messages are due long after the demo: they must not have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One entry a row of the topics, times in ms."""
+    """The records in the topics, one entry each; times in ms."""
 
     number: Int64s
     offset: Int64s
@@ -45,7 +45,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Nobody delivered between these two, in ms since the epoch, as ``killed`` was dead."""
+    """No node delivered between these two times, ms since the epoch, as ``killed`` was dead."""
 
     killed_ms: int
     ready_ms: int
@@ -58,7 +58,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """In ms, over ``count`` messages; -1 when there is none."""
+    """Lateness of ``count`` messages, ms; -1 when there is none."""
 
     count: int = 0
     p50: float = -1
@@ -87,10 +87,10 @@ class Proof:
     lost: int
     cancelled_but_delivered: int
     foreign: int
-    """Arrivals that were never sent, or with another id or due time than the receipt says."""
+    """Arrivals that were never sent, or with another id or due time than the receipt has."""
     lateness: Spread = field(default_factory=Spread)
     waited: Spread = field(default_factory=Spread)
-    """Lateness of those that had to wait because nobody delivered."""
+    """Lateness of messages that had to wait because no node delivered."""
 
     @property
     def holds(self) -> bool:
@@ -98,7 +98,7 @@ class Proof:
 
 
 def prove(sent: Promises, arrived: Arrivals, outages: Sequence[Outage]) -> Proof:
-    """Hold what arrived against what was sent."""
+    """Compare arrivals with the sent messages."""
     total = len(sent.due)
     known = (arrived.number >= 0) & (arrived.number < total)
     number = arrived.number[known]

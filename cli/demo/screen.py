@@ -1,4 +1,4 @@
-"""What the demo shows while it runs."""
+"""The demo's output while it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE_EVERY_S = 2.5
 
 
 class Screen:
-    """Two bars on a terminal; in a file or a pipe the same as a line every few seconds."""
+    """Two bars on a terminal; in a file or a pipe a line every few seconds."""
 
     def __init__(self, total: int, wanted: int, *, quiet: bool) -> None:
         self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
-    """What there is when the story is over, in the client's hands and in the files."""
+    """The result of the story: the client's receipts, and the files."""
 
     promises: Promises
     arrivals: Arrivals
@@ -49,20 +49,20 @@ class Aftermath:
     """From each kill to the next delivery."""
     cancel_answers: dict[str, int]
     directories: dict[str, Path]
-    """The nodes' data directories, by their names."""
+    """The nodes' data directories, by name."""
     kept_seconds: list[int]
     """Slots of the messages that are due in an hour."""
 
     def kept_in_files(self) -> dict[str, int]:
-        """How many of these each node has in its slot files."""
+        """How many of the kept messages each node has in its slot files."""
         return {
             name: rows_in_slots(path, self.kept_seconds) for name, path in self.directories.items()
         }
 
 
 class Story:
-    """``peers``: 1 for a node alone. Errors: ``SlotwheelError`` when a node or the client fails as
-    it should not."""
+    """The story. ``peers``: 1 for a node without peers. Errors: ``SlotwheelError`` when a node or
+    the client fails unexpectedly."""
 
     def __init__(self, directory: Path, peers: int, load: Workload, screen: Screen) -> None:
         self._directory = directory
@@ -92,7 +92,7 @@ class Story:
                 if (code := node.stop()) != 0:
                     raise SlotwheelError(f"{name} ended with code {code} when told to stop")
             self._screen.event(f"{who} stopped")
-        # Read anew: the proof is about what stands in the files now.
+        # Read again: the proof is about the files at the end.
         with closing(Inbox(self._directories.values())) as inbox:
             inbox.look()
         return Aftermath(
@@ -117,13 +117,13 @@ class Story:
         self._wait_for_the_rest(traffic)
 
     def _kill(self, client: Client, traffic: Traffic, inbox: Inbox) -> None:
-        """Kill the node that delivers, and start it again."""
+        """Kill the node that delivers, and restart it."""
 
         def wait(what: str, done: Callable[[], T | None]) -> T:
             return self._wait(what, done, traffic.step)
 
         def delivered() -> int:
-            """When the first message came after the kill; now, if there is none to come."""
+            """When the first message after the kill was delivered; now, if none is left."""
             return inbox.first_after(dead_ms) or (now_ms() if traffic.complete else 0)
 
         alone = len(self._nodes) == 1
@@ -146,7 +146,7 @@ class Story:
         self._screen.event(f"messages came again {after}; {name} is started again")
 
     def _master(self, client: Client) -> str | None:
-        """The node that delivers, once all its peers keep up with it."""
+        """The node that delivers, once all its peers have caught up with it."""
         if len(self._nodes) == 1:
             return next(iter(self._nodes))
         group = status_of(client).get(REPLICATION, {})
@@ -159,7 +159,7 @@ class Story:
     def _wait(
         self, what: str, done: Callable[[], T | None], meanwhile: Callable[[], None] | None = None
     ) -> T:
-        """What ``done`` gives, once that is something."""
+        """Wait until ``done`` returns a result, and return that."""
         limit = time.monotonic() + _WAIT_S
         while not (found := done()):
             if time.monotonic() > limit:
@@ -174,7 +174,7 @@ class Story:
         return found
 
     def _wait_for_the_rest(self, traffic: Traffic) -> None:
-        """Until all that is expected has come, and the kept ones are in all slot files."""
+        """Wait until all expected messages have arrived, and kept ones are in all slot files."""
         limit = time.monotonic() + _REST_S
         while time.monotonic() < limit:
             traffic.step()
@@ -188,7 +188,7 @@ class Story:
 
 
 def rows_in_slots(directory: Path, seconds: list[int]) -> int:
-    """The rows of these slots, counted as anyone could: with pyarrow alone."""
+    """How many rows these slots have, counted with pyarrow alone."""
     rows = 0
     for second in seconds:
         path = directory / path_of(second)

@@ -1,8 +1,8 @@
-"""What the demo sends and cancels, what it was promised, and what has come in.
+"""The demo's messages and cancels, the answers, and the arrivals.
 
-One thread does it all in small steps; the client retries on its own threads meanwhile. What came in
-is read from the topics' files, beside the running nodes: each has embedded topics of its own, with
-what it delivered while it was the master.
+One thread does it all in small steps; the client retries on its own threads meanwhile. Arrivals are
+read from the topics' files, beside the running nodes: each has embedded topics of its own, with the
+messages it delivered while it was the master.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from .screen import Screen
 TOPICS = ("demo-orders", "demo-mails", "demo-alarms")
 STEP_S = 0.05
 _VALUE = "message {:08d}"
-"""A message's value: its number, by which the proof knows it."""
+"""A message's value: its number, by which the proof identifies it."""
 _NUMBER = re.compile(rb"message (\d{8,})")
 _BATCH_ROWS = 1_000
 _KEPT_DUE_S = 3_600
-"""When the messages are due that stay in their slot files."""
+"""When the messages are due that stay in their slot files, s from now."""
 _KEPT_SLOTS = 20
 _SENT_AT = 0.8
-"""The share of the time after which all are sent."""
+"""The share of the time after which all messages are sent."""
 _FLUSH_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``messages`` due within ``seconds`` of the start of sending, and ``kept`` ones in an hour."""
+    """``messages``: due within ``seconds`` of the start of sending; ``kept``: due in an hour."""
 
     messages: int
     kept: int
@@ -76,11 +76,11 @@ class Inbox:
                 self._numbers.update(numbers)
 
     def arrivals(self) -> Arrivals:
-        """In the order in which the files were read."""
+        """All rows, in the order in which the files were read."""
         return Arrivals(*np.concatenate(self._parts, axis=1))
 
     def first_after(self, at_ms: int) -> int:
-        """When the first message after that was delivered; 0 if none was."""
+        """When the first message after ``at_ms`` was delivered, ms; 0: none was."""
         delivered = self.arrivals().delivered
         return int(min(delivered[delivered > at_ms], default=0))
 
@@ -92,26 +92,26 @@ class Inbox:
 
 
 class Traffic:
-    """Begins to send when it is made; from then on ``step`` goes on at an even pace, and looks at
-    what comes in. Errors: ``SlotwheelError`` of the client."""
+    """Sends messages at an even pace from its construction on, with each ``step``, and reads
+    arrivals. Errors: ``SlotwheelError`` of the client."""
 
     def __init__(self, client: Client, load: Workload, inbox: Inbox, screen: Screen) -> None:
         self.answers: Counter[str] = Counter()
-        """How many cancels were answered so."""
+        """How many cancels got each answer."""
         self._client = client
         self._load = load
         self._inbox = inbox
         self._screen = screen
         self._receipts: list[Receipts] = []
         self._starts = [0]
-        """The number of each batch's first message, and of the next one to come."""
+        """The number of each batch's first message, and of the next batch's."""
         self._cancelled = np.zeros(load.total, np.bool_)
         self._uncertain = np.zeros(load.total, np.bool_)
         self._random = np.random.default_rng()
         begin_ms = (now_ms() // 1000 + _KEPT_DUE_S) * 1000
         due = begin_ms + np.arange(load.kept, dtype=np.int64) % _KEPT_SLOTS * 1000
         self.kept_seconds: list[int] = np.unique(due // 1000).tolist()
-        """The slots of the messages that are kept for later."""
+        """The slots of the kept messages."""
         for at in range(0, load.kept, _BATCH_ROWS):
             self._ship(due[at : at + _BATCH_ROWS])
         client.flush(_FLUSH_S)
@@ -120,12 +120,12 @@ class Traffic:
 
     @property
     def complete(self) -> bool:
-        """Whether all has come that is expected."""
+        """Whether all expected messages have arrived."""
         left_out = int(np.count_nonzero(self._cancelled | self._uncertain))
         return self._inbox.messages >= self._load.messages - left_out
 
     def until(self, share: float) -> None:
-        """Go on until that share of the time."""
+        """Go on until that share of the time has passed."""
         while time.monotonic() - self._start < share * self._load.seconds:
             self.step()
             time.sleep(STEP_S)
@@ -154,12 +154,12 @@ class Traffic:
         self.answers.update(answers)
         for number, answer in zip(chosen, answers, strict=True):
             self._cancelled[number] = answer == "cancelled"
-            # One that is "already delivered" has to have come: it stays promised.
+            # A message that is "already delivered" must have arrived: it stays promised.
             self._uncertain[number] = answer == "unknown"
         self._screen.event(f"cancelled {answers.count('cancelled'):,} messages")
 
     def promises(self) -> Promises:
-        """What was sent so far, and what became of it by the client's receipts."""
+        """The messages that were sent so far, with their receipts."""
         sent = self._starts[-1]
         return Promises(
             due=np.concatenate([receipts.due_ms for receipts in self._receipts]),
@@ -194,6 +194,6 @@ class Traffic:
 
 
 def _number(value: bytes | None) -> int:
-    """The number a value carries; -1 when it is none of ours."""
+    """The number in a message's value; -1 if there is none."""
     found = _NUMBER.fullmatch(value or b"")
     return int(found[1]) if found else -1
