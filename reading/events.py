@@ -104,9 +104,9 @@ class Gathered:
         self._rows += batch.num_rows
         self._nbytes += batch.nbytes
         if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
-            yield from self.leave()
+            yield from self.flush()
 
-    def leave(self) -> Iterator[Event]:
+    def flush(self) -> Iterator[Event]:
         waiting, self._waiting = self._waiting, []
         self._rows = self._nbytes = 0
         if waiting:

@@ -145,7 +145,7 @@ class _Segment:
             yield Ended(self._file, damaged=True)
             return
         yield from self._entries_of(reader)
-        yield from self._leave()
+        yield from self._flush()
         end = self._last_index + 1 if self._entries else reader.header.first_index
         # Whether a segment with a proper end is the newest is known from its peer's other files.
         may_end = self._damaged or (self._file.is_last and not self._note)
@@ -198,7 +198,7 @@ class _Segment:
                 if may_be_torn and content.following is None and not is_witnessed:
                     self._note = f"a torn end of {reader.size - content.position} bytes"
                     return
-                yield from self._leave()
+                yield from self._flush()
                 self._damaged = True
                 yield problem_of(self._file, content.error, content.position)
                 expected = -1
@@ -214,12 +214,12 @@ class _Segment:
                 # others.
                 if self._waiting:
                     self._rows -= self._waiting.pop()[1].num_rows
-                yield from self._leave()
+                yield from self._flush()
                 yield self._gap(entry, found.position)
             if isinstance(content, pa.RecordBatch):
                 yield from self._rows_seen(entry, content)
             else:
-                yield from self._leave()
+                yield from self._flush()
                 yield content
             self._entries += 1
             self._first_index = entry.index if self._first_index < 0 else self._first_index
@@ -257,7 +257,7 @@ class _Segment:
             raise Damaged(self._file.path, 40, expected=expected, found=found)
 
     def _break(self, position: int, expected: str, found: int) -> Iterator[Event]:
-        yield from self._leave()
+        yield from self._flush()
         self._damaged = True
         yield damage(self._file, "damaged", position, expected, found)
 
@@ -278,12 +278,12 @@ class _Segment:
     def _rows_seen(self, entry: Entry, rows: pa.RecordBatch) -> Iterator[Event]:
         """Gather rows. The last entry is held back: the next one shows whether it is complete."""
         if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
-            yield from self._leave()
+            yield from self._flush()
         self._waiting.append((entry, rows))
         self._rows += rows.num_rows
         self._nbytes += len(entry.payload)
 
-    def _leave(self) -> Iterator[Event]:
+    def _flush(self) -> Iterator[Event]:
         """Yield the gathered rows."""
         if not self._waiting:
             return

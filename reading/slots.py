@@ -62,11 +62,11 @@ def _blocks(file: File, data: pa.Buffer) -> Iterator[Event]:
         for _, block in slot_blocks(data, file.path):
             yield from waiting.add(block)
     except (Damaged, UnsupportedVersion) as error:
-        yield from waiting.leave()
+        yield from waiting.flush()
         yield problem_of(file, error)
         yield Ended(file, damaged=True)
         return
-    yield from waiting.leave()
+    yield from waiting.flush()
     is_damaged = file.rows not in (-1, order.rows)
     if is_damaged:
         yield damage(file, "damaged", 0, f"{file.rows} rows", order.rows)

@@ -94,18 +94,18 @@ def topic_blocks(
     for before, block in pairwise(blocks):
         if block.end > data.size:
             damaged = True
-            yield from rows.leave()
+            yield from rows.flush()
             yield damage(file, "truncated", data.size, f"{blocks[-1].end} bytes", data.size)
             break
         try:
             batch = decode_block(data[before.end : block.end], schema, before, block, file.path)
         except Damaged as error:
             damaged = True
-            yield from rows.leave()
+            yield from rows.flush()
             yield problem_of(file, error)
         else:
             yield from rows.add(batch)
-    yield from rows.leave()
+    yield from rows.flush()
     if not damaged and blocks[-1].next_position < file.end:
         damaged = True
         yield _behind(file, blocks[-1])
@@ -152,12 +152,12 @@ def read_stream(file: File) -> Iterator[Event]:
             for batch in reader:
                 batch.validate(full=True)
                 yield from rows.add(batch)
-            yield from rows.leave()
+            yield from rows.flush()
         except (Damaged, UnsupportedVersion) as error:
             yield problem_of(file, error)
             yield Ended(file, damaged=True)
         except (pa.ArrowException, ValueError, EOFError, OSError) as error:
-            yield from rows.leave() if rows else ()
+            yield from rows.flush() if rows else ()
             if is_receipts:
                 yield Ended(file, f"ends in the middle of a batch: {str(error)[:100]}")
             else:

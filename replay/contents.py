@@ -38,7 +38,7 @@ _ARROW = pa.schema(
 )
 
 
-def looked_at_again(problems: Sequence[Problem]) -> list[int]:
+def offsets_to_reread(problems: Sequence[Problem]) -> list[int]:
     """Offsets of the messages whose content was altered, ascending; at most ``MESSAGES_MAX``."""
     found = {one.offset for one in problems if CONTENT in one.text}
     return sorted(found)[:MESSAGES_MAX]

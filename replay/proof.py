@@ -33,8 +33,8 @@ from ..reading.problems import Problem
 from .conclusion import Conclusion
 from .contents import (
     files_with,
-    looked_at_again,
     name_fields,
+    offsets_to_reread,
     record_sightings,
     sightings,
 )
@@ -62,7 +62,7 @@ OnPhase = Callable[[str], None]
 """Called with what is done now."""
 
 
-class Elsewhere(Protocol):
+class ExternalTopics(Protocol):
     """Topics that are not in the directories (``facts/kafka_topics.py``)."""
 
     found: list[str]
@@ -82,7 +82,7 @@ def prove(
     layout: Layout,
     options: Options | None = None,
     *,
-    kafka: Elsewhere | None = None,
+    kafka: ExternalTopics | None = None,
     progress: OnPhase | None = None,
     tables: str = "",
 ) -> Verdict:
@@ -111,7 +111,7 @@ class _Proof:
         self._settings: dict[str, str | None] = {}
         self._began = time.monotonic()
 
-    def run(self, kafka: Elsewhere | None, tables: str) -> Verdict:
+    def run(self, kafka: ExternalTopics | None, tables: str) -> Verdict:
         self._progress("reading the files")
         scanned, summaries, chunks = self._scan(kafka)
         read = None if kafka is None else kafka.found
@@ -189,7 +189,7 @@ class _Proof:
         return kept
 
     def _scan(
-        self, kafka: Elsewhere | None
+        self, kafka: ExternalTopics | None
     ) -> tuple[DataFrame, list[FileSummary], list[OrderChunk]]:
         cores = self._spark.sparkContext.defaultParallelism
         self._set("spark.sql.execution.arrow.maxBytesPerBatch", _ARROW_BYTES)
@@ -254,7 +254,7 @@ class _Proof:
         self, listed: Sequence[Problem], summaries: Sequence[FileSummary]
     ) -> Sequence[Problem]:
         """Read altered messages again, and name the fields that differ."""
-        offsets = looked_at_again(listed)
+        offsets = offsets_to_reread(listed)
         if not offsets:
             return listed
         self._progress("looking again at what was altered")

@@ -178,7 +178,7 @@ def _facts(partition: _Partition) -> Iterator[pa.RecordBatch]:
     part = partition.part
     if part is None:
         yield from out.text("look", -1, partition.text)
-        yield from out.leave()
+        yield from out.flush()
         return
     kind = JOURNAL if isinstance(part, JournalPart) else TOPIC
     topic = part.topic if isinstance(part, TopicPart) else ""
@@ -195,4 +195,4 @@ def _facts(partition: _Partition) -> Iterator[pa.RecordBatch]:
     yield from out.pieces(buckets.drain())
     text = {"peer": part.peer, "topic": topic, "summary": one.summary.to_json()}
     yield from out.text("part", part.peer, json.dumps(text))
-    yield from out.leave()
+    yield from out.flush()

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from .fact import FACT, Facts, bucket_of, pack, press
+from .fact import FACT, Facts, bucket_of, compress, pack
 
 PIECE_BYTES = 1 << 20
 HELD_BYTES_MAX = 64 << 20
@@ -41,19 +41,19 @@ class Buckets:
             self._sizes[bucket] = self._sizes.get(bucket, 0) + len(data)
             self._total += len(data)
             if self._sizes[bucket] >= self._piece_bytes:
-                yield self._leave(bucket)
+                yield self._emit(bucket)
         if self._total > self._held_bytes_max:
             yield from self.drain()
 
     def drain(self) -> Iterator[BucketPiece]:
         """Yield everything that is left."""
         for bucket in sorted(self._held):
-            yield self._leave(bucket)
+            yield self._emit(bucket)
 
-    def _leave(self, bucket: int) -> BucketPiece:
+    def _emit(self, bucket: int) -> BucketPiece:
         data = b"".join(self._held.pop(bucket))
         self._total -= self._sizes.pop(bucket)
-        return bucket, len(data) // FACT.itemsize, press(data)
+        return bucket, len(data) // FACT.itemsize, compress(data)
 
 
 def _by_bucket(facts: Facts) -> Iterator[tuple[int, Facts]]:

@@ -55,7 +55,7 @@ class Output:
     def text(self, what: str, file: int, text: str, count: int = 0) -> Iterator[pa.RecordBatch]:
         yield from self._add((what, file, -1, count, None, text), len(text))
 
-    def leave(self) -> Iterator[pa.RecordBatch]:
+    def flush(self) -> Iterator[pa.RecordBatch]:
         if self._rows:
             columns = zip(*self._rows, strict=True)
             arrays = [
@@ -71,7 +71,7 @@ class Output:
         self._rows.append(row)
         self._nbytes += nbytes + 64
         if self._nbytes >= _LEAVE_BYTES:
-            yield from self.leave()
+            yield from self.flush()
 
 
 class TaskScan:
@@ -101,7 +101,7 @@ class TaskScan:
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield what is left, after the last file."""
         yield from self.out.pieces(self._buckets.drain())
-        yield from self.out.leave()
+        yield from self.out.flush()
 
     def _made(self, one: OneFile, made: FactBatch | None) -> Iterator[pa.RecordBatch]:
         if made is not None:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ...reading.problems import Problem
 from ...wheel.errors import InvalidConfiguration
 from ..datasource.columns import SCAN
-from ..facts.fact import travelled
+from ..facts.fact import decompress
 from ..facts.filescan import SCANNED, SCANNED_ARROW
 from ..facts.kafka_topics import FORMAT as KAFKA
 from ..facts.making import GroupTerms
@@ -194,7 +194,7 @@ def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
             others = [at for at, one in enumerate(what) if one in _SAID]
             for data in batch.column("data"):
                 if data.is_valid:
-                    facts = travelled(data.as_py())
+                    facts = decompress(data.as_py())
                     facts = facts[judges.judges(facts["due"])]
                     if len(facts):
                         appender.add(facts)

@@ -157,9 +157,9 @@ def make_context(
     terms: GroupTerms,
     options: Options,
     chunks: Iterable[OrderChunk] = (),
-    elsewhere: Collection[str] | None = None,
+    kafka_topics: Collection[str] | None = None,
 ) -> Context:
-    """The context of a proof. ``elsewhere``: topics that were read in Kafka; None: no Kafka."""
+    """The context of a proof. ``kafka_topics``: those that were read in Kafka; None: no Kafka."""
     by_number: dict[int, FileSummary] = {}
     others: list[FileSummary] = []
     for summary in summaries:
@@ -189,7 +189,7 @@ def make_context(
         _damaged_topics(layout, by_number),
         any(peer.is_replica for peer in layout.peers),
         frozenset(summary.number for summary in by_number.values() if summary.is_strange),
-        reach(layout, by_number, elsewhere),
+        reach(layout, by_number, kafka_topics),
         behind(chunks),
         as_ranges(unread(journals, upto)),
         _log_end(journals, upto, group),

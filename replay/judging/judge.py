@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from ..facts.fact import Facts, travelled
+from ..facts.fact import Facts, decompress
 from ..facts.scan import Batches
 from .agreement import judge_agreement
 from .board import Board
@@ -94,7 +94,7 @@ def _ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Facts]]:
                 yield parts
                 parts = []
             current = bucket
-            parts.append(travelled(data[at].as_py()))
+            parts.append(decompress(data[at].as_py()))
     if parts:
         yield parts
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slotwheel.replay.facts.buckets import Buckets
-from slotwheel.replay.facts.fact import BUCKET_BITS, FACT, Facts, travelled
+from slotwheel.replay.facts.fact import BUCKET_BITS, FACT, Facts, decompress
 
 SIZE = 1 << BUCKET_BITS
 
@@ -28,7 +28,7 @@ def test_all_facts_leave_in_their_buckets_in_order(spread: int) -> None:
     assert not list(buckets.drain())
     left: dict[int, list[Facts]] = {}
     for bucket, count, data in pieces:
-        found = travelled(data)
+        found = decompress(data)
         assert len(found) == count
         assert (found["offset"] >> BUCKET_BITS == bucket).all()
         left.setdefault(bucket, []).append(found)

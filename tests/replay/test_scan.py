@@ -14,7 +14,7 @@ from slotwheel.delivery.kafka.murmur2 import partitions_of
 from slotwheel.reading import layout
 from slotwheel.reading.files import SLOT, File, Layout
 from slotwheel.reading.problems import PROBLEM_ARROW
-from slotwheel.replay.facts.fact import ELSEWHERE, Seen, travelled
+from slotwheel.replay.facts.fact import ELSEWHERE, Seen, decompress
 from slotwheel.replay.facts.integrity import integrity, placement
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.scan import SCANNED, scan, scan_records, summaries, tasks_frame
@@ -51,7 +51,7 @@ def test_a_directory(spark: Any, there: Layout) -> None:
         told, _ = summaries(found)
         assert sorted(one.number for one in told) == [file.number for file in there.files]
         pieces = found.where("what = 'facts'").collect()
-        facts = np.concatenate([travelled(bytes(row.data)) for row in pieces])
+        facts = np.concatenate([decompress(bytes(row.data)) for row in pieces])
         assert len(facts) == sum(row["count"] for row in pieces) == sum(one.rows for one in told)
         assert {row.bucket for row in pieces} == {0}
         assert int((facts["seen"] == Seen.DELIVERED).sum()) == 6
@@ -91,7 +91,7 @@ def test_records_of_a_topic(spark: Any) -> None:
     frame = spark.createDataFrame(pa.Table.from_batches([as_spark(kafka_rows(sent))]))
     found = scan_records(frame, replace(TERMS, partitions={"orders": 3}), 17)
     pieces = found.where("what = 'facts'").collect()
-    facts = np.concatenate([travelled(bytes(piece.data)) for piece in pieces])
+    facts = np.concatenate([decompress(bytes(piece.data)) for piece in pieces])
     facts = np.sort(facts, order="offset")
     assert facts["offset"].tolist() == list(range(100))
     elsewhere = partitions_of(pa.array(keys), 3) != 0  # where all of them are

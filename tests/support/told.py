@@ -10,7 +10,7 @@ import pyarrow as pa
 from slotwheel.reading.files import File
 from slotwheel.reading.problems import Problem
 from slotwheel.replay.facts.chunks import OrderChunk
-from slotwheel.replay.facts.fact import FACT, Facts, Seen, travelled
+from slotwheel.replay.facts.fact import FACT, Facts, Seen, decompress
 from slotwheel.replay.facts.filescan import SCANNED_ARROW, TaskScan
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.summary import FileSummary
@@ -28,7 +28,7 @@ class Told:
             assert batch.schema.equals(SCANNED_ARROW)
             for row in batch.to_pylist():
                 if row["what"] == "facts":
-                    packed.append(travelled(row["data"]))
+                    packed.append(decompress(row["data"]))
                     assert len(packed[-1]) == row["count"]
                 elif row["what"] == "file":
                     self.files.append(FileSummary.from_json(row["text"]))
