@@ -13,22 +13,22 @@ BACKLOG_BYTES_MAX = 32 << 20
 
 
 class Backlog:
-    """``came`` and ``nbytes``: from any thread; the other methods: from the driver's."""
+    """``received`` and ``nbytes``: from any thread; the other methods: from the driver's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._came = 0
+        self._received = 0
         self._gone = 0
         self._queued: deque[tuple[int, int]] = deque()  # (last index, bytes) in the wheel's queue
 
     @property
     def nbytes(self) -> int:
-        return self._came - self._gone
+        return self._received - self._gone
 
-    def came(self, nbytes: int) -> None:
+    def received(self, nbytes: int) -> None:
         """Entries were put into the inbox."""
         with self._lock:
-            self._came += nbytes
+            self._received += nbytes
 
     def dropped(self, nbytes: int) -> None:
         """Entries left the inbox and were not queued."""

@@ -223,7 +223,7 @@ class Driver:
     def receive(self, message: PeerMessage, entries: Sequence[Entry]) -> None:
         nbytes = sum(len(entry.payload) for entry in entries)
         if nbytes:
-            self._backlog.came(nbytes)
+            self._backlog.received(nbytes)
         self._inbox.put(lambda now: self._step(message, entries, nbytes, now))
 
     def unsent(self, peer: str, index: int) -> None:

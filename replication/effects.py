@@ -1,4 +1,4 @@
-"""What the core decides, done: by the wheel, by the transport, by a fetch of a snapshot.
+"""Carries out the core's decisions: by the wheel, the transport, or a fetch of a snapshot.
 
 Theory: a ``Ready`` has everything that follows from one input of the core, and the order of its
 fields keeps the promises of the rules (``rules/ready.py``).
@@ -39,10 +39,10 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Effects:
-    """All methods belong to the driver's thread.
+    """Carries out decisions. All methods belong to the driver's thread.
 
-    ``clock``: the wall clock in ms; ``monotonic``: the driver's clock. ``look``: to be called when
-    the core's view of the log may be wrong. ``stopping``: set when the driver is to end.
+    ``clock``: the wall clock in ms; ``monotonic``: the driver's clock. ``look``: called when the
+    core's view of the log may be wrong. ``stopping``: set when the driver is to end.
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class Effects:
         """How often no other peer could take over."""
 
     def carry_out(self, core: Core, ready: Ready, entries: Sequence[Entry], nbytes: int) -> None:
-        """In the order of the fields. ``entries``: those of the message just stepped."""
+        """Do what ``ready`` has, in the order of its fields. ``entries``: those of the message just
+        stepped."""
         wheel = self._wheel
         if ready.hard is not None:
             self._promise(ready.hard)
@@ -101,8 +102,8 @@ class Effects:
             self._event(name, fields)
 
     def publish_master(self, core: Core) -> bool:
-        """Publish the master's address, which callers of this peer are redirected to. Whether it
-        has changed."""
+        """Publish the master's address, which callers of this peer are redirected to. Returns
+        whether it has changed."""
         if core.role is Role.MASTER:
             return False
         address = master_address(core, self._group) or ""
