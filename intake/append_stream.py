@@ -96,7 +96,7 @@ class AppendStream:
         self._room_timeout_s = room_timeout_s
         self._window = threading.Semaphore(IN_FLIGHT_MAX)
         self._pending: deque[_Pending | NotMaster | None] = deque()  # in the order of the answers
-        self._looks: queue.SimpleQueue[None] = queue.SimpleQueue()  # the first pending may be ready
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # the first pending may be ready
         self._read = 0  # batches read; counted by the handler's thread alone
         self._answered = 0  # batches answered; by the receipts' thread alone
         self._client_gone = False
@@ -115,11 +115,11 @@ class AppendStream:
     def depose(self, error: NotMaster) -> None:
         """Answer the client that this is not the master any more. From any thread."""
         self._pending.append(error)
-        self.look()
+        self.wake()
 
-    def look(self, _resolved: object = None) -> None:
+    def wake(self, _resolved: object = None) -> None:
         """Wake the receipts' thread: something may be ready. From any thread."""
-        self._looks.put(None)
+        self._wakes.put(None)
 
     def run(self) -> None:
         """Serve the exchange. Errors: ``SlotwheelError`` that ended it, after all answers."""
@@ -138,7 +138,7 @@ class AppendStream:
                 pass
         finally:
             self._pending.append(None)
-            self.look()
+            self.wake()
             receipts.join()
 
     def _read_one(self) -> bool:
@@ -168,9 +168,9 @@ class AppendStream:
         outcome = self._append(batch, nbytes, sequence)
         self._pending.append(_Pending(sequence, rows, nbytes, received, outcome))
         if isinstance(outcome, Future) and not self._ending.is_set():
-            outcome.add_done_callback(self.look)
+            outcome.add_done_callback(self.wake)
         else:
-            self.look()
+            self.wake()
         if isinstance(outcome, NotMaster):
             raise outcome
         return True
@@ -238,7 +238,7 @@ class AppendStream:
     def _next_answer(self) -> _Pending | NotMaster | None:
         """Wait until the first pending item can be answered, and remove it."""
         while not (self._pending and self._is_ready(self._pending[0])):
-            self._looks.get()
+            self._wakes.get()
         return self._pending.popleft()
 
     def _is_ready(self, item: _Pending | NotMaster | None) -> bool:

@@ -99,11 +99,11 @@ class OpenCalls:
             for stream in self.streams:
                 stream.depose(error)
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Wake every stream, to check whether it must end."""
         with self._lock:
             for stream in self.streams | self._leaving:
-                stream.look()
+                stream.wake()
 
     @property
     def idle(self) -> bool:

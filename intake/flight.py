@@ -306,7 +306,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         while time.monotonic() < deadline and not self._calls.idle:
             time.sleep(0.005)
         self._ending.set()
-        self._calls.look()
+        self._calls.wake()
         time.sleep(_LAST_WORDS_S)
         shutdown = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
         shutdown.start()
