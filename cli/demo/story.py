@@ -94,7 +94,7 @@ class Story:
             self._screen.event(f"{who} stopped")
         # Read again: the proof is about the files at the end.
         with closing(Inbox(self._directories.values())) as inbox:
-            inbox.look()
+            inbox.read()
         return Aftermath(
             traffic.promises(),
             inbox.arrivals(),

@@ -67,7 +67,7 @@ class Inbox:
         """Different messages so far."""
         return len(self._numbers)
 
-    def look(self) -> None:
+    def read(self) -> None:
         for reader in self._readers:
             for batch in reader.batches():
                 numbers = [_number(value) for value in batch.column("value").to_pylist()]
@@ -134,7 +134,7 @@ class Traffic:
         load, elapsed_s = self._load, time.monotonic() - self._start
         share = min(1.0, elapsed_s / (_SENT_AT * load.seconds))
         self._send_up_to(load.kept + int(load.messages * share))
-        self._inbox.look()
+        self._inbox.read()
         sent, cancelled = self._starts[-1], np.count_nonzero(self._cancelled)
         self._screen.counts(sent, self._inbox.messages, int(cancelled))
 
