@@ -39,7 +39,7 @@ class Exit(IntEnum):
 
     DONE = 0
     FAILED = 1
-    """What was asked for could not be done, or is not so; the output has the reason."""
+    """The command failed, or its answer is no; the output has the reason."""
     USAGE = 2
     """The command line itself is wrong."""
     DEFECT = 3
@@ -51,7 +51,7 @@ class Exit(IntEnum):
 
 @dataclass(slots=True)
 class Session:
-    """What the error handler must know after a command has failed; click's ``ctx.obj``."""
+    """State for the error handler after a command has failed; click's ``ctx.obj``."""
 
     json: bool = False
 

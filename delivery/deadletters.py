@@ -28,7 +28,7 @@ _REASON_BYTES_MAX = 1000
 
 @dataclass(slots=True)
 class DeadLettered:
-    """What became of refused rows. ``stored``: which are safe, ``unknown``: which may be, both
+    """The result for refused rows. ``stored``: which are safe, ``unknown``: which may be, both
     shape (rows,). ``local``: how many are in the data directory. ``held``: why others are not safe,
     or empty. ``down``: the sink is down. ``errors``: raised by a sink instead of an answer."""
 

@@ -23,7 +23,7 @@ class File:
     """One file to read. Positions and sizes in bytes."""
 
     number: int
-    """Its place in ``Layout.files``; facts name it."""
+    """The index in ``Layout.files``, by which facts refer to the file."""
     kind: str
     """One of ``KINDS``."""
     path: str

@@ -59,11 +59,11 @@ class OpenPoint:
     """Something that could not be decided, although no fault is known."""
 
     subject: str
-    """What it is about: an input, a file, a range of offsets."""
+    """The subject: an input, a file, a range of offsets."""
     reason: str
     """Why it could not be decided, and how much is affected."""
     remedy: str
-    """What the user can do to have it decided."""
+    """The user's way to have it decided."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.reason}. {self.remedy}"

@@ -80,7 +80,7 @@ class Conclusion:
         return max(self.layout.group_size, *(summary.peers for summary in self.summaries), 0)
 
     def open_points(self) -> list[OpenPoint]:
-        """What could not be decided, and why."""
+        """Open points: what could not be decided, and why."""
         points, counts = [], self.counts()
         given, group = len(self.layout.peers), self._group_size()
         unseen = self.layout.of(TOPIC) or counts.get("in doubt") or 2 * given <= group

@@ -53,7 +53,7 @@ class _Partition(InputPartition):
     part: Part | None
     terms: GroupTerms
     text: str = ""
-    """Of a partition without a part: its row, as JSON."""
+    """The row of a partition without a part, as JSON."""
 
 
 class StreamReader(DataSourceStreamReader):

@@ -68,7 +68,7 @@ class Driver:
     """One peer of a group, from ``start`` to ``stop``.
 
     ``clock``: the wall clock in ms, for the wheel. ``changed`` is called, from any thread and under
-    any lock, when role, master or ``wheel.serving`` may have changed: it must only wake somebody.
+    any lock, when role, master or ``wheel.serving`` may have changed: it must only wake a thread.
     ``on_fatal`` is called once, in the driver's thread, which then ends. ``address_of`` is for
     tests: where to connect to.
     """

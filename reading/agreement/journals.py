@@ -55,7 +55,7 @@ class PeerJournal:
         self.seen_marks: set[int] = set()
         self.epochs = Epochs(checkpoint.index, checkpoint.epoch)
         self.ends: dict[int, int] = {}
-        """By index of a checkpoint: the next offset behind that entry."""
+        """Next offset behind an entry, by the index of a checkpoint."""
         self.proven = checkpoint.index
         """The highest index that is known to be committed."""
         self._proven_offset = checkpoint.next_offset

@@ -40,7 +40,7 @@ class JournalAt:
     restarts: int = 0
     """How often reading was started again."""
     note: str = ""
-    """What was wrong before this position; reported once, when it changes."""
+    """A fault before this position; reported once, when it changes."""
 
 
 @dataclass(frozen=True, slots=True)

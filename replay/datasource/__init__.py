@@ -1,1 +1,1 @@
-"""What Spark's sources (``source.py``, ``stream.py``) are made of: options, paths, views."""
+"""The parts of Spark's sources (``source.py``, ``stream.py``): options, paths, views."""

@@ -30,8 +30,8 @@ PLACE = [
     pa.field("epoch", pa.int64()),
     pa.field("delivered", TIME),
 ]
-"""Columns behind those of a row that say where it was found. ``entry_index`` and ``epoch`` are
-those of the journal, ``delivered`` of a topic; null elsewhere."""
+"""Further columns of a row: the place where it was found. ``entry_index`` and ``epoch`` are those
+of the journal, ``delivered`` of a topic; null elsewhere."""
 COLUMNS = pa.schema([*(field.with_nullable(True) for field in ROW), *PLACE])
 _MESSAGE = [("offset", pa.int64()), ("due", TIME), ("created", TIME)]
 SCHEMAS = {

@@ -65,7 +65,7 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     view: str = ROWS
     starting: str = "earliest"
-    """Where a stream begins that has no checkpoint yet."""
+    """The position at which a stream without a checkpoint begins."""
     max_bytes: int = MAX_BYTES
     """About how many bytes of the journals, and of the topics each, are in a stream's batch."""
     dead_letter_topic: str = DEAD_LETTER_TOPIC

@@ -82,7 +82,7 @@ def _wanted(batch: pa.RecordBatch, event: RowsSeen, chosen: SourceOptions) -> pa
 
 
 def _placed(event: RowsSeen, peer: str, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``: those of the row, and those that say where it was found."""
+    """The columns of ``schema``: those of the row, and the place where it was found."""
     rows, count = event.rows, event.rows.num_rows
     columns = []
     for field in schema:

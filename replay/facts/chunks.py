@@ -41,7 +41,7 @@ class OrderChunk:
     not depend on the number of rows."""
 
     source: str
-    """In which log the positions are: a peer's embedded topics, or Kafka's."""
+    """The log that positions are of: a peer's embedded topics, or Kafka's."""
     number: int
     """``File.number``; ``file``: the file's name."""
     file: str

@@ -19,7 +19,7 @@ Facts = npt.NDArray[np.void]
 
 
 class Seen(IntEnum):
-    """Where a row was seen. 0 is never valid."""
+    """The kind of place where a row was seen. 0 is never valid."""
 
     ACCEPTED = 1
     """A message in a journal entry. ``where``: the entry's index; ``at``: its epoch."""

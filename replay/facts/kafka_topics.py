@@ -104,7 +104,7 @@ class KafkaTopics:
         )
 
     def notes(self) -> list[str]:
-        """What ``records`` has to report, as sentences."""
+        """The notes that ``records`` has made, as sentences."""
         return self._notes
 
     def _source(self, spark: SparkSession, topics: Sequence[str]) -> DataFrame:

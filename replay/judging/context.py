@@ -76,7 +76,7 @@ class PeerView:
 
 @dataclass(frozen=True)
 class Context:
-    """What judging needs besides the facts. Picklable."""
+    """The data that judging needs besides the facts. Picklable."""
 
     terms: GroupTerms
     options: Options

@@ -54,7 +54,7 @@ class JournalSeen:
 
 
 def journal_seen(peer: PeerFiles, files: Iterable[tuple[File, FileSummary | None]]) -> JournalSeen:
-    """What the segments of a peer, in their order, hold and lack."""
+    """The offsets that the segments of a peer, in their order, hold and lack."""
     seen = JournalSeen()
     reached = -1
     before: FileSummary | None = None

@@ -70,7 +70,7 @@ class Verdict:
     reasons: Sequence[str]
     """Why the proof fails: one line for each kind of problem that fails it."""
     open_points: Sequence[OpenPoint]
-    """What could not be decided; also listed beside reasons, as it may explain some of them."""
+    """Points that could not be decided; also listed beside reasons, as they may explain some."""
     counts: Mapping[str, int]
     """accepted, the ``CLASSES``, and of these overdue (pending); repeated (arrivals beyond the
     first), unaccounted (records whose acceptance lies outside the journals that were given), newer
@@ -92,10 +92,10 @@ class Verdict:
     options: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     by_topic: Sequence[GroupCounts] = ()
-    """Those that lost most come first, then those with the most messages; not all if there are
-    many."""
+    """Counts by topic: those that lost most are first, then those with the most messages; not all
+    if there are many."""
     by_bucket: Sequence[GroupCounts] = ()
-    """In the order of their times."""
+    """Counts by time bucket, in the order of time."""
 
     @property
     def outcome(self) -> Outcome:

@@ -247,7 +247,7 @@ class Core:
     # Output
 
     def ready(self) -> Ready | None:
-        """What is to be done now; ``None`` for nothing."""
+        """The decisions that are to be carried out now; ``None``: there are none."""
         if self._leading is not None:
             self._leading.ship(self._now)
         return self._standing.pop_ready()

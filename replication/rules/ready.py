@@ -29,7 +29,7 @@ class Elected:
 
 @dataclass(slots=True)
 class Ready:
-    """What is to be done, in the order of the fields, completely, before the next input."""
+    """Decisions to be carried out in the order of the fields, completely, before the next input."""
 
     hard: HardState | None = None
     """Make this durable before anything below."""

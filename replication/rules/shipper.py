@@ -1,4 +1,4 @@
-"""What a master sends to its peers: entries, questions, offers of a snapshot, heartbeats.
+"""Sends a master's messages to its peers: entries, questions, offers of a snapshot, heartbeats.
 
 Theory: each peer's ``Progress`` says what may be sent to it, the log what there is to send. Entries
 are named here by their indexes; the transport loads them.

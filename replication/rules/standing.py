@@ -31,7 +31,7 @@ class Standing:
         self.master: str | None = None
         """The master of this epoch, which may be this peer; None: not known."""
         self.out = Ready()
-        """What the next ``Ready`` has so far."""
+        """The next ``Ready`` so far."""
         self._on_disk = hard
 
     @property

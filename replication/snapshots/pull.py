@@ -214,8 +214,9 @@ class SnapshotFetch:
             self._done(self)
 
     def _end(self, error: Exception) -> None:
-        """What was received stays for the next attempt, unless its room is needed, the fetch is
-        not, or it may not be durable. Errors: ``NodeUnreachable`` after ``abandon``."""
+        """End an attempt. The received files stay for the next one, unless their room is needed,
+        the fetch is not, or they may not be durable. Errors: ``NodeUnreachable`` after
+        ``abandon``."""
         with self._use() as sink:
             sink.close()
         left = isinstance(error, (OSError, LookupError, SyncFailed))

@@ -1,4 +1,4 @@
-"""One open exchange to one peer: messages are written to it, and beats read from it say what
+"""One open exchange to one peer: messages are written to it, and beats read from it report which
 arrived.
 
 Theory: a Flight exchange is a stream each way. Messages go one way only; the other way carries
@@ -186,7 +186,7 @@ class Exchange:
         self._connection.shut()
 
     def end(self) -> None:
-        """In the thread that writes: wait a moment for the reading thread to end, and free all."""
+        """Wait a moment for the reading thread to end, and free all. In the thread that writes."""
         self._reader.cancel()
         self._thread.join(_GOODBYE_S)
         close_all(self._writer, self._client)

@@ -9,7 +9,7 @@ Every failure of a connection is handled in one way, by cutting it and making a 
 
     refused, unreachable      again after 0.1 to 0.5 s
     silent for 2 s            cut (also a write that blocks and does not move), then again at once
-    refused by the peer       again after 5 s; a person has to mend it, and the alarm tells whom
+    refused by the peer       again after 5 s; a person has to fix it; an alarm names the node
 
 Rules: at most ``WINDOW_BYTES`` are written without a beat; nothing here blocks another thread.
 """
