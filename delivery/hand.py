@@ -28,7 +28,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..wheel.backoff import Backoff
-from ..wheel.due.lines import Chunk
+from ..wheel.due.chunk import Chunk
 from ..wheel.errors import ClockBehind, Damaged, SyncFailed
 from ..wheel.schema import times
 from .deadletters import DeadLetters

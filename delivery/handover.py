@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from ..wheel.due.lines import Chunk
+from ..wheel.due.chunk import Chunk
 from ..wheel.schema import Int64s, Mask, times
 from .ask import ask
 from .deadletters import DeadLetters

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from cachetools import TTLCache
 
 from ..wheel.backoff import Backoff
-from ..wheel.due.lines import Chunk
+from ..wheel.due.chunk import Chunk
 from ..wheel.schema import times
 from .handover import BatchOutcome, release
 from .ports import DeliveryEvents, DuePort

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..wheel.due.lines import Chunk
+from ..wheel.due.chunk import Chunk
 from ..wheel.schema import Int64s
 
 

@@ -24,8 +24,8 @@ import numpy.typing as npt
 from .config import WheelConfig
 from .due.canceller import Canceller
 from .due.cancels import Cancels
+from .due.chunk import Chunk
 from .due.due import DueQueue
-from .due.lines import Chunk
 from .ids import IdMint
 from .journal.log import Log
 from .mark import Marks
@@ -77,7 +77,7 @@ class Dispatcher:
         )
         self.canceller = Canceller(
             mint,
-            self.due,
+            self.due.lines,
             storage,
             cancels,
             lock,
@@ -98,7 +98,7 @@ class Dispatcher:
         with self._lock:
             self._ended = True
             self._due_changed.notify_all()
-            self.due.answered.notify_all()
+            self.due.lines.answered.notify_all()
 
     def committed(self, earliest_ms: int) -> None:
         """Under the lock: rows were committed; the first of them is due then."""
@@ -153,20 +153,22 @@ class Dispatcher:
 
         Topics of the other rows are held back; ``sink_down`` pauses all of delivery instead.
         """
-        self.due.answer(chunk, answered, dead, unknown=unknown, sink_down=sink_down)
+        with self._lock:
+            self.due.lines.answer(chunk, answered, dead, unknown=unknown, sink_down=sink_down)
 
     def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
         """Open the next slot ahead of its time; whether one was opened. For a thread of its own."""
         return not self._ended and self.due.prepare(now_ms, ahead_ms)
 
     def held_topics(self) -> list[str]:
-        return self.due.held_topics()
+        with self._lock:
+            return list(self.due.lines.held)
 
     def next_due_ms(self) -> int | None:
         """When to ask again: the next row's due time, or when a mark has to be appended."""
         due = self.due.next_due_ms()
         with self._lock:
-            if self.due.changes != self._mark_changes:
+            if self.due.lines.changes != self._mark_changes:
                 mark_ms = self._mark_ms + self._config.mark_interval_ms
                 return mark_ms if due is None else min(due, mark_ms)
         return due
@@ -192,7 +194,7 @@ class Dispatcher:
         with self._lock:
             if self._ended:
                 return
-            if self.due.changes == self._mark_changes:
+            if self.due.lines.changes == self._mark_changes:
                 if not self._cleaning_waits():
                     return
             elif not at_once and abs(now_ms - self._mark_ms) < self._config.mark_interval_ms:
@@ -201,7 +203,7 @@ class Dispatcher:
 
     def _cleaning_waits(self) -> bool:
         """Whether a slot could be deleted once the mark that time has moved is appended."""
-        return self._storage.any_ends_within(self._appended_c, self.due.main.c)
+        return self._storage.any_ends_within(self._appended_c, self.due.lines.main.mark.c)
 
     def appended(self, earliest_ms: int, now_ms: int) -> None:
         """Under the lock: rows were queued. For those that are due at once, the reach is extended
@@ -230,10 +232,10 @@ class Dispatcher:
         # Where the next mark may find no room, delivery goes on without it.
         low = self._disk_is_low(now_ms)
         ahead_ms = self._config.horizon_ms if low else self._config.reach_ahead_ms
-        self._reach_ms = max(self._reach_ms, self.due.main.c, now_ms + ahead_ms)
-        marks = self.due.marks(self._reach_ms)
+        self._reach_ms = max(self._reach_ms, self.due.lines.main.mark.c, now_ms + ahead_ms)
+        marks = self.due.lines.marks(self._reach_ms)
         self._queue_marks(marks)
-        self._mark_changes = self.due.changes
+        self._mark_changes = self.due.lines.changes
         self._mark_ms = now_ms
         self._appended_c = marks.main.c
 

@@ -544,8 +544,8 @@ class Wheel:
         with self._lock:
             log, storage = self._log, self._storage
             marks = self._committed_marks
-            now = marks if self._dispatcher is None else self._dispatcher.due.marks()
-            ahead = 0 if self._dispatcher is None else self._dispatcher.due.ahead
+            now = marks if self._dispatcher is None else self._dispatcher.due.lines.marks()
+            ahead = 0 if self._dispatcher is None else self._dispatcher.due.lines.ahead
             return Status(
                 group=self.config.group,
                 epoch=log.epoch,

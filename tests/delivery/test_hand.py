@@ -15,7 +15,7 @@ import pytest
 from slotwheel.delivery import hand
 from slotwheel.delivery.sink import Answer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due.lines import Chunk
+from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import Damaged, SyncFailed
 from slotwheel.wheel.mark import Mark
 from slotwheel.wheel.schema import ROW

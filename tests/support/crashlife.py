@@ -25,7 +25,7 @@ from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.reading.topicreader import TopicReader, topics, walk
 from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due.lines import Chunk
+from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import ClockBehind, SequenceTooOld
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.schema import ROW, times
@@ -143,7 +143,7 @@ class World:
             queue_mark(now_ms)
             marks = self.wheel._log.uncommitted()[-1].marks
             self.book.check_marks(marks)
-            ahead = frozenset(master_of(self.wheel).due._main.ahead)
+            ahead = frozenset(master_of(self.wheel).due.lines.main.ahead)
             self._told.append((marks, len(self._answers), ahead))
 
         self.wheel._dispatcher.queue_mark = queue_and_note
@@ -156,7 +156,7 @@ class World:
         self.target = Target(self, inner)
         self.dead = DeadLetters(self.target, None)
         self.check_disk()
-        marks = master_of(self.wheel).due.marks()
+        marks = master_of(self.wheel).due.lines.marks()
         if self._last_marks is not None:
             self.book.check_grown(self._last_marks, marks)
         next_offset = self.wheel._log.next_offset

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slotwheel.wheel.answers import CancelAnswer
-from slotwheel.wheel.due.lines import Chunk
+from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.schema import Mask, times
 

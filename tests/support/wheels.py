@@ -16,7 +16,7 @@ from crc32c import crc32c
 from slotwheel.wheel.answers import AppendReceipt
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.dispatcher import Dispatcher
-from slotwheel.wheel.due.lines import Chunk
+from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.ids import MessageId

@@ -39,7 +39,7 @@ class Asking:
 
     def __init__(self, node: Node, *ids: MessageId) -> None:
         self.answers: list[CancelAnswer] = []
-        self._waiting: Any = master_of(node.wheel).due.answered
+        self._waiting: Any = master_of(node.wheel).due.lines.answered
         self.thread = threading.Thread(
             target=lambda: self.answers.extend(node.wheel.cancel(ids, NOW, 10)), daemon=True
         )

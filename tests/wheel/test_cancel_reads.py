@@ -13,7 +13,7 @@ import pytest
 from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due import canceller
-from slotwheel.wheel.due.due import DueQueue
+from slotwheel.wheel.due.lines import Lines
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.slots.storage import Storage
@@ -92,16 +92,16 @@ def test_a_topic_that_is_held_back_in_between(
     assert chunk is not None
     reads = Reads(node, monkeypatch)
     ids: list[MessageId] = [node.wheel.mint.one(NOW + 1000, offset) for offset in range(10)]
-    has_left, asked = DueQueue.has_left, 0
+    has_left, asked = Lines.has_left, 0
 
-    def refused_meanwhile(due: DueQueue, *rows: Any) -> Any:
+    def refused_meanwhile(lines: Lines, *rows: Any) -> Any:
         nonlocal asked
         asked += 1
         if asked == 2:
             master_of(node.wheel).answer(chunk, np.zeros(10, np.bool_))
-        return has_left(due, *rows)
+        return has_left(lines, *rows)
 
-    monkeypatch.setattr(DueQueue, "has_left", refused_meanwhile)
+    monkeypatch.setattr(Lines, "has_left", refused_meanwhile)
     monkeypatch.setattr(canceller, "_SHARE", 5)
     answers = node.blocking(lambda: node.wheel.cancel(ids, NOW + 1000))
     assert answers == [CancelAnswer.CANCELLED] * 10

@@ -16,7 +16,7 @@ import pytest
 from slotwheel.wheel.dispatcher import Dispatcher
 from slotwheel.wheel.due import canceller
 from slotwheel.wheel.due.canceller import Canceller
-from slotwheel.wheel.due.due import DueQueue
+from slotwheel.wheel.due.lines import Lines
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.journal import recovery as journal_recovery
 from slotwheel.wheel.journal.journal import Journal
@@ -93,7 +93,7 @@ def cleaned_by_a_mark_that_is_not_committed(patch: Patch) -> None:
     clean = Wheel.clean
 
     def eager(self: Wheel, now_ms: int) -> int:
-        self._committed_marks = master_of(self).due.marks()
+        self._committed_marks = master_of(self).due.lines.marks()
         return clean(self, now_ms)
 
     patch.setattr(Wheel, "clean", eager)
@@ -108,11 +108,11 @@ def cleaned_in_spite_of_held_topics(patch: Patch) -> None:
 
 def mark_ahead_of_the_answers(patch: Patch) -> None:
     """A mark that tells of the chunk in flight, told while the sink works on it."""
-    marks = DueQueue.marks
+    marks = Lines.marks
     next_chunk = Dispatcher.next_chunk
 
-    def with_flight(self: DueQueue, reach: int = -1) -> Marks:
-        flight = self._main.flight
+    def with_flight(self: Lines, reach: int = -1) -> Marks:
+        flight = self.main.flight
         found = marks(self, reach)
         return found if flight is None else replace(found, main=flight.chunk.after)
 
@@ -123,13 +123,13 @@ def mark_ahead_of_the_answers(patch: Patch) -> None:
             self._queue_marks.__self__.write_pending(0)  # type: ignore[attr-defined]
         return chunk
 
-    patch.setattr(DueQueue, "marks", with_flight)
+    patch.setattr(Lines, "marks", with_flight)
     patch.setattr(Dispatcher, "next_chunk", tell_at_once)
 
 
 def mark_forgets_held_topics(patch: Patch) -> None:
-    marks = DueQueue.marks
-    patch.setattr(DueQueue, "marks", lambda self, *reach: replace(marks(self, *reach), copies={}))
+    marks = Lines.marks
+    patch.setattr(Lines, "marks", lambda self, *reach: replace(marks(self, *reach), copies={}))
 
 
 def junk_of_slot_files_not_cut(patch: Patch) -> None:

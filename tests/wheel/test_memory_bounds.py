@@ -40,7 +40,7 @@ def test_rows_that_join_an_open_window_do_not_outgrow_it(tmp_path: Path) -> None
             if wheel.spill_needed(now_ms):
                 wheel.spill(now_ms)
             delivered += deliver_one(node, now_ms)
-            cursor = master_of(wheel).due._main.cursor
+            cursor = master_of(wheel).due.lines.main.cursor
             if cursor is not None:
                 largest = max(largest, cursor._window.nbytes)
         assert largest <= 3 * config.window_bytes_max

@@ -15,7 +15,7 @@ import pytest
 
 from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.config import TICK_MS, WheelConfig
-from slotwheel.wheel.due.lines import Chunk
+from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration, NotMaster
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId

@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 
 from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.due.lines import Chunk
+from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import ClockBehind, InvalidMessage, Overloaded, SequenceTooOld
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.journal.producers import IN_FLIGHT_MAX
@@ -508,7 +508,7 @@ class WheelMachine(RuleBasedStateMachine):
         self.late_cancels.clear()
 
     def _next_chunk(self) -> Chunk | None:
-        mark = master_of(self.node.wheel).due.main
+        mark = master_of(self.node.wheel).due.lines.main.mark
         try:
             chunk = next_chunk(self.node.wheel, self.now, self._sync)
         except ClockBehind:

@@ -37,7 +37,7 @@ from ..rows import from_numpy, no_headers
 from ..schema import INPUT, PAYLOAD, TIME, Int64s
 from ..slots.storage import Storage
 from .cancels import Cancels, among
-from .due import DueQueue, HasLeft
+from .lines import HasLeft, Lines
 
 QueueRows = Callable[[pa.RecordBatch], AppendWaiter]
 AppendCancels = Callable[[Int64s, Int64s], AppendWaiter | None]
@@ -113,7 +113,7 @@ class Canceller:
     def __init__(
         self,
         mint: IdMint,
-        due: DueQueue,
+        lines: Lines,
         storage: Storage,
         cancels: Cancels,
         lock: threading.RLock,
@@ -123,7 +123,7 @@ class Canceller:
         lost_seconds: Callable[[], set[int]],
     ) -> None:
         self._mint = mint
-        self._due = due
+        self._lines = lines
         self._storage = storage
         self._cancels = cancels
         self._lock = lock
@@ -284,7 +284,7 @@ class Canceller:
     def _decide(self, at: Int64s, request: _Request) -> None:
         """Under the lock: the state of the rows at these positions."""
         due, offset = request.due[at], request.offset[at]
-        state = _OF_LEFT[self._due.has_left(due, offset, request.topics[at])]
+        state = _OF_LEFT[self._lines.has_left(due, offset, request.topics[at])]
         left = state == _State.DELIVERED
         # Or it was cancelled, which is forgotten by now, or was lost in a repair.
         state[left & (due <= self._cancels.floor_ms)] = _State.UNKNOWN
@@ -302,8 +302,8 @@ class Canceller:
         flight."""
         due, offset = request.due[at], request.offset[at]
         known = set(request.topics.tolist())
-        self._due.answered.wait_for(
-            lambda: not self._due.any_in_flight(due, offset, known), request.timeout_s
+        self._lines.answered.wait_for(
+            lambda: not self._lines.any_in_flight(due, offset, known), request.timeout_s
         )
 
     @staticmethod

@@ -1,56 +1,53 @@
-"""Lines, which move a mark each, and the chunks in flight on them.
+"""Lines, which move a mark each, and what the sink's answers do to the marks.
 
-Values only: ``due.py`` moves them, under the owner's lock.
+Theory: delivery is a *line* that moves a mark: the main line for all topics that are not held back,
+and one line for each that is, which drains from its own copy up to the main mark. A line has at
+most one chunk in flight. A chunk leads from one mark to another; the mark moves when the sink has
+answered. Rows that were answered while an earlier one was not are remembered (``ahead``) and never
+handed out again.
+
+Nothing here reads rows or asks the clock; all of it is called under the owner's lock.
+
+See docs/design.md, "The mark".
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Container
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ..mark import Mark
-from ..schema import Int64s, Mask
+from ..mark import Mark, Marks, TopicMark
+from ..rows import from_numpy, take_rows
+from ..schema import Int64s, Mask, times
+from .cancels import among
+from .chunk import Chunk, ChunkInFlight
 from .reader import SlotCursor
+from .runs import EMPTY
+
+_UNKNOWN_MAX = 1 << 18
+"""Offsets without an answer that are remembered one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows to hand to the sink: ROW schema, in ``(due, offset)`` order (late ones: by offset).
+class HasLeft(IntEnum):
+    """Whether a row has been handed to the sink; a cancel is decided by it."""
 
-    ``topic``: the held-back topic it belongs to, None for the main mark. May have no rows; it has
-    to be answered all the same. ``after`` is the mark once every row is answered.
-    """
-
-    rows: pa.RecordBatch
-    topic: str | None
-    before: Mark
-    after: Mark
-
-
-@dataclass(slots=True)
-class ChunkInFlight:
-    """A chunk in flight with all rows it passes, also those not handed out."""
-
-    chunk: Chunk
-    due: Int64s
-    offset: Int64s
-    late: bool
-    kept: Int64s
-    """Positions of the rows handed out."""
-    cancels: Mask
-    """Which rows are cancel rows."""
-    gone: Mask
-    """Which rows were cancelled."""
-    topics: pa.Array
-    of_held: dict[str, Int64s]
-    """Positions of messages of held-back topics, by topic, with cancelled and answered ones. The
-    main line leaves them to the topics' own lines; on such a line they are its own."""
-
-    def mark_before(self, at: int) -> Mark:
-        """The mark that covers the rows before position ``at`` of the chunk, and not that row."""
-        return mark_before(self.chunk.before, self.due, self.offset, at, self.late)
+    NO = 0
+    """It has never been handed to the sink."""
+    YES = 1
+    """The sink has answered for it."""
+    IN_FLIGHT = 2
+    """It is with the sink, whose answer is awaited."""
+    UNKNOWN = 3
+    """It was handed to the sink, which gave no clear answer."""
+    BY_TOPIC = 4
+    """That depends on the row's topic: ask again with it."""
 
 
 @dataclass(slots=True)
@@ -81,10 +78,219 @@ class Line:
         return chunk.after.covered(due, offset) & ~chunk.before.covered(due, offset)
 
 
-def mark_before(before: Mark, due: Int64s, offset: Int64s, at: int, late: bool) -> Mark:
-    """The mark that covers the rows before position ``at`` of a chunk, and not that row."""
-    if late:
-        return Mark(before.c, before.r, int(offset[at]) - 1)
-    if at == 0:
-        return before
-    return Mark(int(due[at - 1]), int(offset[at - 1]), before.L)
+class Lines:
+    """The main line, those of held-back topics, and the rows of which there is no clear answer."""
+
+    def __init__(self, marks: Marks, held_max: int, lock: threading.RLock) -> None:
+        self._held_max = held_max
+        self.main = Line(None, marks.main)
+        self.held = {
+            topic: Line(topic, copy.mark, copy.behind) for topic, copy in marks.copies.items()
+        }
+        self._unknown: set[int] = set()
+        """Offsets handed to the sink and not clearly answered yet."""
+        self._unknown_upto = -1
+        """All offsets up to here that have not left count as such, too: there were too many."""
+        self._epoch = marks.epoch
+        self._covered = marks.covered
+        self._withdrawn = marks.cancels
+        """Rows passed that are cancel rows, or messages that were cancelled."""
+        self._delivered = marks.delivered
+        self._dead = marks.dead
+        self.changes = 0
+        """Counts the moves since which a new mark should be appended."""
+        self.answered = threading.Condition(lock)
+        """Notified after each answer of the sink."""
+
+    def marks(self, reach: int = -1) -> Marks:
+        """The marks as they stand, for a journal entry with that reach."""
+        return Marks(
+            main=self.main.mark,
+            epoch=self._epoch,
+            copies={topic: TopicMark(line.mark, line.behind) for topic, line in self.held.items()},
+            covered=self._covered,
+            cancels=self._withdrawn,
+            delivered=self._delivered,
+            dead=self._dead,
+            reach=reach,
+        )
+
+    @property
+    def ahead(self) -> int:
+        """Messages that were answered ahead of their mark."""
+        return len(self.main.ahead) + sum(len(line.ahead) for line in self.held.values())
+
+    def has_left(
+        self, due: Int64s, offset: Int64s, topics: npt.NDArray[np.object_]
+    ) -> npt.NDArray[np.int8]:
+        """Whether rows have left: a value of ``HasLeft`` each, shape (rows,) like all arguments.
+        ``topics``: None where the topic is not known, which matters only where the answer is
+        ``BY_TOPIC``; empty for a row that is stored no longer."""
+        unknown = among(self._unknown, offset) | (offset <= self._unknown_upto)
+        left = np.where(unknown, HasLeft.UNKNOWN, HasLeft.NO).astype(np.int8)
+        passed = self.main.mark.covered(due, offset)
+        by_all = passed & self._covered_by_all(due, offset)
+        left[by_all] = HasLeft.YES
+        held = np.flatnonzero(passed & ~by_all)
+        names = topics[held]
+        left[held[~among(self.held, names)]] = HasLeft.YES
+        left[held[among({None}, names)]] = HasLeft.BY_TOPIC
+        for topic in self.held.keys() & set(names.tolist()):
+            line, at = self.held[topic], held[np.equal(names, topic)]
+            left[at[line.mark.covered(due[at], offset[at])]] = HasLeft.YES
+            left[at[line.in_flight(due[at], offset[at])]] = HasLeft.IN_FLIGHT
+        left[self.main.in_flight(due, offset)] = HasLeft.IN_FLIGHT
+        asked, ahead = set(offset.tolist()), set[int]()
+        for line in (self.main, *self.held.values()):
+            ahead |= line.ahead & asked
+        left[among(ahead, offset)] = HasLeft.YES
+        return left
+
+    def _covered_by_all(self, due: Int64s, offset: Int64s) -> Mask:
+        """Which rows the lines of all held-back topics cover, shape (rows,)."""
+        marks = [line.mark for line in self.held.values()]
+        if not marks:
+            return np.ones(len(due), np.bool_)
+        c, r = min((mark.c, mark.r) for mark in marks)
+        return Mark(c, r, min(mark.L for mark in marks)).covered(due, offset)
+
+    def any_in_flight(self, due: Int64s, offset: Int64s, topics: Container[str]) -> bool:
+        """Whether one of these rows may be in flight, judged by the marks; shape (rows,).
+        ``topics``: of the rows whose answer depends on the topic."""
+        return any(
+            bool(line.in_flight(due, offset).any())
+            for line in (self.main, *self.held.values())
+            if line.topic is None or line.topic in topics
+        )
+
+    def put_in_flight(
+        self, line: Line, rows: pa.RecordBatch, gone: Mask, after: Mark, *, late: bool
+    ) -> Chunk | None:
+        """A chunk of the rows that the sink is to get, none of ``gone``; None if none is left: then
+        the mark has passed them. ``late``: they are in offset order."""
+        due, offset = times(rows, "due"), times(rows, "offset")
+        topics = rows.column("topic")
+        cancels = np.asarray(rows.column("cancels").is_valid())
+        drop = gone | cancels | line.answered_ahead(offset)
+        held: dict[str, Int64s] = {}
+        for topic in self.held if line.topic is None else (line.topic,):
+            mine = np.asarray(pc.equal(topics, topic)) & ~cancels
+            held[topic] = np.flatnonzero(mine)
+            drop |= mine if line.topic is None else ~mine
+        kept = np.flatnonzero(~drop)
+        handed = rows if len(kept) == len(due) else take_rows(rows, kept)
+        chunk = Chunk(handed, line.topic, line.mark, after)
+        flight = ChunkInFlight(chunk, due, offset, late, kept, cancels, gone, topics, held)
+        if not len(kept):
+            self.changes += 1
+            self._pass(line, flight, len(due), after)
+            return None
+        line.flight = flight
+        return chunk
+
+    def put_none_in_flight(self, line: Line) -> Chunk:
+        """A chunk without rows: the mark passed many rows and nothing is to be handed out yet."""
+        chunk = Chunk(EMPTY, line.topic, line.mark, line.mark)
+        none = np.empty(0, np.int64)
+        no = np.empty(0, np.bool_)
+        topics = EMPTY.column("topic")
+        held = {} if line.topic is None else {line.topic: none}
+        line.flight = ChunkInFlight(chunk, none, none, False, none, no, no, topics, held)
+        return chunk
+
+    def release(self, topic: str) -> None:
+        """A held-back topic has caught up."""
+        del self.held[topic]
+        self.changes += 1
+
+    def answer(
+        self,
+        chunk: Chunk,
+        answered: Mask,
+        dead: int = 0,
+        *,
+        unknown: Mask | None = None,
+        sink_down: bool = False,
+    ) -> None:
+        """Move the mark of the chunk's line as far as the sink has answered.
+
+        ``answered``: shape (rows,). ``unknown``, the same shape: which of the others may have left.
+        Topics with unanswered rows are held back; where that is not possible (``sink_down``, or too
+        many), the main mark pauses before the first of them.
+        """
+        line = self.main if chunk.topic is None else self.held[chunk.topic]
+        flight = line.flight
+        assert flight is not None, "no chunk is in flight"
+        assert flight.chunk is chunk, "not the chunk in flight"
+        line.flight = None
+        if self._unknown:
+            self._unknown.difference_update(flight.offset[flight.kept[answered]].tolist())
+        if unknown is not None and unknown.any():
+            self._unknown.update(flight.offset[flight.kept[unknown]].tolist())
+            if len(self._unknown) > _UNKNOWN_MAX:
+                self._unknown_upto = max(self._unknown_upto, *self._unknown)
+                self._unknown.clear()
+        accepted = int(np.count_nonzero(answered))
+        self._delivered += accepted - dead
+        self._dead += dead
+        self.changes += 1
+        if accepted == len(flight.kept):
+            self._pass(line, flight, len(flight.due), chunk.after)
+        else:
+            self._answer_partly(line, flight, answered, sink_down)
+        self.answered.notify_all()
+
+    def _pass(self, line: Line, flight: ChunkInFlight, count: int, after: Mark) -> None:
+        """Move the line's mark to ``after``, past the first ``count`` rows of a chunk in flight."""
+        line.mark = after
+        passed = flight.offset[:count]
+        done = flight.gone[:count]
+        if line.topic is not None:
+            mine = flight.of_held[line.topic]
+            mine = mine[mine < count]
+            line.behind -= len(mine)
+            self._withdrawn += int(np.count_nonzero(done[mine]))
+        else:
+            done = done | flight.cancels[:count]
+            for topic, positions in flight.of_held.items():
+                left = positions[positions < count]
+                held = self.held[topic]
+                held.behind += len(left)
+                done[left] = False  # its own line will count them
+                if line.ahead:
+                    held.ahead.update(line.ahead.intersection(passed[left].tolist()))
+            self._covered += count
+            self._withdrawn += int(np.count_nonzero(done))
+        if line.ahead:
+            line.ahead.difference_update(passed.tolist())
+
+    def _answer_partly(
+        self, line: Line, flight: ChunkInFlight, answered: Mask, sink_down: bool
+    ) -> None:
+        """Hold topics back as far as that is possible; the line stops before what is left over."""
+        line.ahead.update(flight.offset[flight.kept[answered]].tolist())
+        stop = int(flight.kept[~answered][0])
+        if line.topic is None and not sink_down:
+            stop = self._hold_back(flight, answered)
+        after = flight.chunk.after
+        if stop < len(flight.due):
+            after = flight.mark_before(stop)
+        self._pass(line, flight, stop, after)
+
+    def _hold_back(self, flight: ChunkInFlight, answered: Mask) -> int:
+        """Give each topic with unanswered rows a line of its own, first come first served.
+
+        Returns the position before which the main line has to stop: that of the first row of a
+        topic for which there was no room, or the end.
+        """
+        waiting = flight.kept[~answered]
+        topics = flight.topics.take(from_numpy(waiting, pa.int64()))
+        names = topics.unique().to_pylist()  # in the order of their first rows
+        room = max(0, self._held_max - len(self.held))
+        first = [int(waiting[pc.index(topics, name).as_py()]) for name in names]
+        for name, at in zip(names[:room], first, strict=False):
+            mark = flight.mark_before(at)
+            self.held[name] = Line(name, mark)
+            mine = np.flatnonzero(np.asarray(pc.equal(flight.topics, name)) & ~flight.cancels)
+            flight.of_held[name] = mine[mine >= at]
+        return first[room] if room < len(names) else len(flight.due)
