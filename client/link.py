@@ -28,6 +28,7 @@ from ..wheel.protocol import (
     AppendCommand,
     RefusedBatch,
     StoredBatch,
+    channel_options,
     close_all,
     decode_answer,
     decode_json,
@@ -40,15 +41,7 @@ from ..wheel.schema import INPUT
 from .columns import Limits
 from .message import clock_ms
 
-# A new channel must really connect, now, and not share the backoff of the one that just failed.
-_OPTIONS = [
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),
-]
+_OPTIONS = channel_options(reconnect_ms_min=100, reconnect_ms_max=1000)
 _GOODBYE_S = 0.2
 _CLOSE_S = 1.0
 

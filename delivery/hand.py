@@ -48,7 +48,7 @@ _DAMAGED_WAIT_S = 1.0
 
 
 class Hand:
-    """Delivers one wheel's rows. ``clock``: wall clock in ms; ``monotonic``: seconds.
+    """Delivers one wheel's rows. ``clock``: wall clock in ms.
 
     ``wheel``: the dispatcher of one epoch. ``allowed``: whether this node may deliver now.
     ``on_fatal`` is called once, with the error, when the process has to end.
@@ -62,7 +62,6 @@ class Hand:
         clock: Callable[[], int],
         *,
         allowed: Callable[[], bool] = lambda: True,
-        monotonic: Callable[[], float] = time.monotonic,
         events: DeliveryEvents | None = None,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
@@ -71,7 +70,6 @@ class Hand:
         self._dead_letters = dead_letters
         self._clock = clock
         self._allowed = allowed
-        self._monotonic = monotonic
         self._events: DeliveryEvents = events or NoDeliveryEvents()
         self._on_fatal = on_fatal
         self._held = HeldTopics(
@@ -80,7 +78,6 @@ class Hand:
             self._deliver_held,
             self._settle,
             clock,
-            monotonic,
             self._events,
         )
         self._down = False
@@ -123,7 +120,7 @@ class Hand:
             stop.wait(_NOT_ALLOWED_S)
             return
         moved = self._held_topics()
-        if self._monotonic() >= self._pause_until_s and (not self._down or self._is_back()):
+        if time.monotonic() >= self._pause_until_s and (not self._down or self._is_back()):
             moved |= self._main()
         if not moved and not stop.is_set():
             self._sleep(stop)
@@ -237,7 +234,7 @@ class Hand:
         return True
 
     def _pause(self, seconds: float) -> None:
-        self._pause_until_s = self._monotonic() + seconds
+        self._pause_until_s = time.monotonic() + seconds
 
     def _sleep(self, stop: threading.Event) -> None:
         """Sleep until the next row is due, a pause is over, or a held-back topic may be tried."""
@@ -245,7 +242,7 @@ class Hand:
         side_s = self._held.wait_s()
         if side_s is not None:
             limit_s = min(limit_s, max(_NOT_YET_S, side_s))
-        pause_s = self._pause_until_s - self._monotonic()
+        pause_s = self._pause_until_s - time.monotonic()
         if pause_s > 0:
             # Due rows have to wait as well, so only the time counts.
             stop.wait(max(_NOT_YET_S, min(limit_s, pause_s)))

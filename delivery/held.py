@@ -13,6 +13,7 @@ not tried more and more often.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -54,14 +55,13 @@ class HeldTopics:
     hand_over: Callable[[Chunk], BatchOutcome]
     settle: Callable[[Chunk, BatchOutcome], None]
     clock: Callable[[], int]
-    monotonic: Callable[[], float]
     events: DeliveryEvents
     _topics: dict[str, _Held] = field(default_factory=dict)
     _backoffs: TTLCache[str, Backoff] = field(init=False)
     _pool: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
-        self._backoffs = TTLCache(10_000, REMEMBERED_S, self.monotonic)
+        self._backoffs = TTLCache(10_000, REMEMBERED_S)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="held-topic")
 
     def turn(self, *, sink_is_up: bool) -> bool:
@@ -82,7 +82,7 @@ class HeldTopics:
         if any(state.job or state.probe for state in self._topics.values()):
             return _TRY_SOON_S
         first = min(state.next_try_s for state in self._topics.values())
-        return max(0.0, first - self.monotonic())
+        return max(0.0, first - time.monotonic())
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Report jobs that end within ``timeout_s``; the rows of others will be repeated."""
@@ -107,7 +107,7 @@ class HeldTopics:
         for topic in now_held:
             if topic not in self._topics:
                 backoff = self._backoffs.pop(topic, None) or Backoff()
-                self._topics[topic] = _Held(backoff, self.monotonic() + backoff.failed())
+                self._topics[topic] = _Held(backoff, time.monotonic() + backoff.failed())
         return now_held
 
     def _start(self, topic: str, state: _Held) -> bool:
@@ -117,10 +117,10 @@ class HeldTopics:
             probe, state.probe = state.probe, None
             state.usable = probe.exception() is None and probe.result()
             if not state.usable:
-                state.next_try_s = self.monotonic() + state.backoff.failed()
+                state.next_try_s = time.monotonic() + state.backoff.failed()
                 return False
         if not state.usable:
-            if self.monotonic() >= state.next_try_s:
+            if time.monotonic() >= state.next_try_s:
                 state.probe = self._pool.submit(self.sink.probe, topic)
             return False
         now_ms = self.clock()
@@ -128,7 +128,7 @@ class HeldTopics:
             chunk = self.wheel.next_topic_chunk(topic, now_ms)
         except Exception:  # a damaged slot file, for example: not tried again at once
             state.usable = False
-            state.next_try_s = self.monotonic() + state.backoff.failed()
+            state.next_try_s = time.monotonic() + state.backoff.failed()
             raise
         if chunk is None:
             # It was released, which the next turn sees; or it waits for the commit of a cancel.
@@ -151,7 +151,7 @@ class HeldTopics:
         error = job.exception()
         if error is not None:
             state.usable = False
-            state.next_try_s = self.monotonic() + state.backoff.failed()
+            state.next_try_s = time.monotonic() + state.backoff.failed()
             release(self.wheel, chunk, handed=True)
             raise error  # the hand's loop reports it and goes on
         outcome = job.result()
@@ -160,5 +160,5 @@ class HeldTopics:
         if outcome.complete:
             state.backoff.worked()
         else:
-            state.next_try_s = self.monotonic() + state.backoff.failed()
+            state.next_try_s = time.monotonic() + state.backoff.failed()
         return True

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from ..wheel.config import WheelConfig
 from ..wheel.ids import IdMint, MessageId
-from ..wheel.schema import Int64s
 
 Clock = Callable[[], int]
 """Wall clock, ms since the epoch."""
@@ -22,19 +21,6 @@ GroupPort = Callable[[], dict[str, Any]]
 """The peers as this one knows them: ``role``, ``epoch``, ``master``, ``master_address``, ..."""
 StepDown = Callable[[float], bool]
 """Hand the mastership over within so many seconds. Returns whether that happened."""
-
-
-class ReceiptPort(Protocol):
-    """The result of an append; ``due`` has the shape (count,)."""
-
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def created_ms(self) -> int: ...
-    @property
-    def due(self) -> Int64s: ...
 
 
 class WheelPort(Protocol):

@@ -69,14 +69,13 @@ def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
     return found
 
 
-def reserved_header(names: Sequence[str], row: int | None = None) -> InvalidMessage:
+def reserved_header(names: Sequence[str]) -> InvalidMessage:
     """The error for a message with these headers."""
     return InvalidMessage(
         f"reserved header name{'s' * (len(names) > 1)}",
         got=", ".join(names)[:300],
         limit=f"names that do not begin with '{RESERVED_PREFIX}'",
         remedy="Leave it out, also when a delivered message is sent again: slotwheel adds its own",
-        row=row,
     )
 
 

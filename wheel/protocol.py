@@ -245,6 +245,19 @@ def translate(error: BaseException) -> SlotwheelError:
     )
 
 
+def channel_options(*, reconnect_ms_min: int, reconnect_ms_max: int) -> list[tuple[str, int]]:
+    """Options of a Flight client. A new channel must really connect, now, and not share the backoff
+    of the one that just failed."""
+    return [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", reconnect_ms_min),
+        ("grpc.max_reconnect_backoff_ms", reconnect_ms_max),
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
 def close_all(*ends: Any) -> None:
     """Close streams and clients of Flight, those that are not None, and ignore their errors.
     Closing fetches a stream's last status, which a destructor would print on stderr."""

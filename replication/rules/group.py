@@ -66,7 +66,7 @@ class Group:
                 )
 
     @classmethod
-    def parse(cls, me: str, texts: Iterable[str], timing: Timing | None = None) -> Self:
+    def parse(cls, me: str, texts: Iterable[str]) -> Self:
         """From texts ``ID=HOST:PORT``, as the command line takes them.
 
         Errors: ``InvalidConfiguration``, also for an id that occurs twice.
@@ -86,7 +86,7 @@ class Group:
                     remedy="Give every peer an id of its own, and name it once",
                 )
             peers[node_id] = address
-        return cls(me, peers, timing or Timing())
+        return cls(me, peers)
 
     @property
     def others(self) -> tuple[str, ...]:

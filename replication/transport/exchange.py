@@ -30,7 +30,14 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ...wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError
-from ...wheel.protocol import PEER_ACTION, close_all, encode_json, translate, translated
+from ...wheel.protocol import (
+    PEER_ACTION,
+    channel_options,
+    close_all,
+    encode_json,
+    translate,
+    translated,
+)
 from .handshake import Greeting
 from .sockets import Connection, TcpProgress, connecting
 from .wire import ENTRIES
@@ -50,15 +57,7 @@ _BEAT_MAGIC = b"SWPB"
 assert _BEAT.size == 12
 
 GREETING_TIMEOUT_S = 0.5
-# A new channel must really connect, now, and not share the backoff of the one that just failed.
-_OPTIONS = [
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),
-]
+_OPTIONS = channel_options(reconnect_ms_min=500, reconnect_ms_max=500)
 _GOODBYE_S = 1.0
 
 
@@ -72,11 +71,11 @@ def connect(address: str) -> Any:
         return flight.FlightClient(f"grpc://{address}", generic_options=_OPTIONS)
 
 
-def greet(client: Any, greeting: Greeting, timeout_s: float = GREETING_TIMEOUT_S) -> Greeting:
+def greet(client: Any, greeting: Greeting) -> Greeting:
     """Send our greeting; returns that of the node there. Errors: ``SlotwheelError``."""
     action = flight.Action(PEER_ACTION, greeting.encode())
     with translated():
-        options = flight.FlightCallOptions(timeout=timeout_s)
+        options = flight.FlightCallOptions(timeout=GREETING_TIMEOUT_S)
         results = list(client.do_action(action, options))
         return Greeting.decode(results[0].body.to_pybytes() if results else b"")
 

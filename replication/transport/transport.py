@@ -45,13 +45,6 @@ class ReplicationEvents(Protocol):
     def alarm(self, name: str, **fields: object) -> None: ...
 
 
-class NoReplicationEvents:
-    """``ReplicationEvents`` that are ignored."""
-
-    def event(self, name: str, **fields: object) -> None: ...
-    def alarm(self, name: str, **fields: object) -> None: ...
-
-
 class Receiver(Protocol):
     """The driver, as its transport sees it. Called from the transport's threads; never blocks."""
 
@@ -83,7 +76,7 @@ class Transport:
         slot: Callable[[bytes], Any],
         *,
         key: Callable[[], str] = str,
-        events: ReplicationEvents | None = None,
+        events: ReplicationEvents,
         address_of: Callable[[str], str] | None = None,
         refused_pause_s: float = REFUSED_PAUSE_S,
         clock: Callable[[], float] = time.monotonic,
@@ -92,7 +85,7 @@ class Transport:
         self._group_name = group_name
         self._store = store
         self._key = key
-        self._events: ReplicationEvents = events or NoReplicationEvents()
+        self._events = events
         self.address_of = address_of or group.peers.__getitem__
         self._clock = clock
         self._receiver = receiver

@@ -73,7 +73,6 @@ class Log:
         commit_index: int,
         committed_offset: int,
         waiting: Sequence[QueuedEntry] = (),
-        changed: Callable[[], None] = lambda: None,
         keep_recent: bool = False,
     ) -> None:
         self.journal = journal
@@ -85,7 +84,7 @@ class Log:
         self.next_index = journal.last_index + 1
         self.next_offset = _end(waiting[-1].entry) if waiting else committed_offset
         self.queued_bytes = sum(queued.nbytes for queued in waiting)
-        self.changed = changed
+        self.changed: Callable[[], None] = lambda: None
         self._failing = False
         self._queue: deque[QueuedEntry] = deque()
         self._writing: list[QueuedEntry] = []

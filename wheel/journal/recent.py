@@ -18,10 +18,9 @@ _BYTES_MAX = 16 << 20
 class RecentEntries:
     """Consecutive entries, the newest ones. Not thread-safe: used under the owner's lock."""
 
-    def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
+    def __init__(self) -> None:
         self._entries: deque[Entry] = deque()
         self._bytes = 0
-        self._max = bytes_max
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Entries that follow on from the last one, or begin anew."""
@@ -30,7 +29,7 @@ class RecentEntries:
                 self.clear()
             self._entries.append(entry)
             self._bytes += _nbytes(entry)
-        while self._bytes > self._max and len(self._entries) > 1:
+        while self._bytes > _BYTES_MAX and len(self._entries) > 1:
             self._bytes -= _nbytes(self._entries.popleft())
 
     def cut_after(self, index: int) -> None:

@@ -170,9 +170,7 @@ class SegmentReader:
             return -1
 
 
-def walk(
-    files: Files, path: str, *, entry_bytes_max: int = ENTRY_BYTES_MAX
-) -> Iterator[LocatedEntry]:
+def walk(files: Files, path: str) -> Iterator[LocatedEntry]:
     """Every entry of one segment in order, for inspection.
 
     Errors: ``Damaged`` at the first byte that is not right, which in a segment that is being
@@ -181,7 +179,7 @@ def walk(
     """
     handle = files.open(path)
     try:
-        reader = SegmentReader(handle, path, entry_bytes_max)
+        reader = SegmentReader(handle, path, ENTRY_BYTES_MAX)
         position = SEGMENT_BYTES
         index = reader.header.first_index
         epoch = reader.header.last_epoch
