@@ -15,6 +15,9 @@ PYTHON ?=
 # Further arguments for what is run: make test ARGS="-k journal", make demo ARGS="--peers 3"
 ARGS ?=
 
+# Half of a test's time is waiting.
+BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,8 +29,12 @@ demo: $(BASE) ## Run a node (ARGS="--peers 3": three), kill it twice, verify wha
 .PHONY: test
 test: setup kafka lint ## Run lint, types, and all tests but the long ones
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --durations=30 $(ARGS)
+	@$(BIN)/python -m pytest $(BESIDE) --durations=30 $(ARGS)
 	@$(MAKE) --no-print-directory lines
+
+.PHONY: test-quick
+test-quick: $(DEV) ## Run what needs no Kafka, no Spark and no minutes
+	@$(BIN)/python -m pytest $(BESIDE) -m "not soak and not long and not kafka" $(ARGS)
 
 .PHONY: lines
 lines: ## Count lines of code by room

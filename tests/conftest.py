@@ -8,14 +8,78 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from support.broker import Broker, Cluster, TopicFactory
 from support.java import SHORT_LIVED
 
+HERE = Path(__file__).parent
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
 KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
+
+LONG = (
+    "replay/test_follow",
+    "test_kafka_troubles",
+    "replay/test_real_runs",
+    "benchmarks/test_benchmarks_run",
+    "test_peers_failover",
+    "test_cancel_truth",
+    "replay/test_planted",
+    "wheel/test_crash_sweep_finds",
+    "test_peers_damage",
+    "replay/test_redeliver",
+    "replay/test_source",
+    "replay/test_real_kafka",
+    "wheel/test_crash_sweep",
+    "test_kafka_end_to_end",
+    "node/test_damage",
+    "replay/test_cluster",
+    "test_kill",
+    "benchmarks/test_suite",
+    "replay/test_collects_nothing",
+    "intake/test_delay_topic",
+    "cli/test_redeliver_command",
+    "replay/test_receipts",
+    "wheel/test_switch_crash",
+    "replay/test_interrupt",
+    "replay/test_command",
+    "cli/test_bad_input",
+    "test_peers_chaos",
+    "wheel/test_wheel_machine",
+    "cli/test_demo",
+    "test_broker",
+    "delivery/test_kafka_python_sink",
+    "delivery/test_confluent_sink",
+    "replication/test_simulation",
+    "replay/test_inputs",
+    "wheel/test_archive_crash",
+    "replication/test_driver_faults",
+    "client/test_failover",
+    "test_peers_bad_input",
+    "replay/test_contents",
+    "node/test_descriptors",
+    "replay/test_stream",
+    "replay/test_tables",
+    "node/test_node_with_kafka",
+    "cli/test_commands",
+    "wheel/test_journal_crash",
+    "test_peers_snapshot",
+    "cli/test_repair",
+    "node/test_node_process",
+    "replay/test_running",
+    "cli/test_audit_command",
+    "test_packaging",
+    "client/test_retry",
+    "delivery/test_embedded_crash",
+    "replay/test_dumps",
+    "replay/test_scan",
+    "test_peers_paused_master",
+    "node/test_node_goes_on",
+)
+"""The files that take longest, the longest first: they are begun first, so that none is left over
+at the end, and ``make test-quick`` leaves them out."""
 
 
 def pytest_configure() -> None:
@@ -28,7 +92,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {HERE / f"{name}.py": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(LONG)))
     for item in items:
+        if item.path in places:
+            item.add_marker("long")
         if KAFKA_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("kafka")
 

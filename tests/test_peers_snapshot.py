@@ -135,7 +135,7 @@ def send(peers: Peers, nbytes: int, after_ms: int) -> None:
 def test_a_snapshot_outlives_a_break_a_kill_and_its_sender(tmp_path: Path, figure: Figure) -> None:
     """The break is too long for the lanes. The kill is of the receiver. The new master's slot files
     have other bytes, perhaps; some were deleted meanwhile, others have grown."""
-    size = 5_000_000
+    size = 3_500_000
     with filled(tmp_path, size) as (peers, master):
         send(peers, size // 10, 4_000 - SLOTS * 500)  # a half of it is due soon
         branch = wiped(peers, master)
