@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.client import Client, Receipts
+from slotwheel.wheel.errors import NodeUnreachable
 
 TOPIC = "orders"
 VALUE_BYTES = 100
@@ -89,6 +90,18 @@ class Clients:
         return found
 
 
+def _reach(client: Client) -> None:
+    """Connect, however long the node takes to start beside this."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            client.status()
+            return
+        except NodeUnreachable:
+            if time.monotonic() > deadline:
+                raise
+
+
 def _send(load: Load, seed: int, ready: Any, results: Any) -> None:
     generator = np.random.default_rng(seed)
     values = pa.array([generator.bytes(load.value_bytes) for _ in range(load.rows)], pa.binary())
@@ -98,7 +111,7 @@ def _send(load: Load, seed: int, ready: Any, results: Any) -> None:
     refused = 0
     most = load.rows if load.apart else max(load.rows, _JOINED_ROWS)
     with Client(load.address, batch_rows=most, buffer_bytes=load.buffer_bytes) as client:
-        client.status()
+        _reach(client)
         ready.wait(60)
         started, cpu = time.time(), time.process_time()
         sent = 0

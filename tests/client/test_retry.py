@@ -194,3 +194,14 @@ def test_links_that_are_lost_while_they_are_closed() -> None:
             pass
         link.close()
     server.close()
+
+
+def test_a_node_that_needs_half_a_second_to_answer_is_reached(address: str) -> None:
+    """Its machine is busy, or it is far away."""
+    host, _, port = address.rpartition(":")
+    with Proxy(int(port), host) as proxy:
+        proxy.stall()
+        threading.Timer(0.5, proxy.go_on).start()
+        with Client(proxy.address, timeout_s=20) as client:
+            assert client.status()["pending"] == 0
+        assert proxy.connections == 1
