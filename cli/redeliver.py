@@ -148,7 +148,7 @@ def _show(asked: RedeliverOptions, tally: RedeliveryCounts) -> None:
     def note(text: str) -> None:
         click.echo(text, err=True)
 
-    note(f"{tally.messages:,} messages for {asked.topic}, {tally.nbytes:,} bytes")
+    note(f"{counted(tally.messages, 'message')} for {asked.topic}, {tally.nbytes:,} bytes")
     if tally.messages:
         first, last = time_text(tally.first_due_ms), time_text(tally.last_due_ms)
         note(f"  first due {first}, last due {last}")
