@@ -2,7 +2,8 @@
 
 This is the part of the hand that may wait for a disk or a broker, so it is a function of its
 arguments alone: the hand calls it for the main mark in its own thread and for held-back topics in
-others.
+others. A row that is neither accepted nor refused stays unanswered: ``wheel/due/lines.py`` holds
+its topic back, and ``held.py`` tries it again.
 """
 
 from __future__ import annotations

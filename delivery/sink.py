@@ -13,6 +13,7 @@ Rules
   when a sink raises. Such a row may be repeated; it is never lost.
 - Rows of one topic partition are sent in the order in which they stand in the batch.
 - Nothing waits without a limit, also not ``close``.
+- Every sink passes ``tests/support/sinkcontract.py``.
 - Two calls of ``deliver`` may run at once (one for the main mark, others for held-back topics),
   never with rows of the same topic.
 """

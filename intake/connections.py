@@ -33,6 +33,7 @@ from urllib.parse import unquote
 from ..wheel.errors import Overloaded
 
 CONNECTIONS_MAX = 1024
+"""A node with a low limit of open files accepts fewer (``node/descriptors.py``)."""
 REFUSE_S = 1.0
 """How long, s, a refused connection stays open, so that its client gets the reason."""
 REFUSED_MAX = 64
@@ -115,7 +116,7 @@ class Connections:
 
     def _look(self) -> None:
         numbers = _numbers()
-        # There are at least as many descriptors as connections, and as many connections as peers.
+        # ``_peers`` may still name some that have gone; they are removed below.
         self._over = max(len(numbers), len(self._peers)) > self._limit
         if not self._over:
             self._refused.clear()

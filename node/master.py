@@ -2,8 +2,8 @@
 
 Theory: a node alone is the master from its start to its end. Among peers these threads start when
 the wheel serves and end when it does not; no answer of one epoch counts in the next, as each has a
-``Dispatcher`` of its own. Only the sink is shared: a new hand waits until the old one has released
-it.
+``Dispatcher`` of its own. Who is the master is decided in ``replication/rules/``. Only the sink is
+shared: a new hand waits until the old one has released it.
 """
 
 from __future__ import annotations

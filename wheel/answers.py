@@ -22,7 +22,7 @@ class AppendReceipt:
 
 
 class CancelAnswer(StrEnum):
-    """What became of a message that was to be cancelled."""
+    """What became of a message that was to be cancelled; ``due/canceller.py`` decides it."""
 
     CANCELLED = "cancelled"
     """It will not be delivered (or was cancelled before)."""

@@ -2,7 +2,8 @@
 
 Theory: ``check_input`` is the guard: a batch with one bad row is refused whole. Whoever gathers
 rows of many callers (the client, the delay topic) asks for ``bad_rows`` instead, so that each fails
-alone and the rest goes on. Both look at the same faults, column by column.
+alone and the rest goes on. Both look at the same faults, column by column. A due time in the past
+is no fault: such a row leaves at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .texts import time_text
 
 _NEVER_NULL = [(number, field.name) for number, field in enumerate(INPUT) if not field.nullable]
 TOPIC_LENGTH_MAX = 249
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_LENGTH_MAX}}}")
 RESERVED_PREFIX = "slotwheel-"
 """Headers with this prefix are slotwheel's own. A reader of a record trusts them, so a message from
 outside may not bring any."""

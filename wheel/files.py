@@ -8,6 +8,7 @@ Rules
 - Writes name their position. There is no append mode: after a crash there may be junk at the end.
 - ``sync`` that fails raises ``SyncFailed``; the process must end (the kernel may have dropped the
   dirty pages and will report success next time).
+- One process a data directory: ``DirectoryLock``.
 - Creating, linking, renaming or deleting is durable only after ``sync_dir`` (or ``sync_all``).
 """
 

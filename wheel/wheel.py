@@ -243,7 +243,7 @@ class Wheel:
                 remedy="Go on reading behind source_position",
             )
         producer = SOURCE_PRODUCER | partition
-        checked = check_input(rows, self.config, now_ms, reserved=True)  # of dead letters
+        checked = check_input(rows, self.config, now_ms, reserved=True)  # those of a dead letter
         return self._append(checked, now_ms, producer, last)
 
     def source_position(self, partition: int) -> int:
@@ -302,7 +302,8 @@ class Wheel:
     ) -> Future[AppendReceipt]:
         batch = encode_input(rows, now_ms)
         with self._lock:
-            _ = self._serving_dispatcher  # what a standby knows of a producer may be cut again
+            # Raises on a standby: what it knows of a producer may be cut off again.
+            _ = self._serving_dispatcher
             if producer:
                 known = self._log.producers.find(producer, sequence)
                 if known is not None:
@@ -408,7 +409,8 @@ class Wheel:
 
     def _count(self, done: Sequence[QueuedEntry], pieces: Sequence[Piece]) -> None:
         for queued in done:
-            # The checkpoint's are newer than what lies just behind it.
+            # A checkpoint ends before rows that stay in the tail, but has the newest marks: entries
+            # after it may have older ones.
             if queued.marks is not None and queued.marks.follows(self._committed_marks):
                 self._committed_marks = queued.marks
                 if self._dispatcher is not None:

@@ -2,9 +2,9 @@
 cancelled, or died with a reason. Nothing else arrived.
 
 Theory: a proof that relied on the wheel's own word would prove nothing. So a mark is only used
-against the wheel: it will never send again what the newest mark covers, and such a message that did
-not arrive is lost. A message that no mark covers is pending if a slot file or the part of a journal
-behind the checkpoint holds it.
+against the wheel: the wheel never sends again what the newest mark covers, so such a message that
+did not arrive is lost. A message that no mark covers is pending if a slot file or the part of a
+journal behind the checkpoint holds it.
 
 Rules
 - Each committed message falls into exactly one class, and the classes add up.
@@ -111,7 +111,8 @@ def _newer_promises(board: Board) -> Mask:
 
 
 def _cancelled(board: Board) -> Mask:
-    """Which messages a committed cancel row names."""
+    """Which messages a committed cancel row names: one whose own offset (``where``) some peer
+    proves to be committed, or that enough peers hold."""
     facts = board.of(Seen.CANCELLED)
     by = board.facts["where"][facts]
     proven = max((peer.proven for peer in board.context.peers), default=0)

@@ -5,10 +5,10 @@ own epoch; older entries commit with it. Its lease is counted, for each peer, fr
 the message that the peer has answered last; the majority-th newest of these decides.
 
 Rules
-- Stores count that the last configuration in the log admits, and only by what they answered as
-  voters. A store that replaced another becomes a voter when it sees its admission committed: until
-  then every majority is one of the old stores alone, and so a majority by the old configuration as
-  well.
+- Only stores count that the last configuration in the log admits, and only by what they answered
+  as voters. A store that replaces another (c's new disk, among a, b, c) becomes a voter when it
+  sees its admission committed. Until then only a and b can make a majority, and together they are
+  one by the old configuration as well.
 - No lease before an entry of the own epoch is committed, as an older configuration may still be cut
   off.
 - One admission at a time, and none before the previous one is committed.

@@ -8,7 +8,7 @@ journal its row is held back; once it is committed the answer is *cancelled*, an
 Rules
 - For a row in flight the request waits for the sink's answer. If the sink gave no clear one, the
   answer is *unknown* until a later try succeeds.
-- Whether older rows left that the last epoch's marks reach and do not cover cannot be known:
+- Of an older row that the last epoch's marks reach but do not cover, nobody knows whether it left:
   *unknown*. No clock decides it.
 - A row that has left is *already delivered* only if it is known that no cancel came first.
 - Slot files are read outside the lock, each once a request, and only if an answer depends on it.
@@ -135,8 +135,8 @@ class Canceller:
         self, ids: Sequence[MessageId | str], append: QueueRows, timeout_s: float
     ) -> list[CancelAnswer]:
         """One answer for each id, in order. Errors: ``UnknownId`` when one is malformed."""
-        # Not one id an offset: one given early, for rows that were then lost with their master,
-        # names an offset that is another row's now.
+        # Two ids may name one offset: that of the row there, and one given before its commit
+        # (``acks``) to a row that was lost with its master.
         texts = [str(one) for one in ids]
         asked = list(dict.fromkeys(texts))
         due, offset, genuine = self._mint.read(asked)

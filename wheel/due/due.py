@@ -66,9 +66,11 @@ class DueQueue:
         """Due time of the row beyond the reach before which the last chunk ended; None: no such
         row."""
         self.new_due: int | None = None
-        """The earliest due time among rows committed since a slot was last chosen."""
+        """The earliest due time among rows committed since a slot was last chosen: the cursor may
+        have to go back to it."""
         self.unseen: int | None = None
-        """The same since ``next_chunk`` last looked how far rows are committed."""
+        """The earliest due time among rows committed since ``next_chunk`` last looked for some: who
+        sleeps until the next row is due has to wake for it."""
         self._prepared: dict[int, SlotCursor] = {}
 
     def committed(self, earliest_due: int) -> None:

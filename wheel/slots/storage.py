@@ -174,6 +174,7 @@ class Storage:
             return self._seconds[at] if at < len(self._seconds) else None
 
     def late_seconds(self, last_second: int, offset: int) -> list[int]:
+        """Seconds up to ``last_second`` whose files have rows from ``offset`` on."""
         with self._lock:
             seconds = self._seconds[: bisect.bisect_right(self._seconds, last_second)]
             return [second for second in seconds if self.catalog[second].highest >= offset]
@@ -184,7 +185,7 @@ class Storage:
         return at < len(self._seconds) and (self._seconds[at] + 1) * TICK_MS <= upto_ms
 
     def next_second(self, after_ms: int) -> int | None:
-        """The first second with a row due behind ``after_ms``, from files and tail; None if none.
+        """The first second with a row due after ``after_ms``, from files and tail; None if none.
 
         The answer for slot files is the slot's second even if its rows there are all covered.
         """
