@@ -57,9 +57,9 @@ def _blocks(file: File, data: pa.Buffer) -> Iterator[Event]:
     waiting = Gathered(order.events)
     try:
         if file.crc < 0:
-            for _ in slot_blocks(data, file.path):
+            for _ in slot_blocks(data, file.path, ends_early=True):
                 pass
-        for _, block in slot_blocks(data, file.path):
+        for _, block in slot_blocks(data, file.path, ends_early=file.crc < 0):
             yield from waiting.add(block)
     except (Damaged, UnsupportedVersion) as error:
         yield from waiting.flush()
@@ -73,8 +73,11 @@ def _blocks(file: File, data: pa.Buffer) -> Iterator[Event]:
     yield Ended(file, damaged=is_damaged)
 
 
-def slot_blocks(data: pa.Buffer, path: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Each block of a slot file's bytes with its position, safe to compute with.
+def slot_blocks(
+    data: pa.Buffer, path: str, *, ends_early: bool = False
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Each block of a slot file's bytes with its position, safe to compute with. ``ends_early``:
+    how long the file is is not known, so zeros, which a power cut leaves behind, end it.
 
     Errors: ``Damaged`` with the position of the first bad block, after all blocks before it;
     ``UnsupportedVersion``.
@@ -95,7 +98,8 @@ def slot_blocks(data: pa.Buffer, path: str) -> Iterator[tuple[int, pa.RecordBatc
     except (pa.ArrowException, ValueError, EOFError, OSError) as error:
         raise _not_a_block(path, position, str(error)) from None
     except StopIteration:
-        raise _not_a_block(path, position, "an end-of-stream marker") from None
+        if not ends_early:
+            raise _not_a_block(path, position, "zeros or an end-of-stream marker") from None
 
 
 def _not_a_block(path: str, position: int, found: str) -> SlotwheelError:

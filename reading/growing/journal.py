@@ -86,14 +86,10 @@ class _JournalLook:
 
     def _entries(self, at: JournalAt, path: Path, reader: SegmentReader) -> JournalAt:
         position, last, epoch, index = at.position, at.last, at.epoch, at.index
-        skipped = ""
 
         def here() -> JournalAt:
             crc = check_of(reader.handle, last) if last != at.last else at.crc
-            note = skipped or at.note
-            return replace(
-                at, position=position, index=index, epoch=epoch, last=last, crc=crc, note=note
-            )
+            return replace(at, position=position, index=index, epoch=epoch, last=last, crc=crc)
 
         for found in entries(reader, position):
             if self._left <= 0:
@@ -105,7 +101,6 @@ class _JournalLook:
                 called = index <= found.witness or self._next(at.segment) is not None
                 if isinstance(found.error, Damaged) and not called:
                     break  # not written yet
-                skipped = f"byte {position} of segment {at.segment} is damaged"
                 position = found.following or reader.size
                 continue
             last = position

@@ -95,11 +95,12 @@ def _journal(part: JournalPart) -> Iterator[Event]:
                         last = replace(at, index=event.last_index + 1, epoch=event.last_epoch)
                 else:
                     yield event
-        if at.segment == end.segment and path is not None:
+        if at.segment == end.segment and path is not None and path.exists():
             break
         firsts = journal_segments(root, archive=part.archive)
         later = [first for first in firsts if at.segment < first <= end.segment]
-        following = min(later, default=end.segment)
+        # Without a later one the end itself was dropped: the next part begins behind it.
+        following = min(later, default=end.index)
         if following > last.index:
             damaged = True
             text = f"entries {last.index} to {following - 1} were dropped before they were read"

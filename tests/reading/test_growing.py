@@ -151,7 +151,7 @@ def test_damage_is_passed_when_a_later_entry_calls_it_durable(written: Written) 
     written.append(entry(3), entry(4))
     events = written.read()
     assert offsets(events) == bases(3, 4)
-    assert [kind for kind, _ in problems(events)] == ["gap", "damaged"]
+    assert [kind for kind, _ in problems(events)] == ["damaged"]
     written.append(entry(5))
     events = written.read()
     assert (offsets(events), problems(events)) == (bases(5, 5), []), "it is told once"
@@ -195,6 +195,36 @@ def test_a_gap_that_grows_between_looking_and_reading_is_told_once(written: Writ
     missing = set(bases(1, 39)) - set(offsets(events))
     (told,) = problems(events)
     assert _entries_of(told[1]) == len(missing) > 0
+
+
+@pytest.mark.parametrize("nbytes", [1, 9_000])
+def test_each_entry_is_read_or_reported_when_the_end_of_a_part_is_dropped(
+    written: Written, nbytes: int
+) -> None:
+    written.append(*map(entry, range(1, 40)))
+    first, part = written.look(1), written.look(nbytes)
+    assert first is not None
+    assert part is not None
+    written.journal.drop_below(30)
+    found, told = offsets(list(read_part(first))), problems(list(read_part(first)))
+    for one in (part, written.look()):
+        assert one is not None
+        events = list(read_part(one))
+        found += offsets(events)
+        told += problems(events)
+    assert told
+    assert len(found) + sum(_entries_of(text) for _, text in told) == 39
+
+
+def test_a_damaged_end_of_a_segment_in_the_middle(written: Written) -> None:
+    written.append(*map(entry, range(1, 40)))
+    path = sorted(written.root.glob("journal/*.journal"))[1]
+    content = bytearray(path.read_bytes().rstrip(b"\0"))
+    content[-20] ^= 1
+    path.write_bytes(content)
+    events = written.read()
+    assert len(offsets(events)) == 38
+    assert [kind for kind, _ in problems(events)] == ["damaged", "gap"]
 
 
 def test_a_file_that_serves_again_has_no_wrong_rows(written: Written) -> None:

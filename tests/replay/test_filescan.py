@@ -104,6 +104,16 @@ def test_a_row_twice_in_a_slot_file(tmp_path: Path) -> None:
     ]
 
 
+def test_zeros_behind_a_slot_file_whose_length_is_not_known(tmp_path: Path) -> None:
+    """A power cut leaves them, and with the state it is gone how long the file was."""
+    file = write_slot(tmp_path / "5.arrows", [slot({"offset": 1}), slot({"offset": 2})])
+    with Path(file.path).open("ab") as more:
+        more.write(bytes(4096))
+    told = scan([file], TERMS)
+    assert told.problems == []
+    assert told.offsets(Seen.SLOT) == [1, 2]
+
+
 def test_problems_of_a_file_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onefile, "PROBLEMS_MAX", 10)
     batch = slot(*({"offset": at, "due": 7_000 + 100 * at} for at in range(25)))
