@@ -100,6 +100,7 @@ def _reach(client: Client) -> None:
         except NodeUnreachable:
             if time.monotonic() > deadline:
                 raise
+            time.sleep(0.1)
 
 
 def _send(load: Load, seed: int, ready: Any, results: Any) -> None:

@@ -13,7 +13,8 @@ record, so the same holds for another master.
 Shipments that wait because five batches are unanswered are sent in one batch, as far as they fit:
 the slower the node, the larger the batches, and the less each message costs.
 
-No thread, no lock and no clock: the sender calls everything here under its lock.
+No thread, no lock and no clock: the sender calls everything here under its lock. Limits may be read
+without it.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ from ..wheel.schema import INPUT
 from .columns import Limits
 from .message import clock_ms
 
-# gRPC gives up an attempt after the shortest pause between two of them: so long a node may take to
-# answer when its machine is busy.
-_OPTIONS = channel_options(reconnect_ms_min=1000, reconnect_ms_max=1000)
+# gRPC gives up connecting after the shortest pause between two attempts. It is longer than the time
+# limit of a link's first call, so that this one decides how slow a node may be.
+_OPTIONS = channel_options(reconnect_ms_min=5000, reconnect_ms_max=5000)
 _GOODBYE_S = 0.2
 _CLOSE_S = 1.0
 

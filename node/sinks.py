@@ -5,6 +5,7 @@ A node imports Kafka's clients only if it uses them: they are a fifth of the tim
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..delivery.deadletters import DeadLetters
@@ -36,6 +37,9 @@ class WaysOut:
             raise
         local = None if self.sink is embedded else embedded
         self.dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)
+        if config.delay_topic is not None:
+            # Now, not when a standby takes over: by then another version may be installed.
+            _reader_of(config)
 
     def damaged_topics(self) -> dict[str, str]:
         """The errors of segments of embedded topics that were set aside, by path."""
@@ -60,6 +64,17 @@ def _kafka_sink(config: NodeConfig, mint: IdMint) -> Sink:
     return KafkaPythonSink(mint, KafkaSettings(config.bootstrap, extra=extra))
 
 
+def _reader_of(config: NodeConfig) -> Callable[[str, str, int, str], SourceReader]:
+    """Load what reads a delay topic with the sink's client."""
+    if config.sink == CONFLUENT:
+        from ..intake.confluent_reader import ConfluentReader
+
+        return ConfluentReader
+    from ..intake.kafka_reader import KafkaPythonReader
+
+    return KafkaPythonReader
+
+
 def delay_topic(
     config: NodeConfig, wheel: Wheel, clock: Clock, events: IntakeEvents
 ) -> DelayTopicIntake | None:
@@ -70,13 +85,7 @@ def delay_topic(
     group = f"slotwheel-{config.wheel.group}"
 
     def open_reader() -> SourceReader:
-        if config.sink == CONFLUENT:
-            from ..intake.confluent_reader import ConfluentReader
-
-            return ConfluentReader(bootstrap, topic, config.delay_partition, group)
-        from ..intake.kafka_reader import KafkaPythonReader
-
-        return KafkaPythonReader(bootstrap, topic, config.delay_partition, group)
+        return _reader_of(config)(bootstrap, topic, config.delay_partition, group)
 
     return DelayTopicIntake(
         wheel,

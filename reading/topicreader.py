@@ -54,11 +54,15 @@ class _Segment:
             header = IndexHeader.decode(self._index.pread(HEADER_BYTES, 0), self._index_path, first)
             self._header = header
             self._data = files.open(self.path)
+            try:
+                message = self._data.pread(header.schema_bytes, 0)
+                self.schema = header.check_schema(message, self.path)
+            except BaseException:
+                self._data.close()
+                raise
         except BaseException:
             self._index.close()
             raise
-        message = self._data.pread(header.schema_bytes, 0)
-        self.schema = header.check_schema(message, self.path)
         self.blocks = [IndexRecord(first, header.schema_bytes, 0, header.schema_crc, 0)]
 
     def refresh(self) -> None:

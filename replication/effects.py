@@ -39,7 +39,8 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Effects:
-    """Carries out decisions. All methods belong to the driver's thread.
+    """Carries out decisions. All methods belong to the driver's thread; before it starts,
+    to the one that starts it.
 
     ``clock``: the wall clock in ms; ``monotonic``: the driver's clock. ``look``: called when the
     core's view of the log may be wrong. ``stopping``: set when the driver is to end.

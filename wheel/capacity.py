@@ -15,7 +15,8 @@ _DISK_CHECK_MS = 250
 
 
 class Capacity:
-    """Under the owner's lock. ``held``: bytes of the tail and of what is queued."""
+    """Asked under the owner's lock, but ``disk_is_low`` and ``spilled`` by any thread. ``held``:
+    bytes of the tail and of what is queued."""
 
     def __init__(self, files: Files, config: WheelConfig) -> None:
         self._files = files
@@ -50,13 +51,14 @@ class Capacity:
 
     def disk_is_low(self, now_ms: int) -> bool:
         if abs(now_ms - self._disk_checked_ms) >= _DISK_CHECK_MS:
-            self._disk_checked_ms = now_ms
             self.disk_free = self._files.free_bytes()
+            self._disk_checked_ms = now_ms
         return self.disk_free < self._config.disk_reserve_bytes
 
     def spilled(self, error: OSError | None) -> None:
         """A spill has succeeded, or failed with an error. From the thread that spills."""
-        self._spill_failed = None
+        failed = None
         if error is not None:
             why = f"cannot be written: {error.strerror or error}"
-            self._spill_failed = why, f"{remedy_for(error)}, then send again"
+            failed = why, f"{remedy_for(error)}, then send again"
+        self._spill_failed = failed
