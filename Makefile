@@ -27,7 +27,7 @@ demo: $(BASE) ## Run a node (ARGS="--peers 3": three), kill it twice, verify wha
 	@$(BIN)/slotwheel demo $(ARGS)
 
 .PHONY: test
-test: setup kafka lint ## Run lint, types, and all tests but the long ones
+test: setup kafka lint ## Run lint, types, and all tests but the soak
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(BESIDE) --durations=30 $(ARGS)
 	@$(MAKE) --no-print-directory lines
@@ -61,7 +61,7 @@ format: $(DEV) ## Rewrite the code in the project's format
 	@$(BIN)/ruff format .
 
 .PHONY: soak
-soak: setup kafka ## Run the long tests
+soak: setup kafka ## Run the soak: what takes many minutes
 	@echo "==> pytest -m soak"
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 

@@ -63,7 +63,7 @@ class _Segment:
         except BaseException:
             self._index.close()
             raise
-        self.blocks = [IndexRecord(first, header.schema_bytes, 0, header.schema_crc, 0)]
+        self.blocks = [header.schema_record]
 
     def refresh(self) -> None:
         """Read index records that were written since the last call."""

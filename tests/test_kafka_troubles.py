@@ -201,7 +201,7 @@ def test_two_bad_ones_among_ten_thousand(
             load[3000].topic = "nobody-made-this"
             ids = client.send_many(load).result(20)
         eventually(lambda: node.metric("slotwheel_pending") == 0)
-        stalled_ms = 1000 * (watch.wall_s - watch.seconds)
+        stalled_ms = 1000 * watch.stalled_s
         assert node.metric("slotwheel_delivered_total") == count - 2
         assert node.metric("slotwheel_dead_total") == 2
     arrived = read_all(broker.bootstrap, [target], count - 2)

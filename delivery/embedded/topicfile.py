@@ -168,6 +168,11 @@ class IndexHeader:
             raise Damaged(path, 16, expected=f"first position {first}", found=said)
         return cls(said, schema_bytes, schema_crc)
 
+    @property
+    def schema_record(self) -> IndexRecord:
+        """Stands before the first block, so that each block has one before it (zero rows)."""
+        return IndexRecord(self.first, self.schema_bytes, 0, self.schema_crc, 0)
+
     def check_schema(self, message: bytes, path: str) -> pa.Schema:
         """The schema in ``message``, the first bytes of the stream at ``path``.
 
@@ -222,11 +227,10 @@ class IndexRecord:
 def parse_index(data: bytes, path: str, header: IndexHeader) -> tuple[list[IndexRecord], int]:
     """The complete records of an index and how many bytes of it they take, header included.
 
-    The first element is not a record: it stands for the schema (zero rows), so that each block has
-    one before it. Errors: ``Damaged`` for a bad record with a complete one behind it, or one that
-    does not follow the one before it.
+    The first element is the header's ``schema_record``. Errors: ``Damaged`` for a bad record with a
+    complete one behind it, or one that does not follow the one before it.
     """
-    blocks = [IndexRecord(header.first, header.schema_bytes, 0, header.schema_crc, 0)]
+    blocks = [header.schema_record]
     view = memoryview(data)
     at = HEADER_BYTES
     while at + RECORD_BYTES <= len(data):

@@ -199,9 +199,7 @@ def _records(part: TopicPart, folder: Path, first: int, begin: int, stop: int) -
             _, blocks = index_records(handle, begin, stop)
             header = IndexHeader.decode(handle.pread(HEADER_BYTES, 0), str(index_path), first)
         if begin == HEADER_BYTES:
-            blocks.insert(
-                0, IndexRecord(header.first, header.schema_bytes, 0, header.schema_crc, 0)
-            )
+            blocks.insert(0, header.schema_record)
         with pa.memory_map(str(data_path)) as source:
             for run in _runs(blocks):
                 yield from topic_blocks(file, header, run, source.read_buffer())

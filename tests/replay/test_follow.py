@@ -31,12 +31,13 @@ from support.lossynode import LOST, LossyNode
 from support.nodeprocess import NodeProcess, command_line, environment
 from support.peers import Peers
 from support.proxylab import Loopback
+from support.stopwatch import Stopwatch
 from support.waiting import eventually, now_ms
 
 NAMES = ("a", "b", "c")
 WINDOW_MS, GRACE_MS = 4_000, 3_000
-SLACK_MS = 45_000
-"""For Spark, on a machine that does other things as well."""
+SLACK_MS = 10_000
+"""For Spark, beside what the machine makes it wait."""
 START_S = 240.0
 
 
@@ -87,7 +88,9 @@ def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: in
                 moved = client.send("orders", b"later", due=due_ms + 10).result(10)
                 assert [str(one) for one in client.cancel([taken_back])] == ["cancelled"]
                 client.reschedule(moved, due=due_ms + WINDOW_MS)
+            watch = Stopwatch()
             eventually(lambda: follower.said, 60)
+            stalled_ms = 1000 * watch.stalled_s
             time.sleep(max(0.0, began + seconds - time.monotonic()))
             follower.process.send_signal(signal.SIGINT)
             assert follower.end(60) == 130, follower.log.read_text()
@@ -99,7 +102,7 @@ def test_a_planted_loss_is_flagged_within_its_window(tmp_path: Path, seconds: in
     ((at_ms, flag),) = follower.said
     assert (flag["flag"], flag["id"], flag["topic"]) == ("lost", planted, "orders")
     settled_ms = due_ms - due_ms % WINDOW_MS + WINDOW_MS + GRACE_MS
-    assert 0 <= at_ms - settled_ms < SLACK_MS
+    assert 0 <= at_ms - settled_ms < SLACK_MS + stalled_ms
     log = follower.log.read_text()
     judged = [line for line in follower.windows() if not line.startswith("in all")]
     assert len(judged) >= seconds * 1_000 // WINDOW_MS - 2, log

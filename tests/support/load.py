@@ -64,12 +64,13 @@ class Promised:
 
     def wanted(self) -> set[int]:
         """Numbers that have to arrive, under one id or another."""
-        free = {
-            number
-            for number, one in self.meddled.items()
-            if one.fate in (Fate.CANCELLED, Fate.UNCERTAIN)
-        }
-        return set(np.flatnonzero(self.offset >= 0).tolist()) - free
+        wanted = set(np.flatnonzero(self.offset >= 0).tolist())
+        for number, one in self.meddled.items():
+            if one.fate is Fate.MOVED:
+                wanted.add(number)
+            elif one.fate in (Fate.CANCELLED, Fate.UNCERTAIN):
+                wanted.discard(number)
+        return wanted
 
 
 class Load:

@@ -19,7 +19,7 @@ class Stopwatch:
     """Runs from construction on."""
 
     def __init__(self) -> None:
-        self._stalled_s = _stalled_s()
+        self._stalled_s_before = _stalled_s()
         self._began_s = time.monotonic()
 
     @property
@@ -30,7 +30,12 @@ class Stopwatch:
     @property
     def seconds(self) -> float:
         """For upper limits."""
-        return max(0.0, self.wall_s - (_stalled_s() - self._stalled_s))
+        return max(0.0, self.wall_s - self.stalled_s)
+
+    @property
+    def stalled_s(self) -> float:
+        """For upper limits of what others have timed meanwhile."""
+        return _stalled_s() - self._stalled_s_before
 
 
 def _stalled_s() -> float:
