@@ -44,7 +44,6 @@ LOOK_AGAIN_S = 0.02
     "kafka_settings",
     type=pair,
     multiple=True,
-    metavar="NAME=VALUE",
     help="A setting of the Kafka client, in kafka-python's names; may be repeated.",
 )
 @click.option(
@@ -52,16 +51,13 @@ LOOK_AGAIN_S = 0.02
     "position",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
-    metavar="N",
     help="Begin at this position, of Kafka in each partition.",
 )
 @click.option("--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
+@click.option("--limit", type=click.IntRange(min=1), help="End after N messages.")
 @click.option(
     "--arrow",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
     help="Write the rows to FILE as an Arrow IPC stream instead of printing them.",
 )
 @json_option

@@ -54,8 +54,6 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
         "--limit",
         type=click.IntRange(min=0),
         default=100,
-        show_default=True,
-        metavar="N",
         help="Print at most N records; 0 for all.",
     )
     return data_argument(limit(json_option(function)))

@@ -37,6 +37,18 @@ COMMANDS = {
 }
 """Command to module in this package, in the order of the help page."""
 
+METAVARS = {
+    "directory": "DIR",
+    "file": "FILE",
+    "integer range": "N",
+    "moment": "TIME",
+    "pair": "NAME=VALUE",
+    "positive_span": "SPAN",
+    "size": "BYTES",
+    "span": "SPAN",
+}
+"""What stands for an option's value on a help page, by the name of the option's type."""
+
 
 class Commands(click.Group):
     """Imports a command when it is used, and gives its options their variables."""
@@ -55,14 +67,16 @@ class Commands(click.Group):
 
 def prepare(command: click.Command) -> None:
     """Set up what all commands share: ``--some-option`` is also read from ``SLOTWHEEL_SOME_OPTION``
-    unless it names a variable of its own, and with ``--json`` errors are JSON, too."""
-    command.context_settings.setdefault("max_content_width", 100)
+    unless it names a variable of its own, its help shows default and type, and with ``--json``
+    errors are JSON, too."""
+    command.context_settings |= {"max_content_width": 100, "show_default": True}
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             if parameter.envvar is None:
                 name = long_name(parameter).replace("-", "_").upper()
                 parameter.envvar = f"{PREFIX}_{name}"
             parameter.show_envvar = True
+            parameter.metavar = parameter.metavar or METAVARS.get(parameter.type.name)
             if "--json" in parameter.opts:
                 parameter.callback = note_json
                 parameter.is_eager = True

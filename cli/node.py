@@ -58,14 +58,12 @@ def _limits(function: F) -> F:
     for option, name, text in reversed(_LIMIT_OPTIONS):
         default = getattr(_LIMITS, name)
         if name.endswith("_ms"):
-            kind, metavar, default = span, "SPAN", f"{default}ms"
+            kind, default = span, f"{default}ms"
         elif "bytes" in name:
-            kind, metavar = size, "BYTES"
+            kind = size
         else:
-            kind, metavar = click.IntRange(min=1), "N"
-        function = click.option(
-            option, name, type=kind, metavar=metavar, default=default, show_default=True, help=text
-        )(function)
+            kind = click.IntRange(min=1)
+        function = click.option(option, name, type=kind, default=default, help=text)(function)
     return function
 
 
@@ -88,7 +86,6 @@ def _limits(function: F) -> F:
     "--listen",
     metavar="HOST:PORT",
     default=DEFAULT_ADDRESS,
-    show_default=True,
     help="Where clients connect; port 0 takes a free one. With peers the default is this node's own"
     " address among them. It has no authentication: keep it on a trusted network.",
 )
@@ -96,10 +93,9 @@ def _limits(function: F) -> F:
     "--metrics",
     metavar="HOST:PORT|off",
     default=DEFAULT_METRICS_ADDRESS,
-    show_default=True,
     help="Where /metrics, /healthz and /readyz are served.",
 )
-@click.option("--group", default=_LIMITS.group, show_default=True, help="Name of the wheel group.")
+@click.option("--group", default=_LIMITS.group, help="Name of the wheel group.")
 @click.option("--node-id", help="Name of this node. [default: the machine's name]")
 @click.option(
     "--peer",
@@ -112,23 +108,19 @@ def _limits(function: F) -> F:
 @click.option(
     "--election",
     type=span,
-    metavar="SPAN",
     default=f"{NodeConfig.__dataclass_fields__['election_ms'].default}ms",
-    show_default=True,
     help="With peers: how long without a word from the master before another is elected.",
 )
 @click.option(
     "--slots",
     type=click.IntRange(min=2),
     default=_LIMITS.slots,
-    show_default=True,
     help="Slots of one second: how far ahead a message may be due.",
 )
 @click.option(
     "--sink",
     type=click.Choice(SINKS),
     default=SINKS[0],
-    show_default=True,
     help="Where due messages go: topics in the data directory, or Kafka by either client.",
 )
 @click.option("--bootstrap", metavar="HOST:PORT,…", help="Kafka's brokers.")
@@ -137,7 +129,6 @@ def _limits(function: F) -> F:
     "kafka_settings",
     type=pair,
     multiple=True,
-    metavar="NAME=VALUE",
     help="A setting of the sink's Kafka client, in its own names; may be repeated.",
 )
 @click.option("--delay-topic", metavar="TOPIC", help="Take messages from this Kafka topic, too.")
@@ -145,28 +136,24 @@ def _limits(function: F) -> F:
     "--delay-partition",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="The partition of the delay topic that this node reads.",
 )
 @click.option(
     "--dead-letter-topic",
     metavar="TOPIC",
     default=NodeConfig.__dataclass_fields__["dead_letter_topic"].default,
-    show_default=True,
     help="Where messages go that no topic takes, with the reason.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(FORMATS),
     default=FORMATS[0],
-    show_default=True,
     help="One line an event on stderr, as text or as JSON.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS),
     default="info",
-    show_default=True,
     help="The least important events that are logged.",
 )
 @click.option(

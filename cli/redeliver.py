@@ -93,8 +93,6 @@ def redeliver_options(function: F) -> F:
             "--skip",
             type=click.IntRange(min=0),
             default=0,
-            show_default=True,
-            metavar="N",
             help="With --redeliver: leave the first N out, to go on where it was interrupted.",
         ),
         node_options,

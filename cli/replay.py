@@ -53,7 +53,6 @@ def _brokers(value: str) -> str:
     "dumps",
     type=_PATH,
     multiple=True,
-    metavar="FILE",
     help="What was delivered, as `slotwheel consume --arrow` wrote it; several times for several.",
 )
 @click.option(
@@ -75,47 +74,36 @@ def _brokers(value: str) -> str:
     "--dead-letter-topic",
     metavar="TOPIC",
     default=DEAD_LETTER_TOPIC,
-    show_default=True,
     help="Where the node put messages that no topic took.",
 )
 @click.option(
     "--kafka-jars",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DIR",
     help="Jars of Spark's Kafka connector. [default: Spark fetches them from Maven Central]",
 )
 @click.option(
     "--receipts",
     type=_PATH,
     multiple=True,
-    metavar="FILE",
     help="What a producer was promised, an Arrow file of its receipts; several times for several.",
 )
-@click.option(
-    "--from", "start", type=moment, metavar="TIME", help="Judge what is due from this time on."
-)
-@click.option(
-    "--to", "end", type=moment, metavar="TIME", help="Judge what is due before this time."
-)
+@click.option("--from", "start", type=moment, help="Judge what is due from this time on.")
+@click.option("--to", "end", type=moment, help="Judge what is due before this time.")
 @click.option(
     "--interval",
     type=span,
     default="10s",
-    show_default=True,
-    metavar="SPAN",
     help="Width of the time buckets in which lateness is told.",
 )
 @click.option(
     "--late-ms",
     type=click.IntRange(min=0),
-    metavar="N",
     help="More than N milliseconds late fails the proof.",
 )
 @click.option("--exactly-once", is_flag=True, help="A message that came twice fails the proof.")
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
     help="Write report.json and report.html to this directory.",
 )
 @click.option(
@@ -127,21 +115,17 @@ def _brokers(value: str) -> str:
     "--problems",
     type=click.IntRange(min=1, max=1_000_000),
     default=1_000,
-    show_default=True,
-    metavar="N",
     help="List at most N problems; all of them are counted.",
 )
 @click.option(
     "--master",
     default="local[*]",
-    show_default=True,
     metavar="URL",
     help="Where Spark runs: this machine's cores, or spark://HOST:PORT of a cluster.",
 )
 @click.option(
     "--driver-memory",
     default="2g",
-    show_default=True,
     metavar="SIZE",
     help="Memory of Spark's own process on this machine.",
 )

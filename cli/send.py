@@ -50,7 +50,6 @@ LINE_BYTES_MAX = 64 << 20
     "headers",
     type=pair,
     multiple=True,
-    metavar="NAME=VALUE",
     help="A header of every message; may be repeated.",
 )
 @click.option("--partition", type=click.IntRange(min=0), help="The partition of the target topic.")
@@ -63,7 +62,6 @@ LINE_BYTES_MAX = 64 << 20
 @click.option(
     "--receipts",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
     help="Keep what was stored in a new FILE, for `slotwheel replay --receipts`.",
 )
 @node_options

@@ -202,9 +202,7 @@ def node_options(function: F) -> F:
     timeout = click.option(
         "--timeout",
         type=positive_span,
-        metavar="SPAN",
         default="30s",
-        show_default=True,
         help="How long to try when the node does not answer or is overloaded.",
     )
     node = click.option(
@@ -213,7 +211,6 @@ def node_options(function: F) -> F:
         type=node_addresses,
         metavar="HOST:PORT,…",
         default=DEFAULT_ADDRESS,
-        show_default=True,
         help="The node to talk to; of a group of peers all of them, the master is found.",
     )
     return node(timeout(function))
@@ -224,13 +221,11 @@ def due_options(function: F) -> F:
     at = click.option(
         "--at",
         type=moment,
-        metavar="TIME",
         help="Due at that time, ISO 8601 with a time zone: 2026-11-20T18:00:00Z.",
     )
     delay = click.option(
         "--delay",
         type=span,
-        metavar="SPAN",
         help="Due after that time: 500ms, 30s, 5m, 2h.",
     )
     return delay(at(function))

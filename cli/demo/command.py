@@ -32,7 +32,6 @@ from .traffic import TOPICS, Workload
     "--peers",
     type=click.Choice(["1", "3", "5"]),
     default="1",
-    show_default=True,
     help="How many peers; 1 is a node alone.",
 )
 @click.option(
@@ -45,23 +44,18 @@ from .traffic import TOPICS, Workload
     "--messages",
     type=click.IntRange(min=1_000),
     default=60_000,
-    show_default=True,
-    metavar="N",
     help="Messages that become due while it runs.",
 )
 @click.option(
     "--kept",
     type=click.IntRange(min=20),
     default=3_000,
-    show_default=True,
-    metavar="N",
     help="Further messages due in an hour, which stay in their slot files.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=5, max=600),
     default=15.0,
-    show_default=True,
     metavar="S",
     help="How long messages keep becoming due.",
 )
