@@ -69,7 +69,7 @@ def prepare(command: click.Command) -> None:
     """Set up what all commands share: ``--some-option`` is also read from ``SLOTWHEEL_SOME_OPTION``
     unless it names a variable of its own, its help shows default and type, and with ``--json``
     errors are JSON, too."""
-    command.context_settings |= {"max_content_width": 100, "show_default": True}
+    command.context_settings.update(max_content_width=100, show_default=True)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             if parameter.envvar is None:

@@ -21,12 +21,13 @@ import click
 from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client, Receipts
+from ..client.message import clock_ms
 from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.texts import counted, time_text
 from .progress import progress_bar
 from .receipts import print_refused
-from .shared import Exit, F, check_range, epoch_ms, is_typed, node_options, now_ms, print_json
+from .shared import Exit, F, check_range, epoch_ms, is_typed, node_options, print_json
 
 if TYPE_CHECKING:
     from ..replay.redeliver import Redelivery, RedeliveryCounts, Selection
@@ -245,7 +246,7 @@ def _send(
         progress_bar("sending", total, MofNCompleteColumn(), TimeElapsedColumn()) as step,
         Client(asked.address, timeout_s=asked.timeout.total_seconds()) as client,
     ):
-        for batch in redelivery.batches(asked.to_topic, now_ms, asked.skip):
+        for batch in redelivery.batches(asked.to_topic, clock_ms, asked.skip):
             step(sending.put(client.send_table(batch)))
         while sending.waiting:
             sending.settle()

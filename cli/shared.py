@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -95,11 +94,6 @@ def moment(value: str | datetime) -> datetime:
 def epoch_ms(value: datetime) -> int:
     """Milliseconds since 1970. ``value`` has a time zone."""
     return int(value.timestamp() * 1000)
-
-
-def now_ms() -> int:
-    """The wall clock, milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 def span_ms(value: timedelta) -> int:

@@ -52,8 +52,10 @@ class FileTotals:
 
 @dataclass(slots=True)
 class Summary:
-    """The totals of a verification."""
+    """The result of verifying one directory. ``running``: the node's process, if one runs on it."""
 
+    directory: Path
+    running: str | None
     kinds: dict[str, FileTotals] = field(
         default_factory=lambda: {kind: FileTotals() for kind in KINDS}
     )
@@ -85,6 +87,8 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "directory": str(self.directory),
+            "running": self.running,
             "ok": self.ok,
             "invalid": self.invalid,
             "kinds": {name: asdict(kind) for name, kind in self.kinds.items()},
@@ -143,13 +147,13 @@ def command(directory: Path, against: Path | None, as_json: bool) -> int:
     """
     if against is not None and against.resolve() == directory.resolve():
         raise click.UsageError("--against names the same directory.")
-    reports = [verify(one, as_json) for one in (directory, against) if one is not None]
-    valid = not any(report.summary.invalid for report in reports)
-    fields = reports[0].to_json()
+    found = [verify(one, as_json) for one in (directory, against) if one is not None]
+    valid = not any(summary.invalid for summary in found)
+    fields = found[0].to_json()
     if against is not None:
         agreement = compare_directories(directory, against, as_json)
         valid = valid and agreement.agrees
-        fields |= {"against": reports[1].to_json(), "agreement": asdict(agreement)}
+        fields |= {"against": found[1].to_json(), "agreement": asdict(agreement)}
         if not as_json:
             print_agreement(agreement)
     if as_json:
@@ -157,47 +161,25 @@ def command(directory: Path, against: Path | None, as_json: bool) -> int:
     return Exit.DONE if valid else Exit.FAILED
 
 
-@dataclass(slots=True)
-class Report:
-    """The result of verifying one directory."""
-
-    directory: Path
-    running: str | None
-    summary: Summary
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "directory": str(self.directory),
-            "running": self.running,
-            **self.summary.to_json(),
-        }
-
-
-def verify(directory: Path, quiet: bool) -> Report:
+def verify(directory: Path, quiet: bool) -> Summary:
     """Check everything in a directory; print the result, unless ``quiet``."""
-    with reading(directory) as files:
-        report = Report(directory, running_process(directory), Summary())
-        items = check_all(directory, files, running=report.running is not None)
-        for item in _with_progress(items, file_count(files), quiet):
-            report.summary.add(item)
-    if not quiet:
-        _print(report.summary, report.running)
-    return report
-
-
-def _with_progress(items: Iterator[CheckedFile], total: int, quiet: bool) -> Iterator[CheckedFile]:
     columns = (MofNCompleteColumn(), TextColumn("files"))
-    with progress_bar("verifying", total, *columns, quiet=quiet) as step:
-        for item in items:
-            yield item
-            step(1)
+    with reading(directory) as files:
+        summary = Summary(directory, running_process(directory))
+        with progress_bar("verifying", file_count(files), *columns, quiet=quiet) as step:
+            for item in check_all(directory, files, running=summary.running is not None):
+                summary.add(item)
+                step(1)
+    if not quiet:
+        _print(summary)
+    return summary
 
 
-def _print(summary: Summary, running: str | None) -> None:
-    if running is not None:
+def _print(summary: Summary) -> None:
+    if summary.running is not None:
         click.echo(
-            f"A node (process {running}) is running on this directory: only what was committed is"
-            " verified, and what it is writing just now may show up as a note."
+            f"A node (process {summary.running}) is running on this directory: only what was"
+            " committed is verified, and what it is writing just now may show up as a note."
         )
     print_table(_lines(summary), "lrrrr", ("", "ok", "invalid", "rows", "bytes"))
     print_findings("note", summary.notes, _NOTES_SHOWN)

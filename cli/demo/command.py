@@ -77,7 +77,7 @@ def command(
         after = Story(directory, int(peers), load, screen).run()
     proof = prove(after.promises, after.arrivals, after.outages)
     in_files = after.kept_in_files()
-    verified = {name: verify(path, quiet=True).summary for name, path in after.directories.items()}
+    verified = {name: verify(path, quiet=True) for name, path in after.directories.items()}
     differ = _differences(after.directories)
     holds = (
         proof.holds
@@ -103,7 +103,7 @@ def command(
         click.echo()
         print_table(_lines(proof, after.outages, in_files), "lrl")
         click.echo()
-        _print_checks(after.directories, verified, differ)
+        _print_checks(verified, differ)
         click.echo()
         _print_what_next(directory, after)
         click.echo("The proof holds." if holds else "THE PROOF FAILS: see above.")
@@ -157,15 +157,13 @@ def _in_ms(spread: Spread) -> str:
     return f"{spread.p50:.0f} / {spread.p99:.0f} / {spread.max:.0f} ms" if spread.count else "-"
 
 
-def _print_checks(
-    directories: dict[str, Path], verified: dict[str, Summary], differ: dict[str, list[str]]
-) -> None:
-    for name, summary in verified.items():
+def _print_checks(verified: dict[str, Summary], differ: dict[str, list[str]]) -> None:
+    for summary in verified.values():
         print_findings("invalid", summary.faults)
-        click.echo(f"slotwheel verify {directories[name]}: {summary.verdict}")
+        click.echo(f"slotwheel verify {summary.directory}: {summary.verdict}")
     for pair, problems in differ.items():
         click.echo(f"peers {pair} differ: {problems[0]}")
-    if len(directories) > 1 and not differ:
+    if len(verified) > 1 and not differ:
         click.echo("slotwheel verify --against: the peers agree")
 
 

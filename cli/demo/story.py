@@ -23,9 +23,9 @@ from typing import TypeVar
 import pyarrow as pa
 
 from ...client import Client
+from ...client.message import clock_ms
 from ...wheel.errors import NodeUnreachable, SlotwheelError
 from ...wheel.slots.slotfile import path_of
-from ..shared import now_ms
 from ..status import MASTER, REPLICATION, status_of
 from .nodes import make_nodes
 from .proof import Arrivals, Outage, Promises
@@ -124,20 +124,20 @@ class Story:
 
         def delivered() -> int:
             """When the first message after the kill was delivered; now, if none is left."""
-            return inbox.first_after(dead_ms) or (now_ms() if traffic.complete else 0)
+            return inbox.first_after(dead_ms) or (clock_ms() if traffic.complete else 0)
 
         alone = len(self._nodes) == 1
         name = wait("peers that follow a master", lambda: self._master(client))
         node = self._nodes[name]
-        killed_ms = now_ms()
+        killed_ms = clock_ms()
         pid = node.kill()
-        dead_ms = now_ms()
+        dead_ms = clock_ms()
         whom = "the node" if alone else f"the master, {name}"
         self._screen.event(f"SIGKILL to {whom} (process {pid}), in the middle of it all")
         if not alone:
             wait("a delivery by another peer", delivered)
-        start_ms = now_ms() + 500
-        wait("half a second to pass", lambda: now_ms() >= start_ms)
+        start_ms = clock_ms() + 500
+        wait("half a second to pass", lambda: clock_ms() >= start_ms)
         node.start()
         wait(f"the start of {name}", node.ready)
         outage = Outage(killed_ms, wait("a delivery", delivered), name)

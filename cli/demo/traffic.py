@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from ...client import Client, Receipts
+from ...client.message import clock_ms
 from ...reading.directory import ReadOnlyFiles
 from ...reading.topicreader import TopicReader
 from ...wheel.schema import Int64s, times
-from ..shared import now_ms
 from .proof import Arrivals, Promises
 from .screen import Screen
 
@@ -108,7 +108,7 @@ class Traffic:
         self._cancelled = np.zeros(load.total, np.bool_)
         self._uncertain = np.zeros(load.total, np.bool_)
         self._random = np.random.default_rng()
-        begin_ms = (now_ms() // 1000 + _KEPT_DUE_S) * 1000
+        begin_ms = (clock_ms() // 1000 + _KEPT_DUE_S) * 1000
         due = begin_ms + np.arange(load.kept, dtype=np.int64) % _KEPT_SLOTS * 1000
         self.kept_seconds: list[int] = np.unique(due // 1000).tolist()
         """The slots of the kept messages."""
@@ -116,7 +116,7 @@ class Traffic:
             self._ship(due[at : at + _BATCH_ROWS])
         client.flush(_FLUSH_S)
         self._start = time.monotonic()
-        self._end_ms = now_ms() + int(load.seconds * 1000)
+        self._end_ms = clock_ms() + int(load.seconds * 1000)
 
     @property
     def complete(self) -> bool:
@@ -172,7 +172,7 @@ class Traffic:
     def _send_up_to(self, number: int) -> None:
         while (sent := self._starts[-1]) < number:
             rows = min(_BATCH_ROWS, self._load.total - sent)
-            first_ms = min(now_ms() + 1_000, self._end_ms - 1)
+            first_ms = min(clock_ms() + 1_000, self._end_ms - 1)
             self._ship(np.sort(self._random.integers(first_ms, self._end_ms, rows)))
 
     def _ship(self, due: Int64s) -> None:
