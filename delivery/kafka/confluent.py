@@ -5,9 +5,10 @@ called back (``delivery.report.only.error``), and ``flush`` returns whether ever
 
 librdkafka fails a refused batch as a whole: one oversized or invalid record makes its neighbours
 fail. So a refused batch is sent again, one record a batch, by a *careful* producer, which shows the
-bad record; and for a while that topic is sent carefully from the start. Batches of the main
-producer are kept far below the usual limits of topics, so that an oversized record is a batch of
-its own from the start.
+bad record; and for a while that topic is sent carefully from the start, at a fraction of the rate.
+So what can be known before is: a record larger than the topic's limit is never sent, where we may
+read that limit. Where we may not, batches of the main producer are far below the usual limits of
+topics, so that an oversized record is a batch of its own from the start.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from ...wheel.errors import SlotwheelError
 from ...wheel.ids import IdMint
 from ..sink import Answer
 from .sink import KafkaSettings, KafkaSink, SendFailure, SendPlan
-from .topicbook import TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
+from .topicbook import TOPIC_LIMIT, TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
 
 ck: Any = None  # None when the extra is not installed, which is reported when a sink is made
+ck_admin: Any = None
 with suppress(ImportError):
     ck = importlib.import_module("confluent_kafka")
+    ck_admin = importlib.import_module("confluent_kafka.admin")
 
 log = logging.getLogger(__name__)
 _client_log = logging.getLogger("slotwheel.librdkafka")
@@ -79,6 +82,7 @@ class ConfluentSink(KafkaSink):
         self._trials: list[Any] = []
         self._idle_trials: list[Any] = []
         self._careful: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, CAREFUL_S)
+        self._admin: Any = None
         self._silent = 0  # requests for metadata without an answer, in a row
         self._closed = False
         self._careful_alone = threading.Lock()  # for one call at a time
@@ -87,6 +91,7 @@ class ConfluentSink(KafkaSink):
         with self._lock:
             self._closed = True
             trials, self._trials, self._idle_trials = self._trials, [], []
+            self._admin = None
         for name in (_MAIN, _CAREFUL):
             self._abandon(name)
         for producer in trials:
@@ -220,7 +225,22 @@ class ConfluentSink(KafkaSink):
                 return None
             raise NotYet(f"topic {topic}: {name}")
         partitions = found.partitions.values()
-        return TopicInfo(len(partitions), sum(one.leader < 0 for one in partitions))
+        leaderless = sum(one.leader < 0 for one in partitions)
+        return TopicInfo(len(partitions), leaderless, self._bytes_max(topic))
+
+    def _bytes_max(self, topic: str) -> int | None:
+        """The topic's limit, bytes, so that larger rows are refused without sending them."""
+        with self._lock:
+            if self._admin is None:
+                self._admin = ck_admin.AdminClient(self._client_config(), logger=_client_log)
+            admin = self._admin
+        resource = ck_admin.ConfigResource(ck_admin.RESOURCE_TOPIC, topic)
+        timeout_s = self.settings.metadata_timeout_s
+        try:
+            asked = admin.describe_configs([resource], request_timeout=timeout_s)
+            return int(asked[resource].result(timeout_s + _LATE_S)[TOPIC_LIMIT].value)
+        except (ck.KafkaException, TimeoutError, KeyError, ValueError):
+            return None  # not permitted; the broker refuses each record that is too large
 
     def _producer(self, name: str) -> Any:
         """The producer of that name, made on first use. Never blocks: it connects in the
@@ -240,8 +260,6 @@ class ConfluentSink(KafkaSink):
         settings = self.settings
         timeout_s = settings.trial_timeout_s if name == _TRIAL else settings.delivery_timeout_s
         config: dict[str, Any] = {
-            "bootstrap.servers": settings.bootstrap,
-            "client.id": "slotwheel",
             "enable.idempotence": True,
             "acks": "all",
             "partitioner": "murmur2_random",
@@ -254,13 +272,20 @@ class ConfluentSink(KafkaSink):
             "linger.ms": 1,
             "queue.buffering.max.messages": settings.rows_in_flight_max * 2,
             "queue.buffering.max.kbytes": settings.bytes_in_flight_max * 2 // 1024,
-            "reconnect.backoff.max.ms": 1000,
             "socket.timeout.ms": max(1000, int(timeout_s * 1000)),
-            "log.connection.close": False,
         }
         if name == _CAREFUL:
             config |= {"batch.num.messages": 1, "linger.ms": 0}
-        return config | settings.extra
+        return config | self._client_config()
+
+    def _client_config(self) -> dict[str, Any]:
+        """What every client needs, also one that sends nothing."""
+        return {
+            "bootstrap.servers": self.settings.bootstrap,
+            "client.id": "slotwheel",
+            "reconnect.backoff.max.ms": 1000,
+            "log.connection.close": False,
+        } | self.settings.extra
 
     def _abandon(self, name: str) -> None:
         """End a producer, and drop all records that it still holds."""

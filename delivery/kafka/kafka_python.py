@@ -30,7 +30,7 @@ from ..sink import Answer
 from .lane import ProducerLane
 from .murmur2 import partitions_of
 from .sink import NO_PARTITION, KafkaSettings, KafkaSink, SendFailure, SendPlan
-from .topicbook import NotYet, TopicInfo, Unreachable
+from .topicbook import TOPIC_LIMIT, NotYet, TopicInfo, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,6 @@ _REFUSED: tuple[type[Exception], ...] = (
     kafka_errors.InvalidRecordError,
     kafka_errors.InvalidTimestampError,
 )
-_LIMIT = "max.message.bytes"
 _MISSING = kafka_errors.UnknownTopicOrPartitionError.errno
 _INVALID = kafka_errors.InvalidTopicError.errno
 
@@ -161,9 +160,9 @@ class KafkaPythonSink(KafkaSink):
         if self.settings.extra.get("compression_type"):
             return None  # the broker measures the compressed batch
         try:
-            resource = ConfigResource(ConfigResourceType.TOPIC, topic, [_LIMIT])
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic, [TOPIC_LIMIT])
             found = self._admin.describe_configs([resource], config_filter="all")
-            return int(found["topic"][topic][_LIMIT]["value"])
+            return int(found["topic"][topic][TOPIC_LIMIT]["value"])
         except (kafka_errors.BrokerResponseError, KeyError, TypeError, ValueError):
             return None  # not permitted; the broker refuses each record that is too large
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from cachetools import TTLCache
 
 TOPICS_REMEMBERED = 100_000
+TOPIC_LIMIT = "max.message.bytes"
+"""The topic's configuration that is ``TopicInfo.bytes_max``."""
 FRESH_S = 60.0
 """After this time, s, a known topic is asked for again: it may have more partitions."""
 ASK_AGAIN_S = 1.0

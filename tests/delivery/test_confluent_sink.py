@@ -7,14 +7,38 @@ import pytest
 from slotwheel.delivery.kafka import confluent
 from slotwheel.delivery.kafka.confluent import ConfluentSink, MissingExtra
 from slotwheel.delivery.kafka.sink import KafkaSettings
-from slotwheel.delivery.sink import Sink
-from support.deliveries import MINT
+from slotwheel.delivery.sink import Answer, Sink
+from support.broker import Cluster, TopicFactory
+from support.deliveries import MINT, Sent, rows_of
 from support.sinkcontract import KafkaContract
 
 
 class TestConfluentSink(KafkaContract):
     def build(self, settings: KafkaSettings) -> Sink:
         return ConfluentSink(MINT, settings)
+
+
+def test_a_row_over_the_topics_limit_leaves_its_topic_fast(
+    broker: Cluster, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused batch would be sent again record by record, and the topic's rows for a minute."""
+    name = topic("limited", 1, max_message_bytes=2000)
+    made: list[str] = []
+    make = ConfluentSink._make
+
+    def noted(sink: ConfluentSink, kind: str) -> object:
+        made.append(kind)
+        return make(sink, kind)
+
+    monkeypatch.setattr(ConfluentSink, "_make", noted)
+    sink = ConfluentSink(MINT, KafkaSettings(broker.bootstrap))
+    try:
+        answers = sink.deliver(rows_of([Sent(name, b"x" * size) for size in (10, 3000, 10)]))
+    finally:
+        sink.close()
+    assert answers.codes.tolist() == [Answer.ACCEPTED, Answer.REFUSED, Answer.ACCEPTED]
+    assert answers.reasons[1] == f"too large: topic {name} takes 2000 bytes"
+    assert made == ["main"]
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
