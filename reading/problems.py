@@ -12,11 +12,6 @@ INTEGRITY, PLACEMENT, AGREEMENT = "integrity", "placement", "agreement"
 CONSERVATION, PUNCTUALITY, ORDER = "conservation", "punctuality", "order"
 VALIDATORS = (INTEGRITY, PLACEMENT, AGREEMENT, CONSERVATION, PUNCTUALITY, ORDER)
 
-PROBLEM_SCHEMA = (
-    "validator string, kind string, id string, offset bigint, due_ms bigint, file string,"
-    " position bigint, text string"
-)
-"""Spark's schema of problems; the fields of ``Problem`` in its order."""
 PROBLEM_ARROW = pa.schema(
     [
         *((name, pa.utf8()) for name in ("validator", "kind", "id")),
@@ -26,7 +21,7 @@ PROBLEM_ARROW = pa.schema(
         ("text", pa.utf8()),
     ]
 )
-"""Arrow's schema of problems."""
+"""The fields of ``Problem`` in its order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from hashlib import blake2b
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ..reading.events import RowsSeen
 from ..reading.files import DUMP, JOURNAL, TOPIC, File
@@ -32,8 +33,7 @@ from .plan import tasks
 MESSAGES_MAX = 100
 """Altered messages that are read again at most."""
 FIELDS = ("key", "value", "headers")
-SIGHTINGS = "offset bigint, accepted boolean, key string, value string, headers string"
-_ARROW = pa.schema(
+SIGHTINGS = pa.schema(
     [("offset", pa.int64()), ("accepted", pa.bool_()), *((name, pa.utf8()) for name in FIELDS)]
 )
 
@@ -72,7 +72,7 @@ def sightings(
                 if isinstance(event, RowsSeen):
                     yield _sighted(event, offsets, terms)
 
-    return tasks_frame(spark, planned).mapInArrow(look, SIGHTINGS)
+    return tasks_frame(spark, planned).mapInArrow(look, from_arrow_schema(SIGHTINGS))
 
 
 def record_sightings(records: DataFrame, offsets: Collection[int], terms: GroupTerms) -> DataFrame:
@@ -83,7 +83,7 @@ def record_sightings(records: DataFrame, offsets: Collection[int], terms: GroupT
         for batch in batches:
             yield _sighted(RowsSeen(kafka, batch), offsets, terms)
 
-    return records.select(*RECORD_COLUMNS).mapInArrow(look, SIGHTINGS)
+    return records.select(*RECORD_COLUMNS).mapInArrow(look, from_arrow_schema(SIGHTINGS))
 
 
 def name_fields(problems: Sequence[Problem], found: DataFrame) -> list[Problem]:
@@ -119,7 +119,7 @@ def _sighted(event: RowsSeen, offsets: Collection[int], terms: GroupTerms) -> pa
         values["headers"] = left.take(pa.array(at))
     columns = [_digests(values[name]) for name in FIELDS]
     return pa.RecordBatch.from_arrays(
-        [pa.array(found[at]), pa.array([accepted] * len(at)), *columns], schema=_ARROW
+        [pa.array(found[at]), pa.array([accepted] * len(at)), *columns], schema=SIGHTINGS
     )
 
 

@@ -17,9 +17,8 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import pyarrow as pa
 import pyspark
@@ -39,14 +38,14 @@ from .contents import (
     sightings,
 )
 from .facts.chunks import OrderChunk
-from .facts.integrity import problems_of
+from .facts.kafka_topics import KafkaTopics
 from .facts.making import GroupTerms
 from .facts.scan import scan, scan_records, summaries, tasks_frame
 from .facts.summary import FileSummary
 from .judging import validators
 from .judging.context import Context, Options, make_context
 from .judging.judge import judge
-from .judging.tally import TALLIED
+from .judging.sums import TALLIED
 from .plan import tasks
 from .report.tables import Tables
 from .report.verdict import GroupCounts, Lateness, Verdict
@@ -62,27 +61,12 @@ OnPhase = Callable[[str], None]
 """Called with what is done now."""
 
 
-class ExternalTopics(Protocol):
-    """Topics that are not in the directories (``facts/kafka_topics.py``)."""
-
-    found: list[str]
-    """The topics that ``records`` read; ``partitions``: how many each has."""
-    partitions: dict[str, int]
-
-    def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
-        """Records in the columns of Spark's Kafka source, with headers; None: no topic exists.
-        ``topics``: those that messages are for; None: too many to be listed."""
-
-    def notes(self) -> list[str]:
-        """Notes on the topics for the verdict; after ``records``."""
-
-
 def prove(
     spark: SparkSession,
     layout: Layout,
     options: Options | None = None,
     *,
-    kafka: ExternalTopics | None = None,
+    kafka: KafkaTopics | None = None,
     progress: OnPhase | None = None,
     tables: str = "",
 ) -> Verdict:
@@ -111,7 +95,7 @@ class _Proof:
         self._settings: dict[str, str | None] = {}
         self._began = time.monotonic()
 
-    def run(self, kafka: ExternalTopics | None, tables: str) -> Verdict:
+    def run(self, kafka: KafkaTopics | None, tables: str) -> Verdict:
         self._progress("reading the files")
         scanned, summaries, chunks = self._scan(kafka)
         read = None if kafka is None else kafka.found
@@ -122,7 +106,7 @@ class _Proof:
         conclusion = Conclusion(self._layout, context, summaries, sums.counts, sums.problems)
         by_kind = conclusion.problem_counts()
         self._progress("writing it down")
-        found = problems_of(scanned).union(validators.problems(judged))
+        found = validators.problems(scanned).union(validators.problems(judged))
         listed = self._name_fields(self._listed(found, conclusion.own(), by_kind), summaries)
         interval = sums.interval(self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
@@ -189,7 +173,7 @@ class _Proof:
         return kept
 
     def _scan(
-        self, kafka: ExternalTopics | None
+        self, kafka: KafkaTopics | None
     ) -> tuple[DataFrame, list[FileSummary], list[OrderChunk]]:
         cores = self._spark.sparkContext.defaultParallelism
         self._set("spark.sql.execution.arrow.maxBytesPerBatch", _ARROW_BYTES)
@@ -278,7 +262,7 @@ class _Sums:
             elif row.what == "problems":
                 self.problems[row.name] = row["count"]
             else:
-                self._span = row.first, row.last, row["count"]
+                self._span = row.first, row.last, row.buckets
 
     def interval(self, wanted_ms: int) -> int:
         """Width of a time bucket, ms: a multiple of ``wanted_ms``; at most ``BUCKETS_MAX``
@@ -306,30 +290,27 @@ def _counts(
 ) -> tuple[list[GroupCounts], list[GroupCounts]]:
     """Counts by topic, for those that lost most or have the most messages, and by time bucket."""
     topics = validators.tallied_by(tallies, "topic")
-    some = topics.orderBy(f.desc("lost"), f.desc("accepted"), "topic").limit(TOPICS_MAX)
-    rows = some.unionAll(validators.tallied_by(tallies, "bucket_ms")).collect()
+    most = topics.orderBy(f.desc("lost"), f.desc("accepted"), "topic").limit(TOPICS_MAX)
+    buckets = validators.tallied_by(tallies, "bucket_ms").orderBy("bucket_ms")
     names = [name for name in TALLIED if late or name != "late"]
-    found = [
-        GroupCounts(
-            context.topic_name(int(row.topic, 16)) if row.topic else "",
-            -1 if row.bucket_ms is None else row.bucket_ms,
-            {name: row[name] for name in names},
-        )
-        for row in rows
+    by_topic = [
+        GroupCounts(context.topic_name(row.topic), -1, {name: row[name] for name in names})
+        for row in most.collect()
     ]
-    by_topic = [one for one in found if one.topic]
     by_topic.sort(key=lambda one: (-one.counts["lost"], -one.counts["accepted"], one.topic))
-    by_bucket = sorted((one for one in found if not one.topic), key=lambda one: one.bucket_ms)
-    return by_topic, by_bucket
+    return by_topic, [
+        GroupCounts("", row.bucket_ms, {name: row[name] for name in names})
+        for row in buckets.collect()
+    ]
 
 
 def _lateness(frame: DataFrame, context: Context) -> list[Lateness]:
     """Lateness of all messages, of the topics with the most messages, and by time bucket."""
     by_topic = frame.where("topic is not null").orderBy(f.desc("count"), "topic").limit(TOPICS_MAX)
-    rows = frame.where("topic is null").orderBy("bucket_ms").collect() + by_topic.collect()
-    found = [
+    whole_first = frame.where("topic is null").orderBy("bucket_ms").collect()
+    return [
         Lateness(
-            context.topic_name(int(row.topic, 16)) if row.topic else "",
+            "" if row.topic is None else context.topic_name(row.topic),
             -1 if row.bucket_ms is None else row.bucket_ms,
             row["count"],
             row.p50,
@@ -337,6 +318,5 @@ def _lateness(frame: DataFrame, context: Context) -> list[Lateness]:
             row.p999,
             row.max,
         )
-        for row in rows
+        for row in (*whole_first[:1], *by_topic.collect(), *whole_first[1:])
     ]
-    return sorted(found, key=lambda one: (one.bucket_ms >= 0, bool(one.topic)))

@@ -36,8 +36,8 @@ from .datasource.errors import in_one_line
 from .datasource.options import OF_TABLES, SourceOptions, parse, parse_stream, schema_of
 from .datasource.paths import layout_of, resolve
 from .datasource.views import view_batches
-from .facts.filescan import SCANNED
 from .facts.making import GroupTerms
+from .facts.scan import SCANNED
 from .plan import tasks
 
 __all__ = ["COLUMNS", "NAME", "SlotwheelSource", "register"]

@@ -1,6 +1,6 @@
 """One task of the scan: reads its files, and yields facts and a summary of each.
 
-Each result is a row of ``SCANNED``, whose kind is in ``what``:
+Each result is a row of ``SCANNED_ARROW``, whose kind is in ``what``:
 
     facts     ``bucket``, ``count`` and, in ``data``, that many facts of one range of offsets
     file      ``text``: a ``FileSummary``; one a file, after all that is in it was read
@@ -27,7 +27,6 @@ from .making import FactBatch, GroupTerms
 from .onefile import OneFile
 from .summary import TOPICS_MAX, FileSummary
 
-SCANNED = "what string, file int, bucket bigint, count bigint, data binary, text string"
 SCANNED_ARROW = pa.schema(
     [
         ("what", pa.utf8()),
@@ -42,7 +41,7 @@ _LEAVE_BYTES = 4 << 20
 
 
 class Output:
-    """Gathers rows of ``SCANNED`` into batches."""
+    """Gathers rows of ``SCANNED_ARROW`` into batches."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, int, int, int, bytes | None, str | None]] = []
@@ -75,7 +74,8 @@ class Output:
 
 
 class TaskScan:
-    """One task of the scan. Its methods yield batches of ``SCANNED``; their order must be kept."""
+    """One task of the scan. Its methods yield batches of ``SCANNED_ARROW``, whose order must be
+    kept."""
 
     def __init__(self, terms: GroupTerms) -> None:
         self.terms = terms

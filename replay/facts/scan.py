@@ -16,23 +16,16 @@ from dataclasses import asdict
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ...reading.files import DUMP, File
 from .chunks import OrderChunk
-from .filescan import SCANNED, TaskScan
+from .filescan import SCANNED_ARROW, TaskScan
 from .making import GroupTerms
 from .summary import FileSummary
 
-__all__ = [
-    "RECORD_COLUMNS",
-    "SCANNED",
-    "files_of",
-    "scan",
-    "scan_records",
-    "summaries",
-    "tasks_frame",
-]
-
+SCANNED = from_arrow_schema(SCANNED_ARROW)
+"""Spark's schema of a scan (``filescan.py``)."""
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """The columns of Spark's Kafka source that are used."""
 Batches = Iterator[pa.RecordBatch]

@@ -26,10 +26,10 @@ from ...reading.problems import Problem
 from ...wheel.errors import InvalidConfiguration
 from ..datasource.columns import SCAN
 from ..facts.fact import decompress
-from ..facts.filescan import SCANNED, SCANNED_ARROW
+from ..facts.filescan import SCANNED_ARROW
 from ..facts.kafka_topics import FORMAT as KAFKA
 from ..facts.making import GroupTerms
-from ..facts.scan import scan_records
+from ..facts.scan import SCANNED, scan_records
 from ..facts.summary import FileSummary
 from ..judging.context import Options
 from ..source import NAME, register

@@ -26,20 +26,21 @@ from typing import Any
 import numpy as np
 
 from ...wheel.schema import Int64s, Mask
-from ..facts.fact import FORGED, Facts, Seen
+from ..facts.fact import Facts, Seen
 from ..judging.board import Board
 from ..judging.conservation import judge_conservation, wanted
 from ..judging.context import Context
 from ..judging.found import Judged
+from ..judging.punctuality import judge_arrivals
 
 LOST, OVERDUE, AFTER_ALL = "lost", "overdue", "late after all"
-EARLY, LATE, REPEATED, UNKNOWN = "early", "late", "repeated", "unknown"
+REPEATED, UNKNOWN = "repeated", "unknown"
 KINDS = (
     LOST,
     OVERDUE,
     AFTER_ALL,
-    EARLY,
-    LATE,
+    "early",
+    "late",
     REPEATED,
     "altered",
     "forged",
@@ -147,7 +148,12 @@ class _Window:
         judge_conservation(board, found)
         settles = np.maximum(board.due, board.created) + terms.grace_ms
         settled = settles <= terms.now_ms
-        late = self._arrivals()
+        there, late_ms = judge_arrivals(board, found)
+        lateness = np.full(board.n, -1, np.int64)
+        lateness[there] = late_ms
+        if len(there):
+            p50, p99 = np.percentile(late_ms, (50, 99), method="higher").tolist()
+            judgement.lateness_ms = int(p50), int(p99), int(late_ms.max())
         seen = board.count(board.of(Seen.DELIVERED, Seen.DEAD, Seen.CANCELLED)) > 0
         held = board.known & board.committed & ~board.is_cancel & wanted(board) & ~seen
         held &= ~board.claimed
@@ -169,7 +175,7 @@ class _Window:
             board.due[overdue],
             lambda at: f"not delivered {behind[at]} ms after it was due; no mark covers it",
         )
-        self._after_all(seen, late)
+        self._after_all(seen, lateness)
         judgement.counts = {name: found.counts.get(name, 0) for name in COUNTED}
         judgement.counts[OVERDUE] = len(overdue)
         judgement.counts["repeated"] = found.counts.get("repeated", 0)
@@ -186,40 +192,9 @@ class _Window:
         judgement.told = table.tobytes()
         return judgement
 
-    def _arrivals(self) -> Int64s:
-        """Flag early and late messages. Returns each message's lateness, ms; -1: it did not
-        arrive."""
-        board = self._board
-        facts = board.arrivals(Seen.DELIVERED)
-        facts = facts[board.facts["flags"][facts] & FORGED == 0]
-        first = np.full(board.n, np.iinfo(np.int64).max)
-        np.minimum.at(first, board.place[facts], board.facts["at"][facts])
-        judged = board.known & ~board.is_cancel & wanted(board)
-        there = np.flatnonzero(judged & (first < np.iinfo(np.int64).max))
-        by = board.due[there] - first[there]
-        early = by > 0
-        self._flag(
-            EARLY,
-            there[early],
-            board.due[there[early]],
-            lambda at: f"arrived {by[early][at]} ms before it was due",
-        )
-        lateness = np.full(board.n, -1, np.int64)
-        lateness[there] = np.maximum(
-            first[there] - np.maximum(board.due[there], board.created[there]), 0
-        )
-        limit = self._context.options.late_ms
-        if limit is not None:
-            late = np.flatnonzero(lateness > limit)
-            self._flag(
-                LATE, late, board.due[late], lambda at: f"arrived {lateness[late[at]]} ms late"
-            )
-        if len(there):
-            p50, p99 = np.percentile(lateness[there], (50, 99), method="higher").tolist()
-            self._judgement.lateness_ms = int(p50), int(p99), int(lateness[there].max())
-        return lateness
-
     def _after_all(self, seen: Mask, lateness: Int64s) -> None:
+        """Flag what was missed and has come. ``lateness``: of each message, ms; -1: it did not
+        arrive."""
         missed = self._before & (_BIT[LOST] | _BIT[OVERDUE]) != 0
         back = np.flatnonzero(missed & seen)
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from ...reading.problems import Problem
 from ...wheel.schema import Int64s
 from .board import Board
-from .tally import EMPTY, Tally
 
 
 @dataclass(slots=True)
@@ -25,8 +24,6 @@ class Judged:
     problem_counts: dict[str, int] = field(default_factory=dict)
     strange: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     counted: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    tally: Tally = EMPTY
-    """``counted`` summed by topic and time bucket."""
 
     def count(self, name: str, number: int) -> None:
         if number:

@@ -14,39 +14,45 @@ from ..facts.fact import FORGED, Seen
 from .board import Board
 from .conservation import wanted
 from .found import Judged
-from .lateness import Histogram, histogram
 
 
-def judge_punctuality(board: Board, found: Judged) -> Histogram:
-    """Report early and late messages; returns the lateness of all others."""
+def judge_punctuality(board: Board, found: Judged) -> tuple[Int64s, Int64s]:
+    """Report early and late messages, and those that are overdue. Returns as ``judge_arrivals``."""
+    there, lateness = judge_arrivals(board, found)
+    limit = board.context.options.late_ms
+    if limit is not None:
+        too_late = np.zeros(board.n, np.bool_)
+        too_late[there[lateness > limit]] = True
+        too_late[_overdue(board, found, limit, first_of=there)] = True
+        found.count_each("late", too_late)
+    return there, lateness
+
+
+def judge_arrivals(board: Board, found: Judged) -> tuple[Int64s, Int64s]:
+    """Report early and late messages among those that arrived. Returns the numbers of all that
+    arrived, and the lateness of each, ms, both of shape (arrived,)."""
     facts = board.arrivals(Seen.DELIVERED)
     facts = facts[board.facts["flags"][facts] & FORGED == 0]
-    messages = board.place[facts]
-    judged = (board.known & ~board.is_cancel & wanted(board))[messages]
-    facts, messages = facts[judged], messages[judged]
-    at = board.facts["at"][facts]
     first = np.full(board.n, np.iinfo(np.int64).max)
-    np.minimum.at(first, messages, at)
-    there = np.flatnonzero(first < np.iinfo(np.int64).max)
+    np.minimum.at(first, board.place[facts], board.facts["at"][facts])
+    judged = board.known & ~board.is_cancel & wanted(board)
+    there = np.flatnonzero(judged & (first < np.iinfo(np.int64).max))
     first, due = first[there], board.due[there]
-    early = there[first < due]
     by = (due - first)[first < due]
     found.report(
-        board, PUNCTUALITY, "early", early, lambda at: f"arrived {by[at]} ms before it was due"
+        board,
+        PUNCTUALITY,
+        "early",
+        there[first < due],
+        lambda at: f"arrived {by[at]} ms before it was due",
     )
     lateness = np.maximum(first - np.maximum(due, board.created[there]), 0)
     limit = board.context.options.late_ms
     if limit is not None:
-        late = there[lateness > limit]
         behind = lateness[lateness > limit]
+        late = there[lateness > limit]
         found.report(board, PUNCTUALITY, "late", late, lambda at: f"arrived {behind[at]} ms late")
-        too_late = np.zeros(board.n, np.bool_)
-        too_late[late] = True
-        too_late[_overdue(board, found, limit, first_of=there)] = True
-        found.count_each("late", too_late)
-    interval = board.context.options.interval_ms
-    topic = board.topic[there].astype(np.int64)
-    return histogram(topic, due - due % interval, lateness)
+    return there, lateness
 
 
 def _overdue(board: Board, found: Judged, limit: int, first_of: Int64s) -> Int64s:

@@ -10,61 +10,51 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...reading.problems import PROBLEM_SCHEMA
-from .tally import TALLIED
-
-SUMS_SCHEMA = "what string, name string, count bigint, first bigint, last bigint"
-LATENESS_SCHEMA = (
-    "topic string, bucket_ms bigint, count bigint, p50 double, p99 double, p999 double, max double"
-)
+from ...reading.problems import PROBLEM_ARROW
+from .sums import TALLIED
 
 
 def sums(judged: DataFrame) -> DataFrame:
-    """Sums of all tasks: how many messages are in each class, problems of each kind, and the range
-    of time buckets (``what``: count, problems, span). ``SUMS_SCHEMA``."""
-    rows = judged.where(f.col("what").isin("count", "problems", "span"))
-    return rows.groupBy("what", "name").agg(
+    """Sums of all tasks: how many messages are in each class, and problems of each kind (``what``:
+    count, problems; ``name``; ``count``); and of ``what`` tally, the ``first`` and the ``last``
+    time bucket, and how many ``buckets`` there are."""
+    name = f.when(f.col("what") != "tally", f.col("name")).alias("name")
+    rows = judged.where(f.col("what").isin("count", "problems", "tally"))
+    return rows.groupBy("what", name).agg(
         f.sum("count").alias("count"),
         f.min("bucket_ms").alias("first"),
-        f.max("max_ms").alias("last"),
+        f.max("bucket_ms").alias("last"),
+        f.count_distinct("bucket_ms").alias("buckets"),
     )
 
 
-def problems(judged: DataFrame) -> DataFrame:
-    """All problems that judging found. ``PROBLEM_SCHEMA``."""
-    problem = f.from_json("text", PROBLEM_SCHEMA).alias("problem")
-    return judged.where("what = 'problem'").select(problem).select("problem.*")
+def problems(found: DataFrame) -> DataFrame:
+    """All problems among the rows of a scan, or of judging. Columns: those of ``PROBLEM_ARROW``."""
+    problem = f.from_json("text", from_arrow_schema(PROBLEM_ARROW)).alias("problem")
+    return found.where("what = 'problem'").select(problem).select("problem.*")
 
 
 def tallies(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
-    """How many messages of each class, by topic (the CRC of its name, hex) and time bucket of
+    """How many messages of each class, by topic (the CRC of its name) and time bucket of
     ``interval_ms``. ``topic``, ``bucket_ms``, and a column for each of ``TALLIED``."""
     rows = judged.where("what = 'tally'").withColumn("bucket_ms", _bucket(interval_ms))
-    return rows.groupBy(f.col("name").alias("topic"), "bucket_ms").agg(
-        *(_summed(f.when(f.col("text") == name, f.col("count")), name) for name in TALLIED)
+    return rows.groupBy("topic", "bucket_ms").agg(
+        *(_summed(f.when(f.col("name") == name, f.col("count")), name) for name in TALLIED)
     )
 
 
 def tallied_by(tallies: DataFrame, column: str) -> DataFrame:
-    """A tally summed by ``topic`` or by ``bucket_ms`` alone; the other column is null."""
-    added = tallies.groupBy(column).agg(*(_summed(f.col(name), name) for name in TALLIED))
-    return added.select(
-        *(
-            f.col(name) if name == column else f.lit(None).cast(kind).alias(name)
-            for name, kind in (("topic", "string"), ("bucket_ms", "bigint"))
-        ),
-        *TALLIED,
-    )
+    """A tally summed by ``topic`` or by ``bucket_ms`` alone."""
+    return tallies.groupBy(column).agg(*(_summed(f.col(name), name) for name in TALLIED))
 
 
 def lateness(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
-    """Percentiles of all messages, by topic (the CRC of its name, hex), and by time bucket of
-    ``interval_ms``; the columns that a row is not grouped by are null. ``LATENESS_SCHEMA``."""
-    bucket = _bucket(interval_ms).alias("bucket_ms")
-    bars = judged.where("what = 'late'").select(
-        f.col("name").alias("topic"), bucket, "late_ms", "count", "max_ms"
-    )
+    """Percentiles of all messages, by topic (the CRC of its name), and by time bucket of
+    ``interval_ms``; the columns that a row is not grouped by are null. ``topic``, ``bucket_ms``,
+    ``count``; ms: ``p50``, ``p99``, ``p999``, ``max``."""
+    bars = judged.where("what = 'late'").withColumn("bucket_ms", _bucket(interval_ms))
     group = ["topic", "bucket_ms"]
     # Bars of a group are brought together once; what follows needs no other shuffle.
     together = bars.repartition(*group)
@@ -90,7 +80,7 @@ def lateness(judged: DataFrame, interval_ms: int = 1) -> DataFrame:
 
 
 def listed(problems: DataFrame, shares: Mapping[str, int]) -> DataFrame:
-    """The first ``shares`` problems of each kind, by offset, file, position. ``PROBLEM_SCHEMA``."""
+    """The first ``shares`` problems of each kind, by offset, file, position."""
     some = [
         problems.where(f.col("kind") == kind).orderBy("offset", "file", "position").limit(share)
         for kind, share in shares.items()

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...reading.problems import PROBLEM_SCHEMA
+from ...reading.problems import PROBLEM_ARROW
 from .verdict import Verdict
 
 VERDICT_SCHEMA = (
@@ -26,7 +27,6 @@ VERDICT_SCHEMA = (
     " notes array<string>, seconds double, interval_ms bigint, options string,"
     " versions map<string,string>"
 )
-_NAMES_SCHEMA = "topic string, name string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,13 @@ class Tables:
     def write(
         self, counts: DataFrame, topics: Mapping[int, str], verdict: Verdict, group: str
     ) -> None:
-        """Append a proof. ``counts``: of ``validators.tallies``, where a topic is its name's CRC,
-        hex; ``topics``: names by CRC. Errors: those of Spark."""
+        """Append a proof. ``counts``: of ``validators.tallies``, where a topic is its name's CRC;
+        ``topics``: names by CRC. Errors: those of Spark."""
         spark = counts.sparkSession
         self._add("counts", _named(counts, topics), _moment(f.col("bucket_ms")))
-        findings = spark.createDataFrame([asdict(one) for one in verdict.problems], PROBLEM_SCHEMA)
+        findings = spark.createDataFrame(
+            [asdict(one) for one in verdict.problems], from_arrow_schema(PROBLEM_ARROW)
+        )
         due = f.when(f.col("due_ms") >= 0, _moment(f.col("due_ms")))
         self._add("findings", findings, f.coalesce(due, _moment(f.lit(self.made_ms))))
         self._add("verdict", _verdict(spark, verdict, group), _moment(f.lit(self.made_ms)))
@@ -64,9 +66,9 @@ def _moment(ms: Column) -> Column:
 
 def _named(counts: DataFrame, topics: Mapping[int, str]) -> DataFrame:
     """Counts with the names of topics; a topic whose name is not known is named by its CRC."""
-    known = [(f"{crc:08x}", name) for crc, name in topics.items()]
-    names = counts.sparkSession.createDataFrame(known, _NAMES_SCHEMA)
-    unknown = f.concat(f.lit("topic "), "topic")
+    spark = counts.sparkSession
+    names = spark.createDataFrame(list(topics.items()), "topic bigint, name string")
+    unknown = f.format_string("topic %08x", "topic")
     joined = counts.join(f.broadcast(names), "topic", "left")
     others = [column for column in counts.columns if column not in ("topic", "bucket_ms")]
     topic = f.coalesce("name", unknown).alias("topic")

@@ -13,6 +13,7 @@ from slotwheel.reading.events import RowsSeen
 from slotwheel.reading.files import DUMP, JOURNAL, File
 from slotwheel.reading.layout import find
 from slotwheel.replay.contents import _digests, _sighted
+from slotwheel.replay.facts.kafka_topics import KafkaTopics
 from slotwheel.replay.proof import prove
 from slotwheel.wheel.rows import header_column
 from support import factrows, replayrun
@@ -55,19 +56,17 @@ def test_the_fields_are_named(spark: Any, tmp_path: Path) -> None:
     }
 
 
-class _KafkaTopics:
-    """Records that stand in for Kafka's, as ``prove`` asks for them."""
+class _KafkaTopics(KafkaTopics):
+    """Records that stand in for Kafka's."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
+        super().__init__("")
         self.found = [replayrun.TOPIC]
         self.partitions = {replayrun.TOPIC: 1}
         self._rows = factrows.as_spark(factrows.kafka_rows(rows))
 
     def records(self, spark: Any, topics: Any) -> Any:
         return spark.createDataFrame(pa.Table.from_batches([self._rows]))
-
-    def notes(self) -> list[str]:
-        return []
 
 
 def test_the_fields_of_a_record_in_kafka_are_named(spark: Any, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.reading.files import NO_PEER
@@ -14,7 +15,7 @@ from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.judging.context import Context, Options, PeerView
 from slotwheel.replay.judging.found import Judged
 from slotwheel.replay.judging.judge import judge_range
-from slotwheel.replay.judging.lateness import Bars, Histogram, histogram, rounded, total
+from slotwheel.replay.judging.sums import lateness, rounded, total
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.schema import Int64s
 from support.factrows import made_fact
@@ -52,8 +53,19 @@ def context(*peers: PeerView, **fields: Any) -> Context:
     return replace(made, **fields)
 
 
-def judged(what: Context, *made: Facts) -> tuple[Judged, Histogram]:
+def judged(what: Context, *made: Facts) -> tuple[Judged, pa.Table]:
     return judge_range(facts(*made), what)
+
+
+def bars(sums: pa.Table, group: str = "") -> list[tuple[int | None, int, int, int]]:
+    """Group, lateness, count and maximum of each bar: of all messages, or by a column."""
+    late = [row for row in sums.to_pylist() if row["what"] == "late"]
+    groups = [{name for name in ("topic", "bucket_ms") if row[name] is not None} for row in late]
+    return sorted(
+        (row.get(group), row["late_ms"], row["count"], row["max_ms"])
+        for row, named in zip(late, groups, strict=True)
+        if named == {group} - {""}
+    )
 
 
 def kinds(found: Judged) -> dict[str, int]:
@@ -61,10 +73,10 @@ def kinds(found: Judged) -> dict[str, int]:
 
 
 def test_delivered_once() -> None:
-    found, bars = judged(context(), fact(Seen.ACCEPTED, 5), arrived(5))
+    found, sums = judged(context(), fact(Seen.ACCEPTED, 5), arrived(5))
     assert found.counts == {"accepted": 1, "delivered": 1}
     assert found.problems == []
-    assert (bars.whole.lateness_ms.tolist(), bars.whole.count.tolist()) == ([3], [1])
+    assert bars(sums) == [(None, 3, 1, 3)]
 
 
 def test_a_mark_is_no_delivery() -> None:
@@ -275,8 +287,8 @@ def test_early_and_how_late() -> None:
     assert kinds(found) == {"early": 1}
     # What came in after its due time is late from then on.
     late = fact(Seen.ACCEPTED, 6, created=DUE + 106)
-    found, bars = judged(context(), late, arrived(6, late_ms=150, created=DUE + 106))
-    assert bars.whole.lateness_ms.tolist() == [50]
+    found, sums = judged(context(), late, arrived(6, late_ms=150, created=DUE + 106))
+    assert bars(sums) == [(None, 50, 1, 50)]
     strict = context(options=Options(late_ms=49))
     found, _ = judged(strict, late, arrived(6, late_ms=150, created=DUE + 106))
     assert kinds(found) == {"late": 1}
@@ -285,16 +297,16 @@ def test_early_and_how_late() -> None:
 def test_only_what_is_due_in_the_time_asked_for() -> None:
     part = context(options=Options(start_ms=DUE + 6, end_ms=DUE + 7))
     made = [fact(Seen.ACCEPTED, at) for at in (5, 6, 7)]
-    found, bars = judged(part, *made, *(arrived(at) for at in (5, 6, 7)))
+    found, sums = judged(part, *made, *(arrived(at) for at in (5, 6, 7)))
     assert found.counts == {"accepted": 1, "delivered": 1}
-    assert bars.whole.count.sum() == 1
+    assert [count for _, _, count, _ in bars(sums)] == [1]
 
 
 def test_a_bucket_has_its_begin_and_not_its_end() -> None:
     made = [fact(Seen.ACCEPTED, at, due=due) for at, due in ((1, 19_999), (2, 20_000))]
     came = [arrived(at, due=due, at=due) for at, due in ((1, 19_999), (2, 20_000))]
-    _, bars = judged(context(), *made, *came)
-    assert bars.by_time.group.tolist() == [10_000, 20_000]
+    _, sums = judged(context(), *made, *came)
+    assert [bucket for bucket, *_ in bars(sums, "bucket_ms")] == [10_000, 20_000]
 
 
 def test_lateness_keeps_three_digits() -> None:
@@ -304,21 +316,18 @@ def test_lateness_keeps_three_digits() -> None:
 
 def test_histograms_add_up() -> None:
     random = np.random.default_rng(4)
-    topic, bucket, lateness = (random.integers(0, high, 5_000) for high in (3, 7, 6_000))
-    whole = histogram(topic, bucket, lateness)
-    parts = [histogram(topic[a::3], bucket[a::3], lateness[a::3]) for a in range(3)]
-    for one, other in zip(_bars(whole), _bars(total(parts)), strict=True):
-        for name in ("group", "lateness_ms", "count", "max_ms"):
-            assert getattr(one, name).tolist() == getattr(other, name).tolist()
-    for bars, groups in ((whole.by_topic, topic), (whole.by_time, bucket)):
+    topic, bucket, late_ms = (random.integers(0, high, 5_000) for high in (3, 7, 6_000))
+    crc = topic.astype(np.uint32)
+    whole = total(lateness(crc, bucket, late_ms))
+    parts = [lateness(crc[a::3], bucket[a::3], late_ms[a::3]) for a in range(3)]
+    again = total(total(part) for part in parts)
+    for name, groups in (("", topic * 0), ("topic", topic), ("bucket_ms", bucket)):
+        found = bars(whole, name)
+        assert found == bars(again, name)
         for group in set(groups.tolist()):
-            mine = bars.group == group
-            assert bars.count[mine].sum() == (groups == group).sum()
-            assert bars.max_ms[mine].max() == lateness[groups == group].max()
-            assert set(bars.lateness_ms[mine]) == set(rounded(lateness[groups == group]))
+            mine = [bar[1:] for bar in found if bar[0] in (group, None)]
+            assert sum(count for _, count, _ in mine) == (groups == group).sum()
+            assert max(highest for *_, highest in mine) == late_ms[groups == group].max()
+            assert {late for late, *_ in mine} == set(rounded(late_ms[groups == group]))
     none = np.zeros(0, np.int64)
-    assert len(total([histogram(none, none, none)])) == 0
-
-
-def _bars(made: Histogram) -> tuple[Bars, ...]:
-    return made.whole, made.by_topic, made.by_time
+    assert len(total(lateness(none.astype(np.uint32), none, none))) == 0

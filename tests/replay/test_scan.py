@@ -15,9 +15,9 @@ from slotwheel.reading import layout
 from slotwheel.reading.files import SLOT, File, Layout
 from slotwheel.reading.problems import PROBLEM_ARROW
 from slotwheel.replay.facts.fact import ELSEWHERE, Seen, decompress
-from slotwheel.replay.facts.integrity import integrity, placement
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.scan import SCANNED, scan, scan_records, summaries, tasks_frame
+from slotwheel.replay.judging.validators import problems
 from support.datadirs import filled
 from support.factrows import TERMS, as_spark, kafka_rows, rows
 
@@ -55,15 +55,14 @@ def test_a_directory(spark: Any, there: Layout) -> None:
         assert len(facts) == sum(row["count"] for row in pieces) == sum(one.rows for one in told)
         assert {row.bucket for row in pieces} == {0}
         assert int((facts["seen"] == Seen.DELIVERED).sum()) == 6
-        for validator in (integrity, placement):
-            problems = validator(found)
-            assert problems.columns == PROBLEM_ARROW.names
-            assert problems.count() == 0
+        none = problems(found)
+        assert none.columns == PROBLEM_ARROW.names
+        assert none.count() == 0
     finally:
         found.unpersist()
 
 
-def test_problems_come_to_their_validator(spark: Any, there: Layout, tmp_path: Path) -> None:
+def test_problems_name_their_validator(spark: Any, there: Layout, tmp_path: Path) -> None:
     (first, *others) = there.of(SLOT)
     moved = File(**{**_fields(first), "second": first.second + 1})
     path = tmp_path / "1.arrows"
@@ -72,12 +71,11 @@ def test_problems_come_to_their_validator(spark: Any, there: Layout, tmp_path: P
     path.write_bytes(data)
     damaged = File(**{**_fields(others[0]), "path": str(path)})
     found = scan(tasks_frame(spark, [[moved], [damaged]]), GroupTerms(there.group, there.key))
-    assert {(row.kind, row.file) for row in placement(found).collect()} == {
-        ("misplaced", moved.name)
+    rows = {(row.validator, row.kind, row.file) for row in problems(found).collect()}
+    assert rows == {
+        ("placement", "misplaced", moved.name),
+        ("integrity", "damaged", damaged.name),
     }
-    assert [(row.kind, row.file) for row in integrity(found).collect()] == [
-        ("damaged", damaged.name)
-    ]
 
 
 def _fields(file: File) -> dict[str, Any]:

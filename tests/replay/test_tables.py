@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
-from slotwheel.replay.judging.tally import EMPTY, TALLIED, tally, total
+from slotwheel.replay.judging.sums import tally, total
 from slotwheel.replay.proof import prove
 from support import replayrun
 
@@ -29,19 +30,17 @@ def test_tallies_add_up() -> None:
         for row in np.flatnonzero(often).tolist():
             bucket = int(due[row] // INTERVAL_MS * INTERVAL_MS)
             expected[int(topic[row]), bucket, name] += int(often[row])
-    parts = [
-        tally(topic[at::3], due[at::3], INTERVAL_MS, {n: m[at::3] for n, m in counted.items()})
-        for at in range(3)
-    ]
-    for found in (tally(topic, due, INTERVAL_MS, counted), total([*parts, EMPTY])):
+
+    def summed(part: slice) -> pa.Table:
+        some = {name: often[part] for name, often in counted.items()}
+        return total(tally(topic[part], (due // INTERVAL_MS * INTERVAL_MS)[part], some))
+
+    for found in (summed(slice(None)), total(summed(slice(at, None, 3)) for at in range(3))):
         counts = {
-            (int(found.topic[group]), int(found.bucket_ms[group]), TALLIED[at]): int(number)
-            for group, row in enumerate(found.counts)
-            for at, number in enumerate(row)
-            if number
+            (row["topic"], row["bucket_ms"], row["name"]): row["count"] for row in found.to_pylist()
         }
         assert counts == expected
-    assert len(total([EMPTY])) == len(tally(topic[:0], due[:0], INTERVAL_MS, {})) == 0
+    assert len(summed(slice(0))) == 0
 
 
 def test_a_proof_leaves_tables(spark: Any, tmp_path: Path) -> None:
