@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
 import pyarrow as pa
 
 from ..wheel.errors import SyncFailed
@@ -36,9 +35,7 @@ def ask(sink: Sink, rows: pa.RecordBatch, errors: list[str], *, trial: bool = Fa
     for part in parts:
         found = ask(sink, rows.take(pa.array(part)), errors, trial=trial)
         # Not sent now, but the first call may have sent it.
-        answers.codes[part] = np.where(
-            found.codes == Answer.NOT_NOW, Answer.UNKNOWN.value, found.codes
-        )
-        answers.reasons.update({int(part[at]): why for at, why in found.reasons.items()})
+        found.codes[found.which(Answer.NOT_NOW)] = Answer.UNKNOWN
+        answers.fill(part, found)
         answers.down |= found.down
     return answers

@@ -11,33 +11,17 @@ held back and the row is tried again from the start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pyarrow as pa
 
 from ..wheel.checks import check_topic
 from ..wheel.rows import Header, header_column
-from ..wheel.schema import ROW, Mask
+from ..wheel.schema import ROW
 from .ask import ask
 from .names import DEAD_LETTER_TOPIC, PARTITION_HEADER, REASON_HEADER, TOPIC_HEADER
-from .sink import Answer, Sink
+from .sink import Answer, Answers, Sink
 
 _REASON_BYTES_MAX = 1000
-
-
-@dataclass(slots=True)
-class DeadLettered:
-    """The result for refused rows. ``stored``: which are safe, ``unknown``: which may be, both
-    shape (rows,). ``local``: how many are in the data directory. ``held``: why others are not safe,
-    or empty. ``down``: the sink is down. ``errors``: raised by a sink instead of an answer."""
-
-    stored: Mask
-    unknown: Mask
-    local: int = 0
-    held: str = ""
-    down: bool = False
-    errors: list[str] = field(default_factory=list)
 
 
 class DeadLetters:
@@ -51,31 +35,25 @@ class DeadLetters:
         self.topic = topic
 
     def bury(
-        self, rows: pa.RecordBatch, reasons: list[str], *, trial: bool = False
-    ) -> DeadLettered:
-        """Send refused ``rows`` (schema ``ROW``) to the dead letters; ``reasons``: one a row."""
+        self, rows: pa.RecordBatch, reasons: list[str], errors: list[str], *, trial: bool = False
+    ) -> Answers:
+        """Send refused ``rows`` (schema ``ROW``) to the dead letters; ``reasons``: one a row.
+        ``errors``: as for ``ask``."""
         letters = self._letters(rows, reasons)
+        answers = Answers.same(rows.num_rows, Answer.REFUSED)
         # A row for the dead-letter topic itself was refused by it already.
-        tried = np.array([t != self.topic for t in rows.column("topic").to_pylist()], np.bool_)
-        codes = np.full(rows.num_rows, Answer.REFUSED, np.int8)
-        nothing = np.zeros(rows.num_rows, np.bool_)
-        buried = DeadLettered(nothing, nothing.copy())
-        if tried.any():
-            answers = ask(self._sink, letters.filter(pa.array(tried)), buried.errors, trial=trial)
-            codes[tried] = answers.codes
-            buried.held = answers.why_not
-            buried.down = answers.down
-        homeless: Mask = codes == Answer.REFUSED
-        if homeless.any():
+        tried = np.flatnonzero([topic != self.topic for topic in rows.column("topic").to_pylist()])
+        if len(tried):
+            found = ask(self._sink, letters.take(pa.array(tried)), errors, trial=trial)
+            answers.fill(tried, found)
+            answers.down = found.down
+        homeless = np.flatnonzero(answers.which(Answer.REFUSED))
+        if len(homeless):
             local = self._local or self._sink
-            answers = ask(local, letters.filter(pa.array(homeless)), buried.errors)
-            codes[homeless] = answers.codes
-            buried.local = int(answers.which(Answer.ACCEPTED).sum())
-            buried.held = buried.held or answers.why_not
-        buried.stored, buried.unknown = codes == Answer.ACCEPTED, codes == Answer.UNKNOWN
-        if not buried.stored.all() and not buried.held:
-            buried.held = "the dead-letter topic does not take it now"
-        return buried
+            answers.fill(homeless, ask(local, letters.take(pa.array(homeless)), errors))
+        for row in np.flatnonzero(answers.codes != Answer.ACCEPTED).tolist():
+            answers.reasons.setdefault(row, "the dead-letter topic does not take it now")
+        return answers
 
     def _letters(self, rows: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
         """The rows for the dead-letter topic, with further headers. Offset and times stay, so the

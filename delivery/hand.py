@@ -34,7 +34,7 @@ from ..wheel.schema import times
 from .deadletters import DeadLetters
 from .handover import BatchOutcome, hand_over, lateness, release
 from .held import HeldTopics
-from .ports import DeliveryEvents, DuePort, NoDeliveryEvents
+from .ports import DeliveryEvents, DuePort
 from .sink import Sink
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Hand:
         clock: Callable[[], int],
         *,
         allowed: Callable[[], bool] = lambda: True,
-        events: DeliveryEvents | None = None,
+        events: DeliveryEvents,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._wheel = wheel
@@ -70,7 +70,7 @@ class Hand:
         self._dead_letters = dead_letters
         self._clock = clock
         self._allowed = allowed
-        self._events: DeliveryEvents = events or NoDeliveryEvents()
+        self._events = events
         self._on_fatal = on_fatal
         self._held = HeldTopics(
             wheel,
@@ -108,7 +108,7 @@ class Hand:
                     raise
                 except Exception as error:
                     log.exception("delivery failed and is tried again")
-                    self._events.alarm("delivery-error", f"{type(error).__name__}: {error}")
+                    self._events.alarm("delivery-error", reason=f"{type(error).__name__}: {error}")
                     stop.wait(self._errors.failed())
             self._held.close()
         except BaseException as error:
@@ -134,7 +134,7 @@ class Hand:
         except Exception as error:
             if not isinstance(error, Damaged):  # its message is enough, without a traceback
                 log.exception("a held-back topic failed; delivery goes on")
-            self._events.alarm("held-topic-error", f"{type(error).__name__}: {error}")
+            self._events.alarm("held-topic-error", reason=f"{type(error).__name__}: {error}")
             return False
 
     def _main(self) -> bool:
@@ -145,13 +145,13 @@ class Hand:
         except ClockBehind as error:
             if not self._clock_alarm:
                 self._clock_alarm = True
-                self._events.alarm("clock-behind", str(error))
+                self._events.alarm("clock-behind", reason=str(error))
             self._pause(WAIT_MAX_S)
             return False
         except Damaged as error:
             if self._damage_alarm != error.message:
                 self._damage_alarm = error.message
-                self._events.alarm("delivery-error", f"delivery stands still: {error}")
+                self._events.alarm("delivery-error", reason=f"delivery stands still: {error}")
             self._pause(_DAMAGED_WAIT_S)
             return False
         self._clock_alarm, self._damage_alarm = False, ""
@@ -196,7 +196,7 @@ class Hand:
         stopped, since the chunk was taken."""
         if not self._allowed() or int(times(chunk.rows, "due").max()) > self._clock():
             nothing = np.zeros(chunk.rows.num_rows, np.bool_)
-            return BatchOutcome(nothing, nothing.copy(), nothing.copy(), held="not now")
+            return BatchOutcome(nothing, nothing.copy(), nothing.copy(), why_not="not now")
         return hand_over(self._sink, self._dead_letters, chunk.rows, trial=True)
 
     def _settle(self, chunk: Chunk, outcome: BatchOutcome) -> None:
@@ -205,22 +205,22 @@ class Hand:
         self._wheel.answer(
             chunk,
             outcome.answered,
-            outcome.dead_count,
+            outcome.dead.total(),
             unknown=outcome.unknown,
             sink_down=outcome.down,
         )
         if outcome.accepted.any():
             self._events.delivered(lateness(chunk.rows, self._clock())[outcome.accepted])
         for text in outcome.errors:
-            self._events.alarm("delivery-error", text)
+            self._events.alarm("delivery-error", reason=text)
         for reason, count in outcome.dead.items():
             self._events.dead(count, reason)
         for topic in self._wheel.held_topics():
             if topic not in held_before:
-                self._events.held(topic, outcome.held)
+                self._events.held(topic, outcome.why_not)
         if outcome.down and not self._down:
             self._down = True
-            self._events.sink_down(outcome.held)
+            self._events.sink_down(outcome.why_not)
         if outcome.down:
             self._pause(self._stuck.failed())
 

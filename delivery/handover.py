@@ -8,6 +8,8 @@ its topic back, and ``held.py`` tries it again.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,20 +27,16 @@ from .sink import Answer, Sink
 class BatchOutcome:
     """The outcome of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them
     that the sink accepted; ``unknown``: rows that may have left, or may yet; ``dead``: how many
-    dead letters by reason; ``held``: why other rows are not answered."""
+    dead letters by reason; ``why_not``: why other rows are not answered."""
 
     answered: Mask
     accepted: Mask
     unknown: Mask
-    dead: dict[str, int] = field(default_factory=dict)
-    held: str = ""
+    dead: Counter[str] = field(default_factory=Counter)
+    why_not: str = ""
     down: bool = False
     errors: list[str] = field(default_factory=list)
     """Errors that the sink raised instead of answering."""
-
-    @property
-    def dead_count(self) -> int:
-        return sum(self.dead.values())
 
     @property
     def complete(self) -> bool:
@@ -54,20 +52,18 @@ def hand_over(
     accepted = answers.which(Answer.ACCEPTED)
     unknown = answers.which(Answer.UNKNOWN)
     outcome = BatchOutcome(accepted.copy(), accepted, unknown, down=answers.down, errors=errors)
-    outcome.held = answers.why_not
+    outcome.why_not = answers.why_not
     refused = answers.which(Answer.REFUSED)
     if refused.any():
         at = np.flatnonzero(refused)
         reasons = [answers.reasons.get(row, "refused") for row in at.tolist()]
-        buried = dead_letters.bury(rows.take(pa.array(at)), reasons, trial=trial)
-        outcome.answered[at[buried.stored]] = True
-        outcome.unknown[at[buried.unknown]] = True
-        for reason, taken in zip(reasons, buried.stored.tolist(), strict=True):
-            if taken:
-                outcome.dead[reason] = outcome.dead.get(reason, 0) + 1
-        outcome.held = outcome.held or buried.held
-        outcome.down = outcome.down or buried.down
-        errors += buried.errors
+        buried = dead_letters.bury(rows.take(pa.array(at)), reasons, errors, trial=trial)
+        stored = buried.which(Answer.ACCEPTED)
+        outcome.answered[at[stored]] = True
+        outcome.unknown[at[buried.which(Answer.UNKNOWN)]] = True
+        outcome.dead.update(itertools.compress(reasons, stored.tolist()))
+        outcome.why_not = outcome.why_not or buried.why_not
+        outcome.down |= buried.down
     return outcome
 
 

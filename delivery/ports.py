@@ -34,8 +34,9 @@ class DuePort(Protocol):
     def wait_for_due(self, until_ms: int | None, now_ms: int, timeout_s: float) -> None: ...
 
 
-class DeliveryEvents(Protocol):
-    """Called in the hand's thread; methods must return at once and not raise."""
+class DeliveryEvents:
+    """Receives the events of the hand, and ignores them. Methods of subclasses are called in the
+    hand's thread, and must return at once and not raise."""
 
     def delivered(self, lateness_ms: Int64s) -> None:
         """Rows that a sink accepted; lateness of each, ms, shape (rows,)."""
@@ -55,17 +56,5 @@ class DeliveryEvents(Protocol):
     def sink_up(self) -> None:
         """The sink can be reached again."""
 
-    def alarm(self, kind: str, text: str) -> None:
+    def alarm(self, name: str, **fields: object) -> None:
         """For a person to act on: ``clock-behind``, ``delivery-error``."""
-
-
-class NoDeliveryEvents:
-    """``DeliveryEvents`` that are ignored."""
-
-    def delivered(self, lateness_ms: Int64s) -> None: ...
-    def dead(self, count: int, reason: str) -> None: ...
-    def held(self, topic: str, reason: str) -> None: ...
-    def released(self, topic: str) -> None: ...
-    def sink_down(self, reason: str) -> None: ...
-    def sink_up(self) -> None: ...
-    def alarm(self, kind: str, text: str) -> None: ...

@@ -65,6 +65,11 @@ class Answers:
         self.codes[row] = answer
         self.reasons[row] = reason
 
+    def fill(self, rows: Int64s, found: Answers) -> None:
+        """Set the answers of these rows to those in ``found``."""
+        self.codes[rows] = found.codes
+        self.reasons |= {int(rows[at]): why for at, why in found.reasons.items()}
+
     def which(self, answer: Answer) -> Mask:
         """Which rows got this answer; shape (rows,)."""
         mask: Mask = self.codes == answer

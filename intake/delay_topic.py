@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from ..wheel.backoff import Backoff
 from ..wheel.errors import Overloaded
-from .ports import Clock, IntakeEvents, NoIntakeEvents, WheelPort
+from .ports import Clock, IntakeEvents, WheelPort
 from .records import DEAD_TOPIC, ConsumerRecords, rows_of
 
 POLL_S = 0.25
@@ -74,7 +74,7 @@ class DelayTopicIntake:
         topic: str,
         partition: int,
         clock: Clock = lambda: time.time_ns() // 1_000_000,
-        events: IntakeEvents | None = None,
+        events: IntakeEvents,
         dead_topic: str = DEAD_TOPIC,
     ) -> None:
         self._wheel = wheel
@@ -82,7 +82,7 @@ class DelayTopicIntake:
         self._source = f"{topic}/{partition}"
         self._partition = partition
         self._clock = clock
-        self._events: IntakeEvents = events or NoIntakeEvents()
+        self._events = events
         self._dead_topic = dead_topic
         self._backoff = Backoff(0.1)
         self._next_commit = 0.0

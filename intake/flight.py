@@ -62,7 +62,7 @@ from ..wheel.protocol import (
 from .append_stream import AppendStream
 from .calls import OpenCalls
 from .connections import CONNECTIONS_MAX, Address, Connections, address_of, cut_connections
-from .ports import Clock, GroupPort, IntakeEvents, NoIntakeEvents, PeerPort, StepDown, WheelPort
+from .ports import Clock, GroupPort, IntakeEvents, PeerPort, StepDown, WheelPort
 
 STREAMS_MAX = 64
 QUIET_S = 5.0
@@ -104,7 +104,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         self._wheel = wheel
         self._damaged = damaged
         self._clock = clock
-        self._events: IntakeEvents = events or NoIntakeEvents()
+        self._events = events or IntakeEvents()
         self._room_timeout_s = room_timeout_s
         self._group = group
         self._hand_over = step_down

@@ -82,8 +82,9 @@ class PeerPort(Protocol):
         """Flight's data stream for a ticket."""
 
 
-class IntakeEvents(Protocol):
-    """Receives the events of the ways in. Names of events and alarms are stable."""
+class IntakeEvents:
+    """Receives the events of the ways in, and ignores them. Names of events and alarms are
+    stable."""
 
     def appended(self, rows: int, nbytes: int, seconds: float) -> None:
         """A batch was committed, ``seconds`` after it was received."""
@@ -96,12 +97,3 @@ class IntakeEvents(Protocol):
 
     def alarm(self, name: str, **fields: object) -> None:
         """For a person to act on."""
-
-
-class NoIntakeEvents:
-    """``IntakeEvents`` that are ignored."""
-
-    def appended(self, rows: int, nbytes: int, seconds: float) -> None: ...
-    def refused(self, code: str, rows: int) -> None: ...
-    def event(self, name: str, **fields: object) -> None: ...
-    def alarm(self, name: str, **fields: object) -> None: ...

@@ -66,14 +66,14 @@ class NodeConfig:
                 limit=", ".join(SINKS),
                 remedy="Choose another --sink",
             )
-        if self.bootstrap is None and (self.sink != EMBEDDED or self.delay_topic is not None):
+        if self.bootstrap is None and (self.to_kafka or self.delay_topic is not None):
             raise InvalidConfiguration(
                 f"the sink {self.sink!r} needs a Kafka to connect to"
-                if self.sink != EMBEDDED
+                if self.to_kafka
                 else "a delay topic needs a Kafka to read it from",
                 remedy="Give --bootstrap HOST:PORT",
             )
-        if self.kafka_settings and self.sink == EMBEDDED:
+        if self.kafka_settings and not self.to_kafka:
             raise InvalidConfiguration(
                 "settings for a Kafka client, and no sink that has one",
                 got=", ".join(self.kafka_settings),
@@ -104,6 +104,11 @@ class NodeConfig:
                 limit=0,
                 remedy="Raise --delay-partition",
             )
+
+    @property
+    def to_kafka(self) -> bool:
+        """Whether due messages go to Kafka, and not to topics in the data directory."""
+        return self.sink != EMBEDDED
 
     def group(self) -> Group | None:
         """The peers and their timing; None for a node that stands alone.

@@ -79,15 +79,15 @@ class Damage:
         slots, topics = self._slot_files(), self._topics()
         for path, text in slots.items():
             if path not in self._reported:
-                self._events.alarm("slot-file-damaged", text)
+                self._events.alarm("slot-file-damaged", reason=text)
         for path, text in topics.items():
             if path not in self._reported:
                 self._events.alarm(
                     "topic-damaged",
-                    f"{text}. The segment is set aside, its topic goes on in a new one",
+                    reason=f"{text}. The segment is set aside, its topic goes on in a new one",
                 )
         for path in self._reported - {*slots, *topics}:
-            self._events.intake.event("damage-gone", file=path)
+            self._events.event("damage-gone", file=path)
         self._reported = {*slots, *topics}
 
     def _slot_files(self) -> dict[str, str]:

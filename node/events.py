@@ -1,8 +1,7 @@
 """From events to metrics, log lines, and the flags of health.
 
-Each room reports its events through a protocol of its own: ``NodeEvents`` implements those of the
-ways out, ``IntakeLog`` those of the ways in. Their methods are called from many threads and return
-at once.
+Each room reports its events to an interface of its own; ``NodeEvents`` implements all of them. Its
+methods are called from many threads and return at once.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import logging
 
 import numpy as np
 
+from ..delivery.ports import DeliveryEvents
+from ..intake.ports import IntakeEvents
 from ..wheel.errors import remedy_for
 from ..wheel.schema import Int64s
 from .logs import event
@@ -19,8 +20,8 @@ from .metrics import Metrics
 log = logging.getLogger("slotwheel.node")
 
 
-class NodeEvents:
-    """Implements ``DeliveryEvents``; ``intake`` implements ``IntakeEvents``.
+class NodeEvents(DeliveryEvents, IntakeEvents):
+    """Events of the ways in and out, and of replication.
 
     ``sink_problem``: why the sink cannot be reached, for health; None: it can, as far as is known.
     """
@@ -28,13 +29,12 @@ class NodeEvents:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self.sink_problem: str | None = None
-        self.intake = IntakeLog(metrics)
 
     def delivered(self, lateness_ms: Int64s) -> None:
         early = int(np.count_nonzero(lateness_ms < 0))
         if early:
             self._metrics.early.inc(early)
-            self.alarm("early", f"{early} rows were delivered before their due time")
+            self.alarm("early", reason=f"{early} rows were delivered before their due time")
         self._metrics.lateness.observe(lateness_ms / 1000)
 
     def dead(self, count: int, reason: str) -> None:
@@ -61,9 +61,6 @@ class NodeEvents:
         self.sink_problem = None
         event(log, logging.INFO, "sink reachable again")
 
-    def alarm(self, kind: str, text: str) -> None:
-        self.intake.alarm(kind, reason=text)
-
     def failed(self, kind: str, error: Exception) -> None:
         """A loop failed and is tried again."""
         self._metrics.alarms.labels(kind).inc()
@@ -72,13 +69,6 @@ class NodeEvents:
             log.error("%s. %s", text, remedy_for(error))
         else:
             log.error("%s", text, exc_info=error)
-
-
-class IntakeLog:
-    """Implements ``IntakeEvents``."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
 
     def appended(self, rows: int, nbytes: int, seconds: float) -> None:
         self._metrics.appended.inc(rows)

@@ -42,7 +42,7 @@ class MasterThreads:
         self.stopping = False
         """Whether its threads are ending."""
         self._threads = Threads(events.failed, on_fatal)
-        self._source = delay_topic(config, wheel, clock, events.intake)
+        self._source = delay_topic(config, wheel, clock, events)
         self._hand = hand = Hand(
             dispatcher,
             out.sink,

@@ -1,6 +1,6 @@
 """The metrics of a node, in Prometheus' form, in a registry of its own.
 
-Two kinds: figures that are read from the wheel's status at a scrape (``_Standing``), so that they
+Two kinds: figures that are read from the wheel's status at a scrape (``Standing``), so that they
 cannot differ from it, and those that are counted at each event. Counts that the wheel itself keeps
 (accepted, delivered, dead) continue after a restart.
 """
@@ -8,6 +8,8 @@ cannot differ from it, and those that are counted at each event. Counts that the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -53,44 +55,22 @@ class Metrics:
     """All of a node's metrics. Names begin with ``slotwheel_``; times are in seconds."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry(auto_describe=False)
-        self._registry = registry
-        self.refused = Counter(
-            "slotwheel_refused_rows", "Rows refused on the way in", ["code"], registry=registry
-        )
-        self.refused_batches = Counter(
-            "slotwheel_refused_batches",
-            "Batches refused on the way in",
-            ["code"],
-            registry=registry,
-        )
-        self.appended = Counter(
-            "slotwheel_appended_rows", "Rows committed since the start", registry=registry
-        )
-        self.appended_bytes = Counter(
-            "slotwheel_appended_bytes", "Bytes committed since the start", registry=registry
-        )
-        self.early = Counter(
-            "slotwheel_early_rows", "Rows delivered before their due time", registry=registry
-        )
-        self.group_commits = Counter(
-            "slotwheel_group_commits", "Writes of the journal, each one sync", registry=registry
-        )
-        self.spilled = Counter(
-            "slotwheel_spilled_rows", "Rows moved into slot files", registry=registry
-        )
-        self.alarms = Counter(
-            "slotwheel_alarms", "Things a person should look at", ["kind"], registry=registry
-        )
-        self.scrubbed_bytes = Counter(
-            "slotwheel_scrubbed_bytes", "Bytes of slot files read ahead", registry=registry
-        )
-        self.scrub_passes = Counter(
-            "slotwheel_scrub_passes", "How often all slot files were read ahead", registry=registry
-        )
+        self._registry = registry = CollectorRegistry(auto_describe=False)
+        counter = partial(Counter, namespace="slotwheel", registry=registry)
+        self.refused = counter("refused_rows", "Rows refused on the way in", ["code"])
+        self.refused_batches = counter("refused_batches", "Batches refused on the way in", ["code"])
+        self.appended = counter("appended_rows", "Rows committed since the start")
+        self.appended_bytes = counter("appended_bytes", "Bytes committed since the start")
+        self.early = counter("early_rows", "Rows delivered before their due time")
+        self.group_commits = counter("group_commits", "Writes of the journal, each one sync")
+        self.spilled = counter("spilled_rows", "Rows moved into slot files")
+        self.alarms = counter("alarms", "Things a person should look at", ["kind"])
+        self.scrubbed_bytes = counter("scrubbed_bytes", "Bytes of slot files read ahead")
+        self.scrub_passes = counter("scrub_passes", "How often all slot files were read ahead")
         self.recovery = Gauge(
-            "slotwheel_recovery_seconds",
+            "recovery_seconds",
             "How long the data directory took to open",
+            namespace="slotwheel",
             registry=registry,
         )
         self.lateness = ArrayHistogram(
@@ -105,89 +85,71 @@ class Metrics:
         for histogram in (self.lateness, self.append_seconds, self.spill_seconds):
             registry.register(histogram)
 
-    def watch(
-        self,
-        status: Callable[[], Status],
-        clock: Callable[[], int],
-        disk_free: Callable[[], int],
-        sink_up: Callable[[], bool],
-        source_lag: Callable[[], int | None],
-        damaged: Callable[[], int],
-        group: Callable[[], dict[str, Any]] | None = None,
-    ) -> None:
-        """Report a wheel's status, and that of its surroundings, at each scrape. ``clock``: ms;
-        ``damaged``: number of damaged files; ``group``: the status of the peers, if any."""
-        standing = _Standing(status, clock, disk_free, sink_up, source_lag, damaged, group)
-        self._registry.register(standing)
+    def watch(self, look: Callable[[], Standing]) -> None:
+        """Report what ``look`` returns, at each scrape."""
+        self._registry.register(_Watched(look))
 
     def render(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
-class _Standing:
-    def __init__(
-        self,
-        status: Callable[[], Status],
-        clock: Callable[[], int],
-        disk_free: Callable[[], int],
-        sink_up: Callable[[], bool],
-        source_lag: Callable[[], int | None],
-        damaged: Callable[[], int],
-        group: Callable[[], dict[str, Any]] | None,
-    ) -> None:
-        self._group = group
-        self._damaged = damaged
-        self._status = status
-        self._clock = clock
-        self._disk_free = disk_free
-        self._sink_up = sink_up
-        self._source_lag = source_lag
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The wheel's status and its surroundings at a scrape. ``source_lag``: None without a delay
+    topic, and while it is not known. ``damaged``: number of damaged files. ``group``: the status of
+    the peers; empty without peers, and while the node is starting."""
+
+    status: Status
+    now_ms: int
+    disk_free: int
+    sink_up: bool
+    source_lag: int | None
+    damaged: int
+    group: dict[str, Any]
+
+
+class _Watched:
+    def __init__(self, look: Callable[[], Standing]) -> None:
+        self._look = look
 
     def collect(self) -> Iterable[Metric]:
-        status = self._status()
+        now = self._look()
         for name, (text, read) in _COUNTS.items():
-            yield CounterMetricFamily(f"slotwheel_{name}", text, value=read(status))
+            yield CounterMetricFamily(f"slotwheel_{name}", text, value=read(now.status))
         for name, (text, read) in _LEVELS.items():
-            yield GaugeMetricFamily(f"slotwheel_{name}", text, value=read(status))
-        age_s = max(0.0, (self._clock() - status.mark_c) / 1000)
-        yield GaugeMetricFamily(
-            "slotwheel_mark_age_seconds",
+            yield _gauge(name, text, read(now.status))
+        age_s = max(0.0, (now.now_ms - now.status.mark_c) / 1000)
+        yield _gauge(
+            "mark_age_seconds",
             "How far the mark stands behind the clock: delivery is late by that",
-            value=age_s if status.pending else 0.0,
+            age_s if now.status.pending else 0.0,
         )
-        yield GaugeMetricFamily(
-            "slotwheel_disk_free_bytes", "Free on the data directory's disk", self._disk_free()
-        )
-        yield GaugeMetricFamily(
-            "slotwheel_sink_up", "Whether the sink can be reached", float(self._sink_up())
-        )
-        yield GaugeMetricFamily(
-            "slotwheel_damaged_files",
+        yield _gauge("disk_free_bytes", "Free on the data directory's disk", now.disk_free)
+        yield _gauge("sink_up", "Whether the sink can be reached", float(now.sink_up))
+        yield _gauge(
+            "damaged_files",
             "Slot files and segments of embedded topics that are not what was written",
-            self._damaged(),
+            now.damaged,
         )
-        lag = self._source_lag()
-        if lag is not None:
-            yield GaugeMetricFamily(
-                "slotwheel_delay_topic_lag", "Records of the delay topic not yet taken", lag
+        if now.source_lag is not None:
+            yield _gauge(
+                "delay_topic_lag", "Records of the delay topic not yet taken", now.source_lag
             )
-        group = {} if self._group is None else self._group()
-        if group:  # empty while the node is starting
-            yield from _of_group(group)
+        if now.group:
+            yield from _of_group(now.group)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"slotwheel_{name}", text, value)
 
 
 def _of_group(group: dict[str, Any]) -> Iterable[Metric]:
     """Metrics of the peers, from ``Driver.status``."""
-    yield GaugeMetricFamily(
-        "slotwheel_master", "Whether this peer is the master", float(group["role"] == "master")
-    )
-    yield GaugeMetricFamily(
-        "slotwheel_master_known", "Whether a master is known", float(bool(group["master"]))
-    )
-    yield GaugeMetricFamily(
-        "slotwheel_lease_seconds", "How long this master may still act", group["lease_ms"] / 1000
-    )
+    is_master = group["role"] == "master"
+    yield _gauge("master", "Whether this peer is the master", float(is_master))
+    yield _gauge("master_known", "Whether a master is known", float(bool(group["master"])))
+    yield _gauge("lease_seconds", "How long this master may still act", group["lease_ms"] / 1000)
     lag = GaugeMetricFamily(
         "slotwheel_peer_lag_entries", "Entries a peer does not have on disk yet", labels=["peer"]
     )

@@ -31,16 +31,16 @@ from ..wheel.dispatcher import Dispatcher
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.peers.peer import PeerWheel
 from . import descriptors, work
-from .config import EMBEDDED, NodeConfig, check_address
+from .config import NodeConfig
 from .damage import Damage, remedy_of
 from .events import NodeEvents
 from .healing import Healing
 from .health import HealthServer
 from .logs import event
 from .master import MasterThreads
-from .metrics import Metrics
+from .metrics import Metrics, Standing
 from .opening import open_wheel
-from .peer import PeerNode, group_of
+from .peer import PeerNode
 from .sinks import WaysOut
 from .threads import Threads
 
@@ -119,8 +119,7 @@ class Node:
                     self.config.metrics, self.metrics.render, self.unhealthy, self.unready
                 )
                 undo.callback(self._health.close)
-                host = check_address(self.config.metrics, "--metrics")[0]
-                self.metrics_at = f"{_in_url(host)}:{self._health.port}"
+                self.metrics_at = _with_port(self.config.metrics, self._health.port)
             self._files = OsFiles(self.config.data)
             undo.callback(self._files.close)
             self.wheel = open_wheel(self.config, self._files, self._clock, self.metrics)
@@ -135,25 +134,14 @@ class Node:
                 self.events,
                 self.metrics,
             )
-            self.metrics.watch(
-                self.wheel.status,
-                self._clock,
-                self._files.free_bytes,
-                lambda: self.events.sink_problem is None,
-                lambda: None if self._master_threads is None else self._master_threads.source_lag,
-                lambda: len(self._damage.all()),
-                (lambda: {} if self._peers is None else self._peers.status())
-                if self.config.peers
-                else None,
-            )
+            self.metrics.watch(self._standing)
             undo.callback(self._stop_threads)
             self._start_threads()
             self._flight = self._listen()
             if self._peers is not None:
                 self._peers.driver.start()
             self._undo = undo.pop_all()
-        host = check_address(self.config.listen, "--listen")[0]
-        self.listening = f"{_in_url(host)}:{self._flight.port}"
+        self.listening = _with_port(self.config.listen, self._flight.port)
         self._started = True
         event(
             log,
@@ -175,8 +163,10 @@ class Node:
         threads.loop("slot-files", slot_files.turn)
         threads.loop("scrubber", self._damage.turn)
         if isinstance(wheel, PeerWheel):
+            group = self.config.group()
+            assert group is not None, "a wheel among peers has a group"
             self._peers = PeerNode(
-                group_of(self.config),
+                group,
                 wheel,
                 clock,
                 self.events,
@@ -184,12 +174,11 @@ class Node:
                 self._on_fatal,
             )
             threads.loop("roles", self._peers.turn)
-            others = group_of(self.config).others
-            self._damage.heal = Healing(wheel, self._peers.driver, others).turn
+            self._damage.heal = Healing(wheel, self._peers.driver, group.others).turn
         else:
             assert wheel.dispatcher is not None, "alone, a node is its own master"
             self._single = self._start_master(wheel.dispatcher)
-        if self.config.sink != EMBEDDED:
+        if self.config.to_kafka:
             where = f"Kafka at {self.config.bootstrap}"
             reached = partial(threads.request_stop, "sink-check")
             check = work.SinkCheck(self._out.sink, self.events, where, reached)
@@ -213,7 +202,7 @@ class Node:
             self.wheel,
             self.config.listen,
             self._clock,
-            events=self.events.intake,
+            events=self.events,
             connections_max=self._connections_max,
             damaged=self._damage.all,
         )
@@ -233,6 +222,18 @@ class Node:
         return self._single if self._peers is None else self._peers.master_threads
 
     # Running
+
+    def _standing(self) -> Standing:
+        threads = self._master_threads
+        return Standing(
+            self.wheel.status(),
+            self._clock(),
+            self._files.free_bytes(),
+            sink_up=self.events.sink_problem is None,
+            source_lag=None if threads is None else threads.source_lag,
+            damaged=len(self._damage.all()),
+            group={} if self._peers is None else self._peers.status(),
+        )
 
     def unhealthy(self) -> list[str]:
         """Why the process should be restarted; empty if it should not."""
@@ -325,5 +326,6 @@ class Node:
             self._out.close()
 
 
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _with_port(address: str, port: int) -> str:
+    host = address.rpartition(":")[0].strip("[]")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

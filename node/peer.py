@@ -22,7 +22,6 @@ from ..replication.driver import Driver
 from ..replication.rules.group import Group
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.peers.peer import PeerWheel
-from .config import NodeConfig
 from .events import NodeEvents
 from .logs import event
 from .master import MasterThreads
@@ -34,13 +33,6 @@ _POLL_S = 0.005
 _MASTER_STOP_S = 0.5
 _LAST_CHUNK_S = 0.05
 """How long a hand-over waits for the chunk in flight, s; after that the next master repeats it."""
-
-
-def group_of(config: NodeConfig) -> Group:
-    """The peers and their timing, of a node that has peers."""
-    group = config.group()
-    assert group is not None
-    return group
 
 
 class PeerNode:
@@ -67,14 +59,10 @@ class PeerNode:
             wheel,
             group,
             clock=clock,
-            events=events.intake,
-            changed=self._role_changed,
+            events=events,
+            changed=self._changed.set,
             on_fatal=on_fatal,
         )
-
-    def _role_changed(self) -> None:
-        """From the driver's thread."""
-        self._changed.set()
 
     def allowed(self) -> bool:
         """Whether the hand may deliver now: this peer holds the lease."""

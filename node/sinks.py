@@ -17,7 +17,7 @@ from ..intake.ports import Clock, IntakeEvents
 from ..wheel.files import Files
 from ..wheel.ids import IdMint
 from ..wheel.wheel import Wheel
-from .config import CONFLUENT, EMBEDDED, NodeConfig
+from .config import CONFLUENT, NodeConfig
 
 
 class WaysOut:
@@ -31,7 +31,7 @@ class WaysOut:
         self._local = embedded
         try:
             self.topics = embedded.recover_all()
-            self.sink: Sink = embedded if config.sink == EMBEDDED else _kafka_sink(config, mint)
+            self.sink: Sink = _kafka_sink(config, mint) if config.to_kafka else embedded
         except BaseException:
             embedded.close()
             raise

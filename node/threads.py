@@ -2,6 +2,13 @@
 
 Two kinds: a ``Loop`` is turned here; other threads bring their own loop, as the hand and the delay
 topic do, and end when the event that they were started with is set.
+
+Rules of a loop
+- After an exception, which is logged with its traceback and counted as an alarm, the loop waits,
+  and the next turn follows. Waiting times double up to a few seconds and start over after a turn
+  that went well.
+- ``SyncFailed`` ends the process, through ``on_fatal``: the page cache can no longer be trusted. A
+  loop may have further fatal exceptions.
 """
 
 from __future__ import annotations
@@ -10,14 +17,66 @@ import threading
 import time
 from collections.abc import Callable
 
+from ..wheel.backoff import Backoff
 from ..wheel.errors import SyncFailed
-from .loops import Loop
 
+ERROR_WAIT_S = (0.05, 5.0)
 SILENT_MAX_S = 300.0
 """A thread without a turn for so long, s, is reported as unhealthy. A spill into thousands of files
 on a slow disk takes a minute, and so does a chunk for a sink that uses up every limit."""
 JOIN_MIN_S = 0.2
 """The least time, s, that each thread gets to end, also when the deadline has passed."""
+
+
+class Loop:
+    """Calls ``turn`` again and again until it is stopped.
+
+    ``turn`` returns how long to wait before the next one, in seconds, and does not block for much
+    longer than that. ``alarm(kind, error)`` is called for each exception.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[], float],
+        alarm: Callable[[str, Exception], None],
+        on_fatal: Callable[[BaseException], None],
+        fatal: tuple[type[BaseException], ...],
+    ) -> None:
+        self._name = name
+        self._turn = turn
+        self._alarm = alarm
+        self._on_fatal = on_fatal
+        self._fatal = fatal
+        self._backoff = Backoff(*ERROR_WAIT_S)
+        self._turned_s = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the loop last turned."""
+        return time.monotonic() - self._turned_s
+
+    def run(self, stop: threading.Event) -> None:
+        """A thread's target."""
+        try:
+            while not stop.is_set():
+                wait_s = self._once()
+                if wait_s > 0:
+                    stop.wait(wait_s)
+        except BaseException as error:
+            self._on_fatal(error)
+
+    def _once(self) -> float:
+        self._turned_s = time.monotonic()
+        try:
+            wait_s = self._turn()
+        except self._fatal:
+            raise
+        except Exception as error:
+            self._alarm(f"{self._name}-failed", error)
+            return self._backoff.failed()
+        self._backoff.worked()
+        return wait_s
 
 
 class Threads:
@@ -41,9 +100,8 @@ class Threads:
         fatal: tuple[type[BaseException], ...] = (SyncFailed,),
     ) -> None:
         """Start a loop."""
-        loop = Loop(name, turn, alarm=self._alarm, on_fatal=self._on_fatal, fatal=fatal)
-        self._silent_s[name] = lambda: loop.silent_s
-        self._add(name, loop.thread, loop.stop)
+        loop = Loop(name, turn, self._alarm, self._on_fatal, fatal)
+        self.run(name, loop.run, lambda: loop.silent_s)
 
     def run(
         self,
@@ -54,12 +112,8 @@ class Threads:
         """Start a thread that ends when its event is set. ``silent_s``: since its last turn."""
         if silent_s is not None:
             self._silent_s[name] = silent_s
-        stop = threading.Event()
+        stop = self._stops[name] = threading.Event()
         thread = threading.Thread(target=target, args=(stop,), name=name, daemon=True)
-        self._add(name, thread, stop)
-
-    def _add(self, name: str, thread: threading.Thread, stop: threading.Event) -> None:
-        self._stops[name] = stop
         self._threads[name] = thread
         thread.start()
 

@@ -45,8 +45,10 @@ def letters(path: Path, topic: str = DEAD_LETTER_TOPIC) -> list[dict[str, object
 
 def test_a_letter_is_the_row_and_the_reason(local: EmbeddedSink, tmp_path: Path) -> None:
     sent = [*odd("target"), Sent("target", b"p", partition=3)]
-    buried = DeadLetters(local, None).bury(rows_of(sent, 9), [f"why {n}" for n in range(len(sent))])
-    assert buried.stored.all()
+    buried = DeadLetters(local, None).bury(
+        rows_of(sent, 9), [f"why {n}" for n in range(len(sent))], []
+    )
+    assert buried.which(Answer.ACCEPTED).all()
     found = letters(tmp_path)
     assert [(f["key"], f["value"]) for f in found] == [(s.key, s.value) for s in sent]
     assert [f["id"] for f in found] == [id_of(s, 9 + n) for n, s in enumerate(sent)]
@@ -66,10 +68,9 @@ def test_what_the_dead_letter_topic_refuses_goes_to_the_data_directory(
 ) -> None:
     scripted.script = lambda _, value: Answer.REFUSED if value == b"huge" else Answer.ACCEPTED
     buried = DeadLetters(scripted, local).bury(
-        rows_of([Sent("t", b"1"), Sent("t", b"huge"), Sent("t", b"3")]), ["a", "b", "c"]
+        rows_of([Sent("t", b"1"), Sent("t", b"huge"), Sent("t", b"3")]), ["a", "b", "c"], []
     )
-    assert buried.stored.all()
-    assert buried.local == 1
+    assert buried.which(Answer.ACCEPTED).all()
     assert scripted.values(DEAD_LETTER_TOPIC) == [b"1", b"3"]
     assert [f["value"] for f in letters(tmp_path)] == [b"huge"]
 
@@ -99,7 +100,7 @@ def test_not_now_for_the_letter_leaves_the_row_unanswered(
     assert outcome.answered.tolist() == [True, False, True]
     assert outcome.accepted.tolist() == [True, False, True]
     assert outcome.dead == {}
-    assert outcome.held == "NOT_NOW by script"
+    assert outcome.why_not == "NOT_NOW by script"
 
 
 def test_a_sink_that_raises_for_the_letter(scripted: ScriptedSink, local: EmbeddedSink) -> None:
@@ -113,7 +114,7 @@ def test_a_sink_that_raises_for_the_letter(scripted: ScriptedSink, local: Embedd
     outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
     assert outcome.answered.tolist() == [False, True]
     assert outcome.errors == ["ValueError: cannot encode"]
-    assert outcome.held == "ValueError: cannot encode"
+    assert outcome.why_not == "ValueError: cannot encode"
 
 
 def test_reasons_are_counted(scripted: ScriptedSink, local: EmbeddedSink) -> None:
@@ -122,12 +123,12 @@ def test_reasons_are_counted(scripted: ScriptedSink, local: EmbeddedSink) -> Non
     outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
     assert outcome.complete
     assert outcome.dead == {"REFUSED by script": 2}
-    assert outcome.dead_count == 2
+    assert outcome.dead.total() == 2
     assert outcome.accepted.tolist() == [False, True, False]
 
 
 def test_a_long_reason_is_cut(local: EmbeddedSink, tmp_path: Path) -> None:
-    DeadLetters(local, None).bury(rows_of([Sent("t")]), ["é" * 5000])
+    DeadLetters(local, None).bury(rows_of([Sent("t")]), ["é" * 5000], [])
     (letter,) = letters(tmp_path)
     headers = letter["headers"]
     assert isinstance(headers, list)

@@ -24,6 +24,7 @@ from slotwheel.intake.delay_topic import (
     SourceUnreachable,
 )
 from slotwheel.intake.kafka_reader import KafkaPythonReader
+from slotwheel.intake.ports import IntakeEvents
 from slotwheel.intake.records import DEAD_TOPIC, ConsumerRecords
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Overloaded
@@ -38,7 +39,7 @@ READERS: dict[str, Callable[..., SourceReader]] = {
 }
 
 
-class Events:
+class Events(IntakeEvents):
     def __init__(self) -> None:
         self.names: list[str] = []
         self.fields: list[dict[str, Any]] = []
@@ -65,7 +66,9 @@ def running(
     topic: str = "delays",
     events: Events | None = None,
 ) -> Iterator[DelayTopicIntake]:
-    intake = DelayTopicIntake(wheel, open_reader, topic=topic, partition=0, events=events)
+    intake = DelayTopicIntake(
+        wheel, open_reader, topic=topic, partition=0, events=events or Events()
+    )
     stop = threading.Event()
     thread = threading.Thread(target=intake.run, args=[stop])
     thread.start()

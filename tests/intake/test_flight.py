@@ -15,6 +15,7 @@ import pytest
 from pyarrow import flight
 
 from slotwheel.intake.flight import FlightIntake
+from slotwheel.intake.ports import IntakeEvents
 from slotwheel.wheel.errors import AddressInUse, InvalidMessage, NotRunning, Overloaded
 from slotwheel.wheel.protocol import (
     IN_FLIGHT_MAX,
@@ -30,7 +31,7 @@ from support.waiting import eventually, now_ms
 FORGED = "default.1.2.00000000"
 
 
-class Events:
+class Events(IntakeEvents):
     """Keeps what the intake tells."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from slotwheel.node.loops import Loop
+from slotwheel.node.threads import Loop
 from slotwheel.wheel.errors import SyncFailed
 
 
@@ -20,9 +20,9 @@ class Rig:
         self.loop = Loop(
             "work",
             self.turn,
-            alarm=lambda kind, error: self.alarms.append((kind, str(error))),
-            on_fatal=self.end,
-            fatal=fatal,
+            lambda kind, error: self.alarms.append((kind, str(error))),
+            self.end,
+            fatal,
         )
 
     def turn(self) -> float:
@@ -40,11 +40,13 @@ class Rig:
         self.over.set()
 
     def run(self) -> None:
-        self.loop.start()
+        stop = threading.Event()
+        thread = threading.Thread(target=self.loop.run, args=(stop,), daemon=True)
+        thread.start()
         assert self.over.wait(5)
-        self.loop.stop.set()
-        self.loop.thread.join(5)
-        assert not self.loop.thread.is_alive()
+        stop.set()
+        thread.join(5)
+        assert not thread.is_alive()
 
 
 def test_it_goes_on_after_errors_and_tells_each() -> None:

@@ -126,7 +126,7 @@ def test_dead_letters_are_described_as_they_were() -> None:
         {"offset": 3, "headers": [("slotwheel-dead-topic", b"x"), ("slotwheel-id", b"y")]},
     )
     sink = Keeps()
-    DeadLetters(sink, None).bury(sent, ["too large", "no such topic", "why"])
+    DeadLetters(sink, None).bury(sent, ["too large", "no such topic", "why"], [])
     direct = rows({"offset": 4, "topic": TERMS.dead_letter_topic})
     letters = pa.concat_batches([*sink.rows, direct])
     made = topic_facts(

@@ -160,7 +160,7 @@ def test_dead_letters_in_kafka() -> None:
         {"offset": 3, "topic": TERMS.dead_letter_topic},
     )
     sink = Keeps()
-    DeadLetters(sink, None).bury(sent.slice(0, 2), ["too large", "no such topic"])
+    DeadLetters(sink, None).bury(sent.slice(0, 2), ["too large", "no such topic"], [])
     batch = kafka_rows(pa.concat_batches([rows({"offset": 9}), *sink.rows, sent.slice(2)]))
     made = facts_of_records(batch, FILE, TERMS)
     assert made.facts["seen"].tolist() == [

@@ -318,7 +318,7 @@ class World:
         master_of(self.wheel).answer(
             chunk,
             answered,
-            outcome.dead_count if outcome else 0,
+            outcome.dead.total() if outcome else 0,
             sink_down=outcome.down if outcome else False,
         )
         return int(np.count_nonzero(answered))

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.hand import Hand
+from slotwheel.delivery.ports import DeliveryEvents
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import OsFiles
@@ -91,7 +92,7 @@ class ScriptedSink(Sink):
             return sum(due > now for _, _, due, now in self.taken)
 
 
-class Recorder:
+class Recorder(DeliveryEvents):
     """Events as lists."""
 
     def __init__(self) -> None:
@@ -117,8 +118,8 @@ class Recorder:
     def sink_up(self) -> None:
         self.notes.append(("up", ""))
 
-    def alarm(self, kind: str, text: str) -> None:
-        self.notes.append((kind, text))
+    def alarm(self, name: str, **fields: object) -> None:
+        self.notes.append((name, str(fields["reason"])))
 
     def count(self, kind: str) -> int:
         return sum(name == kind for name, _ in self.notes)

@@ -266,7 +266,7 @@ def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
     if peer.dead:
         keeps = Keeps()
         rows = run.pick([o for o, _ in peer.dead], peer, "topic")
-        DeadLetters(keeps, None).bury(rows, ["too large"] * rows.num_rows)
+        DeadLetters(keeps, None).bury(rows, ["too large"] * rows.num_rows, [])
         (letters,) = keeps.rows
         pieces = [(letters.slice(n, 1), at) for n, (_, at) in enumerate(peer.dead)]
         write_topic(root, DEAD_LETTER_TOPIC, pieces)
