@@ -1,7 +1,7 @@
 """slotwheel holds messages that must reach a Kafka topic later, and hands each one over on time."""
 
 from slotwheel.client import Client, Message, Receipt, Receipts
-from slotwheel.client.errors import (
+from slotwheel.wheel.errors import (
     InvalidBatch,
     InvalidConfiguration,
     InvalidMessage,

@@ -17,9 +17,9 @@ from typing import Any
 
 from ..wheel.backoff import Backoff
 from ..wheel.errors import NodeUnreachable, NotMaster, NotRunning, SlotwheelError
-from ..wheel.protocol import HELLO, close_all
+from ..wheel.protocol import close_all
 from .addresses import Addresses
-from .link import call, connect, read_place
+from .link import call, connect, say_hello
 
 _PAUSE_S = 0.05
 _ANSWER_S = 15.0
@@ -66,9 +66,9 @@ class Asker:
                 connection = self._connection(address)
                 if addresses.several:
                     patience_s = min(addresses.attempt_s, max(0.1, end - time.monotonic()))
-                    place = read_place(call(connection, HELLO, {}, patience_s))
+                    hello = say_hello(connection, patience_s)
                     if of_master:
-                        place.check_master()
+                        hello.check_master()
                     reached = True
                 left_s = max(0.1, end - time.monotonic())
                 if again and addresses.several:

@@ -100,11 +100,9 @@ class Link:
         self._writer: Any = None
         self._client = connect(address)
         try:
-            hello = call(self._client, HELLO, {}, timeout_s)
-            self.group, self.limits = read_hello(hello)
-            place = read_place(hello)
-            place.check_master()
-            self.epoch = place.epoch
+            hello = say_hello(self._client, timeout_s)
+            hello.check_master()
+            self.group, self.limits, self.epoch = hello.group, hello.limits, hello.epoch
             with translated():
                 descriptor = flight.FlightDescriptor.for_command(command.encode())
                 self._writer, self._reader = self._client.do_exchange(descriptor)
@@ -179,26 +177,40 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerStatus:
-    """A node's answer about its role. ``address``: the master's, empty if unknown."""
+class Hello:
+    """A node's answer to a hello. Without peers a node serves, its epoch is 0, and ``master`` is
+    empty; else ``master`` is the master's address, empty if unknown."""
 
+    group: str
+    limits: Limits
     serving: bool
     epoch: int
-    address: str
+    master: str
 
     def check_master(self) -> None:
         """Errors: ``NotMaster``."""
         if not self.serving:
-            raise NotMaster(master=self.address)
+            raise NotMaster(master=self.master)
 
 
-def read_place(hello: dict[str, Any]) -> PeerStatus:
-    """The role in a node's hello. Errors: ``SlotwheelError``."""
-    if "role" not in hello:  # a node without peers
-        return PeerStatus(True, 0, "")
+def say_hello(client: Any, timeout_s: float) -> Hello:
+    """Errors: those that the node answers, ``NodeUnreachable``."""
+    fields = call(client, HELLO, {}, timeout_s)
+    alone = "role" not in fields
     try:
-        return PeerStatus(
-            bool(hello["serving"]), int(hello["epoch"]), str(hello["master_address"] or "")
+        limits = fields["limits"]
+        return Hello(
+            str(fields["group"]),
+            Limits(
+                message_bytes=int(limits["message_bytes"]),
+                batch_rows=int(limits["batch_rows"]),
+                batch_bytes=int(limits["batch_bytes"]),
+                horizon_ms=int(limits["horizon_ms"]),
+                clock_ahead_ms=int(fields["now_ms"]) - clock_ms(),
+            ),
+            alone or bool(fields["serving"]),
+            0 if alone else int(fields["epoch"]),
+            "" if alone else str(fields["master_address"] or ""),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise SlotwheelError("the node's hello is not readable", got=repr(error)) from None
@@ -209,25 +221,9 @@ def epoch_of_master(address: str, timeout_s: float) -> int:
     client: Any = None
     try:
         client = connect(address)
-        place = read_place(call(client, HELLO, {}, timeout_s))
+        hello = say_hello(client, timeout_s)
     except SlotwheelError:
         return 0
     finally:
         close_all(client)
-    return place.epoch if place.serving or place.address else 0
-
-
-def read_hello(fields: dict[str, Any]) -> tuple[str, Limits]:
-    """The group and the limits in a node's hello. Errors: ``SlotwheelError``."""
-    try:
-        limits = fields["limits"]
-        limits = Limits(
-            message_bytes=int(limits["message_bytes"]),
-            batch_rows=int(limits["batch_rows"]),
-            batch_bytes=int(limits["batch_bytes"]),
-            horizon_ms=int(limits["horizon_ms"]),
-            clock_ahead_ms=int(fields["now_ms"]) - clock_ms(),
-        )
-        return str(fields["group"]), limits
-    except (KeyError, TypeError, ValueError) as error:
-        raise SlotwheelError("the node's hello is not readable", got=repr(error)) from None
+    return hello.epoch if hello.serving or hello.master else 0

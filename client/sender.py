@@ -16,7 +16,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -35,7 +34,8 @@ from .addresses import Addresses
 from .asking import EpochOfMaster, Suspicion
 from .batch import Batch, Shipment, gathered
 from .buffer import ROW_OVERHEAD, Buffer
-from .columns import Errors, Limits
+from .columns import Errors
+from .link import Link
 from .message import FlatMessage, clock_ms
 from .receiptfile import BatchReceipts, ReceiptFile
 
@@ -45,23 +45,10 @@ _BACKOFF_S = 0.02
 _WATCH_S = 0.1
 
 
-class LinkLike(Protocol):
-    """The part of ``link.Link`` that the sender uses."""
-
-    group: str
-    limits: Limits
-    epoch: int
-    error: SlotwheelError | None
-
-    def write(self, rows: pa.RecordBatch, sequence: int) -> None: ...
-    def cut(self) -> None: ...
-    def close(self) -> None: ...
-
-
 OnAnswer = Callable[[StoredBatch | RefusedBatch], None]
-OnLost = Callable[[LinkLike, SlotwheelError], None]
+OnLost = Callable[[Link, SlotwheelError], None]
 ReadInThread = Callable[[Callable[[], None]], None]
-Connect = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], LinkLike]
+Connect = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], Link]
 
 
 class Sender:
@@ -93,7 +80,7 @@ class Sender:
         """Notified when there may be work for the sender."""
         self._ended = threading.Condition(lock)
         """Notified when there is more room, or a shipment is done."""
-        self._link: LinkLike | None = None
+        self._link: Link | None = None
         self._group = ""
         self._not_before = 0.0
         self._backoff = Backoff(_BACKOFF_S)
@@ -268,7 +255,7 @@ class Sender:
         elif link.error is not None:  # lost before it was in use
             self._lost(link, link.error)
 
-    def _write(self, link: LinkLike, batch: Batch) -> None:
+    def _write(self, link: Link, batch: Batch) -> None:
         rows = self._rows_of(batch)
         if rows is None:  # given up just now
             return
@@ -386,7 +373,7 @@ class Sender:
         row, error.row = error.row, None  # its number in a batch that the caller does not know
         return {**bad, row: error}
 
-    def _lost(self, link: LinkLike | None, error: SlotwheelError) -> None:
+    def _lost(self, link: Link | None, error: SlotwheelError) -> None:
         with self._changed:
             if self._closed or link is not self._link:
                 return

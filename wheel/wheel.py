@@ -312,23 +312,17 @@ class Wheel:
             return self._queue(batch, now_ms, producer, sequence, early=early).future
 
     def _queue_for(self, dispatcher: Dispatcher, now_ms: int) -> QueueRows:
-        """Queue what that dispatcher has decided. Errors: ``NotMaster`` when its epoch is over: the
-        marks of a later one may be others."""
+        """Queue rows that this dispatcher has decided on, cancel rows among them. Errors:
+        ``NotMaster`` when its epoch is over: the marks of a later one may be others."""
 
         def append(rows: pa.RecordBatch) -> AppendWaiter:
+            batch = encode_own(rows, now_ms)
             with self._lock:
                 if self._dispatcher is not dispatcher:
                     raise self._not_master()
-                return self._queue_rows(rows, now_ms)
+                return self._queue(batch, now_ms)
 
         return append
-
-    def _queue_rows(self, rows: pa.RecordBatch, now_ms: int) -> AppendWaiter:
-        """Queue rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in),
-        cancel rows among them: what they name is held back from then on."""
-        batch = encode_own(rows, now_ms)
-        with self._lock:
-            return self._queue(batch, now_ms)
 
     def _queue(
         self,

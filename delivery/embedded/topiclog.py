@@ -203,9 +203,7 @@ class TopicWriter:
             index.sync()
         for parent in (directory, TOPICS_DIRECTORY, ""):
             files.sync_dir(parent)
-        return TopicEnd(
-            first, IndexRecord(first, len(schema), 0, header.schema_crc, 0), HEADER_BYTES
-        )
+        return TopicEnd(first, header.schema_record, HEADER_BYTES)
 
     def _unused(self, topic: str, first: int, header: bytes, path: str) -> TopicEnd:
         """Make the last segment again: it never had a row, and may not be complete."""

@@ -22,17 +22,18 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from slotwheel import Client, Message
-from slotwheel.cli import main
-from slotwheel.client.errors import (
+from slotwheel import (
+    Client,
     InvalidBatch,
     InvalidConfiguration,
     InvalidMessage,
+    Message,
     Overloaded,
     SlotwheelError,
     UnknownId,
     UnsupportedVersion,
 )
+from slotwheel.cli import main
 from slotwheel.wheel.protocol import (
     AppendCommand,
     RefusedBatch,

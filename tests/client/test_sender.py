@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -56,7 +56,7 @@ def sender(
 ) -> Iterator[tuple[Sender, list[FakeLink]]]:
     links: list[FakeLink] = []
 
-    def connect(address: str, command: Any, wait_s: float, on_answer: Any, *rest: Any) -> FakeLink:
+    def connect(address: str, command: Any, wait_s: float, on_answer: Any, *rest: Any) -> Any:
         links.append(FakeLink(on_answer, on_write))
         return links[-1]
 
@@ -138,7 +138,7 @@ def test_uncertain_batches_are_never_taken_apart() -> None:
         with to._changed:  # so that they leave together
             one, two = ship(to, 0), ship(to, 10)
         eventually(lambda: links and len(links[0].wrote) == 1)
-        to._lost(links[0], NodeUnreachable("gone"))
+        to._lost(cast(Any, links[0]), NodeUnreachable("gone"))
         eventually(lambda: len(links) == 2 and links[1].wrote)
         [(sequence, values)] = links[1].wrote
         assert (sequence, len(values)) == (0, 20)

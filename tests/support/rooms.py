@@ -38,7 +38,7 @@ ENGINE_VALUES = "wheel: values"
 
 # A room is a folder, for itself: who may import "wheel" may not, for that, import "wheel/due".
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    ROOT_ROOM: frozenset({"client"}),
+    ROOT_ROOM: frozenset({"client", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES}),
     "intake": frozenset({ENGINE_VALUES}),
     ENGINE_VALUES: frozenset(),
@@ -110,6 +110,7 @@ ROOMS = frozenset(name.partition("/")[0] for name in MAY_IMPORT) - {ROOT_ROOM, E
 # module of that kind is added here when it comes.
 _TOPIC_FILES = frozenset({"topicfile", "topicdamage", "topiclog"})
 ONLY_MODULES = {
+    (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors"}),
     ("client", ENGINE_VALUES): frozenset(
         {"backoff", "checks", "config", "digest", "errors", "ids", "protocol", "rows", "schema"}
     ),

@@ -97,7 +97,6 @@ def test_taken_rows_carry_their_offsets_and_cancels_are_counted() -> None:
     piece = piece_at(10, [5, 3, 9], cancels={11: 4})
     assert piece.cancels == 1
     assert offsets_of(piece).tolist() == [10, 11, 12]
-    assert offsets_of(piece, 2).tolist() == [12]
     taken = piece.take(offsets_of(piece)[[2, 0]] - 10)
     assert taken.schema == ROW
     assert keys_of(taken) == [(9, 12), (5, 10)]

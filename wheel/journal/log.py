@@ -51,7 +51,6 @@ class LogPositions:
     written: int
     durable: int
     commit: int
-    uncommitted_bytes: int
     failing: bool
     """The last write failed: the disk is full, say."""
 
@@ -162,7 +161,6 @@ class Log:
             written=self.journal.last_index,
             durable=self.journal.durable_index,
             commit=self.commit_index,
-            uncommitted_bytes=self.queued_bytes,
             failing=self._failing,
         )
 

@@ -262,6 +262,6 @@ def with_offsets(rows: pa.RecordBatch, offsets: Int64s) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([from_numpy(offsets, pa.int64()), *rows.columns], schema=ROW)
 
 
-def offsets_of(piece: Piece, start: int = 0) -> Int64s:
-    """Offsets of the rows from ``start`` on, shape (rows - start,)."""
-    return np.arange(piece.base_offset + start, piece.next_offset, dtype=np.int64)
+def offsets_of(piece: Piece) -> Int64s:
+    """Offsets of the rows, shape (rows,)."""
+    return np.arange(piece.base_offset, piece.next_offset, dtype=np.int64)
