@@ -22,7 +22,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from .errors import Damaged
 from .files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
@@ -97,10 +97,8 @@ def _check_length(files: Files, path: str, length: int) -> None:
         handle = files.open(path)
     except FileNotFoundError:
         raise Damaged(path, 0, expected=f"{length} bytes", found="no such file") from None
-    try:
+    with closing(handle):
         size = handle.size()
-    finally:
-        handle.close()
     if size != length:
         raise Damaged(path, min(size, length), expected=f"{length} bytes", found=f"{size} bytes")
 

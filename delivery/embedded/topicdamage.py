@@ -15,6 +15,8 @@ Rules
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -64,13 +66,10 @@ def set_aside(files: Files, topic: str, first: int, error: Damaged) -> int:
     """Mark a segment as damaged. Returns the position at which the topic goes on, above all that
     the segment may have used."""
     path = damaged_path(topic, first)
-    handle = files.open(path, create=True)
-    try:
+    with closing(files.open(path, create=True)) as handle:
         handle.truncate(0)
         handle.pwrite([error.message.encode() + b"\n"], 0)
         handle.sync()
-    finally:
-        handle.close()
     files.sync_dir(directory_of(topic))
     last = _records(files, topic, first)[-1:] or [IndexRecord(first, 0, 0, 0, 0)]
     # Bytes without an index record: a row takes at least one.
@@ -148,7 +147,5 @@ def _whole(files: Files, path: str) -> bytes:
         handle = files.open(path)
     except FileNotFoundError:
         return b""
-    try:
+    with closing(handle):
         return handle.pread(handle.size(), 0)
-    finally:
-        handle.close()

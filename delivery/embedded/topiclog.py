@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -81,8 +81,7 @@ def check_blocks(files: Files, path: str, blocks: list[IndexRecord]) -> Iterator
 
     ``blocks[0]`` stands for the schema message. Errors: ``Damaged`` at the first damaged block.
     """
-    handle = files.open(path)
-    try:
+    with closing(files.open(path)) as handle:
         crc = at = 0
         for block in blocks:
             start = at
@@ -97,8 +96,6 @@ def check_blocks(files: Files, path: str, blocks: list[IndexRecord]) -> Iterator
             if block.rows and crc != block.crc:
                 raise Damaged(path, start, expected=f"CRC-32C {block.crc:08x}", found=f"{crc:08x}")
             yield block
-    finally:
-        handle.close()
 
 
 class TopicWriter:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from ..errors import Damaged
@@ -134,14 +135,11 @@ class _Scan:
         return SegmentWriter(self.handle, header, self.segments[-1].size)
 
     def _never_used(self, path: str) -> bool:
-        handle = self._files.open(path)
-        try:
+        with closing(self._files.open(path)) as handle:
             size = handle.size()
             if size > SEGMENT_BYTES:
                 return False
             data = handle.pread(SEGMENT_BYTES, 0)
-        finally:
-            handle.close()
         if size == SEGMENT_BYTES and data != bytes(SEGMENT_BYTES):
             return False
         self._torn = (path, 0, size)

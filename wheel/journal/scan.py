@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from ..errors import Damaged, UnsupportedVersion
@@ -177,8 +178,7 @@ def walk(files: Files, path: str) -> Iterator[LocatedEntry]:
     written or was torn by a crash is its end; ``UnsupportedVersion``; ``OSError``, among them
     ``FileNotFoundError`` when a running node has dropped it, before or meanwhile.
     """
-    handle = files.open(path)
-    try:
+    with closing(files.open(path)) as handle:
         reader = SegmentReader(handle, path, ENTRY_BYTES_MAX)
         position = SEGMENT_BYTES
         index = reader.header.first_index
@@ -196,8 +196,6 @@ def walk(files: Files, path: str) -> Iterator[LocatedEntry]:
             position = located.end
             index += 1
             epoch = located.entry.epoch
-    finally:
-        handle.close()
 
 
 def check_order(path: str, located: LocatedEntry, index: int, epoch: int) -> None:
@@ -236,7 +234,7 @@ def read_entries(
             handle = files.open(segment.path)
         except FileNotFoundError:
             raise LookupError(f"{segment.path} was dropped meanwhile") from None
-        try:
+        with closing(handle):
             reader = SegmentReader(handle, segment.path, entry_bytes_max)
             position = SEGMENT_BYTES
             first = segment.first_index
@@ -250,5 +248,3 @@ def read_entries(
                 check_order(segment.path, located, index, 0)
                 yield segment.path, located
                 position = located.end
-        finally:
-            handle.close()

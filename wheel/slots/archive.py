@@ -182,13 +182,10 @@ class Archive:
         return True
 
     def _link(self, source: str, target: str, length: int) -> None:
-        handle = self._files.open(source)
-        try:
+        with contextlib.closing(self._files.open(source)) as handle:
             if handle.size() > length:  # of an append that was never committed
                 handle.truncate(length)
             handle.sync()  # such a cut, here or at open; nothing else waits
-        finally:
-            handle.close()
         # An earlier try may have left one that could not be taken back.
         with contextlib.suppress(FileExistsError):
             self._files.link(source, target)
@@ -295,9 +292,6 @@ class Archive:
         for name in filter(is_segment_name, self._names(f"{folder}/{JOURNAL_DIRECTORY}")):
             path = f"{folder}/{JOURNAL_DIRECTORY}/{name}"
             with contextlib.suppress(OSError):
-                handle = self._files.open(path)
-                try:
+                with contextlib.closing(self._files.open(path)) as handle:
                     nbytes = handle.size()
-                finally:
-                    handle.close()
                 yield self._files.modified_ms(path), nbytes, path

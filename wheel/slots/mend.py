@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -47,15 +47,12 @@ def stage(files: Files, second: int, blocks: Iterable[pa.RecordBatch]) -> SlotIn
     """Write a slot file of these blocks (ROW schema, as a slot file must have them) to ``mended/``,
     durably; returns its record for the catalog. Errors: ``OSError``, ``SyncFailed``."""
     files.make_directory(MENDED_DIRECTORY)
-    handle = files.open(mended_path(second), create=True)
-    try:
+    with closing(files.open(mended_path(second), create=True)) as handle:
         handle.truncate(0)
         info = SlotInfo(handle.pwrite([SCHEMA_MESSAGE], 0), 0, 0, -1, crc32c(SCHEMA_MESSAGE))
         for block in blocks:
             info = _write(handle, info, block)
         handle.sync()
-    finally:
-        handle.close()
     for directory in (MENDED_DIRECTORY, "."):
         files.sync_dir(directory)
     return info
@@ -137,11 +134,9 @@ def is_whole(files: Files, path: str, info: SlotInfo) -> bool:
         handle = files.open(path)
     except FileNotFoundError:
         return False
-    try:
+    with closing(handle):
         crc = at = 0
         while at < info.length and (data := handle.pread(_READ_BYTES, at)):
             crc = crc32c(data, crc)
             at += len(data)
         return handle.size() == at == info.length and crc == info.crc
-    finally:
-        handle.close()

@@ -91,13 +91,11 @@ class SlotFiles:
             handle = self._files.open(path_of(second), create=created)
         except FileNotFoundError:  # damage, which readers report; no reason to stop the spill
             handle = self._files.open(path_of(second), create=True)
-        try:
+        with contextlib.closing(handle):
             if (created or second in self._uncommitted) and handle.size() > info.length:
                 handle.truncate(info.length)
             self._uncommitted.add(second)
             written = handle.pwrite(parts, info.length)
-        finally:
-            handle.close()
         return SlotInfo(
             info.length + written,
             info.rows + rows,
@@ -144,12 +142,11 @@ class SlotFiles:
         Errors: ``Damaged`` when the disk cannot read them; ``OSError``.
         """
         path = path_of(second)
-        handle = self._files.open(path)
-        try:
-            with unreadable_is_damage(path, at):
-                return handle.pread(count, at)
-        finally:
-            handle.close()
+        with (
+            contextlib.closing(self._files.open(path)) as handle,
+            unreadable_is_damage(path, at),
+        ):
+            return handle.pread(count, at)
 
     def remove(self, second: int) -> None:
         """Delete the file; one that is already gone is fine (a crash may have come between)."""
@@ -175,15 +172,13 @@ class SlotFiles:
             handle = self._files.open(path)
         except FileNotFoundError:
             raise missing(second, info) from None
-        try:
+        with contextlib.closing(handle):
             size = handle.size()
             if size < info.length:
                 raise damaged(path, size, f"{info.length} bytes", f"{size} bytes")
             if size > info.length:
                 handle.truncate(info.length)
             return size - info.length
-        finally:
-            handle.close()
 
     def close(self) -> None:
         self.handles.close()
