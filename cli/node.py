@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from .configfile import read_settings
-from .shared import F, Retention, pair, retention, size, span, span_ms
+from .shared import F, pair, retention, size, span, span_ms
 
 log = logging.getLogger("slotwheel.node")
 
@@ -181,7 +181,7 @@ def command(
     dead_letter_topic: str,
     log_format: str,
     log_level: str,
-    retain: Retention | None,
+    retain: dict[str, int] | None,
     **limits: int | timedelta,
 ) -> None:
     """Run one node on a data directory, until SIGTERM or Ctrl-C.
@@ -204,7 +204,7 @@ def command(
         election_ms=span_ms(election),
         listen=listen,
         metrics=None if metrics == OFF else metrics,
-        wheel=replace(wheel_config(group, slots, limits), **asdict(retain or Retention())),
+        wheel=wheel_config(group, slots, {**limits, **(retain or {})}),
         sink=sink,
         bootstrap=bootstrap,
         kafka_settings=dict(kafka_settings),

@@ -55,10 +55,8 @@ class Session:
     json: bool = False
 
 
-def span(value: str | timedelta) -> timedelta:
+def span(value: str) -> timedelta:
     """Option type: ``500ms``, ``30s``, ``5m``, ``2h``, ``7d``, also ``1.5h``."""
-    if isinstance(value, timedelta):
-        return value
     found = _SPAN.fullmatch(value.strip())
     if found is None:
         raise click.BadParameter(f"{value!r} is not a time span; write 500ms, 30s, 5m or 2h")
@@ -69,7 +67,7 @@ def span(value: str | timedelta) -> timedelta:
         raise click.BadParameter(f"{value!r} is too long; the limit is {days}d") from None
 
 
-def positive_span(value: str | timedelta) -> timedelta:
+def positive_span(value: str) -> timedelta:
     """Option type: a time span longer than zero."""
     found = span(value)
     if not found:
@@ -77,10 +75,8 @@ def positive_span(value: str | timedelta) -> timedelta:
     return found
 
 
-def moment(value: str | datetime) -> datetime:
+def moment(value: str) -> datetime:
     """Option type: ISO 8601 with a time zone, ``2026-11-20T18:00:00Z``."""
-    if isinstance(value, datetime):
-        return value
     try:
         found = datetime.fromisoformat(value.strip())
     except ValueError:
@@ -115,18 +111,9 @@ def size(value: str | int) -> int:
     return int(nbytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How much the archive keeps; 0: no limit of that kind."""
-
-    retain_ms: int = 0
-    retain_bytes: int = 0
-
-
-def retention(value: str | Retention) -> Retention:
-    """Option type: a time span (``24h``), a size (``10G``), or both, separated by a comma."""
-    if isinstance(value, Retention):
-        return value
+def retention(value: str) -> dict[str, int]:
+    """Option type: a time span (``24h``), a size (``10G``), or both, separated by a comma: what of
+    ``retain_ms`` and ``retain_bytes`` of ``WheelConfig`` is limited."""
     limits: dict[str, int] = {}
     for part in value.split(","):
         found = _SIZE.fullmatch(part.strip())
@@ -145,13 +132,11 @@ def retention(value: str | Retention) -> Retention:
         if limit < 1:
             raise click.BadParameter(f"{part!r} keeps nothing; leave --retain out for that")
         limits[name] = limit
-    return Retention(**limits)
+    return limits
 
 
-def pair(value: str | tuple[str, str]) -> tuple[str, str]:
+def pair(value: str) -> tuple[str, str]:
     """Option type: ``name=value``."""
-    if isinstance(value, tuple):
-        return value
     name, equals, content = value.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{value!r} is not name=value")

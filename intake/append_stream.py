@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..wheel.checks import check_names, wrong_type
 from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, SlotwheelError
 from ..wheel.protocol import (
     IN_FLIGHT_MAX,
@@ -50,7 +51,6 @@ from .ports import Clock, IntakeEvents, WheelPort
 
 _POLL_S = 0.25
 _ROOM_RETRY_S = 0.02
-_NEEDED = {"due", "topic", "value"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,27 +290,17 @@ class AppendStream:
 
 def check_schema(schema: pa.Schema) -> None:
     """Refuse a stream whose schema cannot become ``INPUT``, before any batch of it is read."""
-    names = schema.names
-    wrong = "" if set(names) >= _NEEDED else "columns missing"
-    if len(set(names)) != len(names) or not set(names) <= set(INPUT.names):
-        wrong = "columns unknown or twice"
-    for field in schema if not wrong else ():
+    check_names(schema.names)
+    for field in schema:
+        wanted = INPUT.field(field.name)
         try:
             # A dictionary would be kept for the whole life of the stream, whatever its size.
             castable = not pa.types.is_dictionary(field.type)
-            pa.nulls(0, field.type).cast(INPUT.field(field.name).type)
+            pa.nulls(0, field.type).cast(wanted.type)
         except pa.ArrowException:
             castable = False
         if not castable:
-            wrong = f"column '{field.name}' has the type {field.type}"
-    if wrong:
-        raise InvalidBatch(
-            f"wrong schema: {wrong[:300]}",
-            got=", ".join(names)[:300],
-            limit=", ".join(f"{field.name} {field.type}" for field in INPUT),
-            remedy="'due', 'topic', 'value' are needed; 'partition', 'key', 'headers' may be left"
-            " out; nothing else is allowed",
-        )
+            raise wrong_type(field, wanted, f"Send '{field.name}' as {wanted.type}")
 
 
 def stripped(error: SlotwheelError) -> SlotwheelError:

@@ -136,7 +136,6 @@ class Driver:
         self._first = 0
         self._failing_since: float | None = None
         self._handed_over = NEVER
-        self._turned = boottime()
         self._thread = threading.Thread(target=self._run, name="replication", daemon=True)
 
     # -- for the node ----------------------------------------------------------------------------
@@ -182,11 +181,6 @@ class Driver:
     def leased(self) -> bool:
         """Whether this peer is master and no other can be. Cheap; from any thread."""
         return boottime() < self._lease_until
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the thread's last turn."""
-        return boottime() - self._turned
 
     def status(self) -> dict[str, Any]:
         """The group as this peer sees it, at most 0.2 s old: the fields of ``status.py``, and
@@ -259,7 +253,7 @@ class Driver:
                 call = self._inbox.get(wait_s > 0, max(wait_s, 0.0) or None)
             except queue.Empty:
                 call = None
-            now = self._turned = boottime()
+            now = boottime()
             if call is not None and not self._stopping.is_set():
                 call(now)
             if now >= tick_due:

@@ -258,7 +258,10 @@ def cast(column: Any, field: pa.Field) -> Any:
 
 def wrong_type(column: Any, field: pa.Field, why: str) -> InvalidBatch:
     return InvalidBatch(
-        f"column '{field.name}' has the wrong type", got=column.type, limit=field.type, remedy=why
+        f"column '{field.name}' has the wrong type",
+        got=str(column.type)[:300],
+        limit=field.type,
+        remedy=why,
     )
 
 

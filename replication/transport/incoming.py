@@ -87,8 +87,6 @@ class Incoming:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, str], _Open] = {}
         self._stopping = False
-        self.received_messages = 0
-        self.received_bytes = 0
 
     def greet(self, body: bytes) -> bytes:
         """Answer a greeting. Errors: ``InvalidConfiguration``, ``UnsupportedVersion``."""
@@ -208,10 +206,8 @@ class Incoming:
                 limit=f"{greeting.node_id} to {greeting.to}",
                 remedy="Run the same version of slotwheel on every peer",
             )
-        self.received_messages += 1
         if batch is not None:
             mine.beat_bytes += batch.nbytes
-            self.received_bytes += batch.nbytes
         self._receive(message, entries)
 
     def _wait_for_room(self, mine: _Open, writer: Any) -> None:

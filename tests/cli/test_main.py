@@ -18,7 +18,6 @@ import pytest
 from slotwheel.cli import main, send, shared
 from slotwheel.cli.node import wheel_config
 from slotwheel.cli.printing import print_table
-from slotwheel.cli.shared import Retention
 from slotwheel.wheel.errors import InvalidConfiguration, Overloaded
 from support.nodeprocess import command_line, environment
 
@@ -186,11 +185,11 @@ def test_sizes() -> None:
 def test_retention() -> None:
     day = 86_400_000
     for text, found in {
-        "24h": Retention(retain_ms=day),
-        "7d": Retention(retain_ms=7 * day),
-        "10GiB": Retention(retain_bytes=10 << 30),
-        "24h,10G": Retention(day, 10 << 30),
-        "1.5G, 30m": Retention(1_800_000, 3 << 29),
+        "24h": {"retain_ms": day},
+        "7d": {"retain_ms": 7 * day},
+        "10GiB": {"retain_bytes": 10 << 30},
+        "24h,10G": {"retain_ms": day, "retain_bytes": 10 << 30},
+        "1.5G, 30m": {"retain_ms": 1_800_000, "retain_bytes": 3 << 29},
     }.items():
         assert shared.retention(text) == found
     for wrong in ("", "24", "x", "24h,1h", "1G,2G", "0s", "24h,", "0"):
