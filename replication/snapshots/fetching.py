@@ -6,10 +6,11 @@ from collections.abc import Callable
 from itertools import islice
 
 from ...wheel.errors import SyncFailed
+from ...wheel.peers.snapshot_sink import SnapshotSink
 from ..rules.group import Group
 from ..transport.handshake import SNAPSHOT
 from ..transport.transport import ReplicationEvents, Transport
-from .pull import SnapshotFetch, SnapshotSinkPort
+from .pull import SnapshotFetch
 
 RETRY_S = 0.5
 REFUSED_RETRY_S = 5.0
@@ -33,7 +34,7 @@ class Fetching:
         self,
         group: Group,
         transport: Transport,
-        sink: Callable[[], SnapshotSinkPort],
+        sink: Callable[[], SnapshotSink],
         done: Callable[[SnapshotFetch], None],
         commit: Callable[[], int],
         events: ReplicationEvents,

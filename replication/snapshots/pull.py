@@ -21,13 +21,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from ...wheel.errors import InvalidBatch, NodeUnreachable, SlotwheelError, SyncFailed
+from ...wheel.peers.snapshot import SnapshotSource
 from ...wheel.peers.snapshot_request import SnapshotRequest
+from ...wheel.peers.snapshot_sink import SnapshotSink
 from ...wheel.protocol import translate, translated
 from ..transport.exchange import calling, refusal
 from ..transport.handshake import Greeting
@@ -38,31 +40,6 @@ CHUNK_BYTES = 1 << 20
 STALL_S = 10.0
 PROGRESS_S = 1.0
 CHUNKS = pa.schema([("second", pa.int64()), ("position", pa.int64()), ("data", pa.large_binary())])
-
-
-class SnapshotSourcePort(Protocol):
-    """``wheel.peers.snapshot.SnapshotSource``."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    def header(self) -> bytes: ...
-    def chunks(self, bytes_max: int) -> Iterator[tuple[int, int, bytes]]: ...
-
-
-class SnapshotSinkPort(Protocol):
-    """``wheel.peers.snapshot_sink.SnapshotSink``."""
-
-    received: int
-    expected: int
-
-    def begin(self, step: Callable[[], object]) -> SnapshotRequest: ...
-    def header(self, data: bytes) -> Any: ...
-    def chunk(self, second: int, position: int, data: memoryview) -> None: ...
-    def finish(self) -> Any: ...
-    def close(self) -> None: ...
-    def discard(self) -> Iterator[None]: ...
 
 
 EmitEvent = Callable[..., None]
@@ -83,7 +60,7 @@ class SnapshotServer:
 
     def __init__(
         self,
-        snapshot: Callable[[SnapshotRequest], AbstractContextManager[SnapshotSourcePort]],
+        snapshot: Callable[[SnapshotRequest], AbstractContextManager[SnapshotSource]],
         event: EmitEvent,
         alarm: EmitEvent,
         clock: Callable[[], float],
@@ -156,7 +133,7 @@ class SnapshotFetch:
         peer: str,
         address: str,
         greeting: Greeting,
-        sink: SnapshotSinkPort,
+        sink: SnapshotSink,
         done: Callable[[SnapshotFetch], None],
         event: EmitEvent,
         clock: Callable[[], float] = time.monotonic,
@@ -270,7 +247,7 @@ class SnapshotFetch:
         self._event("snapshot-progress", peer=self.peer, bytes=received, of_bytes=expected)
 
     @contextlib.contextmanager
-    def _use(self) -> Iterator[SnapshotSinkPort]:
+    def _use(self) -> Iterator[SnapshotSink]:
         with self._lock:
             self._check_wanted()
             yield self._sink

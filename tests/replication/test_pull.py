@@ -7,7 +7,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -102,7 +102,7 @@ class Rig:
     def __init__(self, peers: dict[str, str], source: Source) -> None:
         self.events = Events()
         self.snapshots = SnapshotServer(
-            source, self.events.event, self.events.alarm, time.monotonic
+            cast(Any, source), self.events.event, self.events.alarm, time.monotonic
         )
         self.a = Mailbox("a", peers)
         self.a.transport.incoming._snapshot = self.snapshots.stream
@@ -129,7 +129,7 @@ class Rig:
             "a",
             address or self.peers["a"],
             self.greeting(**changed),
-            sink,
+            cast(Any, sink),
             lambda _: self.ended.set(),
             self.events.event,
         )
