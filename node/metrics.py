@@ -1,6 +1,6 @@
 """The metrics of a node, in Prometheus' form, in a registry of its own.
 
-Two kinds: figures that are read from the wheel's status at a scrape (``Standing``), so that they
+Two kinds: figures that are read from the wheel's status at a scrape (``Scrape``), so that they
 cannot differ from it, and those that are counted at each event. Counts that the wheel itself keeps
 (accepted, delivered, dead) continue after a restart.
 """
@@ -85,7 +85,7 @@ class Metrics:
         for histogram in (self.lateness, self.append_seconds, self.spill_seconds):
             registry.register(histogram)
 
-    def watch(self, look: Callable[[], Standing]) -> None:
+    def watch(self, look: Callable[[], Scrape]) -> None:
         """Report what ``look`` returns, at each scrape."""
         self._registry.register(_Watched(look))
 
@@ -95,7 +95,7 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Scrape:
     """The wheel's status and its surroundings at a scrape. ``source_lag``: None without a delay
     topic, and while it is not known. ``damaged``: number of damaged files. ``group``: the status of
     the peers; empty without peers, and while the node is starting."""
@@ -110,7 +110,7 @@ class Standing:
 
 
 class _Watched:
-    def __init__(self, look: Callable[[], Standing]) -> None:
+    def __init__(self, look: Callable[[], Scrape]) -> None:
         self._look = look
 
     def collect(self) -> Iterable[Metric]:

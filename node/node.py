@@ -38,7 +38,7 @@ from .healing import Healing
 from .health import HealthServer
 from .logs import event
 from .master import MasterThreads
-from .metrics import Metrics, Standing
+from .metrics import Metrics, Scrape
 from .opening import open_wheel
 from .peer import PeerNode
 from .sinks import WaysOut
@@ -134,7 +134,7 @@ class Node:
                 self.events,
                 self.metrics,
             )
-            self.metrics.watch(self._standing)
+            self.metrics.watch(self._scrape)
             undo.callback(self._stop_threads)
             self._start_threads()
             self._flight = self._listen()
@@ -223,9 +223,9 @@ class Node:
 
     # Running
 
-    def _standing(self) -> Standing:
+    def _scrape(self) -> Scrape:
         threads = self._master_threads
-        return Standing(
+        return Scrape(
             self.wheel.status(),
             self._clock(),
             self._files.free_bytes(),

@@ -38,8 +38,6 @@ from .snapshot import SnapshotSource
 from .snapshot_request import SnapshotRequest
 from .snapshot_sink import SnapshotSink
 
-_READERS_MAX = 4
-
 
 class PeerWheel(Wheel):
     """Use ``PeerWheel.open``: it opens as a standby."""
@@ -58,7 +56,6 @@ class PeerWheel(Wheel):
         self._epoch_offset = 0
         self._master_address = ""
         self._pins: list[int] = []
-        self._readers: dict[int, Iterator[Entry]] = {}
         self._config_queued = True  # the master of an epoch appends it, no one else
         self._handing_over = False
         self.on_serving: Callable[[], None] = lambda: None
@@ -148,28 +145,16 @@ class PeerWheel(Wheel):
         """
         with self._lock:
             found = self._log.recent(first, last, bytes_max)
-            reader = None if found else self._readers.pop(first, None)
         if found:
             return found
-        return self._read_entries(reader or self._log.journal.read(first), first, last, bytes_max)
-
-    def _read_entries(
-        self, reader: Iterator[Entry], first: int, last: int, bytes_max: int
-    ) -> list[Entry]:
-        """Read from the journal. The reader is kept for the call that asks for the next part."""
-        found: list[Entry] = []
         size = 0
-        for entry in reader:
+        for entry in self._log.journal.read(first):
             found.append(entry)
             size += len(entry.payload)
             if entry.index >= last or size >= bytes_max:
                 break
         if not found:
             raise LookupError(f"entry {first} is not in the journal")
-        with self._lock:
-            self._readers[found[-1].index + 1] = reader
-            while len(self._readers) > _READERS_MAX:
-                self._readers.pop(next(iter(self._readers)))
         return found
 
     # -- a standby -------------------------------------------------------------------------------
@@ -185,8 +170,6 @@ class PeerWheel(Wheel):
 
     def cut_after(self, index: int) -> None:
         """Remove all entries behind ``index``, none of which is committed."""
-        with self._lock:
-            self._readers.clear()
         self._give_up(self._log.cut_after(index))
 
     def stand_by(self, master: str = "") -> None:
@@ -378,7 +361,6 @@ class PeerWheel(Wheel):
             complete_switch(self._files, self._state)
             found = recover(self._files, self._state, self.config, replicated=True)
             with self._lock:
-                self._readers.clear()
                 self._load(found)
                 self._log.changed = changed
                 self._room.notify_all()
