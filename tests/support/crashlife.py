@@ -74,7 +74,11 @@ class Target(Sink):
             elif value.startswith(POISON) and topic != DEAD_LETTER_TOPIC:
                 answers.set(row, Answer.REFUSED, "poison")
         taken = answers.which(Answer.ACCEPTED)
-        self._offer(rows)
+        try:
+            self._offer(rows)
+        except AssertionError as finding:
+            world.finding = finding
+            raise
         if self._inner is not None and taken.any():
             inner = self._inner.deliver(rows.filter(pa.array(taken)), trial=trial)
             answers.codes[taken] = inner.codes
@@ -126,6 +130,8 @@ class World:
         self._told: list[tuple[Marks, int, frozenset[int]]] = []
         self._answers: list[tuple[Key, str]] = []
         self._last_marks: Marks | None = None
+        self.finding: AssertionError | None = None
+        """What the sink had to object to, which the hand takes for a failure of the sink."""
         self.scene = -1
         """The scene of the script that is being played."""
         self.wheel: Any = None
@@ -311,6 +317,8 @@ class World:
 
     def _settle(self, chunk: Chunk) -> int:
         outcome = hand_over(self.target, self.dead, chunk.rows) if chunk.rows.num_rows else None
+        if self.finding is not None:
+            raise self.finding
         answered = outcome.answered if outcome else np.empty(0, np.bool_)
         names = chunk.rows.column("topic").to_pylist()
         pairs = zip(keys_of(chunk.rows), names, answered, strict=True)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
+from dataclasses import replace
 
 from slotwheel.wheel.state import StateUpdate, StoredState
 
 _WHOLE = (*("store_id", "epoch", "vote", "checkpoint", "group_key", "voter", "incoming", "losses"),)
 """Fields that an update leaves as they are, or replaces."""
+
+
+def _copied(state: StoredState) -> StoredState:
+    """With containers of its own; what is in them never changes."""
+    producers = {producer: list(sent) for producer, sent in state.producers.items()}
+    losses = list(state.losses)
+    return replace(state, slots=dict(state.slots), producers=producers, losses=losses)
 
 
 class MemoryState:
@@ -25,7 +32,7 @@ class MemoryState:
         self.fail_next: Exception | None = None
 
     def load(self) -> StoredState:
-        return deepcopy(self.durable)
+        return _copied(self.durable)
 
     def commit(self, update: StateUpdate) -> None:
         if self.fail_next is not None:
@@ -33,10 +40,10 @@ class MemoryState:
             raise error
         if self._step is not None:
             self._step("state commit")
-        new = deepcopy(self.durable)
+        new = _copied(self.durable)
         for name in _WHOLE:
             if (value := getattr(update, name)) is not None:
-                setattr(new, name, deepcopy(value))
+                setattr(new, name, value)
         if update.replace:
             new.slots.clear()
             new.producers.clear()
@@ -47,7 +54,7 @@ class MemoryState:
             new.producers[producer] = list(sent)
         for producer in update.producers_deleted:
             new.producers.pop(producer, None)
-        self.durable = new
+        self.durable = _copied(new)
 
     def close(self) -> None:
         pass
