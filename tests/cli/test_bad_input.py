@@ -43,7 +43,7 @@ from slotwheel.wheel.protocol import (
 )
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import HEADERS
-from support.nodeprocess import NodeProcess, json_lines, run_cli
+from support.nodeprocess import NodeProcess, json_lines, run_cli, run_process
 
 MIB = 1 << 20
 LIMITS = ("--slots", "60", "--message-bytes", "10K", "--batch-bytes", "1M", "--batch-rows", "6000")
@@ -212,7 +212,7 @@ def test_an_overloaded_node(tmp_path: Path) -> None:
 
 def start_fails(case: Case, *arguments: str | Path) -> None:
     off = ("--listen", "127.0.0.1:0", "--metrics", "off")
-    done = run_cli("node", *off, *arguments)
+    done = run_process("node", *off, *arguments)
     assert done.returncode == 1, done
     said = done.stderr.splitlines()[-1]
     assert said.startswith("error: ")

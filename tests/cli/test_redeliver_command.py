@@ -207,8 +207,8 @@ def values(wheel: FakeWheel) -> list[tuple[bytes, bytes]]:
 def test_it_ends_with_how_to_go_on(
     directories: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotwheel.reading.events.ROWS_MAX", 500)
-    monkeypatch.setattr("slotwheel.reading.journal.ROWS_MAX", 500)
+    for module in ("reading.events", "reading.journal", "replay.datasource.views"):
+        monkeypatch.setattr(f"slotwheel.{module}.ROWS_MAX", 500)
     wheel = FakeWheel()
     batches: list[int] = []
 

@@ -20,7 +20,7 @@ from slotwheel.wheel.slots.blocks import sound_blocks
 from slotwheel.wheel.slots.slotfile import path_of
 from slotwheel.wheel.state import LmdbState, StateUpdate, StoredState
 from support.datadirs import START_MS, SinkNode, messages, verify
-from support.nodeprocess import command_line, environment, run_cli
+from support.nodeprocess import command_line, environment, run_cli, run_process
 from support.wheels import Node, keys_of, master_of, next_chunk
 
 SECOND = (START_MS + 60_000) // TICK_MS
@@ -233,7 +233,7 @@ def test_a_repair_that_is_killed_anywhere_is_done_again(tmp_path: Path, kills: i
     ids = filled(tmp_path)
     damage(tmp_path, blocks_of(tmp_path)[0][1] - 60)
     began = time.monotonic()
-    assert run_cli("repair", tmp_path).returncode == 1
+    assert run_process("repair", tmp_path).returncode == 1
     usual_s = time.monotonic() - began
     for step in range(kills):
         process = subprocess.Popen(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slotwheel import Client, Message
-from support.nodeprocess import NodeProcess, command_line, run_cli, topic_rows
+from support.nodeprocess import NodeProcess, command_line, run_cli, run_process, topic_rows
 from support.waiting import eventually
 
 STOP_S = 2.0
@@ -90,14 +90,14 @@ def test_a_directory_of_another_group_is_refused(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", "--group", "a") as node:
         node.signal()
     options = ("--listen", "127.0.0.1:0", "--metrics", "off", "--group", "b")
-    done = run_cli("node", "--data", tmp_path / "data", *options)
+    done = run_process("node", "--data", tmp_path / "data", *options)
     assert done.returncode == 1
     assert "another wheel group" in done.stderr
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = run_cli("node", "--data", tmp_path / "file" / "data", "--metrics", "off")
+    done = run_process("node", "--data", tmp_path / "file" / "data", "--metrics", "off")
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert "file" in done.stderr
@@ -118,7 +118,7 @@ def test_logs_as_json_are_one_object_a_line(tmp_path: Path) -> None:
 
 def test_settings_come_from_variables_too(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", SLOTWHEEL_SLOTS="60", SLOTWHEEL_GROUP="night") as node:
-        done = run_cli("status", "--json", SLOTWHEEL_NODE=node.address)
+        done = run_process("status", "--json", SLOTWHEEL_NODE=node.address)
         status = json.loads(done.stdout)
         assert (status["group"], status["horizon_ms"]) == ("night", 60_000)
 

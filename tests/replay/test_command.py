@@ -10,14 +10,14 @@ import pytest
 
 from slotwheel.cli import main
 from support import replayrun
-from support.nodeprocess import run_cli
+from support.nodeprocess import run_cli, run_process
 from support.spark import Replay
 
 
 def test_a_proven_run(tmp_path: Path) -> None:
     directories = replayrun.made().write(tmp_path)
     arguments = (*directories, "--master", "local[2]", "--report", str(tmp_path / "out"))
-    done = run_cli("replay", *arguments, "--json", timeout_s=200)
+    done = run_process("replay", *arguments, "--json", timeout_s=200)
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
     assert (verdict["outcome"], verdict["proven"]) == ("proven", True)
@@ -83,14 +83,14 @@ def test_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_a_java_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
-    done = run_cli("replay", str(tmp_path), JAVA_HOME=str(tmp_path))
+    done = run_process("replay", str(tmp_path), JAVA_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "no bin/java where JAVA_HOME says" in done.stderr
     java = tmp_path / "bin/java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho this one is too old >&2\nexit 1\n", "utf-8")
     java.chmod(0o755)
-    done = run_cli("replay", str(tmp_path), JAVA_HOME=str(tmp_path))
+    done = run_process("replay", str(tmp_path), JAVA_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "this one is too old" in done.stderr
     assert "Spark's Java process did not start" in done.stderr

@@ -28,7 +28,7 @@ from support.connector import connector_jars
 from support.deliveries import Sent
 from support.kafkaread import Reader, held, read_all
 from support.killing import SMALL
-from support.nodeprocess import NodeProcess, run_cli
+from support.nodeprocess import NodeProcess, run_cli, run_process
 from support.ports import free_address
 from support.waiting import now_ms
 
@@ -54,7 +54,7 @@ class Run:
         kafka = ("--kafka", self.bootstrap, "--kafka-jars", connector_jars())
         spark = ("--master", "local[2]", "--driver-memory", "1g", "--json")
         dead = ("--dead-letter-topic", self.dead_letters)
-        return run_cli("replay", self.data, *kafka, *dead, *spark, *options, timeout_s=PROOF_S)
+        return run_process("replay", self.data, *kafka, *dead, *spark, *options, timeout_s=PROOF_S)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_a_topic_that_does_not_exist(run: Run) -> None:
 def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     started = time.monotonic()
-    done = run_cli("replay", tmp_path, "--kafka", free_address())
+    done = run_process("replay", tmp_path, "--kafka", free_address())
     assert done.returncode == 1
     assert "does not answer" in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import patch
 
+from slotwheel.cli import main
 from slotwheel.reading.topicreader import TopicReader
 from slotwheel.wheel.files import OsFiles
 from support.stopwatch import Stopwatch
@@ -140,24 +145,35 @@ def topic_rows(data: Path, topic: str) -> list[dict[str, Any]]:
         files.close()
 
 
-def run_cli(
-    *arguments: str | Path,
-    given: str | bytes | None = None,
-    timeout_s: float = 120,
-    **variables: str,
+def run_cli(*arguments: str | Path, given: str | bytes = b"") -> subprocess.CompletedProcess[str]:
+    """Run one command to its end, in this process; ``given`` is its stdin."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with (
+        tempfile.TemporaryFile("w+b") as stdin,
+        redirect_stdout(out),
+        redirect_stderr(err),
+        patch("sys.stdin", io.TextIOWrapper(stdin)),
+        patch.dict(os.environ, environment(), clear=True),
+    ):
+        stdin.write(given.encode() if isinstance(given, str) else given)
+        stdin.seek(0)
+        code = main.run([str(one) for one in arguments])
+    texts = (one.buffer.getvalue().decode() for one in (out, err))
+    return subprocess.CompletedProcess(arguments, code, *texts)
+
+
+def run_process(
+    *arguments: str | Path, timeout_s: float = 120, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end; ``given`` is its stdin."""
-    stdin = given.encode() if isinstance(given, str) else given
-    done = subprocess.run(
+    """Run one command to its end, in a process of its own."""
+    return subprocess.run(
         command_line(*arguments),
-        input=b"" if stdin is None else stdin,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
+        text=True,
         timeout=timeout_s,
         env=environment(**variables),
         check=False,
-    )
-    return subprocess.CompletedProcess(
-        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
     )
 
 
