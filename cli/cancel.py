@@ -13,7 +13,7 @@ import click
 from ..client import Client
 from ..wheel.errors import UnknownId
 from ..wheel.ids import MessageId
-from .shared import Exit, json_option, lines_of_stdin, node_options, print_json
+from .shared import Exit, json_option, node_options, print_json
 
 AT_ONCE = 1000
 UNKNOWN = "unknown"
@@ -29,7 +29,7 @@ def command(ids: tuple[str, ...], address: str, timeout: timedelta, as_json: boo
     Prints each id with its answer: cancelled, already delivered, or unknown. The exit code is 1 if
     any was unknown.
     """
-    if not ids and not lines_of_stdin():
+    if not ids and sys.stdin.isatty():
         raise click.UsageError("Give ids as arguments, or on stdin, one a line.")
     wanted = iter(ids) if ids else (line.strip() for line in sys.stdin)
     counts: Counter[str] = Counter()

@@ -91,17 +91,17 @@ def command(
 
             reader = KafkaTopic(str(bootstrap), topic, dict(kafka_settings))
             stack.callback(reader.close)
-            total, quiet = reader.total(position), arrow is None or follow
-            bar = progress_bar(f"reading {topic}", total, MofNCompleteColumn(), quiet=quiet)
-            passed = stack.enter_context(bar)
-            batches = reader.batches(position, _wait if follow else None, passed)
+            batches = reader.batches(position, _wait if follow else None)
             schema, fields = DUMP, record_fields
         if arrow is None:
             write = _printing(fields, as_json)
         else:
             write = stack.enter_context(_arrow_file(arrow, schema, keep=follow))
+        bar = progress_bar(f"reading {topic}", None, MofNCompleteColumn(), quiet=arrow is None)
+        passed = stack.enter_context(bar)
         for batch in cut(batches, limit):
             write(batch)
+            passed(batch.num_rows)
 
 
 def _one_source(data: Path | None, bootstrap: str | None) -> tuple[Path | None, str | None]:

@@ -101,33 +101,22 @@ class KafkaTopic:
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1000)
 
-    def total(self, position: int) -> int:
-        """How many positions there are from ``position`` on; there are at most as many records."""
-        starts = {part: max(position, start) for part, start in self._starts.items()}
-        return sum(max(0, end - starts[part]) for part, end in self.ends.items())
-
     def batches(
-        self,
-        position: int = 0,
-        go_on: Callable[[], bool] | None = None,
-        passed: Callable[[int], None] = lambda _positions: None,
+        self, position: int = 0, go_on: Callable[[], bool] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Committed records, schema ``DUMP``; a batch is of one partition, in its order.
 
         ``position``: where to begin in each partition. ``go_on``: do not end with the topic; called
-        when there is nothing new, returns whether to go on. ``passed``: called with how many
-        positions were passed.
+        when there is nothing new, returns whether to go on.
 
         Errors: ``NodeUnreachable``, also when records were deleted before they were read.
         """
         try:
-            yield from self._batches(position, go_on, passed)
+            yield from self._batches(position, go_on)
         except (KafkaError, OSError) as error:
             raise self._unreachable(error) from None
 
-    def _batches(
-        self, position: int, go_on: Callable[[], bool] | None, passed: Callable[[int], None]
-    ) -> Iterator[pa.RecordBatch]:
+    def _batches(self, position: int, go_on: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         consumer = self._consumer
         consumer.assign(self._parts)
         places = {part: max(position, start) for part, start in self._starts.items()}
@@ -154,7 +143,6 @@ class KafkaTopic:
                 at = min(self.ends[part], consumer.position(part, timeout_ms=_ms(_CALL_S)))
                 if at > before:
                     reading[part], moved = at, now
-                    passed(at - before)
                 if at >= self.ends[part]:
                     consumer.pause(part)
                     del reading[part]

@@ -7,11 +7,8 @@ and the client's buffer are bounded, so that a file of any size needs the same m
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from io import BufferedReader
 from pathlib import Path
@@ -25,19 +22,12 @@ from ..wheel.checks import check_topic, is_reserved, reserved_header
 from ..wheel.errors import InvalidMessage
 from .progress import progress_bar
 from .receipts import ReceiptPrinter
-from .shared import (
-    Exit,
-    check_due,
-    due_options,
-    json_option,
-    lines_of_stdin,
-    node_options,
-    pair,
-)
+from .shared import Exit, check_due, due_options, json_option, node_options, pair
 
 READ_BYTES = 256 << 10
 PART_LINES_MAX = 5_000
 LINE_BYTES_MAX = 64 << 20
+_COLUMNS = (DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
 
 
 @click.command("send")
@@ -92,14 +82,15 @@ def command(
         raise reserved_header(wrong)
     if values and source is not None:
         raise click.UsageError("Give values as arguments or by --file, not both.")
-    if not values and source is None and not lines_of_stdin():
+    if not values and source is None and sys.stdin.isatty():
         raise click.UsageError("Give values as arguments, by --file, or on stdin, one a line.")
     stream = None if values else source or sys.stdin.buffer
     parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
     printer = ReceiptPrinter(as_json)
+    quiet = stream is None or sys.stdout.isatty()  # there the ids are printed
     with (
         Client(address, timeout_s=timeout.total_seconds(), receipts=receipts) as client,
-        _progress(stream) as step,
+        progress_bar("sending", None, *_COLUMNS, quiet=quiet) as step,
     ):
         for part in parts:
             messages = [Message(topic, value, key, headers, partition, at, delay) for value in part]
@@ -134,12 +125,3 @@ def read_parts(stream: BinaryIO) -> Iterator[list[bytes]]:
             yield [line.removesuffix(b"\r") for line in lines[start : start + PART_LINES_MAX]]
     if rest:
         yield [bytes(rest)]
-
-
-def _progress(stream: BinaryIO | None) -> AbstractContextManager[Callable[[int], None]]:
-    """A progress bar for the bytes read of a file, unless ids are printed to the same terminal."""
-    found = None if stream is None else os.fstat(stream.fileno())
-    total = found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
-    columns = (DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
-    quiet = stream is None or sys.stdout.isatty()
-    return progress_bar("sending", total, *columns, quiet=quiet)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -235,8 +234,3 @@ def check_range(start: datetime | None, end: datetime | None) -> None:
 
 def print_json(fields: Mapping[str, Any]) -> None:
     click.echo(json.dumps(fields))
-
-
-def lines_of_stdin() -> bool:
-    """Whether stdin is a file or a pipe, and not a terminal."""
-    return not sys.stdin.isatty()

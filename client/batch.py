@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -29,6 +30,7 @@ Columns = tuple[list[Any], ...]
 """Columns of many messages, in the order of ``rows.from_columns``."""
 
 
+@dataclass(slots=True, eq=False)
 class Shipment:
     """Rows that are sent in one batch. Written by the sender, read by receipts once done.
 
@@ -36,42 +38,23 @@ class Shipment:
     ``kept``: the numbers of these rows among all rows of the caller (None: all of them).
     """
 
-    __slots__ = (
-        "_done",
-        "_group",
-        "_nudge",
-        "_places",
-        "alone",
-        "batch",
-        "columns",
-        "deadline",
-        "due",
-        "errors",
-        "failure",
-        "kept",
-        "nbytes",
-        "rows",
-        "stored",
-    )
-
-    def __init__(self, deadline: float, nudge: Callable[[], None]) -> None:
-        self.rows: pa.RecordBatch | None = None
-        self.columns: Columns | None = None
-        self.due: Int64s | list[int] = []
-        self.kept: Int64s | None = None
-        self.errors: Errors = {}
-        self.nbytes = 0
-        self.deadline = deadline
-        self.batch: Batch | None = None
-        """The batch that it is sent in; None before it is first sent."""
-        self.alone = False
-        """Its batch was refused as a whole: it is sent in a batch of its own."""
-        self.failure: SlotwheelError | None = None
-        self.stored: StoredBatch | None = None
-        self._group = ""
-        self._places: Int64s | None = None
-        self._nudge = nudge
-        self._done = threading.Event()
+    deadline: float
+    _nudge: Callable[[], None]
+    rows: pa.RecordBatch | None = None
+    columns: Columns | None = None
+    due: Int64s | list[int] = field(default_factory=list)
+    kept: Int64s | None = None
+    errors: Errors = field(default_factory=dict)
+    nbytes: int = 0
+    batch: Batch | None = None
+    """The batch that it is sent in; None before it is first sent."""
+    alone: bool = False
+    """Its batch was refused as a whole: it is sent in a batch of its own."""
+    failure: SlotwheelError | None = None
+    stored: StoredBatch | None = None
+    _group: str = ""
+    _places: Int64s | None = None
+    _done: threading.Event = field(default_factory=threading.Event)
 
     @property
     def count(self) -> int:
@@ -139,36 +122,27 @@ class Shipment:
         return int(self.due[row])
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Shipments under one sequence. Written by the sender alone, under its lock."""
 
-    __slots__ = (
-        "digest",
-        "last_error",
-        "rows",
-        "sent_at",
-        "sent_ms",
-        "sequence",
-        "shipments",
-        "starts",
-        "uncertain",
-    )
+    sequence: int
+    shipments: Sequence[Shipment]
+    rows: pa.RecordBatch | None = None
+    """Made when it is first sent."""
+    sent_at: float = 0.0
+    uncertain: bool = False
+    """Whether the node may have stored it without an answer."""
+    last_error: SlotwheelError | None = None
+    digest: UInt64s | None = None
+    """Digests of ``rows``, if there is a file of receipts; set when it is first sent."""
+    sent_ms: int = 0
+    starts: list[int] = field(init=False)
+    """The number of each shipment's first row, and one past the last shipment's last row."""
 
-    def __init__(self, sequence: int, shipments: Sequence[Shipment]) -> None:
-        self.sequence = sequence
-        self.shipments = shipments
-        self.rows: pa.RecordBatch | None = None
-        """Made when it is first sent."""
-        self.sent_at = 0.0
-        self.uncertain = False
-        """Whether the node may have stored it without an answer."""
-        self.last_error: SlotwheelError | None = None
-        self.digest: UInt64s | None = None
-        """Digests of ``rows``, if there is a file of receipts; set when it is first sent."""
-        self.sent_ms = 0
-        self.starts = list(accumulate((one.count for one in shipments), initial=0))
-        """The number of each shipment's first row, and one past the last shipment's last row."""
-        for shipment in shipments:
+    def __post_init__(self) -> None:
+        self.starts = list(accumulate((one.count for one in self.shipments), initial=0))
+        for shipment in self.shipments:
             shipment.batch = self
 
     def note_content(self, now_ms: int) -> None:

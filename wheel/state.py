@@ -182,16 +182,14 @@ class StateStore(Protocol):
     def close(self) -> None: ...
 
 
+_NUMBERS = ("index", "epoch", "next_offset", "rows", "cancels")
+"""Fields of a checkpoint that are plain numbers in its record, too."""
+
+
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    fields = {
-        "index": checkpoint.index,
-        "epoch": checkpoint.epoch,
-        "next_offset": checkpoint.next_offset,
-        "rows": checkpoint.rows,
-        "cancels": checkpoint.cancels,
-        "marks": checkpoint.marks.encode().hex(),
-        "config": dict(checkpoint.config),
-    }
+    fields: dict[str, Any] = {name: getattr(checkpoint, name) for name in _NUMBERS}
+    fields["marks"] = checkpoint.marks.encode().hex()
+    fields["config"] = dict(checkpoint.config)
     return json.dumps(fields, sort_keys=True).encode()
 
 
@@ -199,11 +197,7 @@ def decode_checkpoint(data: bytes, where: str) -> Checkpoint:
     try:
         fields = json.loads(data)
         return Checkpoint(
-            index=fields["index"],
-            epoch=fields["epoch"],
-            next_offset=fields["next_offset"],
-            rows=fields["rows"],
-            cancels=fields["cancels"],
+            **{name: fields[name] for name in _NUMBERS},
             marks=Marks.decode(bytes.fromhex(fields["marks"]), f"{where}: mark of the checkpoint"),
             config=fields["config"],
         )

@@ -59,13 +59,7 @@ class Cancels:
 
     def add(self, rows: CancelRows, pending: Future[AppendReceipt]) -> None:
         """Register cancels that are on their way to the journal."""
-        target, own = rows.target.tolist(), rows.own.tolist()
-        for at_second, at in _by_second(rows.due):
-            second = self._seconds.setdefault(at_second, _Second())
-            self._count -= len(second)
-            second.newest = max(second.newest, *(own[row] for row in at))
-            second.pending.update((target[row], pending) for row in at)
-            self._count += len(second)
+        self._register(rows, pending)
 
     def add_from_file(self, at_second: int, targets: Iterable[int]) -> None:
         """Register the cancels in a slot's file; needed once for each second (``file_read``)."""
@@ -83,13 +77,20 @@ class Cancels:
     def committed(self, rows: CancelRows) -> None:
         """Cancels are committed: some that were added here, or another master's."""
         self.revert(rows)
+        self._register(rows, None)
+
+    def _register(self, rows: CancelRows, pending: Future[AppendReceipt] | None) -> None:
+        """``pending`` None: they are committed."""
         target, own = rows.target.tolist(), rows.own.tolist()
         for at_second, at in _by_second(rows.due):
             second = self._seconds.setdefault(at_second, _Second())
             self._count -= len(second)
             second.newest = max(second.newest, *(own[row] for row in at))
-            second.committed.update(target[row] for row in at)
-            second.sorted = None
+            if pending is None:
+                second.committed.update(target[row] for row in at)
+                second.sorted = None
+            else:
+                second.pending.update((target[row], pending) for row in at)
             self._count += len(second)
 
     def revert(self, rows: CancelRows) -> None:

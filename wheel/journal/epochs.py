@@ -20,8 +20,6 @@ from bisect import bisect_right
 class Epochs:
     """The epochs of the entries ``base_index`` to ``last_index``."""
 
-    __slots__ = ("_epochs", "_firsts", "_last")
-
     def __init__(self, base_index: int = 0, base_epoch: int = 0) -> None:
         """``base_index``, ``base_epoch``: the entry before the first one known; 0 and 0 when the
         log begins at its beginning."""

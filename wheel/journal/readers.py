@@ -27,8 +27,6 @@ _PLACES_MAX = 64
 class JournalReaders:
     """All readers of one journal, past and present."""
 
-    __slots__ = ("_entry_bytes_max", "_files", "_places", "_reused_below", "cuts")
-
     def __init__(self, files: Files, entry_bytes_max: int) -> None:
         self._files = files
         self._entry_bytes_max = entry_bytes_max

@@ -62,8 +62,6 @@ class LocatedEntry:
 class SegmentReader:
     """One segment, open for reading. Its header has been checked."""
 
-    __slots__ = ("_max", "_seed", "handle", "header", "path", "size")
-
     def __init__(self, handle: Handle, path: str, entry_bytes_max: int) -> None:
         """Errors: ``Damaged``, ``UnsupportedVersion``."""
         self.handle = handle

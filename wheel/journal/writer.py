@@ -46,18 +46,6 @@ _ZEROS = bytes(_AHEAD_BYTES)
 class SegmentWriter:
     """The segment that takes entries. ``size`` is its known end, in bytes."""
 
-    __slots__ = (
-        "_filled",
-        "_handle",
-        "_junk_behind_end",
-        "_marked",
-        "_may_mark",
-        "_seed",
-        "first_index",
-        "path",
-        "size",
-    )
-
     def __init__(
         self, handle: Handle, header: SegmentHeader, size: int, *, filled: int | None = None
     ) -> None:
