@@ -20,6 +20,7 @@ from rich.progress import TimeElapsedColumn
 
 from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
+from ..wheel.protocol import split_address
 from ..wheel.texts import counted
 from .audit import follow_options, run_audit
 from .progress import bars
@@ -41,9 +42,10 @@ _EXITS = {"proven": Exit.DONE, "not proven": Exit.FAILED, "proven in part": Exit
 def _brokers(value: str) -> str:
     """Option type: addresses of Kafka's brokers."""
     for address in value.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdecimal():
-            raise click.BadParameter(f"{address!r} is not HOST:PORT")
+        try:
+            split_address(address.strip())
+        except ValueError:
+            raise click.BadParameter(f"{address!r} is not HOST:PORT") from None
     return value
 
 

@@ -58,6 +58,7 @@ from ..wheel.protocol import (
     AppendCommand,
     decode_json,
     encode_json,
+    split_address,
 )
 from .append_stream import AppendStream
 from .calls import OpenCalls
@@ -328,13 +329,12 @@ def _as_flight_errors() -> Iterator[None]:
 
 def check_free(address: str) -> None:
     """Errors: ``AddressInUse`` when another socket listens there, ``OSError`` for other reasons."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = split_address(address, to_listen=True)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, int(port)))
+            probe.bind((host, port))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise OSError(

@@ -17,7 +17,7 @@ from ..replication.rules.timing import Timing
 from ..wheel.checks import check_topic
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
-from ..wheel.protocol import DEFAULT_ADDRESS
+from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
 EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
 DEFAULT_METRICS_ADDRESS = "127.0.0.1:7701"
@@ -129,12 +129,12 @@ class NodeConfig:
 
 def check_address(address: str, option: str) -> tuple[str, int]:
     """Host and port of ``host:port``. Errors: ``InvalidConfiguration``."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    try:
+        return split_address(address, to_listen=True)
+    except ValueError:
         raise InvalidConfiguration(
             "not an address",
             got=repr(address),
             limit="host:port, [host]:port for IPv6; port 0 takes any free one",
             remedy=f"Change {option}",
-        )
-    return host.strip("[]"), int(port)
+        ) from None

@@ -157,8 +157,9 @@ class AppendCommand:
         return cls(producer, acks)
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[host]:port``. Errors: ``ValueError``."""
+def split_address(address: str, *, to_listen: bool = False) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[host]:port``. ``to_listen``: the port may be 0, for any
+    free one. Errors: ``ValueError``."""
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
@@ -166,7 +167,7 @@ def split_address(address: str) -> tuple[str, int]:
         raise ValueError("no host")
     if " " in host or "/" in host or "," in host or not (port.isascii() and port.isdigit()):
         raise ValueError("no port")
-    if not 0 < int(port) < 65536:
+    if not (0 if to_listen else 1) <= int(port) < 65536:
         raise ValueError("no such port")
     return host, int(port)
 

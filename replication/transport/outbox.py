@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -32,17 +31,6 @@ LoadEntries = Callable[[int, int, int], Sequence[Entry]]
 in the journal any more."""
 Parcel = tuple[bytes, pa.RecordBatch | None, int]
 """Header, entries, bytes of the entries."""
-
-
-class SendQueue(Protocol):
-    """A queue of messages for a peer. Thread-safe."""
-
-    def __len__(self) -> int: ...
-    def pop(self, now: float) -> Parcel | None:
-        """The next message to write; None: there is none."""
-
-    def clear(self) -> None:
-        """The link is lost: drop what is queued."""
 
 
 class Outbox:
@@ -163,3 +151,8 @@ class Shipments:
         if [entry.epoch for entry in entries] != wanted:
             return ()  # the log was cut and has grown again: the append is of an epoch that is over
         return entries
+
+
+SendQueue = Outbox | Shipments
+"""A queue of messages for a peer. ``pop``: the next one to write, None if there is none; ``clear``:
+the link is lost."""

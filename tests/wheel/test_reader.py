@@ -7,6 +7,7 @@ else: what a cursor hands out must be the sorted rows, whatever moves in between
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from slotwheel.wheel.due.reader import SlotCursor, late_rows
 from slotwheel.wheel.due.runs import OFFSET_END
 from slotwheel.wheel.mark import Mark, RowKey
-from slotwheel.wheel.slots.storage import ReadPoint
+from slotwheel.wheel.slots.storage import ReadPoint, Storage
 from slotwheel.wheel.state import SlotInfo
 from slotwheel.wheel.tail.tail import Piece
 from support.wheels import keys_of, piece_at, rows_at
@@ -103,7 +104,7 @@ def test_a_slot_that_grows_and_spills_while_it_drains(
 ) -> None:
     """Rows appended to the slot that is read, or moved to its file meanwhile, are not lost."""
     storage = FakeStorage()
-    cursor = SlotCursor(storage, SECOND, window_bytes)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, window_bytes)
     after: RowKey = (START - 1, OFFSET_END)
     upto = -1
     cursor.load(after, upto)
@@ -155,7 +156,7 @@ def test_a_row_beyond_what_the_mark_may_pass_is_not_read(
         storage.commit(due)
     storage.spill(spilled)
     upto = data.draw(st.integers(-1, storage.next_offset - 1))
-    cursor = SlotCursor(storage, SECOND, window_bytes)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, window_bytes)
     after: RowKey = (START - 1, OFFSET_END)
     cursor.load(after, upto)
     found: list[RowKey] = []
@@ -171,7 +172,7 @@ def test_the_file_is_read_again_only_for_its_new_blocks() -> None:
     storage = FakeStorage()
     storage.commit([2000, 2001])
     storage.spill(1)
-    cursor = SlotCursor(storage, SECOND, 1 << 30)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, 1 << 30)
     after: RowKey = (START - 1, OFFSET_END)
     cursor.load(after, 1)
     assert storage.reads == 1
@@ -192,7 +193,7 @@ def test_cancels_in_the_file_are_seen() -> None:
     storage = FakeStorage(cancels={1: 0, 3: 2})
     storage.commit([2000, 2000])
     storage.spill(1)
-    cursor = SlotCursor(storage, SECOND, 1 << 30)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, 1 << 30)
     after: RowKey = (START - 1, OFFSET_END)
     cursor.load(after, 1)
     assert cursor.cancelled == {0}
@@ -232,7 +233,7 @@ def test_late_rows_leave_once_each_in_offset_order(
     first = mark = Mark(mark.c, mark.r, data.draw(st.integers(-1, upto)))
     found: list[int] = []
     for _ in range(100):
-        rows, _, reached = late_rows(storage, mark, upto, rows_max, bytes_max)
+        rows, _, reached = late_rows(cast(Storage, storage), mark, upto, rows_max, bytes_max)
         assert rows.num_rows <= rows_max
         assert reached > mark.L or upto <= mark.L, "no progress"
         offsets = [offset for _, offset in keys_of(rows)]

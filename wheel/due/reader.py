@@ -12,7 +12,6 @@ See docs/design.md, "The mark", for its two axes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from ..config import TICK_MS
 from ..mark import Mark, RowKey
 from ..rows import take_rows
 from ..schema import Int64s, times
-from ..slots.storage import ReadPoint, cancelled_in
+from ..slots.storage import ReadPoint, Storage, cancelled_in
 from ..state import SlotInfo
 from ..tail.tail import Piece
 from .runs import (
@@ -38,19 +37,6 @@ from .runs import (
 
 _LATE_SPAN = 1_000_000
 """Offsets looked at in one go when late rows have to be found in slot files."""
-
-
-class RowStore(Protocol):
-    """The part of ``Storage`` that a reader uses."""
-
-    def read_point(self, second: int) -> ReadPoint: ...
-
-    def read_blocks(
-        self, second: int, info: SlotInfo, known: SlotInfo | None = None
-    ) -> list[pa.RecordBatch]: ...
-
-    def late_seconds(self, last_second: int, offset: int) -> list[int]:
-        """Seconds up to ``last_second`` whose slot files have rows at or above ``offset``."""
 
 
 def _restrict(source: SortedRows, first: int, last: int) -> SortedRows | None:
@@ -72,7 +58,7 @@ class SlotCursor:
     Owned by one thread at a time. ``seen``: rows of this slot up to this offset are accounted for.
     """
 
-    def __init__(self, storage: RowStore, second: int, window_bytes: int) -> None:
+    def __init__(self, storage: Storage, second: int, window_bytes: int) -> None:
         self.second = second
         self.start = second * TICK_MS
         self.cancelled: set[int] = set()
@@ -161,7 +147,7 @@ class SlotCursor:
 
 
 def late_rows(
-    storage: RowStore, mark: Mark, upto: int, rows_max: int, bytes_max: int
+    storage: Storage, mark: Mark, upto: int, rows_max: int, bytes_max: int
 ) -> tuple[pa.RecordBatch, set[int], int]:
     """Rows with ``mark.L < offset <= upto`` that already lie behind ``(c, r)``, in offset order.
 
@@ -208,7 +194,7 @@ def _late_in_piece(piece: Piece, mark: Mark, first: int, upto: int) -> Int64s:
 
 
 def _late_in_files(
-    storage: RowStore,
+    storage: Storage,
     seconds: Sequence[int],
     mark: Mark,
     first: int,
