@@ -49,7 +49,7 @@ DUMP = pa.schema(
 STALLED_S = 30.0
 """After so long, s, without a record before a partition's end, Kafka has failed."""
 _POLL_MS = 500
-_CALL_S = 10.0
+_CALL_MS = 10_000
 _ROWS_MAX = 5_000
 _OURS = [ID_HEADER, DUE_HEADER, CREATED_HEADER]
 
@@ -74,7 +74,7 @@ class KafkaTopic:
             "allow_auto_create_topics": False,
             "max_poll_records": _ROWS_MAX,
             "fetch_max_wait_ms": 100,
-            "bootstrap_timeout_ms": int(_CALL_S * 1000),
+            "bootstrap_timeout_ms": _CALL_MS,
             "reconnect_backoff_max_ms": 1000,
         }
         try:
@@ -87,9 +87,9 @@ class KafkaTopic:
             raise self._unreachable(error) from None
         try:
             self._parts = self._find()
-            self._starts = self._consumer.beginning_offsets(self._parts, timeout_ms=_ms(_CALL_S))
+            self._starts = self._consumer.beginning_offsets(self._parts, timeout_ms=_CALL_MS)
             self.ends: dict[TopicPartition, int] = self._consumer.end_offsets(
-                self._parts, timeout_ms=_ms(_CALL_S)
+                self._parts, timeout_ms=_CALL_MS
             )
         except (KafkaError, OSError) as error:
             self.close()
@@ -140,7 +140,7 @@ class KafkaTopic:
                     return
                 continue
             for part, before in list(reading.items()):
-                at = min(self.ends[part], consumer.position(part, timeout_ms=_ms(_CALL_S)))
+                at = min(self.ends[part], consumer.position(part, timeout_ms=_CALL_MS))
                 if at > before:
                     reading[part], moved = at, now
                 if at >= self.ends[part]:
@@ -216,7 +216,3 @@ def _split_ours(headers: list[Fields]) -> tuple[str | None, Any, Any]:
         return None, None, None
     del headers[-3:]
     return found
-
-
-def _ms(seconds: float) -> int:
-    return int(seconds * 1000)

@@ -1,7 +1,7 @@
 """The roles of a peer, and what changes them, as data.
 
 Theory: the table below is the whole of it. The core changes roles only by it, and the diagram in
-docs/replication.md is made from it, so the two cannot differ.
+docs/replication.md is made from it (by its test), so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -65,20 +65,3 @@ TRANSITIONS: dict[tuple[Role, Why], Role] = {
     (Role.MASTER, Why.LOG_CUT): Role.STANDBY,
 }
 """A standby whose store may not vote becomes a learner at once."""
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    reasons: dict[tuple[Role, Role], list[str]] = {}
-    for (role, why), then in TRANSITIONS.items():
-        reasons.setdefault((role, then), []).append(why.value)
-    lines = ["stateDiagram-v2"]
-    lines += [f'    state "{role.value}" as {_name(role)}' for role in Role]
-    lines += [f"    [*] --> {_name(role)}: starts" for role in (Role.LEARNER, Role.STANDBY)]
-    for (role, then), whys in reasons.items():
-        lines.append(f"    {_name(role)} --> {_name(then)}: {'<br>'.join(whys)}")
-    return "\n".join(lines) + "\n"
-
-
-def _name(role: Role) -> str:
-    return role.value.replace("-", "_")

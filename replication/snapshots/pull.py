@@ -36,7 +36,6 @@ from ..transport.handshake import Greeting
 from ..transport.sockets import Connection
 
 HEADER = -1
-CHUNK_BYTES = 1 << 20
 STALL_S = 10.0
 PROGRESS_S = 1.0
 CHUNKS = pa.schema([("second", pa.int64()), ("position", pa.int64()), ("data", pa.large_binary())])
@@ -104,7 +103,7 @@ class SnapshotServer:
             with self._snapshot(request) as source:
                 self._event("snapshot-sends", peer=peer, index=source.index, bytes=source.nbytes)
                 yield chunk_row(HEADER, source.nbytes, source.header())
-                for second, position, data in source.chunks(CHUNK_BYTES):
+                for second, position, data in source.chunks():
                     if mine.over:
                         raise flight.FlightUnavailableError("a newer request, or the end")
                     mine.moved = self._clock()

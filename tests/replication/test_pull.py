@@ -39,8 +39,7 @@ class Source:
     def header(self) -> bytes:
         return b"header" * 1000
 
-    def chunks(self, bytes_max: int) -> Iterator[tuple[int, int, bytes]]:
-        assert bytes_max == pull.CHUNK_BYTES
+    def chunks(self) -> Iterator[tuple[int, int, bytes]]:
         for number in range(self.count):
             if number == self.break_at:
                 raise Damaged("slots/5.arrows", 8, expected="this", found="that")

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from slotwheel.replication.rules.states import diagram
+from slotwheel.replication.rules.states import TRANSITIONS, Role
 
 PAGE = Path(__file__).parents[2] / "docs" / "replication.md"
 MARKERS = re.compile(r"(<!-- states: .*? -->\n)(.*?)(<!-- end of states -->)", re.DOTALL)
@@ -20,3 +20,20 @@ def test_the_diagram_is_made_from_the_table() -> None:
     if os.environ.get("SLOTWHEEL_WRITE_DOCS"):
         PAGE.write_text(made)
     assert made == text
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    reasons: dict[tuple[Role, Role], list[str]] = {}
+    for (role, why), then in TRANSITIONS.items():
+        reasons.setdefault((role, then), []).append(why.value)
+    lines = ["stateDiagram-v2"]
+    lines += [f'    state "{role.value}" as {_name(role)}' for role in Role]
+    lines += [f"    [*] --> {_name(role)}: starts" for role in (Role.LEARNER, Role.STANDBY)]
+    for (role, then), whys in reasons.items():
+        lines.append(f"    {_name(role)} --> {_name(then)}: {'<br>'.join(whys)}")
+    return "\n".join(lines) + "\n"
+
+
+def _name(role: Role) -> str:
+    return role.value.replace("-", "_")
