@@ -63,9 +63,7 @@ def put_slot(root: Path, second: int, blocks: list[pa.RecordBatch], **wrong: int
     slots = SlotFiles(files, 4)
     info: SlotInfo | None = None
     for rows in blocks:
-        cancels = rows.num_rows - rows.column("cancels").null_count
-        highest = max(rows.column("offset").to_pylist())
-        info = slots.append(second, info, as_block(rows), rows.num_rows, cancels, highest)
+        info = slots.append(as_block(second, rows), info)
     assert info is not None
     state.commit(StateUpdate(slots={second: replace(info, **wrong)}))
     slots.close()

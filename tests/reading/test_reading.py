@@ -101,7 +101,7 @@ def test_no_row_of_a_bad_slot_file_is_believed_though_its_checksum_is_not_known(
 ) -> None:
     path = tmp_path / "5.arrows"
     run = replayrun.made()
-    blocks = [bytes(as_block(sort_rows(run.pick(range(at, at + 50))))) for at in (0, 50)]
+    blocks = [bytes(as_block(0, sort_rows(run.pick(range(at, at + 50)))).data) for at in (0, 50)]
     data = SCHEMA_MESSAGE + b"".join(blocks)
     path.write_bytes(data)
     file = File(0, SLOT, str(path), path.name, len(data), 0, second=5)

@@ -66,9 +66,8 @@ def write_slots(files: Files, rows: Mapping[int, Sequence[Sequence[Row]]], pad: 
     catalog: dict[int, SlotInfo] = {}
     for second, blocks in rows.items():
         for keys in blocks:
-            data = as_block(rows_at(sorted(keys), pad=pad))
-            highest = max(offset for _, offset in keys)
-            catalog[second] = slots.append(second, catalog.get(second), data, len(keys), 0, highest)
+            block = as_block(second, rows_at(sorted(keys), pad=pad))
+            catalog[second] = slots.append(block, catalog.get(second))
     slots.close()
     files.sync_all()
     return catalog

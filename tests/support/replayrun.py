@@ -238,10 +238,8 @@ def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
     slots = SlotFiles(files, 8)
     for second, offsets in sorted({**peer.archived, **peer.live}.items()):
         if offsets:
-            block = sort_rows(run.pick(offsets, peer, "slot"))
-            cancel = len(offsets) - block.column("cancels").null_count
-            data = as_block(block)
-            catalog[second] = slots.append(second, None, data, len(offsets), cancel, max(offsets))
+            rows = sort_rows(run.pick(offsets, peer, "slot"))
+            catalog[second] = slots.append(as_block(second, rows), None)
     slots.close()
     for second in set(peer.archived) & set(catalog):
         info = catalog.pop(second)

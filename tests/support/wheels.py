@@ -24,6 +24,7 @@ from slotwheel.wheel.rows import from_columns, no_headers
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
 from slotwheel.wheel.slots.blocks import encode_blocks
 from slotwheel.wheel.slots.slotfile import path_of
+from slotwheel.wheel.slots.spill import Block
 from slotwheel.wheel.state import LmdbState
 from slotwheel.wheel.tail.tail import Piece, offsets_of, piece_of, with_offsets
 from slotwheel.wheel.wheel import Wheel
@@ -273,10 +274,12 @@ def rows_at(
     )
 
 
-def as_block(rows: pa.RecordBatch) -> memoryview:
-    """The rows (ROW schema, at least one) as one block of a slot file."""
-    [block] = encode_blocks(rows, [0])
-    return block
+def as_block(second: int, rows: pa.RecordBatch) -> Block:
+    """The rows (ROW schema, at least one) as one block of that second's slot file."""
+    [data] = encode_blocks(rows, [0])
+    cancels = rows.num_rows - rows.column("cancels").null_count
+    highest = int(times(rows, "offset").max())
+    return Block(second, rows.num_rows, data, cancels, highest)
 
 
 def piece_at(

@@ -25,6 +25,7 @@ from slotwheel.wheel.journal.producers import Producers
 from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.slots.slotfile import SlotFiles
+from slotwheel.wheel.slots.spill import Block
 from slotwheel.wheel.slots.storage import Storage
 from slotwheel.wheel.state import SlotInfo, StateUpdate
 from slotwheel.wheel.tail.tail import Piece
@@ -140,15 +141,15 @@ def slot_files_appended_at_their_end(patch: Patch) -> None:
     """O_APPEND: behind whatever a crash left, not at the committed length."""
     append = SlotFiles.append
 
-    def at_the_end(self: SlotFiles, second: int, info: SlotInfo | None, *block: Any) -> SlotInfo:
-        path = f"slots/{second}.arrows"
+    def at_the_end(self: SlotFiles, block: Block, info: SlotInfo | None) -> SlotInfo:
+        path = f"slots/{block.second}.arrows"
         try:
             size = len(self._files.content(path))  # type: ignore[attr-defined]
         except FileNotFoundError:
             size = 0
         if info is not None and size > info.length:
             info = replace(info, length=size)
-        return append(self, second, info, *block)
+        return append(self, block, info)
 
     patch.setattr(SlotFiles, "append", at_the_end)
     patch.setattr(SlotFiles, "cut", lambda self, second, info: 0)

@@ -24,7 +24,7 @@ def files(tmp_path: Path) -> Iterator[OsFiles]:
 
 def put(slots: SlotFiles, second: int, info: SlotInfo | None, *offsets: int) -> SlotInfo:
     keys = [(second * 1000, offset) for offset in offsets]
-    return slots.append(second, info, as_block(rows_at(keys)), len(keys), 0, max(offsets))
+    return slots.append(as_block(second, rows_at(keys)), info)
 
 
 def test_a_handle_in_use_survives_its_eviction(files: OsFiles) -> None:

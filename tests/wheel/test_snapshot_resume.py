@@ -164,8 +164,8 @@ def grows(sender: Replica) -> Replica:
     stored = sender.state.load()
     catalog = dict(stored.slots)
     for second in (SECOND, SECOND + 2, SECOND + 100):
-        block = as_block(rows_at([(second * 1000, 31)], pad=300))
-        catalog[second] = slots.append(second, catalog.get(second), block, 1, 0, 31)
+        block = as_block(second, rows_at([(second * 1000, 31)], pad=300))
+        catalog[second] = slots.append(block, catalog.get(second))
     slots.close()
     at = stored.checkpoint
     later = replace(at, index=at.index + 1, next_offset=32, rows=at.rows + 3)
@@ -195,7 +195,7 @@ def grows_by_hand(sender: Replica, pad: int) -> Replica:
     added = {}
     for second in (SECOND, SECOND + 2):
         keys = [(second * 1000 + n, n) for n in range(5)]
-        added[second] = slots.append(second, None, as_block(rows_at(keys, pad=pad)), 5, 0, 4)
+        added[second] = slots.append(as_block(second, rows_at(keys, pad=pad)), None)
     slots.close()
     sender.state.commit(StateUpdate(slots=added))
     return sender

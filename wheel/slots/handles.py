@@ -11,19 +11,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from cachetools import LRUCache
 
 from ..files import Files, Handle
 
 
+@dataclass(slots=True, eq=False)
 class _Pinned:
-    __slots__ = ("evicted", "handle", "users")
-
-    def __init__(self, handle: Handle) -> None:
-        self.handle = handle
-        self.users = 0
-        self.evicted = False
+    handle: Handle
+    users: int = 0
+    evicted: bool = False
 
 
 class _Cache(LRUCache[str, _Pinned]):

@@ -30,6 +30,7 @@ from ..schema import ROW, check_schema
 from ..state import SlotInfo
 from .blocks import seal
 from .handles import HandleCache
+from .spill import Block
 
 SUFFIX = ".arrows"
 SCHEMA_MESSAGE = bytes(ROW.serialize())
@@ -64,20 +65,13 @@ class SlotFiles:
         files.make_directory(SLOT_DIRECTORY)
         files.sync_dir(".")  # or a power cut takes the directory with all that a spill synced
 
-    def append(
-        self,
-        second: int,
-        info: SlotInfo | None,
-        block: Bytes,
-        rows: int,
-        cancels: int,
-        highest: int,
-    ) -> SlotInfo:
+    def append(self, block: Block, info: SlotInfo | None) -> SlotInfo:
         """Write a block behind the committed length; returns the record for the catalog.
 
         Not durable and not committed when it returns.
         """
-        parts: list[Bytes] = [*seal(block, info.length if info else len(SCHEMA_MESSAGE))]
+        second = block.second
+        parts: list[Bytes] = [*seal(block.data, info.length if info else len(SCHEMA_MESSAGE))]
         if info is None:
             info = SlotInfo(0, 0, 0, -1, 0)
             parts.insert(0, SCHEMA_MESSAGE)
@@ -98,9 +92,9 @@ class SlotFiles:
             written = handle.pwrite(parts, info.length)
         return SlotInfo(
             info.length + written,
-            info.rows + rows,
-            info.cancels + cancels,
-            max(info.highest, highest),
+            info.rows + block.rows,
+            info.cancels + block.cancels,
+            max(info.highest, block.highest),
             crc,
         )
 

@@ -270,14 +270,7 @@ class Storage:
                 info = self.catalog.get(block.second)
                 if info is None:
                     made.add(block.second)
-                changed[block.second] = self.slot_files.append(
-                    block.second,
-                    info,
-                    block.data,
-                    block.rows,
-                    block.cancels,
-                    block.highest,
-                )
+                changed[block.second] = self.slot_files.append(block, info)
                 rows += block.rows
             self._make_durable(changed, bool(made))
             self._state.commit(

@@ -106,37 +106,28 @@ class Piece:
 
 
 def piece_of(base_offset: int, rows: pa.RecordBatch, index: int, created_ms: int) -> Piece:
-    due = times(rows, "due")
-    earliest, latest = bounds(due) if len(due) else (_FAR_MS, -_FAR_MS)
-    return Piece(
-        base_offset=base_offset,
-        held=rows,
-        due=due,
-        index=index,
-        oldest_ms=created_ms,
-        newest_ms=created_ms,
-        size=rows.get_total_buffer_size(),
-        earliest=earliest,
-        latest=latest,
-    )
+    size = rows.get_total_buffer_size()
+    return _new_piece(base_offset, rows, times(rows, "due"), index, created_ms, size)
 
 
 def unread_piece(
     base_offset: int, payload: Bytes, due: Int64s, index: int, created_ms: int
 ) -> Piece:
     """An entry of a few rows, none of which cancels anything. ``due``: shape (rows,), its own."""
-    earliest, latest = bounds(due)
-    return Piece(
-        base_offset=base_offset,
-        held=UnreadRows((payload,), len(payload)),
-        due=due,
-        index=index,
-        oldest_ms=created_ms,
-        newest_ms=created_ms,
-        size=0,
-        earliest=earliest,
-        latest=latest,
-    )
+    held = UnreadRows((payload,), len(payload))
+    return _new_piece(base_offset, held, due, index, created_ms, 0)
+
+
+def _new_piece(
+    base_offset: int,
+    held: pa.RecordBatch | UnreadRows,
+    due: Int64s,
+    index: int,
+    created_ms: int,
+    size: int,
+) -> Piece:
+    earliest, latest = bounds(due) if len(due) else (_FAR_MS, -_FAR_MS)
+    return Piece(base_offset, held, due, index, created_ms, created_ms, size, earliest, latest)
 
 
 def _merge(pieces: Sequence[Piece]) -> Piece:
