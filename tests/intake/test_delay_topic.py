@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -195,28 +196,41 @@ def test_topic_made_anew_is_not_taken_for_old_records(broker: Cluster, topic: To
     }
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_broker_away_at_start_and_later(own_broker: Broker, name: str) -> None:
-    wheel = FakeWheel()
-    events = Events()
+def test_broker_away_at_start_and_later(own_broker: Broker) -> None:
+    """Under each kind of reader at once."""
+    wheels = [FakeWheel() for _ in READERS]
+    told = [Events() for _ in READERS]
     source = own_broker.create_topic("delays")
     with KafkaProducer(bootstrap_servers=own_broker.bootstrap) as producer:
         produce(producer, source, range(100))
     own_broker.stop()
-    with running(
-        wheel, lambda: READERS[name](own_broker.bootstrap, source, 0, "w"), source, events
-    ) as intake:
-        eventually(lambda: events.names.count("delay-topic-unreachable") == 1, 20)
+    with ExitStack() as stack:
+        intakes = [
+            stack.enter_context(
+                running(wheel, partial(make, own_broker.bootstrap, source, 0, name), source, events)
+            )
+            for (name, make), wheel, events in zip(READERS.items(), wheels, told, strict=True)
+        ]
+
+        def unreachable(times: int) -> bool:
+            counts = [events.names.count("delay-topic-unreachable") for events in told]
+            return counts == [times] * len(told)
+
+        def arrived(position: int) -> bool:
+            return all(intake.position == position for intake in intakes)
+
+        eventually(lambda: unreachable(1), 20)
         own_broker.start()
-        eventually(lambda: intake.position == 99, 30)
+        eventually(lambda: arrived(99), 30)
         own_broker.kill()
-        eventually(lambda: events.names.count("delay-topic-unreachable") == 2, 30)
+        eventually(lambda: unreachable(2), 30)
         own_broker.start()
         with KafkaProducer(bootstrap_servers=own_broker.bootstrap) as producer:
             produce(producer, source, range(100, 200))
-        eventually(lambda: intake.position == 199, 30)
-    assert wheel.values() == [b"%d" % number for number in range(200)]
-    assert "delay-topic-failed" not in events.names
+        eventually(lambda: arrived(199), 30)
+    for wheel, events in zip(wheels, told, strict=True):
+        assert wheel.values() == [b"%d" % number for number in range(200)]
+        assert "delay-topic-failed" not in events.names
 
 
 class NotUtf8(str):

@@ -291,7 +291,7 @@ def test_beside_a_writer(written: Written) -> None:
     seen = 0
 
     def write() -> None:
-        for index in range(1, 3_000):
+        for index in range(1, 1_500):
             written.journal.append([entry(index)])
             if index % 3 == 0:
                 written.journal.sync()
@@ -314,9 +314,9 @@ def test_beside_a_writer(written: Written) -> None:
             break
     writer.join()
     assert found == sorted(set(found))
-    assert found[-1] == bases(2_999, 2_999)[0]
+    assert found[-1] == bases(1_499, 1_499)[0]
     assert {kind for kind, _ in told} <= {"gap"}
-    missing = 2_999 - len(found)
+    missing = 1_499 - len(found)
     assert missing == sum(_entries_of(text) for _, text in told)
     assert seen > 5
 

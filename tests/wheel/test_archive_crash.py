@@ -70,7 +70,7 @@ def length() -> int:
     return steps
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_crash_at_many_steps(every: int, capsys: pytest.CaptureFixture[str]) -> None:
     """`test_crash_sweep` takes each of the steps that a wheel without an archive has, too."""
     points = range(1, length() + 1, every)

@@ -95,7 +95,7 @@ def test_a_crash_at_every_step(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_crash_at_every_step_with_embedded_topics(capsys: pytest.CaptureFixture[str]) -> None:
     """A share, evenly spread over steps and modes."""
     steps = length(embedded=True)
-    chosen = list(points(steps, 3))[::29]
+    chosen = list(points(steps, 3))[::43]
     report(capsys, "embedded topics", chosen, steps)
     assert {point.mode for point in chosen} == {"durable", "live", "random"}
     sweep(chosen, embedded=True)
