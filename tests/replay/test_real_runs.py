@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import Outcome, Verdict
 from slotwheel.wheel.journal.segment import index_of
-from support.arrivals import EmbeddedArrivals
+from support.arrivals import EmbeddedArrivals, numbers_in_topics
 from support.killing import Killing
-from support.nodeprocess import command_line, environment
+from support.nodeprocess import run_process
 
 TOPICS = ["one", "two", "three"]
 
@@ -31,16 +32,32 @@ def proof_of(spark: Any, receipts: Path | None, *directories: Path) -> Verdict:
 
 
 def run_demo(data: Path, *options: str) -> dict[str, Any]:
-    done = subprocess.run(
-        command_line("demo", "--data", data, "--json", *options),
-        capture_output=True,
-        timeout=180,
-        check=False,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    done = run_process("demo", "--data", data, "--json", *options, timeout_s=180)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
     account: dict[str, Any] = json.loads(done.stdout)
     return account
+
+
+def check_report(report: dict[str, Any], data: list[Path], names: str) -> None:
+    """Against what stands in the directories, counted by other means than Spark."""
+    assert report["ok"] is True
+    assert report["differ"] == {}
+    assert (report["lost"], report["early"], report["refused"]) == (0, 0, 0)
+    assert report["kept_in_slot_files"] == dict.fromkeys(names or ["node"], 400)
+    assert report["cancelled"] > 0
+    assert len(report["outages"]) == 2
+    assert {one["killed"] for one in report["outages"]} <= set(report["verify"])
+    numbers = [number for path in data for number in numbers_in_topics(path)]
+    assert len(numbers) == report["delivered"] + report["repeated"]
+    assert len(set(numbers)) == report["delivered"]
+    assert min(numbers) == 400  # the kept ones come first, and none of them has arrived
+    for one in data:
+        kept: list[int] = []
+        for path in (one / "slots").iterdir():
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                values = stream.read_all()["value"].to_pylist()
+                kept += [int(value[8:]) for value in values if value is not None]  # no cancels
+        assert set(range(400)) <= set(kept)
 
 
 def same_account(verdict: Verdict, account: dict[str, Any], kept: int) -> None:
@@ -58,6 +75,7 @@ def test_the_demo(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "demo"
     options = ("--messages", "6000", "--kept", "400", "--seconds", "5")
     account = run_demo(data, *options)
+    check_report(account, [data], "")
     verdict = proof_of(spark, data / "receipts.arrows", data)
     same_account(verdict, account, 400)
     assert "receipts" in {one.kind for one in verdict.inputs}
@@ -67,7 +85,9 @@ def test_the_demo_with_peers(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "demo"
     options = ("--messages", "6000", "--kept", "400", "--seconds", "9")
     account = run_demo(data, "--peers", "3", *options)
-    verdict = proof_of(spark, data / "receipts.arrows", *(data / name for name in "abc"))
+    peers = [data / name for name in "abc"]
+    check_report(account, peers, "abc")
+    verdict = proof_of(spark, data / "receipts.arrows", *peers)
     same_account(verdict, account, 400)
     assert [pair.different for pair in verdict.agreement] == [0, 0, 0]
     assert min(pair.equal for pair in verdict.agreement) >= account["sent"]

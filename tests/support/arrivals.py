@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Self
 
-from slotwheel.reading.topicreader import TopicReader
+from slotwheel.reading.topicreader import TopicReader, topics
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import times
 from support.chaosaccount import Arrival
@@ -89,3 +90,15 @@ class EmbeddedArrivals(Arrivals):
             reader.close()
         for files in self._files:
             files.close()
+
+
+def numbers_in_topics(data: Path) -> list[int]:
+    """Of the demo's messages, in all embedded topics of a directory."""
+    files = OsFiles(data)
+    found: list[int] = []
+    for topic in topics(files):
+        with closing(TopicReader(files, topic)) as reader:
+            for batch in reader.batches():
+                found += [int(value[8:]) for value in batch.column("value").to_pylist()]
+    files.close()
+    return found
