@@ -43,6 +43,7 @@ from slotwheel.wheel.protocol import (
 )
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import HEADERS
+from support.damage import flip
 from support.nodeprocess import NodeProcess, json_lines, run_cli, run_process
 
 MIB = 1 << 20
@@ -250,9 +251,7 @@ def test_a_directory_of_a_newer_version(tmp_path: Path) -> None:
 def test_a_damaged_directory(tmp_path: Path) -> None:
     data = used(tmp_path / "data")
     journal = sorted((data / "journal").iterdir())[0]
-    content = bytearray(journal.read_bytes())
-    content[400] ^= 1
-    journal.write_bytes(content)
+    flip(journal, 400)
     case = Case((), "", "is damaged at byte", journal.name, "expected", "slotwheel verify")
     start_fails(case, "--data", data)
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from slotwheel.cli.verify import command
+from support.damage import flip
 from support.datadirs import START_MS, SinkNode, assert_sound, messages, verify
 
 
@@ -54,9 +55,7 @@ def test_the_day_is_that_of_the_nodes_clock(root: Path) -> None:
 @pytest.mark.parametrize("part", ["slots", "journal"])
 def test_a_flipped_byte_is_named(root: Path, part: str) -> None:
     path = kept(root, part)[1]
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip(path)
     report = verify(root)
     assert report["invalid"] == 1
     assert {one["path"] for one in report["faults"]} == {str(path.relative_to(root))}

@@ -23,6 +23,7 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.schema import PAYLOAD
+from support.damage import flip
 from support.factrows import EPOCH_MS, MINT, rows
 from support.journals import open_journal
 
@@ -143,9 +144,7 @@ def test_a_torn_end_is_not_there_yet(written: Written) -> None:
 def test_damage_is_passed_when_a_later_entry_calls_it_durable(written: Written) -> None:
     written.append(entry(1), entry(2))
     path = max(written.root.glob("journal/*.journal"))
-    content = bytearray(path.read_bytes())
-    content[written.journal.bytes - 100] ^= 1
-    path.write_bytes(content)
+    flip(path, written.journal.bytes - 100)
     events = written.read()
     assert (offsets(events), problems(events)) == (bases(1, 1), []), "it may be torn"
     written.append(entry(3), entry(4))
@@ -373,9 +372,7 @@ def test_a_damaged_block_is_told_and_the_next_one_read(tmp_path: Path) -> None:
     for offset in range(3):
         embedded.deliver(rows({"offset": offset}))
     path = next(tmp_path.glob("topics/orders/*.arrows"))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2 + 300] ^= 1
-    path.write_bytes(content)
+    flip(path, path.stat().st_size // 2 + 300)
     at, _ = look_at_topic(tmp_path, "orders", None)
     assert at is not None
     events = list(read_part(TopicPart(0, "one", str(tmp_path), "orders", None, at)))

@@ -17,6 +17,7 @@ from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.schema import ROW
+from support.damage import flip
 from support.datadirs import START_MS, filled
 from support.factrows import TERMS, as_spark, kafka_rows, rows
 from support.told import Told, scan
@@ -125,11 +126,10 @@ def test_problems_of_a_file_are_limited(tmp_path: Path, monkeypatch: pytest.Monk
 def test_damage_costs_what_it_hits(there: Layout) -> None:
     (journal,) = there.of(JOURNAL)
     path = Path(journal.path)
-    data = bytearray(path.read_bytes())
+    data = path.read_bytes()
     # In the second of the small entries at the end.
     place = data.rindex(b"value-39", 0, data.rindex(b"value-39", 0, data.rindex(b"value-39")))
-    data[place] ^= 1
-    path.write_bytes(data)
+    flip(path, place)
     told = scan([journal], terms_of(there))
     (problem,) = told.problems
     assert (problem.validator, problem.file) == ("integrity", journal.name)

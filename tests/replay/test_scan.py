@@ -18,6 +18,7 @@ from slotwheel.replay.facts.fact import ELSEWHERE, Seen, decompress
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.facts.scan import SCANNED, scan, scan_records, summaries, tasks_frame
 from slotwheel.replay.judging.validators import problems
+from support.damage import flip
 from support.datadirs import filled
 from support.factrows import TERMS, as_spark, kafka_rows, rows
 
@@ -66,9 +67,8 @@ def test_problems_name_their_validator(spark: Any, there: Layout, tmp_path: Path
     (first, *others) = there.of(SLOT)
     moved = File(**{**_fields(first), "second": first.second + 1})
     path = tmp_path / "1.arrows"
-    data = bytearray(Path(others[0].path).read_bytes())
-    data[len(data) // 2] ^= 4
-    path.write_bytes(data)
+    path.write_bytes(Path(others[0].path).read_bytes())
+    flip(path)
     damaged = File(**{**_fields(others[0]), "path": str(path)})
     found = scan(tasks_frame(spark, [[moved], [damaged]]), GroupTerms(there.group, there.key))
     rows = {(row.validator, row.kind, row.file) for row in problems(found).collect()}

@@ -28,14 +28,14 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import ClockBehind, SequenceTooOld
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.schema import ROW, times
+from slotwheel.wheel.schema import ROW
 from slotwheel.wheel.slots.slotfile import decode_blocks, path_of
 from slotwheel.wheel.wheel import Wheel
 from support.crashbook import Book, Key, Order, Stored, covers
 from support.crashfs import CrashFiles, Mode
 from support.memstate import MemoryState
 from support.steps import PowerCut, Steps
-from support.wheels import batch, master_of, next_chunk
+from support.wheels import batch, keys_of, master_of, next_chunk
 
 START_MS = 1_900_000_000_000
 POISON = b"poison"
@@ -103,10 +103,6 @@ class Target(Sink):
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
-
-
-def keys_of(rows: pa.RecordBatch) -> list[Key]:
-    return list(zip(times(rows, "due").tolist(), times(rows, "offset").tolist(), strict=True))
 
 
 class World:

@@ -239,6 +239,15 @@ def play(world: World, first: int = 0) -> int:
     return world.scene
 
 
+def length(world: World) -> int:
+    """Steps of the scenario in this world, without a crash."""
+    world.open()
+    play(world)
+    steps = world.steps.count
+    world.finish()
+    return steps
+
+
 def live_on(world: World, mode: Mode, rng: Random, again: int = 0) -> None:
     """Play the whole life of ``world``, and go on after each power cut until it is finished.
     ``again``: cut once more, so many steps after the first cut; 0: never."""

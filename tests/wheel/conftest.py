@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import Files, OsFiles
 from support.crashfs import CrashFiles
 from support.wheels import NOW, TIGHT, Node, opened
@@ -29,3 +30,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield node
         node.sync()
         node.stored()  # catalog and files agree, whatever happened
+
+
+@pytest.fixture
+def usual(tmp_path: Path) -> Iterator[Node]:
+    """A wheel with the usual limits, which asks for no room on the disk."""
+    with opened(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW) as node:
+        node.sync()
+        yield node

@@ -19,7 +19,7 @@ from slotwheel.wheel.slots.storage import Storage
 from support.archives import journal_offsets, slot_offsets
 from support.crashfs import MODES, CrashFiles, Mode
 from support.crashlife import CONFIG, Steps, World
-from support.crashscript import live_on, play
+from support.crashscript import length, live_on
 from support.memstate import MemoryState
 
 KEEPING = replace(CONFIG, retain_bytes=1 << 40)
@@ -60,20 +60,12 @@ def one_life(stop_at: int | None, mode: Mode, again: int, rng: Random) -> Keepin
     return world
 
 
-def length() -> int:
-    world = KeepingWorld(Steps())
-    world.open()
-    play(world)
-    steps = world.steps.count
-    world.finish()
-    assert len(world.spilled) > 10
-    return steps
-
-
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_crash_at_many_steps(every: int, capsys: pytest.CaptureFixture[str]) -> None:
     """`test_crash_sweep` takes each of the steps that a wheel without an archive has, too."""
-    points = range(1, length() + 1, every)
+    world = KeepingWorld(Steps())
+    points = range(1, length(world) + 1, every)
+    assert len(world.spilled) > 10
     for number, stop_at in enumerate(points):
         mode = MODES[number % 3]
         again = Random(stop_at).randint(1, 60) if stop_at % 2 else 0
@@ -88,7 +80,7 @@ def test_a_crash_at_many_steps(every: int, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.soak
 def test_the_full_cross_product() -> None:
-    for stop_at in range(1, length() + 1):
+    for stop_at in range(1, length(KeepingWorld(Steps())) + 1):
         for mode in MODES:
             for seed in range(1 if mode == "durable" else 4):
                 rng = Random(stop_at * 7 + seed)
@@ -161,7 +153,7 @@ BREAKAGES = (
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda one: one.__name__)
 def test_the_sweep_finds(breakage: Callable[[Patch], None], monkeypatch: Patch) -> None:
-    steps = length()
+    steps = length(KeepingWorld(Steps()))
     breakage(monkeypatch)
     rng = Random(2)
     for number in range(900):

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from slotwheel.wheel.answers import CancelAnswer
-from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due import canceller
 from slotwheel.wheel.due.lines import Lines
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.slots.storage import Storage
-from support.wheels import Node, batch, master_of
+from support.damage import flip
+from support.wheels import NOW, Node, master_of
 
-NOW = 1_800_000_000_000
 IDS = 10_000
 
 
@@ -40,20 +38,17 @@ class Reads(Counter[int]):
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Any:
+def held(usual: Node) -> Any:
     """Two slots whose rows are due, of two topics in turn; the sink has taken all of ``other``."""
-    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
     rows = [(NOW + 1000 + 1000 * (n % 2), ("t", "other")[n // 2 % 2], b"") for n in range(IDS)]
-    node.wheel.append(batch(rows), NOW)
-    node.sync()
-    node.wheel.spill(NOW, everything=True)
-    while (chunk := node.next_chunk(NOW + 5_000)) is not None:
+    usual.send(rows, NOW)
+    usual.wheel.spill(NOW, everything=True)
+    while (chunk := usual.next_chunk(NOW + 5_000)) is not None:
         topics = chunk.rows.column("topic").to_pylist()
-        master_of(node.wheel).answer(chunk, np.array([topic != "t" for topic in topics], np.bool_))
-    assert master_of(node.wheel).held_topics() == ["t"]
-    ids = [node.wheel.mint.one(row[0], offset) for offset, row in enumerate(rows)]
-    yield node, ids, [row[1] for row in rows]
-    node.close()
+        master_of(usual.wheel).answer(chunk, np.array([topic != "t" for topic in topics], np.bool_))
+    assert master_of(usual.wheel).held_topics() == ["t"]
+    ids = [usual.wheel.mint.one(row[0], offset) for offset, row in enumerate(rows)]
+    return usual, ids, [row[1] for row in rows]
 
 
 def test_ids_of_a_held_topic_read_each_slot_once(
@@ -70,8 +65,7 @@ def test_ids_of_a_held_topic_read_each_slot_once(
 def test_ids_that_are_not_due_are_not_looked_up(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their topic cannot matter yet, whatever is held back."""
     node, _, _ = held
-    node.wheel.append(batch([(NOW + 60_000, "t", b"")] * 100), NOW + 5_000)
-    node.sync()
+    node.send([(NOW + 60_000, "t", b"")] * 100, NOW + 5_000)
     node.wheel.spill(NOW + 5_000, everything=True)
     reads = Reads(node, monkeypatch)
     ids = [node.wheel.mint.one(NOW + 60_000, IDS + n) for n in range(100)]
@@ -80,43 +74,36 @@ def test_ids_that_are_not_due_are_not_looked_up(held: Any, monkeypatch: pytest.M
     assert not reads
 
 
-def test_a_topic_that_is_held_back_in_between(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_is_held_back_in_between(usual: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was free when the first rows were decided about, and is not when the others are."""
-    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
-    node.wheel.append(batch([(NOW + 1000, "t", b"")] * 10), NOW)
-    node.sync()
-    node.wheel.spill(NOW, everything=True)
-    chunk = node.next_chunk(NOW + 1000)
+    usual.send([(NOW + 1000, "t", b"")] * 10, NOW)
+    usual.wheel.spill(NOW, everything=True)
+    chunk = usual.next_chunk(NOW + 1000)
     assert chunk is not None
-    reads = Reads(node, monkeypatch)
-    ids: list[MessageId] = [node.wheel.mint.one(NOW + 1000, offset) for offset in range(10)]
+    reads = Reads(usual, monkeypatch)
+    ids: list[MessageId] = [usual.wheel.mint.one(NOW + 1000, offset) for offset in range(10)]
     has_left, asked = Lines.has_left, 0
 
     def refused_meanwhile(lines: Lines, *rows: Any) -> Any:
         nonlocal asked
         asked += 1
         if asked == 2:
-            master_of(node.wheel).answer(chunk, np.zeros(10, np.bool_))
+            master_of(usual.wheel).answer(chunk, np.zeros(10, np.bool_))
         return has_left(lines, *rows)
 
     monkeypatch.setattr(Lines, "has_left", refused_meanwhile)
     monkeypatch.setattr(canceller, "_SHARE", 5)
-    answers = node.blocking(lambda: node.wheel.cancel(ids, NOW + 1000))
+    answers = usual.blocking(lambda: usual.wheel.cancel(ids, NOW + 1000))
     assert answers == [CancelAnswer.CANCELLED] * 10
     assert list(reads.values()) == [1]
-    node.close()
 
 
 def test_a_disk_that_fills_up_within_a_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    usual: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """*Overloaded* says that nothing was stored: not where the first rows' cancels were."""
-    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
-    node.wheel.append(batch([(NOW + 2000, "t", b"")] * 3), NOW)
-    node.sync()
-    journal: Any = node.wheel._log.journal
+    usual.send([(NOW + 2000, "t", b"")] * 3, NOW)
+    journal: Any = usual.wheel._log.journal
     written, room = journal.append, 1
 
     def append(entries: Any) -> None:
@@ -128,28 +115,24 @@ def test_a_disk_that_fills_up_within_a_request(
 
     monkeypatch.setattr(journal, "append", append)
     monkeypatch.setattr(canceller, "_SHARE", 1)
-    ids = [node.wheel.mint.one(NOW + 2000, offset) for offset in range(3)]
-    answers = node.blocking(lambda: node.wheel.cancel(ids, NOW))
+    ids = [usual.wheel.mint.one(NOW + 2000, offset) for offset in range(3)]
+    answers = usual.blocking(lambda: usual.wheel.cancel(ids, NOW))
     assert answers == [CancelAnswer.CANCELLED, CancelAnswer.UNKNOWN, CancelAnswer.UNKNOWN]
     with pytest.raises(Overloaded):
-        node.blocking(lambda: node.wheel.cancel(ids[1:], NOW))
+        usual.blocking(lambda: usual.wheel.cancel(ids[1:], NOW))
     room = 100
-    assert node.blocking(lambda: node.wheel.cancel(ids, NOW)) == [CancelAnswer.CANCELLED] * 3
-    node.close()
+    assert usual.blocking(lambda: usual.wheel.cancel(ids, NOW)) == [CancelAnswer.CANCELLED] * 3
 
 
 def test_an_id_of_lost_rows_does_not_stand_for_the_row_that_has_its_offset_now(
-    tmp_path: Path,
+    usual: Node,
 ) -> None:
     """It was given early, by a master whose rows were lost with it: the cancel it gets is in
     another slot, and must not be the answer for the row that is there."""
-    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
-    node.wheel.append(batch([(NOW + 2000, "t", b"")]), NOW)
-    node.sync()
-    ids = [node.wheel.mint.one(NOW + later, 0) for later in (5000, 2000)]
-    assert node.blocking(lambda: node.wheel.cancel(ids, NOW))[1] is CancelAnswer.CANCELLED
-    assert node.next_chunk(NOW + 10_000) is None
-    node.close()
+    usual.send([(NOW + 2000, "t", b"")], NOW)
+    ids = [usual.wheel.mint.one(NOW + later, 0) for later in (5000, 2000)]
+    assert usual.blocking(lambda: usual.wheel.cancel(ids, NOW))[1] is CancelAnswer.CANCELLED
+    assert usual.next_chunk(NOW + 10_000) is None
 
 
 def test_two_ids_of_one_offset_in_a_slot_with_a_held_topic(held: Any) -> None:
@@ -163,22 +146,17 @@ def test_two_ids_of_one_offset_in_a_slot_with_a_held_topic(held: Any) -> None:
 def test_a_damaged_slot_makes_its_own_ids_unknown(held: Any) -> None:
     node, ids, topics = held
     first, *_ = sorted((node.path / "slots").iterdir())
-    data = bytearray(first.read_bytes())
-    data[len(data) // 2] ^= 1
-    first.write_bytes(data)
+    flip(first)
     answers = node.blocking(lambda: node.wheel.cancel(ids[:8], NOW + 5_000))
     sound = {"t": CancelAnswer.CANCELLED, "other": CancelAnswer.DELIVERED}
     expected = [sound[topic] if at % 2 else CancelAnswer.UNKNOWN for at, topic in enumerate(topics)]
     assert answers == expected[:8]
 
 
-def test_a_large_request_waits_once_for_a_commit_that_does_not_come(tmp_path: Path) -> None:
+def test_a_large_request_waits_once_for_a_commit_that_does_not_come(usual: Node) -> None:
     """As with a majority away: what was not asked for yet is not queued behind it."""
-    node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
-    node.wheel.append(batch([(NOW + 60_000, "t", b"")] * 2_000), NOW)
-    node.sync()
-    ids = [node.wheel.mint.one(NOW + 60_000, offset) for offset in range(2_000)]
-    before = node.wheel._log.next_offset
-    assert node.wheel.cancel(ids, NOW, 0.01) == [CancelAnswer.UNKNOWN] * 2_000
-    assert node.wheel._log.next_offset - before < 2_000
-    node.close()
+    usual.send([(NOW + 60_000, "t", b"")] * 2_000, NOW)
+    ids = [usual.wheel.mint.one(NOW + 60_000, offset) for offset in range(2_000)]
+    before = usual.wheel._log.next_offset
+    assert usual.wheel.cancel(ids, NOW, 0.01) == [CancelAnswer.UNKNOWN] * 2_000
+    assert usual.wheel._log.next_offset - before < 2_000

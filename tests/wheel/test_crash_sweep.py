@@ -18,7 +18,7 @@ import pytest
 
 from support.crashfs import Mode
 from support.crashlife import Steps, World
-from support.crashscript import live_on, play
+from support.crashscript import length, live_on
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,6 @@ class Point:
     mode: Mode
     seed: int = 0
     again: int = 0
-
-
-def length(*, embedded: bool) -> int:
-    """Steps of the scenario without a crash."""
-    world = World(Steps(), embedded=embedded)
-    world.open()
-    play(world)
-    steps = world.steps.count
-    world.finish()
-    return steps
 
 
 def sweep_one(point: Point, *, embedded: bool) -> World:
@@ -85,7 +75,7 @@ def share(point: Point) -> bool:
 
 
 def test_a_crash_at_every_step(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = length(embedded=False)
+    steps = length(World(Steps(), embedded=False))
     chosen = [point for point in points(steps, 2) if share(point)]
     report(capsys, "recording sink", chosen, steps)
     assert steps > 200
@@ -94,7 +84,7 @@ def test_a_crash_at_every_step(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_crash_at_every_step_with_embedded_topics(capsys: pytest.CaptureFixture[str]) -> None:
     """A share, evenly spread over steps and modes."""
-    steps = length(embedded=True)
+    steps = length(World(Steps(), embedded=True))
     chosen = list(points(steps, 3))[::43]
     report(capsys, "embedded topics", chosen, steps)
     assert {point.mode for point in chosen} == {"durable", "live", "random"}
@@ -104,7 +94,7 @@ def test_a_crash_at_every_step_with_embedded_topics(capsys: pytest.CaptureFixtur
 @pytest.mark.soak
 @pytest.mark.parametrize("embedded", [False, True])
 def test_the_full_cross_product(embedded: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    steps = length(embedded=embedded)
+    steps = length(World(Steps(), embedded=embedded))
     chosen = list(points(steps, 4 if embedded else 8))
     report(capsys, "embedded topics" if embedded else "recording sink", chosen, steps)
     sweep(chosen, embedded=embedded)

@@ -32,7 +32,7 @@ from slotwheel.wheel.tail.tail import Piece
 from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, CrashFiles, CrashHandle
 from support.crashlife import Steps, World
-from support.crashscript import live_on, play
+from support.crashscript import length, live_on
 from support.memstate import MemoryState
 from support.wheels import master_of
 
@@ -310,14 +310,6 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
 POINTS_MAX = 900
 
 
-def length() -> int:
-    """Steps of the scenario without a crash."""
-    world = World(Steps(), embedded=False)
-    world.open()
-    play(world)
-    return world.steps.count
-
-
 def first_finding(steps: int) -> BaseException | None:
     """Sweep in a random order until something breaks."""
     rng = Random(2)
@@ -335,7 +327,7 @@ def first_finding(steps: int) -> BaseException | None:
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda one: one.__name__)
 def test_the_sweep_finds(breakage: Callable[[Patch], None], monkeypatch: Patch) -> None:
-    steps = length()
+    steps = length(World(Steps(), embedded=False))
     breakage(monkeypatch)
     finding = first_finding(steps)
     assert finding is not None, "the sweep sees nothing wrong"

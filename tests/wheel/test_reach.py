@@ -13,18 +13,9 @@ from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.due import DueQueue
 from slotwheel.wheel.mark import Marks
-from support.wheels import Node, as_version_1, batch, master_of
+from support.wheels import NOW, Node, as_version_1, batch, master_of
 
-NOW = 1_800_000_000_000
 CONFIG = WheelConfig(disk_reserve_bytes=0)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Any:
-    node = Node(tmp_path, CONFIG, NOW)
-    node.sync()
-    yield node
-    node.close()
 
 
 def taken(node: Node, now_ms: int) -> list[bytes]:
@@ -37,51 +28,48 @@ def taken(node: Node, now_ms: int) -> list[bytes]:
     return values
 
 
-def test_nothing_leaves_beyond_the_reach_until_a_mark_is_committed(node: Node) -> None:
+def test_nothing_leaves_beyond_the_reach_until_a_mark_is_committed(usual: Node) -> None:
     """The clock jumps, so that no mark could be made ahead of it."""
-    node.wheel.append(batch([(NOW + 500, "t", b"near"), (NOW + 5_000, "t", b"far")]), NOW)
-    node.sync()
-    assert taken(node, NOW + 5_000) == [b"near"]
-    assert taken(node, NOW + 5_000) == []
-    node.sync()
-    assert taken(node, NOW + 5_000) == [b"far"]
+    usual.send([(NOW + 500, "t", b"near"), (NOW + 5_000, "t", b"far")], NOW)
+    assert taken(usual, NOW + 5_000) == [b"near"]
+    assert taken(usual, NOW + 5_000) == []
+    usual.sync()
+    assert taken(usual, NOW + 5_000) == [b"far"]
 
 
-def test_what_is_due_at_once_waits_for_no_sync_but_its_own(node: Node) -> None:
+def test_what_is_due_at_once_waits_for_no_sync_but_its_own(usual: Node) -> None:
     later = NOW + 60_000
-    node.wheel.append(batch([(later, "t", b"x")]), later)
-    node.wheel.write_pending(0)
-    assert taken(node, later) == [b"x"]
+    usual.wheel.append(batch([(later, "t", b"x")]), later)
+    usual.wheel.write_pending(0)
+    assert taken(usual, later) == [b"x"]
 
 
-def test_after_a_pause_the_reach_is_extended_before_the_next_row_is_due(node: Node) -> None:
-    node.wheel.append(batch([(NOW + 60_000, "t", b"x")]), NOW)
-    node.sync()
-    before = node.wheel.status().commit_index
-    assert taken(node, NOW + 50_000) == []
-    node.sync()
-    assert node.wheel.status().commit_index == before, "no mark while nothing is due soon"
-    assert taken(node, NOW + 59_600) == []
-    node.sync()
-    assert taken(node, NOW + 60_000) == [b"x"]
+def test_after_a_pause_the_reach_is_extended_before_the_next_row_is_due(usual: Node) -> None:
+    usual.send([(NOW + 60_000, "t", b"x")], NOW)
+    before = usual.wheel.status().commit_index
+    assert taken(usual, NOW + 50_000) == []
+    usual.sync()
+    assert usual.wheel.status().commit_index == before, "no mark while nothing is due soon"
+    assert taken(usual, NOW + 59_600) == []
+    usual.sync()
+    assert taken(usual, NOW + 60_000) == [b"x"]
 
 
 def test_a_mark_that_could_not_be_written_is_made_again(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    usual: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.wheel.append(batch([(NOW + 60_000, "t", b"x")]), NOW)
-    node.sync()
+    usual.send([(NOW + 60_000, "t", b"x")], NOW)
 
     def full(entries: object) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(node.wheel._log.journal, "append", full)
-        assert taken(node, NOW + 60_000) == []
-        node.wheel.write_pending(0)
-    assert taken(node, NOW + 60_200) == []
-    node.sync()
-    assert taken(node, NOW + 60_200) == [b"x"]
+        patch.setattr(usual.wheel._log.journal, "append", full)
+        assert taken(usual, NOW + 60_000) == []
+        usual.wheel.write_pending(0)
+    assert taken(usual, NOW + 60_200) == []
+    usual.sync()
+    assert taken(usual, NOW + 60_200) == [b"x"]
 
 
 def test_with_a_disk_that_is_almost_full_delivery_needs_no_further_mark(
@@ -89,8 +77,7 @@ def test_with_a_disk_that_is_almost_full_delivery_needs_no_further_mark(
 ) -> None:
     node = Node(tmp_path, WheelConfig(disk_reserve_bytes=1 << 20), NOW)
     for minute in range(5):
-        node.wheel.append(batch([(NOW + minute * 60_000, "t", b"%d" % minute)]), NOW)
-    node.sync()
+        node.send([(NOW + minute * 60_000, "t", b"%d" % minute)], NOW)
     monkeypatch.setattr(node.files, "free_bytes", lambda: 1000)
     assert taken(node, NOW + 1_000) == [b"0"]
     master_of(node.wheel).append_mark(NOW + 1_000, at_once=True)
@@ -107,38 +94,37 @@ def test_with_a_disk_that_is_almost_full_delivery_needs_no_further_mark(
 
 
 def test_a_row_that_becomes_late_before_anybody_saw_it(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    usual: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Committed late, and between the look at the log and the choice of a slot."""
     now = NOW + 5_000
-    node.next_chunk(now)
-    node.wheel.append(batch([(now + 800, "t", b"x")]), now)
+    usual.next_chunk(now)
+    usual.wheel.append(batch([(now + 800, "t", b"x")]), now)
     choose = DueQueue._choose_cursor
 
     def committed_meanwhile(due: DueQueue, *line: Any) -> None:
-        node.sync()
+        usual.sync()
         monkeypatch.undo()
         choose(due, *line)
 
     monkeypatch.setattr(DueQueue, "_choose_cursor", committed_meanwhile)
-    assert taken(node, now + 900) == []
-    assert taken(node, now + 1_000) == []
-    node.sync()
-    assert taken(node, now + 1_000) == [b"x"]
+    assert taken(usual, now + 900) == []
+    assert taken(usual, now + 1_000) == []
+    usual.sync()
+    assert taken(usual, now + 1_000) == [b"x"]
 
 
-def test_what_an_older_epoch_reached_is_unknown_and_the_rest_is_known(node: Node) -> None:
+def test_what_an_older_epoch_reached_is_unknown_and_the_rest_is_known(usual: Node) -> None:
     """Whatever the clock says that the next epoch begins with."""
     due = [NOW + 300, NOW + 900, NOW + 1_100, NOW + 5_000]
-    node.wheel.append(batch([(at, "t", b"") for at in due]), NOW)
-    node.sync()
-    assert len(taken(node, NOW + 400)) == 1
-    reach = node.wheel._committed_marks.reach
+    usual.send([(at, "t", b"") for at in due], NOW)
+    assert len(taken(usual, NOW + 400)) == 1
+    reach = usual.wheel._committed_marks.reach
     assert reach == NOW + 1_000
-    node.crash()
-    node.open(NOW - 10_000)
-    ids = [node.wheel.mint.one(at, offset) for offset, at in enumerate(due)]
-    answers = node.blocking(lambda: node.wheel.cancel(ids, NOW - 10_000))
+    usual.crash()
+    usual.open(NOW - 10_000)
+    ids = [usual.wheel.mint.one(at, offset) for offset, at in enumerate(due)]
+    answers = usual.blocking(lambda: usual.wheel.cancel(ids, NOW - 10_000))
     assert answers == [CancelAnswer.UNKNOWN] * 2 + [CancelAnswer.CANCELLED] * 2
 
 
@@ -150,8 +136,7 @@ def test_a_directory_of_marks_without_a_reach_opens(
     with monkeypatch.context() as patch:
         patch.setattr(Marks, "encode", lambda marks: as_version_1(encode(marks)))
         node = Node(tmp_path, CONFIG, NOW)
-        node.wheel.append(batch([(NOW + 300, "t", b""), (NOW + 5_000, "t", b"")]), NOW)
-        node.sync()
+        node.send([(NOW + 300, "t", b""), (NOW + 5_000, "t", b"")], NOW)
         node.crash()
     node.open(NOW + 1_000)
     ids = [node.wheel.mint.one(NOW + 300, 0), node.wheel.mint.one(NOW + 5_000, 1)]

@@ -10,17 +10,15 @@ import pytest
 
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration
-from support.wheels import NOW, Node, batch
+from support.wheels import NOW, Node
 
 
 def a_node_with_rows(path: Path) -> Node:
     node = Node(path, WheelConfig(), NOW)
     node.sync()
-    node.wheel.append(batch([(NOW + 60_000, "t", b"spilled")]), NOW)
-    node.sync()
+    node.send([(NOW + 60_000, "t", b"spilled")], NOW)
     node.wheel.spill(NOW, everything=True)
-    node.wheel.append(batch([(NOW + 60_000, "t", b"in the journal alone")]), NOW)
-    node.sync()
+    node.send([(NOW + 60_000, "t", b"in the journal alone")], NOW)
     return node
 
 

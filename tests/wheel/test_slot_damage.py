@@ -33,7 +33,7 @@ from slotwheel.wheel.wheel import Wheel
 from support.crashfs import MODES, Mode
 from support.crashlife import START_MS, PowerCut, Steps, World
 from support.damage import flipped
-from support.wheels import Node, batch, master_of, opened
+from support.wheels import Node, master_of, opened
 
 SECOND = START_MS // 1000 + 5
 PATH = path_of(SECOND)
@@ -369,8 +369,7 @@ def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
     node = Node(tmp_path, WheelConfig(disk_reserve_bytes=0), NOW)
     due = NOW + 60_000
     for number in range(6):
-        node.wheel.append(batch([(due + number, "t", b"%d" % number)]), NOW)
-        node.sync()
+        node.send([(due + number, "t", b"%d" % number)], NOW)
         node.wheel.spill(NOW, everything=True)
     storage = node.wheel._storage
     second = due // 1000
@@ -382,8 +381,7 @@ def test_a_slot_that_was_healed_under_an_open_reader_is_read_whole(
     if more:  # as long as the old one, or longer, once a last row is spilled
         size += before.length - (storage.catalog[second].length + one_row(tmp_path / "one", size))
         size += 800 * (more - 1)
-    node.wheel.append(batch([(due + 500, "t", b"x" * size)]), due - 900)
-    node.sync()
+    node.send([(due + 500, "t", b"x" * size)], due - 900)
     node.wheel.spill(due - 900, everything=True)
     after = storage.catalog[second].length
     assert [after < before.length, after == before.length, after > before.length][more]
@@ -400,8 +398,7 @@ def one_row(path: Path, size: int) -> int:
     node = Node(path, WheelConfig(disk_reserve_bytes=0), NOW)
     lengths = []
     for _ in range(2):
-        node.wheel.append(batch([(NOW + 60_000, "t", b"x" * size)]), NOW)
-        node.sync()
+        node.send([(NOW + 60_000, "t", b"x" * size)], NOW)
         node.wheel.spill(NOW, everything=True)
         lengths.append(node.wheel._storage.catalog[NOW // 1000 + 60].length)
     node.close()
