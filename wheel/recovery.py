@@ -23,11 +23,10 @@ from .journal.entry import HEADER_BYTES, Entry
 from .journal.journal import Journal, RecoveryReport
 from .journal.producers import Producers
 from .journal.queued import QueuedEntry, arrived
-from .journal.segment import DIRECTORY, is_segment_name
+from .journal.segment import DIRECTORY, STORE_ID_BYTES, is_segment_name
 from .state import StateStore, StateUpdate, StoredState
 from .switch import complete_switch
 
-STORE_ID_BYTES = 16
 _ENTRY_SLACK_BYTES = 4 << 20
 """What an entry may take on top of a batch: creation times, cancels, marks, Arrow's metadata."""
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ...wheel.errors import InvalidConfiguration, SlotwheelError, UnsupportedVersion
+from ...wheel.journal.segment import STORE_ID_BYTES
 from ...wheel.protocol import JSON_BYTES_MAX, PEER_COMMAND
-from .wire import STORE_BYTES
 
 PEER_VERSION = 2
 """Version of the handshake, and of how the exchanges between peers are used."""
@@ -96,7 +96,7 @@ class Greeting:
             store_id = bytes.fromhex(store)
         except ValueError:
             raise _unreadable(body) from None
-        if len(store_id) != STORE_BYTES:
+        if len(store_id) != STORE_ID_BYTES:
             raise _unreadable(body)
         group, node_id, to, instance, key, lane = texts
         promise_ms: int = fields["promise_ms"]

@@ -32,6 +32,7 @@ from crc32c import crc32c
 from ...wheel.errors import InvalidBatch, UnsupportedVersion
 from ...wheel.files import Bytes
 from ...wheel.journal.entry import Entry, EntryKind, decode_entry
+from ...wheel.journal.segment import STORE_ID_BYTES
 from ...wheel.state import StoreIds
 from ..rules.messages import (
     Ack,
@@ -47,7 +48,6 @@ from ..rules.messages import (
 
 MAGIC = b"SWPM"
 WIRE_VERSION = 1
-STORE_BYTES = 16
 ENTRIES_MAX = 4096
 """Most entries in one ``Append``."""
 REASON_BYTES_MAX = 1000
@@ -285,7 +285,7 @@ def stores_of(entry: Entry) -> StoreIds | None:
         if stores is None:
             return None
         found = {str(node_id): bytes.fromhex(text) for node_id, text in stores.items()}
-        if any(len(store) != STORE_BYTES for store in found.values()):
+        if any(len(store) != STORE_ID_BYTES for store in found.values()):
             raise ValueError("a store id's length")
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidBatch(

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.wheel.errors import SequenceTooOld
-from slotwheel.wheel.journal.producers import IN_FLIGHT_MAX, SOURCE_PRODUCER, Producers
+from slotwheel.wheel.journal.producers import SOURCE_PRODUCER, Producers
+from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.state import ProducerEntry
 
 

@@ -36,8 +36,8 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import ClockBehind, InvalidMessage, Overloaded, SequenceTooOld
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.journal.producers import IN_FLIGHT_MAX
 from slotwheel.wheel.mark import Marks
+from slotwheel.wheel.protocol import IN_FLIGHT_MAX
 from slotwheel.wheel.schema import Mask
 from support.wheelmodel import Model, NewRow, Row
 from support.wheels import Node, batch, master_of, next_chunk

@@ -16,9 +16,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import SequenceTooOld
+from ..protocol import IN_FLIGHT_MAX
 from ..state import ProducerEntry
 
-IN_FLIGHT_MAX = 5
 SOURCE_PRODUCER = 1 << 63
 """Bit that marks a producer id as a source partition of a delay topic."""
 _ALL = (1 << 64) - 1
