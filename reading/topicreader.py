@@ -30,7 +30,8 @@ from ..delivery.embedded.topicfile import (
 from ..delivery.embedded.topiclog import segments
 from ..wheel.errors import Damaged, InvalidMessage
 from ..wheel.files import Files
-from ..wheel.schema import Int64s, times
+from ..wheel.ids import id_texts
+from ..wheel.schema import times
 from .topics import decode_block
 
 
@@ -263,10 +264,11 @@ def walk(files: Files, topic: str) -> Iterator[tuple[str, IndexRecord]]:
 def ids(batch: pa.RecordBatch) -> list[str]:
     """The message ids of rows read from a topic."""
     group = (batch.schema.metadata or {}).get(b"slotwheel.group", b"").decode()
-    due: Int64s = times(batch, "due")
-    columns = (due, times(batch, "offset"), np.asarray(batch.column("check")))
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [f"{group}.{d}.{o}.{c:08x}" for d, o, c in rows]
+    check = np.asarray(batch.column("check"))
+    found: list[str] = id_texts(
+        group, times(batch, "due"), times(batch, "offset"), check
+    ).to_pylist()
+    return found
 
 
 def check_exists(files: Files, topic: str) -> None:

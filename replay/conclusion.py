@@ -16,6 +16,7 @@ from .facts.summary import FileSummary
 from .judging.conservation import OTHER_PARTITION, PARTITION_UNJUDGED, UNREAD_KNOWN
 from .judging.context import Context
 from .judging.order import ORDER_UNJUDGED
+from .judging.reach import group_size
 from .report.verdict import CLASSES, Input, PairAgreement
 
 FAILS_ONLY_IF_ASKED = {"repeated": "exactly_once", "late": "late_ms"}
@@ -76,13 +77,10 @@ class Conclusion:
         assert total == counts["accepted"], f"{counts} do not add up"
         return reasons
 
-    def _group_size(self) -> int:
-        return max(self.layout.group_size, *(summary.peers for summary in self.summaries), 0)
-
     def open_points(self) -> list[OpenPoint]:
         """Open points: what could not be decided, and why."""
         points, counts = [], self.counts()
-        given, group = len(self.layout.peers), self._group_size()
+        given, group = len(self.layout.peers), group_size(self.layout, self.summaries)
         unseen = self.layout.of(TOPIC) or counts.get("in doubt") or 2 * given <= group
         if 0 < given < group and unseen:
             points.append(

@@ -163,8 +163,7 @@ class Redelivery:
     def _ids(self, due: Int64s, offset: Int64s) -> list[str]:
         if self._terms.mint is not None:
             return self._terms.mint.many(due, offset)
-        both = zip(due.tolist(), offset.tolist(), strict=True)
-        return [f"{self._terms.group}.{one}.{other}" for one, other in both]
+        return [*map(self._terms.id_of, due.tolist(), offset.tolist())]
 
     # The merge
 

@@ -42,8 +42,7 @@ from .datasource.errors import in_one_line
 from .datasource.options import SourceOptions
 from .datasource.paths import check_peer, resolve
 from .datasource.views import row_batches
-from .facts.buckets import Buckets
-from .facts.filescan import Output
+from .facts.filescan import TaskScan
 from .facts.making import GroupTerms
 from .facts.onefile import OneFile
 
@@ -174,25 +173,15 @@ def find_group(paths: Sequence[str]) -> Layout:
 
 
 def _facts(partition: _Partition) -> Iterator[pa.RecordBatch]:
-    out = Output()
-    part = partition.part
+    task, part = TaskScan(partition.terms), partition.part
     if part is None:
-        yield from out.text("look", -1, partition.text)
-        yield from out.flush()
-        return
-    kind = JOURNAL if isinstance(part, JournalPart) else TOPIC
-    topic = part.topic if isinstance(part, TopicPart) else ""
-    one = OneFile(File(part.peer, kind, "", part.name, 0, part.peer, topic=topic), partition.terms)
-    buckets = Buckets()
-    for event in read_part(part):
-        made = one.facts_of(event)
-        if made is not None:
-            one.summary.topics |= made.topics
-            one.summary.foreign += made.foreign
-            yield from out.pieces(buckets.add(made.facts))
-        for problem in one.new_problems():
-            yield from out.text("problem", part.peer, problem.to_json())
-    yield from out.pieces(buckets.drain())
-    text = {"peer": part.peer, "topic": topic, "summary": one.summary.to_json()}
-    yield from out.text("part", part.peer, json.dumps(text))
-    yield from out.flush()
+        yield from task.out.text("look", -1, partition.text)
+    else:
+        kind = JOURNAL if isinstance(part, JournalPart) else TOPIC
+        topic = part.topic if isinstance(part, TopicPart) else ""
+        file = File(part.peer, kind, "", part.name, 0, part.peer, topic=topic)
+        one = OneFile(file, partition.terms)
+        yield from task.events(one, read_part(part))
+        text = {"peer": part.peer, "topic": topic, "summary": one.summary.to_json()}
+        yield from task.out.text("part", part.peer, json.dumps(text))
+    yield from task.end()

@@ -13,11 +13,13 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from ...wheel.mark import RowKey
+from ...wheel.schema import Mask
 from .chunks import OrderChunk
+from .fact import Facts
 
 NAMED_MAX = 10_000
 """Rows out of order for which the key before them is kept."""
@@ -28,44 +30,31 @@ class Behind:
     """A chunk with rows out of order. ``key``: the highest key before it, if the chunk has lower
     ones; else None. ``named``: by position of a row, the highest key before that row."""
 
-    number: int
-    file: str
-    crc: int
-    where: str
-    partition: int
-    first: int
-    last: int
-    key: RowKey | None = None
-    named: dict[int, RowKey] = field(default_factory=dict)
+    chunk: OrderChunk
+    key: RowKey | None
+    named: dict[int, RowKey]
+
+    def has(self, facts: Facts) -> Mask:
+        """Which facts are of rows in the chunk."""
+        chunk = self.chunk
+        found: Mask = (facts["file"] == chunk.number) & (facts["topic"] == chunk.crc)
+        found &= (facts["where"] >= chunk.first) & (facts["where"] <= chunk.last)
+        if chunk.partition >= 0:
+            found &= facts["partition"] == chunk.partition
+        return found
 
 
 def behind(chunks: Iterable[OrderChunk]) -> list[Behind]:
     """Chunks with rows out of order, for the judges; empty if there are none."""
     found: list[Behind] = []
     room = NAMED_MAX
-    everywhere = sorted(chunks, key=_log)
-    for _, some in groupby(everywhere, key=_log):
+    for _, some in groupby(sorted(chunks, key=_log), key=_log):
         for chunk, highest in _highest_before(list(some)):
             lower = highest is not None and (chunk.low_due, chunk.low_offset) < highest
-            if not lower and not chunk.late:
-                continue
-            named = chunk.named[:room]
-            room -= len(named)
-            found.append(
-                Behind(
-                    chunk.number,
-                    chunk.file,
-                    chunk.crc,
-                    f"partition {chunk.partition} of {chunk.topic}"
-                    if chunk.partition >= 0
-                    else chunk.topic,
-                    chunk.partition,
-                    chunk.first,
-                    chunk.last,
-                    highest if lower else None,
-                    {position: (due, offset) for position, due, offset in named},
-                )
-            )
+            if lower or chunk.late:
+                named = {position: (due, offset) for position, due, offset in chunk.named[:room]}
+                room -= len(named)
+                found.append(Behind(chunk, highest if lower else None, named))
     return found
 
 

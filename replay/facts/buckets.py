@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from .fact import FACT, Facts, bucket_of, compress, pack
+from .fact import FACT, Facts, bucket_of, compress
 
 PIECE_BYTES = 1 << 20
 HELD_BYTES_MAX = 64 << 20
@@ -29,18 +29,16 @@ class Buckets:
     def __init__(self, piece_bytes: int = PIECE_BYTES, held_bytes_max: int = HELD_BYTES_MAX):
         self._piece_bytes = piece_bytes
         self._held_bytes_max = held_bytes_max
-        self._held: dict[int, list[bytes]] = {}
-        self._sizes: dict[int, int] = {}
+        self._held: dict[int, bytearray] = {}
         self._total = 0
 
     def add(self, facts: Facts) -> Iterator[BucketPiece]:
         """Add facts of any buckets; yields the pieces that are large enough."""
         for bucket, part in _by_bucket(facts):
-            data = pack(part)
-            self._held.setdefault(bucket, []).append(data)
-            self._sizes[bucket] = self._sizes.get(bucket, 0) + len(data)
-            self._total += len(data)
-            if self._sizes[bucket] >= self._piece_bytes:
+            held = self._held.setdefault(bucket, bytearray())
+            held += part.tobytes()
+            self._total += part.nbytes
+            if len(held) >= self._piece_bytes:
                 yield self._emit(bucket)
         if self._total > self._held_bytes_max:
             yield from self.drain()
@@ -51,8 +49,8 @@ class Buckets:
             yield self._emit(bucket)
 
     def _emit(self, bucket: int) -> BucketPiece:
-        data = b"".join(self._held.pop(bucket))
-        self._total -= self._sizes.pop(bucket)
+        data = self._held.pop(bucket)
+        self._total -= len(data)
         return bucket, len(data) // FACT.itemsize, compress(data)
 
 

@@ -38,7 +38,7 @@ Keys = npt.NDArray[np.int64]
 @dataclass(slots=True)
 class OrderChunk:
     """Rows of a partition that one task read, from position ``first`` to ``last``. Its size does
-    not depend on the number of rows."""
+    not depend on the number of rows. Before the first row is added, all keys are -1."""
 
     source: str
     """The log that positions are of: a peer's embedded topics, or Kafka's."""
@@ -70,28 +70,18 @@ class OrderChunk:
     def from_json(cls, text: str) -> OrderChunk:
         return cls(**json.loads(text))
 
-
-class _Open:
-    """A chunk that is still being read."""
-
-    def __init__(self, first: int) -> None:
-        self.first = self.last = first
-        self.highest = (-1, -1)
-        self.lowest = (-1, -1)
-        self.late = 0
-        self.named: list[list[int]] = []
-
     def add(self, keys: Keys) -> Int64s:
         """Add rows in the order of their positions, at least one. Returns which of them are out of
         order, as numbers of rows."""
         due, offset = keys[:, 0], keys[:, 1]
+        highest = self.due, self.offset
+        self.last = int(keys[-1, 2])
         ascends = (due[1:] > due[:-1]) | ((due[1:] == due[:-1]) & (offset[1:] >= offset[:-1]))
-        if ascends.all() and (int(due[0]), int(offset[0])) >= self.highest:
-            if self.lowest < (0, 0):
-                self.lowest = int(due[0]), int(offset[0])
-            self.highest = int(due[-1]), int(offset[-1])
+        if ascends.all() and (int(due[0]), int(offset[0])) >= highest:
+            self._lowest(keys[0])
+            self.due, self.offset = int(due[-1]), int(offset[-1])
             return np.zeros(0, np.int64)
-        with_highest = np.concatenate([[(*self.highest, -1)], keys])
+        with_highest = np.concatenate([[(*highest, -1)], keys])
         order, rank = _ranks(with_highest)
         reached = np.maximum.accumulate(rank)
         late = np.flatnonzero(rank < reached)
@@ -101,10 +91,14 @@ class _Open:
         before = with_highest[by_rank[reached[named]], :2]
         self.named += np.concatenate([with_highest[named, 2:], before], axis=1).tolist()
         self.late += len(late)
-        self.highest = tuple(with_highest[order[-1], :2].tolist())
-        lowest = tuple(keys[np.lexsort((offset, due))[0], :2].tolist())
-        self.lowest = lowest if self.lowest < (0, 0) else min(self.lowest, lowest)
+        self.due, self.offset = with_highest[order[-1], :2].tolist()
+        self._lowest(keys[np.lexsort((offset, due))[0]])
         return late - 1
+
+    def _lowest(self, key: Int64s) -> None:
+        due, offset, _ = key.tolist()
+        if self.low_due < 0 or (due, offset) < (self.low_due, self.low_offset):
+            self.low_due, self.low_offset = due, offset
 
 
 def _ranks(keys: Keys) -> tuple[Int64s, Int64s]:
@@ -133,17 +127,13 @@ class OrderTracker:
     topics without partitions."""
 
     def __init__(self, source: str, number: int, file: str, *, embedded: bool) -> None:
-        self._source = source
-        self._number = number
-        self._file = file
+        self._log = source, number, file
         self._embedded = embedded
-        self._open: dict[tuple[int, int], _Open] = {}
-        self._names: dict[int, str] = {}
+        self._open: dict[tuple[int, int], OrderChunk] = {}
 
     def add(self, facts: Facts, names: dict[int, str]) -> Iterator[OrderChunk]:
         """Flag facts of delivered rows that are out of order; those of a partition come in the
         order of positions. ``names``: topics by their CRCs. Yields chunks that are finished."""
-        self._names.update(names)
         judged = np.flatnonzero(in_time(facts))
         where = facts["where"][judged]
         if not (where[1:] >= where[:-1]).all():  # usually they are in the order of positions
@@ -153,35 +143,19 @@ class OrderTracker:
             chunk = self._open.get((topic, partition))
             if chunk is not None and int(keys[0, 2]) <= chunk.last:
                 # The same partition from an earlier position is another chunk.
-                yield self._close(topic, partition)
+                yield self._open.pop((topic, partition))
                 chunk = None
             if chunk is None:
                 if len(self._open) >= _OPEN_MAX:
                     yield from self.close()
-                chunk = self._open[topic, partition] = _Open(int(keys[0, 2]))
+                name, first = names.get(topic, f"{topic:08x}"), int(keys[0, 2])
+                chunk = OrderChunk(*self._log, topic, name, partition, first, first)
+                self._open[topic, partition] = chunk
             facts["flags"][rows[chunk.add(keys)]] |= OUT_OF_ORDER
-            chunk.last = int(keys[-1, 2])
 
     def close(self) -> Iterator[OrderChunk]:
-        for topic, partition in list(self._open):
-            yield self._close(topic, partition)
-
-    def _close(self, topic: int, partition: int) -> OrderChunk:
-        chunk = self._open.pop((topic, partition))
-        return OrderChunk(
-            self._source,
-            self._number,
-            self._file,
-            topic,
-            self._names.get(topic, f"{topic:08x}"),
-            partition,
-            chunk.first,
-            chunk.last,
-            *chunk.highest,
-            *chunk.lowest,
-            chunk.late,
-            chunk.named,
-        )
+        chunks, self._open = self._open, {}
+        yield from chunks.values()
 
     def _parts(self, facts: Facts, judged: Int64s) -> Iterator[tuple[int, int, Int64s]]:
         """Topic, partition, and the numbers of their facts, for each partition."""

@@ -16,9 +16,11 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
+from ...reading.events import Event
 from ...reading.files import File
 from ...reading.read import read
 from .buckets import BucketPiece, Buckets
@@ -44,29 +46,23 @@ class Output:
     """Gathers rows of ``SCANNED_ARROW`` into batches."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[str, int, int, int, bytes | None, str | None]] = []
+        self._rows: list[dict[str, Any]] = []
         self._nbytes = 0
 
     def pieces(self, pieces: Iterable[BucketPiece]) -> Iterator[pa.RecordBatch]:
         for bucket, count, data in pieces:
-            yield from self._add(("facts", -1, bucket, count, data, None), len(data))
+            row = {"what": "facts", "bucket": bucket, "count": count, "data": data}
+            yield from self._add(row, len(data))
 
     def text(self, what: str, file: int, text: str, count: int = 0) -> Iterator[pa.RecordBatch]:
-        yield from self._add((what, file, -1, count, None, text), len(text))
+        yield from self._add({"what": what, "file": file, "count": count, "text": text}, len(text))
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         if self._rows:
-            columns = zip(*self._rows, strict=True)
-            arrays = [
-                pa.array(column, field.type)
-                for column, field in zip(columns, SCANNED_ARROW, strict=True)
-            ]
+            yield pa.RecordBatch.from_pylist(self._rows, schema=SCANNED_ARROW)
             self._rows, self._nbytes = [], 0
-            yield pa.RecordBatch.from_arrays(arrays, schema=SCANNED_ARROW)
 
-    def _add(
-        self, row: tuple[str, int, int, int, bytes | None, str | None], nbytes: int
-    ) -> Iterator[pa.RecordBatch]:
+    def _add(self, row: dict[str, Any], nbytes: int) -> Iterator[pa.RecordBatch]:
         self._rows.append(row)
         self._nbytes += nbytes + 64
         if self._nbytes >= _LEAVE_BYTES:
@@ -86,9 +82,13 @@ class TaskScan:
     def file(self, file: File) -> Iterator[pa.RecordBatch]:
         """Read a file to its end."""
         one = OneFile(file, self.terms)
-        for event in read(file):
-            yield from self._made(one, one.facts_of(event))
+        yield from self.events(one, read(file))
         yield from self._close(one)
+
+    def events(self, one: OneFile, events: Iterable[Event]) -> Iterator[pa.RecordBatch]:
+        """Read some events of a file."""
+        for event in events:
+            yield from self._made(one, one.facts_of(event))
 
     def records(self, batches: Iterable[pa.RecordBatch], file: File) -> Iterator[pa.RecordBatch]:
         """Read batches of Spark's Kafka source to their end; ``file`` stands for the source."""

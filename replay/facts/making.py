@@ -24,7 +24,7 @@ from crc32c import crc32c
 from ...delivery.names import DEAD_LETTER_TOPIC
 from ...reading.files import File
 from ...wheel.digest import content_digests, topic_crcs
-from ...wheel.ids import IdMint, MessageId
+from ...wheel.ids import IdMint
 from ...wheel.schema import Int64s, Mask, UInt32s, times
 from .fact import CANCEL_ROW, FACT, FORGED, NO_DIGEST, Facts, Seen
 from .headers import DeadLetterHeaders, HeaderColumn, split_dead_letter
@@ -55,7 +55,7 @@ class GroupTerms:
         """The id of a message for a report; without its check when the key is not known."""
         if self.mint is None:
             return f"{self.group}.{due}.{offset}"
-        return str(MessageId(self.group, due, offset, self.mint.one(due, offset).check))
+        return str(self.mint.one(due, offset))
 
 
 @dataclass(slots=True)

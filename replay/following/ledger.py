@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ...wheel.errors import Damaged
-from ..facts.fact import FACT, Facts, pack, unpack
+from ..facts.fact import FACT, Facts
 
 
 class Appender:
@@ -41,7 +41,7 @@ class Appender:
         starts, facts = starts[order], facts[order]
         edges = np.flatnonzero(np.diff(starts)) + 1
         for part, start in zip(np.split(facts, edges), starts[[0, *edges]].tolist(), strict=True):
-            self._append(start, pack(part))
+            self._append(start, part.tobytes())
 
     def _append(self, start: int, data: bytes) -> None:
         path = path_of(self._folder, start)
@@ -66,11 +66,7 @@ def read(folder: Path, start: int, length: int) -> Facts:
     if len(data) < length:
         raise Damaged(str(path), len(data), expected=f"{length} bytes", found=len(data))
     assert length % FACT.itemsize == 0
-    return unpack(data)
-
-
-def remove(folder: Path, start: int) -> None:
-    path_of(folder, start).unlink(missing_ok=True)
+    return np.frombuffer(data, FACT)
 
 
 def path_of(folder: Path, start: int) -> Path:

@@ -26,7 +26,7 @@ from ..facts.chunks import OrderChunk
 from ..facts.making import GroupTerms
 from ..facts.summary import FileSummary
 from .journals import JournalSeen, as_ranges, journal_seen, newest_marks, unread
-from .reach import TopicCoverage, reach
+from .reach import TopicCoverage, group_size, reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def make_context(
         for number in numbers
     ]
     peers = [_peer(layout, number, by_number, journals[number]) for number in numbers]
-    group = max(layout.group_size, *(one.peers for one in by_number.values()), 0)
+    group = group_size(layout, by_number.values())
     upto = max(0, *(view.proven for view in peers), *(seen.next_offset for seen in journals))
     known = [view.marks for view in peers if view.marks is not None]
     return Context(

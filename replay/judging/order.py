@@ -42,14 +42,11 @@ def judge_order(board: Board, found: Judged) -> None:
     facts, fields = facts[judged], fields[judged]
     late = fields["flags"] & OUT_OF_ORDER != 0
     which = np.full(len(facts), -1)
-    for number, chunk in enumerate(context.behind):
-        inside = (fields["file"] == chunk.number) & (fields["topic"] == chunk.crc)
-        inside &= (fields["where"] >= chunk.first) & (fields["where"] <= chunk.last)
-        if chunk.partition >= 0:
-            inside &= fields["partition"] == chunk.partition
+    for number, one in enumerate(context.behind):
+        inside = one.has(fields)
         which[inside] = number
-        if chunk.key is not None:
-            due, offset = chunk.key
+        if one.key is not None:
+            due, offset = one.key
             lower = (fields["due"] < due) | ((fields["due"] == due) & (fields["offset"] < offset))
             late |= inside & lower
     late &= (which >= 0) & _first_arrivals(board, facts) & context.options.judges(fields["due"])
@@ -65,7 +62,7 @@ def judge_order(board: Board, found: Judged) -> None:
         lambda at: _text(board, context.behind[which[at]], fields[at]),
         due=fields["due"],
         position=fields["where"],
-        file=lambda at: context.behind[which[at]].file,
+        file=lambda at: context.behind[which[at]].chunk.file,
     )
 
 
@@ -84,11 +81,10 @@ def _first_arrivals(board: Board, facts: Int64s) -> Mask:
     return same
 
 
-def _text(board: Board, chunk: Behind, fact: np.void) -> str:
-    before = chunk.named.get(int(fact["where"]), chunk.key)
+def _text(board: Board, one: Behind, fact: np.void) -> str:
+    chunk, before = one.chunk, one.named.get(int(fact["where"]), one.key)
+    log = f"partition {chunk.partition} of {chunk.topic}" if chunk.partition >= 0 else chunk.topic
     whom = "a message that is due later"
     if before is not None:
         whom = f"{board.context.terms.id_of(*before)} of due {before[0]} ms"
-    return (
-        f"due {fact['due']} ms stands at position {fact['where']} of {chunk.where}, behind {whom}"
-    )
+    return f"due {fact['due']} ms stands at position {fact['where']} of {log}, behind {whom}"

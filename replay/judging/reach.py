@@ -8,7 +8,7 @@ forgotten is named, once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +46,11 @@ def _array(topics: frozenset[int]) -> npt.NDArray[np.uint32]:
     return np.array(sorted(topics), np.uint32)
 
 
+def group_size(layout: Layout, summaries: Iterable[FileSummary]) -> int:
+    """How many peers the group has, by its state stores and configurations; 0: not known."""
+    return max(layout.group_size, *(one.peers for one in summaries), 0)
+
+
 def reach(
     layout: Layout, summaries: Mapping[int, FileSummary], kafka: Collection[str] | None
 ) -> TopicCoverage:
@@ -54,8 +59,8 @@ def reach(
     dumps = [summaries[file.number] for file in layout.of(DUMP) if file.number in summaries]
     read = {crc for summary in dumps for crc in summary.read}
     read |= {crc32c(topic.encode()) for topic in kafka or ()}
-    group = max(layout.group_size, *(summary.peers for summary in summaries.values()), 0)
-    in_part = frozenset(embedded - read) if len(layout.peers) < group else frozenset()
+    is_whole = len(layout.peers) >= group_size(layout, summaries.values())
+    in_part = frozenset() if is_whole else frozenset(embedded - read)
     dead = crc32c(layout.dead_letter_topic.encode())
     # Kafka has dead letters where it has the other topics. A dump without a record may be of any
     # topic.
