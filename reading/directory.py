@@ -14,8 +14,7 @@ from pathlib import Path
 
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.files import OsFiles, OsHandle
-
-_SUBDIRECTORIES = ("state", "journal", "slots", "topics")
+from .inputs import is_data_directory
 
 
 class ReadOnlyFiles(OsFiles):
@@ -26,7 +25,7 @@ class ReadOnlyFiles(OsFiles):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         path = Path(root)
-        if not any((path / name).is_dir() for name in _SUBDIRECTORIES):
+        if not is_data_directory(path):
             raise InvalidConfiguration(
                 "not a data directory" if path.is_dir() else "no such directory",
                 got=str(path),

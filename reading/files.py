@@ -6,8 +6,7 @@ of which belongs to a peer or, for dumps and receipts, to none (peer ``NO_PEER``
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -54,13 +53,6 @@ class File:
     topic: str = ""
     """TOPIC, DUMP: the topic, if it is known before reading."""
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> File:
-        return cls(**json.loads(text))
-
 
 @dataclass(frozen=True, slots=True)
 class PeerFiles:
@@ -80,14 +72,14 @@ class PeerFiles:
     """Whether it belongs to a group of several peers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Layout:
     """One wheel group. ``key``: of its ids, 16 bytes as hex; empty when no directory has it."""
 
-    group: str
-    key: str
-    peers: list[PeerFiles]
-    files: list[File]
+    group: str = ""
+    key: str = ""
+    peers: list[PeerFiles] = field(default_factory=list)
+    files: list[File] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """Problems of a directory as a whole; ``Problem`` as JSON."""
     missing_slots: list[tuple[int, int]] = field(default_factory=list)

@@ -14,8 +14,8 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -74,60 +74,39 @@ def find(
     return _Search(wanted or FileFilter()).run(directories, dumps, receipts)
 
 
-@dataclass(slots=True)
 class _Search:
-    wanted: FileFilter
-    group: str = ""
-    key: str = ""
-    peers: list[PeerFiles] = field(default_factory=list)
-    files: list[File] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    missing: list[tuple[int, int]] = field(default_factory=list)
-    group_size: int = 0
-    horizon_ms: int = 0
-    stores: dict[bytes, str] = field(default_factory=dict)
-    """Names of directories by the ids of their stores."""
+    def __init__(self, wanted: FileFilter) -> None:
+        self.wanted = wanted
+        self.layout = Layout(made_ms=time.time_ns() // 1_000_000)
+        self.stores: dict[bytes, str] = {}
+        """Names of directories by the ids of their stores."""
 
     def run(
         self, directories: Sequence[str], dumps: Sequence[str], receipts: Sequence[str]
     ) -> Layout:
-        made_ms = time.time_ns() // 1_000_000
         roots = [existing(path) for path in directories]
         for root in roots:
             if roots.count(root) > 1:  # it would agree with itself, and count for a majority
                 raise InvalidConfiguration(
                     "a directory is given twice", got=str(root), remedy="Name each peer's once"
                 )
-        names = short_names(roots)
-        kept = []
-        for root, name in zip(roots, names, strict=True):
+        for root, name in zip(roots, short_names(roots), strict=True):
             peer = self._peer(root, name)
             if peer is not None:
-                self.peers.append(peer)
-                kept.append(root)
+                self.layout.peers.append(peer)
         if self.wanted.topics:
-            for number, root in enumerate(kept):
-                self._add(_topics(root, number, self.peers[number].name))
+            for number, found in enumerate(self.layout.peers):
+                self._add(_topics(Path(found.root), number, found.name))
         for kind, paths in ((DUMP, dumps), (RECEIPTS, receipts)):
             self._add(_single(existing_file(path), kind) for path in paths)
-        return Layout(
-            self.group,
-            self.key,
-            self.peers,
-            self.files,
-            self.problems,
-            self.missing,
-            made_ms,
-            group_size=self.group_size,
-            horizon_ms=self.horizon_ms,
-        )
+        return self.layout
 
-    def _add(self, files: Iterator[File]) -> None:
+    def _add(self, files: Iterable[File]) -> None:
         for file in files:
-            self.files.append(replace(file, number=len(self.files)))
+            self.layout.files.append(replace(file, number=len(self.layout.files)))
 
     def _problem(self, kind: str, text: str, name: str) -> None:
-        self.problems.append(Problem(INTEGRITY, kind, text, file=name).to_json())
+        self.layout.problems.append(Problem(INTEGRITY, kind, text, file=name).to_json())
 
     def _peer(self, root: Path, name: str) -> PeerFiles | None:
         """Add the files of one directory. None if it does not belong to the group."""
@@ -145,15 +124,16 @@ class _Search:
         if not self._same_group(config, name) or self._is_copy(stored, name):
             return None
         stores = config.get("stores")
-        self.group_size = max(self.group_size, len(stores) if isinstance(stores, dict) else 0)
-        self.horizon_ms = max(self.horizon_ms, int(config.get("slots", 0)) * TICK_MS)
+        layout = self.layout
+        layout.group_size = max(layout.group_size, len(stores) if isinstance(stores, dict) else 0)
+        layout.horizon_ms = max(layout.horizon_ms, int(config.get("slots", 0)) * TICK_MS)
         if stored is not None and stored.incoming:
             text = "a switch to a snapshot is not completed; start its node once"
             self._problem("incomplete", text, name)
         for loss in stored.losses if stored is not None else ():
             text = f"expected every row of the slot, found that a repair lost {loss} of them"
             self._problem("repaired", text, f"{name}/{path_of(loss.second)}")
-        number = len(self.peers)
+        number = len(layout.peers)
         if self.wanted.slots:
             self._add(self._slots(root, number, name, stored))
         if self.wanted.journal:
@@ -199,11 +179,12 @@ class _Search:
 
     def _same_group(self, config: dict[str, Any], name: str) -> bool:
         group, key = str(config.get("group", "")), str(config.get("key", ""))
-        if not group or (self.group, self.key) in (("", ""), (group, key)):
-            self.group, self.key = group or self.group, key or self.key
+        layout = self.layout
+        if not group or (layout.group, layout.key) in (("", ""), (group, key)):
+            layout.group, layout.key = group or layout.group, key or layout.key
             return True
-        what = "another group" if group != self.group else "a group of the same name, another key"
-        self._problem("foreign", f"expected group {self.group}, found {what}: {group}", name)
+        what = "another group" if group != layout.group else "a group of the same name, another key"
+        self._problem("foreign", f"expected group {layout.group}, found {what}: {group}", name)
         return False
 
     def _is_copy(self, stored: StoredState | None, name: str) -> bool:
@@ -254,7 +235,7 @@ class _Search:
             shown = f"{name}/{SLOT_DIRECTORY}/{second}{SUFFIX}"
             if f"{second}{SUFFIX}" not in there and self._is_missing(root, second):
                 self._problem("missing", f"expected {info.length} bytes, found no file", shown)
-                self.missing.append((peer, second))
+                self.layout.missing_slots.append((peer, second))
                 continue
             path = str(directory / f"{second}{SUFFIX}")
             yield File(

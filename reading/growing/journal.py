@@ -21,7 +21,7 @@ from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Handle, OsHandle
 from ...wheel.journal.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 from ...wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
-from ...wheel.journal.segment import FRAME_BYTES
+from ...wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES
 from ..journal import Broken, entries
 from ..listing import journal_segments, opened, segment_file
 from .positions import JournalAt
@@ -96,7 +96,7 @@ class _JournalLook:
                 self.ended = True
                 return here()
             if isinstance(found, Broken):
-                if not path.exists() or self._grew(path, position):
+                if not path.exists() or _is_readable(path, position):
                     return here()  # it was moved, or is complete by now: look again
                 called = index <= found.witness or self._next(at.segment) is not None
                 if isinstance(found.error, Damaged) and not called:
@@ -116,32 +116,13 @@ class _JournalLook:
             return at
         # Entries that were written between the two looks are still before the next segment.
         path = segment_file(self._root, at.segment, archive=self._archive)
-        if path is not None and following != at.index and self._grew(path, at.position):
+        if path is not None and following != at.index and _is_readable(path, at.position):
             return at
         return self._begin(at, following)
 
-    def _grew(self, path: Path, position: int) -> bool:
-        try:
-            with opened(path) as handle:
-                reader = SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
-                if reader.ends_at(position):
-                    return False
-                reader.entry(position)
-        except (OSError, Damaged, UnsupportedVersion):
-            return False
-        return True
-
     def _begin(self, at: JournalAt, first: int) -> JournalAt:
         """The begin of a later segment."""
-        return JournalAt(
-            first,
-            index=first,
-            epoch=at.epoch,
-            store=at.store,
-            begun=at.begun,
-            restarts=at.restarts,
-            note=at.note,
-        )
+        return replace(at, segment=first, position=SEGMENT_BYTES, index=first, last=0, crc=0)
 
     def _anew(self, at: JournalAt, note: str) -> JournalAt:
         """The begin of the oldest live segment: how far a journal was cut back cannot be known."""
@@ -170,13 +151,14 @@ class _JournalLook:
         return next((first for first in firsts if first > segment), None)
 
 
-def _is_readable(path: Path) -> bool:
+def _is_readable(path: Path, position: int = -1) -> bool:
+    """Whether a segment can be read, and an entry in it at ``position``, if that is given."""
     try:
         with opened(path) as handle:
-            SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
+            reader = SegmentReader(handle, str(path), ENTRY_BYTES_MAX)
+            return position < 0 or (not reader.ends_at(position) and reader.is_sound(position))
     except (OSError, Damaged, UnsupportedVersion):
         return False
-    return True
 
 
 def check_of(handle: Handle, position: int) -> int:
