@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ..wheel.errors import InvalidConfiguration
@@ -42,11 +42,8 @@ class ReadOnlyFiles(OsFiles):
 
 @contextmanager
 def reading(root: str | os.PathLike[str]) -> Iterator[ReadOnlyFiles]:
-    files = ReadOnlyFiles(root)
-    try:
+    with closing(ReadOnlyFiles(root)) as files:
         yield files
-    finally:
-        files.close()
 
 
 def running_process(root: str | os.PathLike[str]) -> str | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,11 +64,8 @@ class Span:
 def read_journal(file: File, span: Span | None = None) -> Iterator[Event]:
     """Read a segment, or a part of it. Errors: ``OSError``, among them ``FileNotFoundError``."""
     descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-    handle = OsHandle(descriptor, file.path)
-    try:
+    with closing(OsHandle(descriptor, file.path)) as handle:
         yield from _Segment(file, handle, os.fstat(descriptor).st_ino, span).events()
-    finally:
-        handle.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ..delivery.embedded.topicfile import first_position_of
@@ -32,11 +32,8 @@ def sizes(directory: Path) -> dict[str, int]:
 @contextmanager
 def opened(path: str | Path) -> Iterator[OsHandle]:
     """Open a file for reading. Errors: ``OSError``, among them ``FileNotFoundError``."""
-    handle = OsHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
-    try:
+    with closing(OsHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))) as handle:
         yield handle
-    finally:
-        handle.close()
 
 
 def journal_segments(root: Path, *, archive: bool = True) -> dict[int, tuple[Path, bool]]:

@@ -13,6 +13,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,7 @@ def child(root: str) -> None:
 
 def _load(root: str | Path) -> StoredState:
     """Read until two results are equal, as a running node may be writing the store."""
-    state = LmdbState(root, readonly=True)
-    try:
+    with closing(LmdbState(root, readonly=True)) as state:
         stored = state.load()
         for _ in range(_LOOKS):
             again = state.load()
@@ -108,8 +108,6 @@ def _load(root: str | Path) -> StoredState:
                 break
             stored = again
         return stored
-    finally:
-        state.close()
 
 
 def first_config(segments: Sequence[Path]) -> dict[str, Any]:

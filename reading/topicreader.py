@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -225,11 +226,8 @@ class TopicReader:
 
 def _is_unused(files: Files, topic: str, first: int) -> bool:
     """Whether the index of a segment has no record. Errors: ``FileNotFoundError``."""
-    index = files.open(index_path(topic, first))
-    try:
+    with closing(files.open(index_path(topic, first))) as index:
         return index.size() <= HEADER_BYTES
-    finally:
-        index.close()
 
 
 def _number_at(blocks: list[IndexRecord], position: int) -> int:
@@ -240,7 +238,7 @@ def _number_at(blocks: list[IndexRecord], position: int) -> int:
 def walk(files: Files, topic: str) -> Iterator[tuple[str, IndexRecord]]:
     """Every committed block of a topic, with its segment's path, after a check of its bytes.
 
-    For ``inspect`` and ``verify``: yields what was decoded before it raises ``Damaged``.
+    For ``inspect``: yields what was decoded before it raises ``Damaged``.
     """
     expected: int | None = None
     for first in segments(files, topic):
@@ -250,15 +248,12 @@ def walk(files: Files, topic: str) -> Iterator[tuple[str, IndexRecord]]:
         expected = first
         if _is_unused(files, topic, first):
             continue
-        segment = _Segment(files, topic, first)
-        try:
+        with closing(_Segment(files, topic, first)) as segment:
             segment.refresh()
             for number, block in enumerate(segment.blocks[1:], 1):
                 segment.read(number)
                 yield segment.path, block
                 expected = block.next_position
-        finally:
-            segment.close()
 
 
 def ids(batch: pa.RecordBatch) -> list[str]:

@@ -31,9 +31,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ..reading.files import File
 from ..reading.problems import Problem, problem_batch
 from ..wheel.errors import InvalidConfiguration
-from .datasource.columns import COLUMNS, PROBLEMS, SCAN, SCHEMAS
+from .datasource.columns import COLUMNS, PROBLEMS, SCAN, SCHEMAS, STREAM_VIEWS
 from .datasource.errors import in_one_line
-from .datasource.options import OF_TABLES, SourceOptions, parse, parse_stream, schema_of
+from .datasource.options import OF_TABLES, SourceOptions, parse, schema_of
 from .datasource.paths import layout_of, resolve
 from .datasource.views import view_batches
 from .facts.making import GroupTerms
@@ -82,7 +82,7 @@ class SlotwheelSource(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         from .stream import StreamReader
 
-        chosen = parse_stream(dict(self.options))
+        chosen = parse(dict(self.options), STREAM_VIEWS)
         if chosen.view != SCAN:
             chosen = replace(chosen, columns=_columns(schema, chosen.view))
         return StreamReader(chosen)

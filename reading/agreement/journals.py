@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 from ...wheel.errors import Damaged, UnsupportedVersion
@@ -171,11 +172,8 @@ class _Pass:
                 return
 
     def _base(self) -> Epochs:
-        handle = self._log.peer.files.open(self.path)
-        try:
+        with closing(self._log.peer.files.open(self.path)) as handle:
             header = SegmentHeader.decode(handle.pread(SEGMENT_BYTES, 0), self.path)
-        finally:
-            handle.close()
         return Epochs(header.durable_index, header.last_epoch)
 
 

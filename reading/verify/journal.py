@@ -12,6 +12,7 @@ Rules: as in ``slots.py``; memory is bounded by one entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from ...wheel.errors import Damaged, UnsupportedVersion
@@ -107,8 +108,7 @@ def _gaps(log: _Log, segments: list[str]) -> Iterator[CheckedFile]:
 
 def _segment(files: Files, path: str, log: _Log, *, is_last: bool) -> CheckedFile:
     item = CheckedFile("journal", path)
-    handle = files.open(path)
-    try:
+    with closing(files.open(path)) as handle:
         item.nbytes = handle.size()
         if is_last and item.nbytes <= SEGMENT_BYTES:
             data = handle.pread(SEGMENT_BYTES, 0)
@@ -123,8 +123,6 @@ def _segment(files: Files, path: str, log: _Log, *, is_last: bool) -> CheckedFil
             return item
         _check_header(item, reader, log)
         _entries(item, reader, log, is_last=is_last)
-    finally:
-        handle.close()
     return item
 
 

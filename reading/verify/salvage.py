@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -167,7 +168,7 @@ def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
     except FileNotFoundError:
         return b""
     data = bytearray()
-    try:
+    with closing(handle):
         while len(data) < info.length:
             want = min(_PAGE_BYTES, info.length - len(data))
             try:
@@ -178,8 +179,6 @@ def _bytes(files: Files, second: int, info: SlotInfo) -> bytes:
             if not page:
                 break
             data += page
-    finally:
-        handle.close()
     return bytes(data)
 
 

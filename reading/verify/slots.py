@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -119,19 +120,16 @@ def _unknown_files(files: Files, load: LoadState) -> Iterator[CheckedFile]:
         if second in catalog:
             continue
         path = f"{SLOT_DIRECTORY}/{name}"
+        item = CheckedFile("slot", path)
         try:
-            handle = files.open(path)
+            with closing(files.open(path)) as handle:
+                item.nbytes = handle.size()
         except FileNotFoundError:
             continue
         except OSError as error:
-            item = CheckedFile("slot", path)
             item.note(0, "a slot file", error.strerror or error)
             yield item
             continue
-        try:
-            item = CheckedFile("slot", path, nbytes=handle.size())
-        finally:
-            handle.close()
         if second is None:
             item.note(0, "<second>.arrows", "an unknown file, which slotwheel leaves alone")
         else:
@@ -181,8 +179,7 @@ def verify_slot(
 
 def _committed(files: Files, item: CheckedFile, length: int) -> pa.Buffer:
     """The committed bytes; fewer if the file is shorter, which is a fault."""
-    handle = files.open(item.path)
-    try:
+    with closing(files.open(item.path)) as handle:
         size = handle.size()
         if size > length:
             item.note(
@@ -198,8 +195,6 @@ def _committed(files: Files, item: CheckedFile, length: int) -> pa.Buffer:
             for at in range(0, length, _READ_BYTES):  # mapped, a bad sector would end the process
                 handle.pread(_READ_BYTES, at)
         return files.map(item.path, min(size, length))
-    finally:
-        handle.close()
 
 
 def read_slot(files: Files, second: int, info: SlotInfo) -> pa.Buffer:

@@ -11,6 +11,7 @@ Rules: nothing is changed; memory is bounded by one block; no kernel gets a bloc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 
 import numpy as np
@@ -148,8 +149,5 @@ def _check_positions(item: CheckedFile, batch: pa.RecordBatch, at: int, block: I
 
 
 def _whole(files: Files, path: str) -> bytes:
-    handle = files.open(path)
-    try:
+    with closing(files.open(path)) as handle:
         return handle.pread(handle.size(), 0)
-    finally:
-        handle.close()

@@ -15,7 +15,7 @@ from ...delivery.names import DEAD_LETTER_TOPIC
 from ...reading.files import TOPIC, File
 from ...reading.layout import FileFilter
 from ...wheel.errors import InvalidConfiguration
-from .columns import DELIVERED, FACTS, RECEIPTS, ROWS, SCAN, SCHEMAS, STREAM_VIEWS
+from .columns import DELIVERED, FACTS, RECEIPTS, ROWS, SCAN, SCHEMAS
 from .paths import PATH, PATHS, listed
 
 KNOWN = (
@@ -78,7 +78,8 @@ class SourceOptions:
 
 
 def parse(options: Mapping[str, str], views: tuple[str, ...] = tuple(SCHEMAS)) -> SourceOptions:
-    """Options as values. ``views``: those that are allowed. Errors: ``InvalidConfiguration``."""
+    """Options as values. ``views``: those that are allowed, ``STREAM_VIEWS`` of a stream.
+    Errors: ``InvalidConfiguration``."""
     for name in options:
         if name not in (*KNOWN, PATHS, *OF_TABLES) and not name.startswith(_OF_TABLE):
             raise _wrong(name, options[name], f"the options are {', '.join(KNOWN)}")
@@ -121,11 +122,6 @@ def schema_of(chosen: SourceOptions) -> pa.Schema:
     """The schema of the chosen columns; of all columns of the view if none was chosen."""
     schema = SCHEMAS[chosen.view]
     return pa.schema([schema.field(name) for name in chosen.columns or schema.names])
-
-
-def parse_stream(options: Mapping[str, str]) -> SourceOptions:
-    """Options of ``readStream`` as values. Errors: ``InvalidConfiguration``."""
-    return parse(options, STREAM_VIEWS)
 
 
 def _several(options: Mapping[str, str], name: str) -> tuple[str, ...]:

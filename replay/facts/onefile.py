@@ -86,9 +86,6 @@ class OneFile:
             self.summary.forged += int((made.facts["flags"] & FORGED != 0).sum())
         if self.file.kind in (TOPIC, DUMP):
             self.summary.add_read(made.read)
-            if len(made.facts):
-                at = made.facts["at"]
-                self.summary.add_delivered(int(at.min()), int(at.max()))
 
     def problem(self, problem: Problem) -> None:
         if self._has_room(problem.kind):

@@ -11,7 +11,7 @@ Theory: the sources are read once. The result is 64 bytes for each row read, and
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import pyarrow as pa
@@ -50,18 +50,29 @@ def files_of(batches: Batches) -> Iterator[File]:
 
 def scan(tasks: DataFrame, terms: GroupTerms) -> DataFrame:
     """Read the files of ``tasks_frame``. Columns: ``SCANNED``."""
-    return tasks.mapInArrow(_file_scan(terms), SCANNED)
+
+    def scan_files(batches: Batches) -> Batches:
+        task = TaskScan(terms)
+        for file in files_of(batches):
+            yield from task.file(file)
+        yield from task.end()
+
+    return tasks.mapInArrow(scan_files, SCANNED)
 
 
-def scan_records(
-    records: DataFrame, terms: GroupTerms, number: int, name: str = "Kafka"
-) -> DataFrame:
+def scan_records(records: DataFrame, terms: GroupTerms, number: int) -> DataFrame:
     """Read records of Spark's Kafka source (with ``includeHeaders``) as deliveries.
 
-    ``number`` and ``name`` stand for the file. Columns: ``SCANNED``, with one summary a task.
+    ``number`` stands for the file. Columns: ``SCANNED``, with one summary a task.
     """
-    file = File(number, DUMP, "", name, 0)
-    return records.select(*RECORD_COLUMNS).mapInArrow(_record_scan(terms, file), SCANNED)
+    file = File(number, DUMP, "", "Kafka", 0)
+
+    def scan_batches(batches: Batches) -> Batches:
+        task = TaskScan(terms)
+        yield from task.records(batches, file)
+        yield from task.end()
+
+    return records.select(*RECORD_COLUMNS).mapInArrow(scan_batches, SCANNED)
 
 
 def summaries(scanned: DataFrame) -> tuple[list[FileSummary], list[OrderChunk]]:
@@ -70,22 +81,3 @@ def summaries(scanned: DataFrame) -> tuple[list[FileSummary], list[OrderChunk]]:
     rows = scanned.where("what in ('file', 'chunk')").select("what", "text").collect()
     files = [FileSummary.from_json(row.text) for row in rows if row.what == "file"]
     return files, [OrderChunk.from_json(row.text) for row in rows if row.what == "chunk"]
-
-
-def _file_scan(terms: GroupTerms) -> Callable[[Batches], Batches]:
-    def scan_files(batches: Batches) -> Batches:
-        task = TaskScan(terms)
-        for file in files_of(batches):
-            yield from task.file(file)
-        yield from task.end()
-
-    return scan_files
-
-
-def _record_scan(terms: GroupTerms, file: File) -> Callable[[Batches], Batches]:
-    def scan_batches(batches: Batches) -> Batches:
-        task = TaskScan(terms)
-        yield from task.records(batches, file)
-        yield from task.end()
-
-    return scan_batches

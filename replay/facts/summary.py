@@ -37,8 +37,6 @@ class FileSummary:
     """JOURNAL: when its first row was accepted; -1: it has none."""
     offsets: Ranges = field(default_factory=list)
     """JOURNAL: offsets of the rows read."""
-    gaps: Ranges = field(default_factory=list)
-    """JOURNAL: offsets between the rows read that are missing: damaged, or removed."""
     marks: str = ""
     """JOURNAL: the newest ``Marks`` in it, hex; empty: none."""
     marks_index: int = -1
@@ -56,9 +54,6 @@ class FileSummary:
     """There were more topics than ``TOPICS_MAX``."""
     damaged: bool = False
     """Rows may be missing from the file."""
-    first_delivered_ms: int = -1
-    last_delivered_ms: int = -1
-    """TOPIC, DUMP: when the first and the last record arrived, ms; -1: no record."""
     foreign: int = 0
     """Rows of another group, or without an id: counted and left out."""
     forged: int = 0
@@ -78,19 +73,12 @@ class FileSummary:
         """Add rows ``base <= offset < next_offset``; calls come in the order of the journal."""
         if self.offsets and self.offsets[-1][1] == base:
             self.offsets[-1][1] = next_offset
-            return
-        if self.offsets and self.offsets[-1][1] < base:
-            self.gaps.append([self.offsets[-1][1], base])
-        self.offsets.append([base, next_offset])
+        else:
+            self.offsets.append([base, next_offset])
 
     def add_read(self, topics: Collection[int]) -> None:
         if not set(self.read).issuperset(topics):
             self.read = sorted({*self.read, *topics})[:TOPICS_MAX]
-
-    def add_delivered(self, first_ms: int, last_ms: int) -> None:
-        known = self.first_delivered_ms >= 0
-        self.first_delivered_ms = min(self.first_delivered_ms, first_ms) if known else first_ms
-        self.last_delivered_ms = max(self.last_delivered_ms, last_ms)
 
     def to_json(self) -> str:
         """The summary without default values: there may be a hundred thousand of them."""

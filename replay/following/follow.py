@@ -163,9 +163,7 @@ class _Batches:
             by_kind.setdefault(row.what, []).append(row)
         parts = [json.loads(row.text) for row in by_kind.get("part", ())]
         audit.add(
-            {row.bucket: row["count"] for row in by_kind.get(WINDOW, ())}
-            if WINDOW in by_kind
-            else {},
+            {row.bucket: row["count"] for row in by_kind.get(WINDOW, ())},
             [(one["peer"], one["topic"], FileSummary.from_json(one["summary"])) for one in parts],
             [Problem.from_json(row.text) for row in by_kind.get("problem", ())],
         )

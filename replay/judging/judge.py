@@ -8,7 +8,7 @@ range is complete when the next one begins. Its memory is that of one range. Res
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,14 @@ def judge(scanned: DataFrame, context: Context, partitions: int) -> DataFrame:
     """Judge all messages of a scan. Columns: ``JUDGED_ARROW``. ``partitions``: of the shuffle."""
     facts = scanned.where("what = 'facts'").select("bucket", "data")
     sorted_facts = facts.repartition(partitions, "bucket").sortWithinPartitions("bucket")
-    return sorted_facts.mapInArrow(_judging(context), from_arrow_schema(JUDGED_ARROW))
+
+    def judge_batches(batches: Batches) -> Batches:
+        results = Results(context.options)
+        for parts in _ranges(batches):
+            yield from results.add(*judge_range(np.concatenate(parts), context))
+        yield from results.drain()
+
+    return sorted_facts.mapInArrow(judge_batches, from_arrow_schema(JUDGED_ARROW))
 
 
 def judge_range(facts: Facts, context: Context) -> tuple[Judged, pa.Table]:
@@ -52,16 +59,6 @@ def judge_range(facts: Facts, context: Context) -> tuple[Judged, pa.Table]:
         *lateness(board.topic[there], bucket_ms[there], late_ms),
     )
     return found, total(parts)
-
-
-def _judging(context: Context) -> Callable[[Batches], Batches]:
-    def judge_batches(batches: Batches) -> Batches:
-        results = Results(context.options)
-        for parts in _ranges(batches):
-            yield from results.add(*judge_range(np.concatenate(parts), context))
-        yield from results.drain()
-
-    return judge_batches
 
 
 def _ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Facts]]:

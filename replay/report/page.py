@@ -172,7 +172,7 @@ def _charts(verdict: Verdict) -> str:
     return (
         "<h2>Lateness over time</h2>"
         f'<p class="key">{key}<span class="soft">milliseconds, {wide}</span></p>'
-        + lines(at, series, "")
+        + lines(at, series)
         + f'<h2>Delivered over time</h2><p class="soft">messages {wide}</p>'
         + bars(at, [one.count for one in times], "messages delivered")
     )

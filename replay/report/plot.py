@@ -17,12 +17,10 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 10, 12, 30
 BARS_MAX = 160
 
 
-def lines(times_ms: Sequence[int], series: Sequence[tuple[str, Sequence[float]]], unit: str) -> str:
-    """A line chart over time, one line a series, with a logarithmic scale from 1 on."""
-    if not times_ms:
-        return ""
+def lines(times_ms: Sequence[int], series: Sequence[tuple[str, Sequence[float]]]) -> str:
+    """A line chart over at least one time, one line a series; a logarithmic scale from 1 on."""
     top = max(10.0, *(value for _, values in series for value in values))
-    parts = [_axes(times_ms, top, unit, logarithmic=True)]
+    parts = [_axes(times_ms, top, logarithmic=True)]
     for number, (name, values) in enumerate(series):
         points = " ".join(
             f"{_x(times_ms, at):.1f},{_y(value, top, logarithmic=True):.1f}"
@@ -38,15 +36,14 @@ def lines(times_ms: Sequence[int], series: Sequence[tuple[str, Sequence[float]]]
 
 
 def bars(times_ms: Sequence[int], values: Sequence[float], label: str) -> str:
-    """A bar chart over time; neighbours are summed when there are more than ``BARS_MAX``."""
-    if not times_ms:
-        return ""
+    """A bar chart over at least one time; neighbours are summed when there are more than
+    ``BARS_MAX``."""
     step = -(-len(values) // BARS_MAX)
     times = list(times_ms[::step])
     sums = [sum(values[at : at + step]) for at in range(0, len(values), step)]
     top = max(1.0, *sums)
     width = max(1.0, (WIDTH - _LEFT - _RIGHT) / len(sums) * 0.8)
-    parts = [_axes(times, top, "", logarithmic=False)]
+    parts = [_axes(times, top, logarithmic=False)]
     for at, (time_ms, value) in enumerate(zip(times, sums, strict=True)):
         x = _LEFT + (WIDTH - _LEFT - _RIGHT) * (at + 0.1) / len(sums)
         y = _y(value, top, logarithmic=False)
@@ -73,7 +70,7 @@ def _y(value: float, top: float, *, logarithmic: bool) -> float:
     return HEIGHT - _BOTTOM - (HEIGHT - _BOTTOM - _TOP) * min(1.0, share)
 
 
-def _axes(times_ms: Sequence[int], top: float, unit: str, *, logarithmic: bool) -> str:
+def _axes(times_ms: Sequence[int], top: float, *, logarithmic: bool) -> str:
     if logarithmic:
         ticks = [10.0**power for power in range(math.floor(math.log10(top)) + 1)]
     else:
@@ -84,7 +81,7 @@ def _axes(times_ms: Sequence[int], top: float, unit: str, *, logarithmic: bool) 
         parts.append(
             f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{_short(tick)}{escape(unit)}</text>"
+            f"{_short(tick)}</text>"
         )
     marks = {0: "start", len(times_ms) // 2: "middle", len(times_ms) - 1: "end"}
     for at, anchor in marks.items():

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from slotwheel.replay.datasource.options import parse_stream as parse
+from slotwheel.replay.datasource.columns import STREAM_VIEWS
+from slotwheel.replay.datasource.options import parse
 from slotwheel.replay.source import COLUMNS, register
 from slotwheel.replay.stream import StreamReader
 from support import replayrun
@@ -50,7 +51,7 @@ def _plain(row: Any) -> dict[str, Any]:
 
 def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     directories = replayrun.made().write(tmp_path)
-    chosen = parse({"path": ",".join(directories), "topics": "true"})
+    chosen = parse({"path": ",".join(directories), "topics": "true"}, STREAM_VIEWS)
     reader = StreamReader(chosen)
     limit = reader.getDefaultReadLimit()
     start = reader.initialOffset()
@@ -58,10 +59,10 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     end = reader.latestOffset(start, limit)
     assert reader.latestOffset(end, limit) == end
     assert len(reader.partitions(start, end)) == 3 + 2 + 1, "journals, topics, dead letters"
-    latest = StreamReader(parse({"path": directories[0], "starting": "latest"}))
+    latest = StreamReader(parse({"path": directories[0], "starting": "latest"}, STREAM_VIEWS))
     at = latest.initialOffset()
     assert latest.latestOffset(at, limit) == at
-    small = StreamReader(parse({"path": ",".join(directories), "max_bytes": "1"}))
+    small = StreamReader(parse({"path": ",".join(directories), "max_bytes": "1"}, STREAM_VIEWS))
     first = small.latestOffset(start, small.getDefaultReadLimit())
     assert first["journals"]["one"]["index"] == 2, "an entry at least"
 
@@ -88,4 +89,4 @@ def test_wrong_options(options: dict[str, str], text: str) -> None:
     from slotwheel.wheel.errors import InvalidConfiguration
 
     with pytest.raises(InvalidConfiguration, match=text):
-        parse(options)
+        parse(options, STREAM_VIEWS)
