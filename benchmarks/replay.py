@@ -40,7 +40,6 @@ from slotwheel.delivery.embedded.topicfile import (
 )
 from slotwheel.reading import layout
 from slotwheel.reading.files import JOURNAL, File, Layout, PeerFiles
-from slotwheel.replay import plan
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import IdMint
@@ -102,13 +101,13 @@ def run(report: Report, directory: Path, rows: int) -> None:
 
 
 def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
-    from slotwheel.replay.facts.scan import scan, tasks_frame
+    from slotwheel.replay.facts.scan import scan, tasks, tasks_frame
 
     files = layout.find([str(data)]).files
-    tasks = plan.tasks(files, 2)
+    planned = tasks(files, 2)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         list(pool.map(_bare, [[], []]))  # both are there, and have imported what they need
-        raw = _timed(lambda: sum(pool.map(_bare, tasks)))
+        raw = _timed(lambda: sum(pool.map(_bare, planned)))
     if raw.found != 3 * total:
         raise RuntimeError(f"{3 * total} rows were written, but {raw.found} read")
     terms = GroupTerms(_GROUP, _KEY.hex())
@@ -118,7 +117,7 @@ def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
         read.write.format("noop").mode("overwrite").save()
 
     def scanned() -> None:
-        found = scan(tasks_frame(spark, tasks), terms)
+        found = scan(tasks_frame(spark, planned), terms)
         found.write.format("noop").mode("overwrite").save()
 
     read = _timed(source)
@@ -147,9 +146,9 @@ def _measure(report: Report, spark: Any, data: Path, total: int) -> None:
 
 def _check(spark: Any, files: Sequence[File], total: int) -> None:
     """The scan finds what was written, and nothing wrong. Workers are warm then, too."""
-    from slotwheel.replay.facts.scan import scan, summaries, tasks_frame
+    from slotwheel.replay.facts.scan import scan, summaries, tasks, tasks_frame
 
-    found = scan(tasks_frame(spark, plan.tasks(files, 2)), GroupTerms(_GROUP, _KEY.hex())).persist()
+    found = scan(tasks_frame(spark, tasks(files, 2)), GroupTerms(_GROUP, _KEY.hex())).persist()
     rows = sum(one.rows for one in summaries(found)[0])
     problems = found.where("what = 'problem'").count()
     found.unpersist()

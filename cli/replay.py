@@ -184,10 +184,9 @@ def command(
         raise click.UsageError("--follow with --kafka needs each --topic")
     _check_spark(started=not master)
     from ..reading.layout import FileFilter, find
-    from ..replay.facts.connector import connector_settings
-    from ..replay.facts.kafka_topics import KafkaTopics
+    from ..replay.facts.kafka_topics import KafkaTopics, connector_settings
     from ..replay.judging.context import Options
-    from ..replay.report.write import write_report
+    from ..replay.report.page import write_report
 
     delivered = None if kafka is None else KafkaTopics(kafka, topics, dead_letter_topic)
     more = {}

@@ -25,10 +25,9 @@ from ..wheel.schema import Int64s, times
 from .facts.headers import HeaderColumn, split_dead_letter, split_identity
 from .facts.making import GroupTerms
 from .facts.records import parse_ids
-from .facts.scan import RECORD_COLUMNS, Batches, files_of, tasks_frame
+from .facts.scan import RECORD_COLUMNS, Batches, files_of, tasks, tasks_frame
 from .facts.summary import FileSummary
 from .judging.conservation import CONTENT
-from .plan import tasks
 
 MESSAGES_MAX = 100
 """Altered messages that are read again at most."""

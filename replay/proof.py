@@ -40,13 +40,12 @@ from .contents import (
 from .facts.chunks import OrderChunk
 from .facts.kafka_topics import KafkaTopics
 from .facts.making import GroupTerms
-from .facts.scan import scan, scan_records, summaries, tasks_frame
+from .facts.scan import scan, scan_records, summaries, tasks, tasks_frame
 from .facts.summary import FileSummary
 from .judging import validators
 from .judging.context import Context, Options, make_context
 from .judging.judge import judge
 from .judging.sums import TALLIED
-from .plan import tasks
 from .report.tables import Tables
 from .report.verdict import GroupCounts, Lateness, Verdict
 

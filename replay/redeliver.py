@@ -186,10 +186,11 @@ class Redelivery:
             horizon = min((reached[one] for one in streams), default=_EVERYTHING)
             if horizon <= done:
                 continue
-            ready = [part for one in held if (part := one.up_to(horizon)) is not None]
-            held = [part for one in held if (part := one.behind(horizon)) is not None]
+            ready = [one.part(times(one.rows, "offset") <= horizon) for one in held]
             if ready:
                 yield from self._union(ready, done, tally)
+            held = [one.part(times(one.rows, "offset") > horizon) for one in held]
+            held = [one for one in held if len(one.doubt)]
             done = horizon
         tally.missing = stretches.missing()
 
@@ -282,17 +283,7 @@ class _Picked:
     rows: pa.RecordBatch
     doubt: Mask
 
-    def up_to(self, offset: int) -> _Picked | None:
-        return self._part(times(self.rows, "offset") <= offset)
-
-    def behind(self, offset: int) -> _Picked | None:
-        return self._part(times(self.rows, "offset") > offset)
-
-    def _part(self, mask: Mask) -> _Picked | None:
-        if mask.all():
-            return self
-        if not mask.any():
-            return None
+    def part(self, mask: Mask) -> _Picked:
         return _Picked(self.rows.filter(pa.array(mask)), self.doubt[mask])
 
 

@@ -28,7 +28,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from ..wheel.errors import InvalidConfiguration
-from .facts.connector import PACKAGES, not_fetched
+from .facts.kafka_topics import PACKAGES, not_fetched
 
 T = TypeVar("T")
 APP_NAME = "slotwheel replay"
@@ -56,7 +56,7 @@ def session(
     master: str, *, driver_memory: str = "2g", more: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """A session on ``master``, stopped at the end. ``driver_memory``: of the Java process, which
-    does all the work with a local master; ``more``: further settings (``facts/connector.py``).
+    does all the work with a local master; ``more``: further settings (``facts/kafka_topics.py``).
 
     Errors: ``InvalidConfiguration``: Java does not start, or a package that Spark was told to fetch
     cannot be had.

@@ -37,8 +37,7 @@ from .datasource.options import OF_TABLES, SourceOptions, parse, schema_of
 from .datasource.paths import layout_of, resolve
 from .datasource.views import view_batches
 from .facts.making import GroupTerms
-from .facts.scan import SCANNED
-from .plan import tasks
+from .facts.scan import SCANNED, tasks
 
 __all__ = ["COLUMNS", "NAME", "SlotwheelSource", "register"]
 

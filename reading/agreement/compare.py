@@ -27,8 +27,15 @@ from ...wheel.schema import ROW, Int64s, times
 from ...wheel.slots.slotfile import path_of
 from ..slots import slot_blocks
 from ..verify.slots import read_slot
-from .agreement import PROBLEMS_MAX, Agreement, PeerDirectory
-from .journals import PeerJournal, compare_journals, key_of, progress
+from .journals import (
+    PROBLEMS_MAX,
+    Agreement,
+    PeerDirectory,
+    PeerJournal,
+    compare_journals,
+    key_of,
+    progress,
+)
 
 __all__ = ["Agreement", "PeerDirectory", "compare"]
 

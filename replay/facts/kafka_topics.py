@@ -4,6 +4,14 @@ Theory: the files name the topics that messages are for, so the topics are known
 been read. The brokers are asked by a plain client before that: Spark would notice only after
 minutes that no broker answers, and report it in Java's words.
 
+Spark's Kafka connector is not part of PySpark. Either Spark fetches it from Maven Central, in the
+version of the PySpark that is installed, or all of its jars lie in a directory:
+
+    org.apache.spark:spark-sql-kafka-0-10_2.13           the connector
+        org.apache.spark:spark-token-provider-kafka-0-10_2.13
+        org.apache.kafka:kafka-clients
+        org.apache.commons:commons-pool2
+
 Rules
 - On the driver only: tasks have no Kafka client but Spark's.
 - Committed records of all partitions are read, from the first that is kept to the last one when the
@@ -17,17 +25,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from ...delivery.names import DEAD_LETTER_TOPIC
 from ...wheel.errors import InvalidConfiguration, SlotwheelError
-from .connector import PACKAGE
 from .summary import TOPICS_MAX
 
 FORMAT = "kafka"
+CONNECTOR = "spark-sql-kafka-0-10_2.13"
+PACKAGE = f"org.apache.spark:{CONNECTOR}:{pyspark.__version__}"
+JARS, PACKAGES = "spark.jars", "spark.jars.packages"
+_REMEDY = "Put it and what it needs into a directory (docs/replay.md says what) and give that with"
 _JAVA_ROOMS = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.")
 _JAVA_ERROR = re.compile(r"(?:Timeout|Kafka|Offset|Partition)\w*Exception: ([^\n]+)")
 _TIMEOUT_MS = 5_000
@@ -187,3 +200,27 @@ def _cut(admin: Any, partitions: Mapping[str, Sequence[int]]) -> list[str]:
 def _listed(items: Sequence[str]) -> str:
     shown = ", ".join(items[:_NAMED_MAX])
     return f"{shown} and {len(items) - _NAMED_MAX:,} more" if len(items) > _NAMED_MAX else shown
+
+
+def connector_settings(directory: Path | None) -> dict[str, str]:
+    """Settings of a session with the connector. ``directory``: holds its jars; None: Spark fetches
+    them. Errors: ``InvalidConfiguration``."""
+    if directory is None:
+        return {PACKAGES: PACKAGE}
+    jars = sorted(str(path.resolve()) for path in directory.glob("*.jar"))
+    if not any(Path(jar).name.startswith(CONNECTOR) for jar in jars):
+        raise InvalidConfiguration(
+            f"there is no {CONNECTOR}-….jar in the directory of Spark's Kafka connector",
+            got=directory,
+        )
+    return {JARS: ",".join(jars)}
+
+
+def not_fetched(packages: str, output: str) -> InvalidConfiguration | None:
+    """The error for a Spark that could not fetch ``packages``, by its output; None: another
+    cause."""
+    if "unresolved dependency" not in output:
+        return None
+    return InvalidConfiguration(
+        "Spark could not fetch its Kafka connector", got=packages, remedy=f"{_REMEDY} --kafka-jars"
+    )

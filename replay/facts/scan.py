@@ -1,24 +1,31 @@
 """The scan: all files, and records of Kafka, become facts. Spark's side of it.
 
-A DataFrame of tasks has one row and one partition a task, so that Spark's scheduler assigns them;
-``filescan.py`` is the work of one task. Records of Spark's Kafka source become facts in the same
-way. Both results have the columns of ``SCANNED`` and can be joined with ``union``.
+Theory: a task costs Spark some tens of milliseconds, and the last one to end decides how long all
+take. So files are grouped into tasks of about equal size, several for each core, and not more than
+a few thousand files each. A DataFrame of tasks has one row and one partition a task, so that
+Spark's scheduler assigns them; ``filescan.py`` is the work of one task. Records of Spark's Kafka
+source become facts in the same way. Both results have the columns of ``SCANNED`` and can be joined
+with ``union``.
 
-Theory: the sources are read once. The result is 64 bytes for each row read, and should be kept
+The sources are read once. The result is 64 bytes for each row read, and should be kept
 (``persist``): it is used twice, for the summaries and for the facts.
+
+Rules
+- Records delivered to one topic are read in the order of positions: segments of a topic stay
+  together, in order, until a task is full.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...reading.files import DUMP, File
+from ...reading.files import DUMP, TOPIC, File
 from .chunks import OrderChunk
 from .filescan import SCANNED_ARROW, TaskScan
 from .making import GroupTerms
@@ -29,6 +36,26 @@ SCANNED = from_arrow_schema(SCANNED_ARROW)
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """The columns of Spark's Kafka source that are used."""
 Batches = Iterator[pa.RecordBatch]
+TASKS_PER_CORE = 4
+TASK_BYTES = (8 << 20, 256 << 20)
+"""Smallest and largest size of a task; a single file may be larger."""
+TASK_FILES_MAX = 4_000
+_OPEN_BYTES = 32 << 10
+"""The cost of opening a file, as bytes that could be read meanwhile."""
+
+
+def tasks(files: Sequence[File], cores: int) -> list[list[File]]:
+    """Every file in one of the tasks. ``cores``: how many tasks run at the same time."""
+    total = sum(_cost(file) for file in files)
+    low, high = TASK_BYTES
+    size = min(high, max(low, total // max(1, cores * TASKS_PER_CORE) + 1))
+    made: list[list[File]] = []
+    topics = [file for file in files if file.kind == TOPIC]
+    others = [file for file in files if file.kind != TOPIC]
+    for group in (topics, others):
+        made += _cut(group, size)
+    # The longest first, so that none of them starts when all others are about to end.
+    return sorted(made, key=lambda task: -sum(map(_cost, task)))
 
 
 def tasks_frame(spark: SparkSession, tasks: Sequence[Sequence[File]]) -> DataFrame:
@@ -81,3 +108,20 @@ def summaries(scanned: DataFrame) -> tuple[list[FileSummary], list[OrderChunk]]:
     rows = scanned.where("what in ('file', 'chunk')").select("what", "text").collect()
     files = [FileSummary.from_json(row.text) for row in rows if row.what == "file"]
     return files, [OrderChunk.from_json(row.text) for row in rows if row.what == "chunk"]
+
+
+def _cut(files: Iterable[File], size: int) -> list[list[File]]:
+    made: list[list[File]] = []
+    room = 0
+    for file in files:
+        cost = _cost(file)
+        if not made or cost > room or len(made[-1]) >= TASK_FILES_MAX:
+            made.append([])
+            room = size
+        made[-1].append(file)
+        room -= cost
+    return made
+
+
+def _cost(file: File) -> int:
+    return file.nbytes + _OPEN_BYTES

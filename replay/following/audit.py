@@ -155,7 +155,7 @@ class Audit:
             window.judged_ms = self.state.looked_ms
             window.waiting, window.settles_ms = one.waiting, one.settles_ms
             window.has_lost, window.counts = one.has_lost, one.counts
-            flags = [flag.to_dict() | {"window_ms": one.start} for flag in one.flags]
+            flags = [flag | {"window_ms": one.start} for flag in one.flags]
             for kind, number in one.flagged.items():
                 listed = [flag for flag in flags if flag["flag"] == kind]
                 for at, flag in enumerate(listed):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -66,29 +66,15 @@ class AuditTerms:
     forgotten: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One message, and what is wrong with it."""
-
-    flag: str
-    """One of ``KINDS``."""
-    id: str
-    offset: int
-    due_ms: int
-    topic: str
-    text: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 @dataclass(slots=True)
 class Judgement:
     """The judgement of one window; small, but for ``told``."""
 
     start: int
     counts: dict[str, int] = field(default_factory=dict)
-    flags: list[Flag] = field(default_factory=list)
+    flags: list[dict[str, Any]] = field(default_factory=list)
+    """What is wrong with a message each: ``flag`` (one of ``KINDS``), ``id``, ``offset``,
+    ``due_ms``, ``topic``, ``text``."""
     flagged: dict[str, int] = field(default_factory=dict)
     """How many flags are new, by kind, listed or not."""
     told: bytes = b""
@@ -215,19 +201,19 @@ class _Window:
             return
         judgement, board = self._judgement, self._board
         judgement.flagged[kind] = judgement.flagged.get(kind, 0) + len(new)
-        listed = Counter(flag.flag for flag in judgement.flags)[kind]
+        listed = Counter(flag["flag"] for flag in judgement.flags)[kind]
         for at in new[: max(0, self._terms.listed_max - listed)].tolist():
             message, when = int(messages[at]), int(due[at])
             offset = int(board.offset[message])
             judgement.flags.append(
-                Flag(
-                    kind,
-                    self._context.terms.id_of(when, offset),
-                    offset,
-                    when,
-                    self._topic(message),
-                    text if isinstance(text, str) else text(at),
-                )
+                {
+                    "flag": kind,
+                    "id": self._context.terms.id_of(when, offset),
+                    "offset": offset,
+                    "due_ms": when,
+                    "topic": self._topic(message),
+                    "text": text if isinstance(text, str) else text(at),
+                }
             )
 
     def _topic(self, message: int) -> str:

@@ -1,5 +1,5 @@
-"""The report as one HTML page: the verdict, problems, inputs; then figures by topic and time, and
-charts last.
+"""The report, as JSON for programs, and as one HTML page for people: the verdict, problems, inputs;
+then figures by topic and time, and charts last.
 
 Rules
 - Self-contained: no script, no font, no picture from elsewhere.
@@ -10,31 +10,26 @@ Rules
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from ...reading.problems import Problem
 from ...wheel.texts import counted
 from .figures import BAD, by_due_time, by_topic
 from .html import STYLE, folded, moment, table
 from .plot import bars, lines
-from .verdict import Outcome, Verdict
+from .verdict import CLASSES, Outcome, Verdict
 
 _COLOURS = {Outcome.PROVEN: "good", Outcome.IN_PART: "half", Outcome.NOT_PROVEN: "bad"}
-_NAMES = {
-    "accepted": "accepted",
-    "delivered": "delivered",
-    "pending": "pending",
-    "cancelled": "cancelled",
-    "dead": "dead letters",
-    "lost": "lost",
-    "undecided": "undecided",
-    "repeated": "repeated",
-    "late": "late",
-    "overdue": "overdue",
-    "unaccounted": "not judged",
-    "in doubt": "in doubt",
-}
+_CARDS = (
+    *("accepted", *CLASSES),
+    *("repeated", "late", "overdue", "unaccounted", "in doubt"),
+)
+_NAMES = {"dead": "dead letters", "unaccounted": "not judged"}
+"""Names of cards that are not called as they are counted."""
 _ALWAYS = {"accepted", "delivered", "pending", "lost"}
 _SHOWN = 10
 """Problems of a kind that are not folded away."""
@@ -85,11 +80,13 @@ def _open_points(verdict: Verdict) -> str:
 
 def _cards(verdict: Verdict) -> str:
     cards = []
-    for name, shown in _NAMES.items():
+    for name in _CARDS:
         value = verdict.counts.get(name, 0)
         if value or name in _ALWAYS:
             colour = ' class="bad"' if name in BAD and value else ""
-            cards.append(f'<div class="card"><b{colour}>{value:,}</b>{escape(shown)}</div>')
+            cards.append(
+                f'<div class="card"><b{colour}>{value:,}</b>{_NAMES.get(name, name)}</div>'
+            )
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
@@ -176,3 +173,19 @@ def _charts(verdict: Verdict) -> str:
         + f'<h2>Delivered over time</h2><p class="soft">messages {wide}</p>'
         + bars(at, [one.count for one in times], "messages delivered")
     )
+
+
+def write_report(verdict: Verdict, directory: Path, made_ms: int) -> list[Path]:
+    """Write both files, each whole or not at all; returns their paths. Errors: ``OSError``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "report.json": json.dumps({"made_ms": made_ms, **verdict.to_dict()}, indent=1) + "\n",
+        "report.html": page(verdict, made_ms),
+    }
+    written = []
+    for name, text in texts.items():
+        path, part = directory / name, directory / f".{name}.part"
+        part.write_text(text, "utf-8")
+        os.replace(part, path)  # noqa: PTH105 - an atomic change of name
+        written.append(path)
+    return written

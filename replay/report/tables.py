@@ -77,17 +77,9 @@ def _named(counts: DataFrame, topics: Mapping[int, str]) -> DataFrame:
 
 def _verdict(spark: SparkSession, verdict: Verdict, group: str) -> DataFrame:
     row = {
+        **verdict.to_dict(),
         "group": group,
-        "outcome": str(verdict.outcome),
-        "reasons": list(verdict.reasons),
         "open_points": [str(point) for point in verdict.open_points],
-        "counts": dict(verdict.counts),
-        "problem_counts": dict(verdict.problem_counts),
-        "truncated": verdict.truncated,
-        "notes": list(verdict.notes),
-        "seconds": verdict.seconds,
-        "interval_ms": verdict.interval_ms,
         "options": json.dumps(verdict.options),
-        "versions": dict(verdict.versions),
     }
     return spark.createDataFrame([row], VERDICT_SCHEMA)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from slotwheel.replay.facts.connector import connector_settings, not_fetched
+from slotwheel.replay.facts.kafka_topics import connector_settings, not_fetched
 from slotwheel.wheel.errors import InvalidConfiguration
 
 

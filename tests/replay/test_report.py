@@ -12,7 +12,7 @@ import pytest
 
 from slotwheel.cli.verdict import print_verdict
 from slotwheel.reading.problems import CONSERVATION, OpenPoint, Problem
-from slotwheel.replay.report.page import page
+from slotwheel.replay.report.page import page, write_report
 from slotwheel.replay.report.plot import bars
 from slotwheel.replay.report.verdict import (
     GroupCounts,
@@ -22,7 +22,6 @@ from slotwheel.replay.report.verdict import (
     PairAgreement,
     Verdict,
 )
-from slotwheel.replay.report.write import write_report
 
 MADE_MS = 1_795_000_000_000
 BAD = '<script>alert("x")</script>&'
