@@ -1,4 +1,5 @@
-"""A data directory opened for reading only, whether a node runs on it or not.
+"""The paths that a user gave: refused by name if they are no data directory or file. And a data
+directory opened for reading only, whether a node runs on it or not.
 
 Rules: nothing is created or changed, not even a lock file; any other directory is refused with a
 clear error, so that a wrong path is not reported as an empty wheel.
@@ -8,13 +9,85 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from ..delivery.embedded.topicfile import TOPICS_DIRECTORY, first_position_of
 from ..wheel.errors import InvalidConfiguration
-from ..wheel.files import OsFiles, OsHandle
-from .inputs import is_data_directory
+from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, OsFiles, OsHandle
+from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
+from ..wheel.journal.segment import is_segment_name
+from ..wheel.slots.archive import parse_archived_slot
+from ..wheel.slots.slotfile import second_of
+from ..wheel.state import STATE_DIRECTORY
+from .listing import sizes
+
+_PARTS = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY, ARCHIVE_DIRECTORY)
+
+
+def existing(path: str) -> Path:
+    """The directory at a path, resolved. Errors: ``InvalidConfiguration``: it does not exist."""
+    root = Path(path).resolve()
+    if not root.is_dir():
+        raise InvalidConfiguration(
+            "not a directory" if root.exists() else "no such directory",
+            got=path,
+            remedy="Name the directory that the node was given with --data, or a copy of it",
+        )
+    return root
+
+
+def existing_file(path: str) -> Path:
+    """The file at a path. Errors: ``InvalidConfiguration``: it does not exist."""
+    found = Path(path)
+    if not found.is_file():
+        raise InvalidConfiguration(
+            "not a file" if found.exists() else "no such file",
+            got=path,
+            remedy="Name an Arrow IPC stream that `slotwheel consume --arrow` or a client wrote",
+        )
+    return found
+
+
+def is_data_directory(root: Path) -> bool:
+    """Whether a directory has a part of a data directory; a node that has just begun may not."""
+    return any((root / part).is_dir() for part in _PARTS)
+
+
+def refuse_a_part(root: Path) -> None:
+    """Refuse a folder inside a data directory, such as that of its slot files. Errors:
+    ``InvalidConfiguration``."""
+    names = list(sizes(root))
+    kinds = {
+        "slot files": any(second_of(name) is not None or _is_archived(name) for name in names),
+        "journal segments": any(is_segment_name(name) for name in names),
+        "topic segments": any(first_position_of(name) is not None for name in names),
+    }
+    for kind, there in kinds.items():
+        if there:
+            raise InvalidConfiguration(
+                f"a folder of {kind}, not a data directory",
+                got=str(root),
+                remedy="Name the directory that it belongs to: the one given to the node as --data",
+            )
+
+
+def _is_archived(name: str) -> bool:
+    try:
+        parse_archived_slot(name)
+    except ValueError:
+        return False
+    return True
+
+
+def short_names(roots: Sequence[Path]) -> list[str]:
+    """The last parts of each path, as few as make all of them different."""
+    for parts in range(1, 20):
+        names = ["/".join(root.parts[-parts:]) for root in roots]
+        if len(set(names)) == len(names):
+            return names
+    return [str(root) for root in roots]
 
 
 class ReadOnlyFiles(OsFiles):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..wheel.schema import Int64s
+from .problems import Problem
 
 JOURNAL, SLOT, TOPIC, DUMP, RECEIPTS = KINDS = ("journal", "slot", "topic", "dump", "receipts")
 NO_PEER = 0xFFFF
@@ -80,8 +81,8 @@ class Layout:
     key: str = ""
     peers: list[PeerFiles] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    """Problems of a directory as a whole; ``Problem`` as JSON."""
+    problems: list[Problem] = field(default_factory=list)
+    """Problems of a directory as a whole."""
     missing_slots: list[tuple[int, int]] = field(default_factory=list)
     """Peer and second of live slot files that are in the catalog and do not exist."""
     made_ms: int = 0

@@ -35,8 +35,8 @@ from ..wheel.journal.segment import index_of
 from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.slotfile import SUFFIX, path_of, second_of
 from ..wheel.state import STATE_DIRECTORY, StoredState
+from .directory import existing, existing_file, is_data_directory, refuse_a_part, short_names
 from .files import DUMP, JOURNAL, RECEIPTS, SLOT, TOPIC, File, Layout, PeerFiles
-from .inputs import existing, existing_file, is_data_directory, refuse_a_part, short_names
 from .listing import journal_segments, sizes
 from .problems import INTEGRITY, Problem
 from .state import first_config, not_its_own, read_state
@@ -106,7 +106,7 @@ class _Search:
             self.layout.files.append(replace(file, number=len(self.layout.files)))
 
     def _problem(self, kind: str, text: str, name: str) -> None:
-        self.layout.problems.append(Problem(INTEGRITY, kind, text, file=name).to_json())
+        self.layout.problems.append(Problem(INTEGRITY, kind, text, file=name))
 
     def _peer(self, root: Path, name: str) -> PeerFiles | None:
         """Add the files of one directory. None if it does not belong to the group."""

@@ -44,7 +44,7 @@ class Conclusion:
 
     def own(self) -> list[Problem]:
         """Problems that were found on the driver: in the layout and in the context."""
-        return [*map(Problem.from_json, self.layout.problems), *self.context.problems]
+        return [*self.layout.problems, *self.context.problems]
 
     def counts(self) -> dict[str, int]:
         """Messages by class, as in ``Verdict.counts``."""

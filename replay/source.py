@@ -107,7 +107,7 @@ class _Task(InputPartition):
     files: Sequence[tuple[File, str]]
     """Files, each with the name of its peer; empty: of no peer."""
     terms: GroupTerms
-    problems: Sequence[str] = ()
+    problems: Sequence[Problem] = ()
 
 
 class Reader(DataSourceReader):
@@ -136,7 +136,7 @@ class Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Task)
         if self._chosen.view == PROBLEMS and partition.problems:
-            found = problem_batch([Problem.from_json(text) for text in partition.problems])
+            found = problem_batch(partition.problems)
             yield found.select(self._chosen.columns)
         for file, peer in partition.files:
             yield from view_batches(file, peer, self._chosen, partition.terms)

@@ -28,12 +28,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
+from ..reading.directory import existing, is_data_directory, short_names
 from ..reading.files import JOURNAL, TOPIC, File, Layout
 from ..reading.growing.journal import UNLIMITED, look_at_journal
 from ..reading.growing.parts import JournalPart, Part, TopicPart, read_part
 from ..reading.growing.positions import JournalAt, Positions, TopicAt
 from ..reading.growing.topics import look_at_topic, topics
-from ..reading.inputs import existing, is_data_directory, short_names
 from ..reading.layout import FileFilter, find
 from ..reading.problems import Problem, problem_batch
 from ..wheel.errors import InvalidConfiguration

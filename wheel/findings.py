@@ -65,3 +65,13 @@ class CheckedFile:
             self.fault(position, f"version {error.limit}", f"{error.got}: {error.message}")
         else:
             self.fault(position, "a readable file", error)
+
+
+UNKNOWN = "an unknown file, which slotwheel leaves alone"
+
+
+def noted(kind: str, path: str, expected: str, found: str = UNKNOWN) -> CheckedFile:
+    """A file that is no fault, and worth a note as a whole."""
+    item = CheckedFile(kind, path)
+    item.note(0, expected, found)
+    return item

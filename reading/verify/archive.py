@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY, Files
-from ...wheel.findings import CheckedFile
+from ...wheel.findings import CheckedFile, noted
 from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.scan import walk
 from ...wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
@@ -25,7 +25,7 @@ def verify_archive(files: Files) -> Iterator[CheckedFile]:
     try:
         days = files.list(ARCHIVE_DIRECTORY)
     except NotADirectoryError:
-        yield _foreign(ARCHIVE_DIRECTORY, "a folder")
+        yield noted("archive", ARCHIVE_DIRECTORY, "a folder")
         return
     for day in days:
         for part in (JOURNAL_DIRECTORY, SLOT_DIRECTORY):
@@ -49,7 +49,7 @@ def _slot(files: Files, path: str) -> CheckedFile | None:
     try:
         second, length, crc = parse_archived_slot(path.rpartition("/")[2])
     except ValueError:
-        return _foreign(path, "<second>.<length>.<crc32c>.arrows")
+        return noted("archive", path, "<second>.<length>.<crc32c>.arrows")
     try:
         files.open(path).close()
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def _slot(files: Files, path: str) -> CheckedFile | None:
 
 def _segment(files: Files, path: str, segments: list[tuple[str, int]]) -> CheckedFile | None:
     if not is_segment_name(path.rpartition("/")[2]):
-        return _foreign(path, "<first index>.journal")
+        return noted("archive", path, "<first index>.journal")
     item = CheckedFile("archive", path)
     end = index_of(path)
     position = 0
@@ -78,19 +78,12 @@ def _segment(files: Files, path: str, segments: list[tuple[str, int]]) -> Checke
     return item
 
 
-def _foreign(path: str, expected: str) -> CheckedFile:
-    item = CheckedFile("archive", path)
-    item.note(0, expected, "an unknown file, which slotwheel leaves alone")
-    return item
-
-
 def _gaps(segments: list[tuple[str, int]]) -> Iterator[CheckedFile]:
     """Note gaps in the archived journal. A peer that fetched a snapshot rightly has one."""
     by_index = sorted((index_of(path), end, path) for path, end in segments)
     after = -1
     for first, end, path in by_index:
         if after >= 0 and first > after:
-            item = CheckedFile("archive", path)
-            item.note(0, f"a first index of {after}", f"{first}: entries between were not kept")
-            yield item
+            found = f"{first}: entries between were not kept"
+            yield noted("archive", path, f"a first index of {after}", found)
         after = end

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
-from ...wheel.findings import CheckedFile
+from ...wheel.findings import CheckedFile, noted
 from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.payloads import decode_config, decode_rows
 from ...wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
@@ -48,21 +48,21 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
         names = files.list(DIRECTORY)
         segments = [f"{DIRECTORY}/{name}" for name in names if is_segment_name(name)]
         if stored is not None and stored.incoming:
-            yield from _replaced(segments)
+            # An uncompleted switch to a snapshot replaces them.
+            found = "the old one, or a new one not in use yet: it is replaced"
+            yield from (noted("journal", path, "a new journal", found) for path in segments)
             return
         log = _Log(stored)
         if stored is not None:
             log.durable = stored.checkpoint.index
-        found = list(_gaps(log, segments))
+        missing = list(_gaps(log, segments))
         # A running node may have dropped segments since the state was read: try again.
-        if not any(item.faults for item in found) or attempt == 2:
+        if not any(item.faults for item in missing) or attempt == 2:
             break
-    yield from found
+    yield from missing
     for name in names:
         if not is_segment_name(name) and not is_spare_name(name):
-            item = CheckedFile("journal", f"{DIRECTORY}/{name}")
-            item.note(0, "<first index>.journal", "an unknown file, which slotwheel leaves alone")
-            yield item
+            yield noted("journal", f"{DIRECTORY}/{name}", "<first index>.journal")
     for path in segments:
         is_last = path == segments[-1]
         before = replace(log)
@@ -75,14 +75,6 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
             continue
         if is_last:
             _check_end(item, log)
-        yield item
-
-
-def _replaced(segments: list[str]) -> Iterator[CheckedFile]:
-    """Note the segments of a journal that an uncompleted switch to a snapshot replaces."""
-    for path in segments:
-        item = CheckedFile("journal", path)
-        item.note(0, "a new journal", "the old one, or a new one not in use yet: it is replaced")
         yield item
 
 

@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import SLOT_DIRECTORY, Files
-from ...wheel.findings import CheckedFile
+from ...wheel.findings import UNKNOWN, CheckedFile, noted
 from ...wheel.slots.blocks import check_block
 from ...wheel.slots.mend import is_whole, mended_path
 from ...wheel.slots.slotfile import path_of, second_of, unreadable_is_damage
@@ -102,14 +102,13 @@ def verify_slots(files: Files, load: LoadState) -> Iterator[CheckedFile]:
         yield item
     yield from _unknown_files(files, load)
     if not stored.incoming and files.list(INCOMING):
-        item = CheckedFile("slot", INCOMING)
-        item.note(
-            0,
+        yield noted(
+            "slot",
+            INCOMING,
             "no such directory",
             "a snapshot that is being received, or was not received whole; the node goes on with"
             " it, or removes it when its log goes on without",
         )
-        yield item
 
 
 def _unknown_files(files: Files, load: LoadState) -> Iterator[CheckedFile]:
@@ -131,7 +130,7 @@ def _unknown_files(files: Files, load: LoadState) -> Iterator[CheckedFile]:
             yield item
             continue
         if second is None:
-            item.note(0, "<second>.arrows", "an unknown file, which slotwheel leaves alone")
+            item.note(0, "<second>.arrows", UNKNOWN)
         else:
             item.note(
                 0,

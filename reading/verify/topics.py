@@ -35,7 +35,7 @@ from ...delivery.embedded.topicfile import (
 from ...delivery.embedded.topiclog import segments
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
-from ...wheel.findings import CheckedFile
+from ...wheel.findings import CheckedFile, noted
 from ...wheel.schema import times
 from ..topics import decode_block
 
@@ -46,9 +46,7 @@ def verify_topics(files: Files) -> Iterator[CheckedFile]:
         try:
             firsts = segments(files, topic)
         except NotADirectoryError:
-            item = CheckedFile("topic", directory_of(topic))
-            item.note(0, "a topic's directory", "an unknown file, which slotwheel leaves alone")
-            yield item
+            yield noted("topic", directory_of(topic), "a topic's directory")
             continue
         expected: int | None = 0
         aside = set_aside_segments(files, topic)
@@ -73,9 +71,9 @@ def _unknown(files: Files, topic: str) -> Iterator[CheckedFile]:
     wanted = {f"{first:020d}{suffix}" for first in known for suffix in suffixes}
     for name in names:
         if first_position_of(name) is None and name not in wanted:
-            item = CheckedFile("topic", f"{directory_of(topic)}/{name}")
-            item.note(0, "a segment and its index", "an unknown file, never committed")
-            yield item
+            path = f"{directory_of(topic)}/{name}"
+            found = "an unknown file, never committed"
+            yield noted("topic", path, "a segment and its index", found)
 
 
 def _segment(

@@ -18,11 +18,10 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from ...reading.directory import short_names
 from ...reading.files import DUMP, Layout
 from ...reading.files import RECEIPTS as RECEIPTS_FILE
-from ...reading.inputs import short_names
 from ...reading.layout import FileFilter, find
-from ...reading.problems import Problem
 from ...wheel.errors import InvalidConfiguration
 from .columns import DELIVERED, FACTS, PROBLEMS, RECEIPTS
 
@@ -96,8 +95,7 @@ def layout_of(given: InputPaths, wanted: FileFilter, view: str, peer: str) -> La
     layout = find(given.directories, dumps=given.dumps, receipts=given.receipts, wanted=wanted)
     if len(layout.peers) < len(given.directories) and view != PROBLEMS:
         names = {one.name for one in layout.peers}
-        wrong = [Problem.from_json(text) for text in layout.problems]
-        for problem in wrong:
+        for problem in layout.problems:
             if problem.file not in names and problem.kind in ("empty", "foreign"):
                 raise InvalidConfiguration(
                     f"not a data directory of this group: {problem.text}",

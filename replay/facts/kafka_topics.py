@@ -122,12 +122,9 @@ class KafkaTopics:
 
     def _source(self, spark: SparkSession, topics: Sequence[str]) -> DataFrame:
         options = {
-            "kafka.bootstrap.servers": self._bootstrap,
-            "kafka.isolation.level": "read_committed",
+            **source_options(self._bootstrap),
             "subscribe": ",".join(topics),
-            "startingOffsets": "earliest",
             "endingOffsets": "latest",
-            "includeHeaders": "true",
             # A failing broker ends the proof within a minute instead of three.
             "kafka.default.api.timeout.ms": str(_SILENT_MS),
             "kafka.request.timeout.ms": str(_SILENT_MS),
@@ -170,6 +167,16 @@ class KafkaTopics:
                 f"Kafka at {self._bootstrap} does not answer: {error}",
                 remedy="Look at the address, and whether the broker runs",
             ) from error
+
+
+def source_options(bootstrap: str) -> dict[str, str]:
+    """What any reading of records needs: committed ones, from the first, with their headers."""
+    return {
+        "kafka.bootstrap.servers": bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+    }
 
 
 def _partitions(admin: Any) -> dict[str, list[int]]:

@@ -141,8 +141,6 @@ class OneFile:
             self._journal_offsets(times(rows, "offset"))
             if self.summary.first_created_ms < 0:
                 self.summary.first_created_ms = int(times(rows, "created")[0])
-            assert event.index is not None
-            assert event.epoch is not None
             return journal_facts(file, rows, event.index, event.epoch)
         if kind == SLOT:
             self._slot.append(np.stack([times(rows, "offset"), times(rows, "due")]))

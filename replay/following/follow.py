@@ -28,6 +28,7 @@ from ..datasource.columns import SCAN
 from ..facts.fact import decompress
 from ..facts.filescan import SCANNED_ARROW
 from ..facts.kafka_topics import FORMAT as KAFKA
+from ..facts.kafka_topics import source_options
 from ..facts.making import GroupTerms
 from ..facts.scan import SCANNED, scan_records
 from ..facts.summary import FileSummary
@@ -105,14 +106,8 @@ def _kafka(spark: SparkSession, audit: Audit) -> DataFrame:
         )
     # A pattern also finds topics that are made later, such as that of the dead letters.
     names = [re.escape(name) for name in (*settings.topics, settings.dead_letter_topic)]
-    options = {
-        "kafka.bootstrap.servers": settings.kafka,
-        "kafka.isolation.level": "read_committed",
-        "subscribePattern": "|".join(names),
-        "startingOffsets": "earliest",
-        "includeHeaders": "true",
-    }
-    records = spark.readStream.format(KAFKA).options(**options).load()
+    reader = spark.readStream.format(KAFKA).options(**source_options(settings.kafka))
+    records = reader.option("subscribePattern", "|".join(names)).load()
     terms = GroupTerms(group.group, group.key, settings.dead_letter_topic)
     return scan_records(records, terms, KAFKA_NUMBER)
 
