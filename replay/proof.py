@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyspark
@@ -46,7 +47,7 @@ from .judging import validators
 from .judging.context import Context, Options, make_context
 from .judging.judge import judge
 from .judging.sums import TALLIED
-from .report.tables import Tables
+from .report.tables import write_tables
 from .report.verdict import GroupCounts, Lateness, Verdict
 
 BUCKETS_MAX = 2_000
@@ -101,13 +102,16 @@ class _Proof:
         context = make_context(self._layout, summaries, self._terms, self._options, chunks, read)
         self._progress("judging the messages")
         judged = self._keep(judge(scanned, context, self._partitions(summaries)))
-        sums = _Sums(judged)
-        conclusion = Conclusion(self._layout, context, summaries, sums.counts, sums.problems)
+        sums = validators.sums(judged).collect()
+        counts = {row.name: row["count"] for row in sums if row.what == "count"}
+        kinds = {row.name: row["count"] for row in sums if row.what == "problems"}
+        conclusion = Conclusion(self._layout, context, summaries, counts, kinds)
         by_kind = conclusion.problem_counts()
         self._progress("writing it down")
         found = validators.problems(scanned).union(validators.problems(judged))
         listed = self._name_fields(self._listed(found, conclusion.own(), by_kind), summaries)
-        interval = sums.interval(self._options.interval_ms)
+        tallied = [row for row in sums if row.what == "tally"]
+        interval = _interval(tallied, self._options.interval_ms)
         lateness = _lateness(validators.lateness(judged, interval), context)
         tallies = validators.tallies(judged, interval)
         by_topic, by_bucket = _counts(tallies, context, late=self._options.late_ms is not None)
@@ -122,7 +126,7 @@ class _Proof:
             conclusion.agreement(),
             conclusion.inputs(),
             interval,
-            conclusion.notes() + (kafka.notes() if kafka is not None else []),
+            conclusion.notes() + (kafka.notes if kafka is not None else []),
             time.monotonic() - self._began,
             {
                 "exactly_once": self._options.exactly_once,
@@ -141,9 +145,9 @@ class _Proof:
         )
         if tables:
             self._progress("writing the tables")
-            counts = validators.tallies(judged, self._options.interval_ms)
-            to = Tables(tables, self._layout.made_ms)
-            to.write(counts, context.topics, verdict, self._layout.group)
+            fine = validators.tallies(judged, self._options.interval_ms)
+            made_ms, group = self._layout.made_ms, self._layout.group
+            write_tables(tables, made_ms, fine, context.topics, verdict, group)
         return verdict
 
     def _progress(self, phase: str) -> None:
@@ -248,28 +252,14 @@ class _Proof:
         return name_fields(listed, found)
 
 
-class _Sums:
-    """The sums of all tasks."""
-
-    def __init__(self, judged: DataFrame) -> None:
-        self.counts: dict[str, int] = {}
-        self.problems: dict[str, int] = {}
-        self._span = (0, 0, 0)
-        for row in validators.sums(judged).collect():
-            if row.what == "count":
-                self.counts[row.name] = row["count"]
-            elif row.what == "problems":
-                self.problems[row.name] = row["count"]
-            else:
-                self._span = row.first, row.last, row.buckets
-
-    def interval(self, wanted_ms: int) -> int:
-        """Width of a time bucket, ms: a multiple of ``wanted_ms``; at most ``BUCKETS_MAX``
-        buckets."""
-        first, last, buckets = self._span
-        if buckets <= BUCKETS_MAX:
-            return wanted_ms
-        return wanted_ms * -(-(last - first + wanted_ms) // (wanted_ms * BUCKETS_MAX))
+def _interval(tallied: Sequence[Any], wanted_ms: int) -> int:
+    """Width of a time bucket, ms: a multiple of ``wanted_ms``; at most ``BUCKETS_MAX`` buckets.
+    ``tallied``: the row about all tallies, if there is one."""
+    for row in tallied:
+        if row.buckets > BUCKETS_MAX:
+            span = int(row.last - row.first) + wanted_ms
+            return wanted_ms * -(-span // (wanted_ms * BUCKETS_MAX))
+    return wanted_ms
 
 
 def fair_shares(numbers: Mapping[str, int], limit: int) -> dict[str, int]:

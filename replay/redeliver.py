@@ -26,7 +26,7 @@ Memory: a batch a peer, and a bit for each offset near a cancelled message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -43,6 +43,7 @@ from ..wheel.rows import from_numpy, take_rows
 from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, Mask, sizes, times
 from .bits import Bits
 from .facts.making import GroupTerms
+from .facts.summary import FileSummary
 
 ID_HEADER = f"{REDELIVERED_PREFIX}id"
 """Header with the id under which the message was first sent."""
@@ -167,8 +168,8 @@ class Redelivery:
 
     def _messages(self, tally: RedeliveryCounts, progress: OnSearched) -> Iterator[pa.RecordBatch]:
         """Each message once (schema ``ROW``), in the order of the offsets."""
-        stretches = _Stretches()
-        streams = {peer: self._of_peer(peer, tally, progress, stretches) for peer in self._files}
+        journals = {peer: FileSummary(peer) for peer in self._files}
+        streams = {peer: self._of_peer(seen, tally, progress) for peer, seen in journals.items()}
         reached = dict.fromkeys(streams, -1)
         held: list[_Picked] = []
         done = -1
@@ -190,7 +191,7 @@ class Redelivery:
             held = [one.part(times(one.rows, "offset") > horizon) for one in held]
             held = [one for one in held if len(one.doubt)]
             done = horizon
-        tally.missing = stretches.missing()
+        tally.missing = _missing(journals.values())
 
     def _union(
         self, parts: list[_Picked], done: int, tally: RedeliveryCounts
@@ -212,14 +213,16 @@ class Redelivery:
             yield take_rows(rows, wanted)
 
     def _of_peer(
-        self, peer: int, tally: RedeliveryCounts, progress: OnSearched, stretches: _Stretches
+        self, seen: FileSummary, tally: RedeliveryCounts, progress: OnSearched
     ) -> Iterator[tuple[list[_Picked], int]]:
-        """The rows of one peer's journal, and up to which offset it was read."""
+        """The rows of one peer's journal, and up to which offset it was read. ``seen``: of the
+        journal as a whole; its offsets are filled in."""
+        peer = seen.number
         for file in self._files[peer]:
             for event in read(file):
                 if isinstance(event, RowsSeen):
                     rows, offset = event.rows, times(event.rows, "offset")
-                    stretches.add(peer, offset)
+                    seen.add_offsets(offset)
                     yield self._pick(peer, rows, tally), int(offset.max())
                 elif isinstance(event, MarkSeen):
                     self._proven[peer] = max(self._proven[peer], event.marks.main.L + 1)
@@ -251,27 +254,13 @@ class Redelivery:
         return [_Picked(rows.filter(pa.array(mask)), ~sure[mask])]
 
 
-class _Stretches:
-    """The offsets that were read, as ranges; a peer has one more of them than gaps."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, list[tuple[int, int]]] = {}
-
-    def add(self, peer: int, offset: Int64s) -> None:
-        found = self._found.setdefault(peer, [])
-        for part in np.split(offset, np.flatnonzero(np.diff(offset) != 1) + 1):
-            base, end = int(part[0]), int(part[-1]) + 1
-            if found and found[-1][1] == base:
-                base, _ = found.pop()
-            found.append((base, end))
-
-    def missing(self) -> int:
-        """How many offsets between the first and the last one no peer has."""
-        missing, reached = 0, -1
-        for base, end in sorted(chain.from_iterable(self._found.values())):
-            missing += max(0, base - reached) if reached >= 0 else 0
-            reached = max(reached, end)
-        return missing
+def _missing(journals: Iterable[FileSummary]) -> int:
+    """How many offsets between the first and the last one no journal has."""
+    missing, reached = 0, -1
+    for base, end in sorted(chain.from_iterable(one.offsets for one in journals)):
+        missing += max(0, base - reached) if reached >= 0 else 0
+        reached = max(reached, end)
+    return missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,8 @@ class KafkaTopics:
         self._bootstrap = bootstrap
         self._names = tuple(dict.fromkeys(names))
         self._dead_letters = dead_letters
-        self._notes: list[str] = []
+        self.notes: list[str] = []
+        """The notes that ``records`` has made, as sentences."""
         self.found: list[str] = []
         self.partitions: dict[str, int] = {}
         """How many partitions each topic has that was read; empty before ``records``."""
@@ -94,11 +95,11 @@ class KafkaTopics:
             self.partitions = {name: len(known[name]) for name in found}
             cut = _cut(admin, {name: known[name] for name in found})
         missing = sorted(wanted - known.keys())
-        self._notes = []
+        self.notes = []
         if missing:
-            self._notes.append(f"Kafka has no topic {_listed(missing)}")
+            self.notes.append(f"Kafka has no topic {_listed(missing)}")
         if cut:
-            self._notes.append(
+            self.notes.append(
                 f"Kafka has deleted the records of {_listed(cut)}: messages that were among them"
                 " count as lost"
             )
@@ -115,10 +116,6 @@ class KafkaTopics:
             f"Kafka at {self._bootstrap} failed while it was read: {what}",
             remedy="Try again when its brokers answer",
         )
-
-    def notes(self) -> list[str]:
-        """The notes that ``records`` has made, as sentences."""
-        return self._notes
 
     def _source(self, spark: SparkSession, topics: Sequence[str]) -> DataFrame:
         options = {

@@ -138,7 +138,7 @@ class OneFile:
         file, rows, kind = event.file, event.rows, event.file.kind
         self.summary.rows += rows.num_rows
         if kind == JOURNAL:
-            self._journal_offsets(times(rows, "offset"))
+            self.summary.add_offsets(times(rows, "offset"))
             if self.summary.first_created_ms < 0:
                 self.summary.first_created_ms = int(times(rows, "created")[0])
             return journal_facts(file, rows, event.index, event.epoch)
@@ -153,12 +153,6 @@ class OneFile:
                 self.order = self._tracker(source, embedded=True)
             return topic_facts(file, event.topic, event.group, rows, self.terms)
         return self.records(rows)
-
-    def _journal_offsets(self, offsets: Int64s) -> None:
-        edges = np.flatnonzero(np.diff(offsets) != 1) + 1
-        for part in np.split(offsets, edges) if len(edges) else (offsets,):
-            if len(part):
-                self.summary.add_offsets(int(part[0]), int(part[-1]) + 1)
 
     def _mark(self, event: MarkSeen) -> None:
         self.summary.marks = event.marks.encode().hex()

@@ -11,6 +11,10 @@ import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
+from ...wheel.schema import Int64s
+
 TOPICS_MAX = 10_000
 """Topics that one task names; of further ones only the CRC is known."""
 Ranges = list[list[int]]
@@ -69,12 +73,16 @@ class FileSummary:
     note: str = ""
     """Anything else that a person should read, in one line."""
 
-    def add_offsets(self, base: int, next_offset: int) -> None:
-        """Add rows ``base <= offset < next_offset``; calls come in the order of the journal."""
-        if self.offsets and self.offsets[-1][1] == base:
-            self.offsets[-1][1] = next_offset
-        else:
-            self.offsets.append([base, next_offset])
+    def add_offsets(self, offsets: Int64s) -> None:
+        """Add rows with these offsets; calls come in the order of the journal."""
+        for part in np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1):
+            if not len(part):
+                continue
+            base, next_offset = int(part[0]), int(part[-1]) + 1
+            if self.offsets and self.offsets[-1][1] == base:
+                self.offsets[-1][1] = next_offset
+            else:
+                self.offsets.append([base, next_offset])
 
     def add_read(self, topics: Collection[int]) -> None:
         if not set(self.read).issuperset(topics):

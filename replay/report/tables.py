@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...reading.problems import PROBLEM_ARROW
+from ...reading.problems import problem_batch
 from .verdict import Verdict
 
 VERDICT_SCHEMA = (
@@ -29,39 +28,29 @@ VERDICT_SCHEMA = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Where tables are written. ``directory``: a path, or an address that Spark can write to;
-    ``made_ms``: when the proof was made."""
-
-    directory: str
-    made_ms: int
-
-    def write(
-        self, counts: DataFrame, topics: Mapping[int, str], verdict: Verdict, group: str
-    ) -> None:
-        """Append a proof. ``counts``: of ``validators.tallies``, where a topic is its name's CRC;
-        ``topics``: names by CRC. Errors: those of Spark."""
-        spark = counts.sparkSession
-        self._add("counts", _named(counts, topics), _moment(f.col("bucket_ms")))
-        findings = spark.createDataFrame(
-            [asdict(one) for one in verdict.problems], from_arrow_schema(PROBLEM_ARROW)
-        )
-        due = f.when(f.col("due_ms") >= 0, _moment(f.col("due_ms")))
-        self._add("findings", findings, f.coalesce(due, _moment(f.lit(self.made_ms))))
-        self._add("verdict", _verdict(spark, verdict, group), _moment(f.lit(self.made_ms)))
-
-    def _add(self, name: str, frame: DataFrame, day: Column) -> None:
-        made = _moment(f.lit(self.made_ms)).alias("made")
-        whole = frame.select(made, "*", f.to_date(day).alias("day"))
+def write_tables(
+    directory: str,
+    made_ms: int,
+    counts: DataFrame,
+    topics: Mapping[int, str],
+    verdict: Verdict,
+    group: str,
+) -> None:
+    """Append a proof to the tables in a directory: a path, or an address that Spark can write to.
+    ``made_ms``: when the proof was made; ``counts``: of ``validators.tallies``, where a topic is
+    its name's CRC; ``topics``: names by CRC. Errors: those of Spark."""
+    spark, made = counts.sparkSession, f.timestamp_millis(f.lit(made_ms))
+    findings = spark.createDataFrame(pa.Table.from_batches([problem_batch(verdict.problems)]))
+    due = f.when(f.col("due_ms") >= 0, f.timestamp_millis("due_ms"))
+    for name, frame, day in (
+        ("counts", _named(counts, topics), f.col("bucket")),
+        ("findings", findings, f.coalesce(due, made)),
+        ("verdict", _verdict(spark, verdict, group), made),
+    ):
+        whole = frame.select(made.alias("made"), "*", f.to_date(day).alias("day"))
         # One file a day, not one for each task.
-        whole.repartition("day").write.mode("append").partitionBy("day").parquet(
-            f"{self.directory}/{name}"
-        )
-
-
-def _moment(ms: Column) -> Column:
-    return f.timestamp_millis(ms)
+        rows = whole.repartition("day").write.mode("append").partitionBy("day")
+        rows.parquet(f"{directory}/{name}")
 
 
 def _named(counts: DataFrame, topics: Mapping[int, str]) -> DataFrame:
@@ -72,7 +61,8 @@ def _named(counts: DataFrame, topics: Mapping[int, str]) -> DataFrame:
     joined = counts.join(f.broadcast(names), "topic", "left")
     others = [column for column in counts.columns if column not in ("topic", "bucket_ms")]
     topic = f.coalesce("name", unknown).alias("topic")
-    return joined.select(topic, "bucket_ms", _moment(f.col("bucket_ms")).alias("bucket"), *others)
+    bucket = f.timestamp_millis("bucket_ms").alias("bucket")
+    return joined.select(topic, "bucket_ms", bucket, *others)
 
 
 def _verdict(spark: SparkSession, verdict: Verdict, group: str) -> DataFrame:

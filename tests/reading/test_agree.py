@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotwheel.reading.agreement import agreement
 from slotwheel.reading.agreement import compare as agree
+from slotwheel.reading.agreement import journals
 from slotwheel.reading.agreement.compare import Agreement, PeerDirectory, compare
 from slotwheel.wheel.config import TICK_MS
 from slotwheel.wheel.journal.entry import Entry, EntryKind
@@ -486,7 +486,7 @@ def test_it_stops_after_so_many_problems(monkeypatch: pytest.MonkeyPatch) -> Non
     def lose(slots: dict[int, list[list[Row]]]) -> None:
         slots.clear()
 
-    monkeypatch.setattr(agreement, "PROBLEMS_MAX", 10)
+    monkeypatch.setattr(journals, "PROBLEMS_MAX", 10)
     monkeypatch.setattr(agree, "PROBLEMS_MAX", 10)
     found = both_ways(made.peer(spilled=1), made.peer(spilled=1, changed=lose))
     assert len(found.problems) == 10
