@@ -3,11 +3,11 @@ message was delivered once, in time. PySpark; no node imports anything of it.
 
 Data goes through the room in this order:
 
-    layout -> plan -> reading -> source             what exists; tasks; rows; Spark's data source
-                         |
-                      scan (facts)                  one fixed-width fact for each row read anywhere
-                         |
-                      judge -> validators -> proof  all facts of an offset side by side
-                         |
-                      report, page                  report.json, report.html
+    layout -> reading -> source             what exists; rows; Spark's data source
+                 |
+              scan (facts)                  one fixed-width fact for each row read
+                 |
+              judge -> validators -> proof  all facts of an offset side by side
+                 |
+              page                          report.json, report.html
 """

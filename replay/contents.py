@@ -106,39 +106,34 @@ def name_fields(problems: Sequence[Problem], found: DataFrame) -> list[Problem]:
 def _sighted(event: RowsSeen, offsets: Collection[int], terms: GroupTerms) -> pa.RecordBatch:
     """Digests of key, value and headers of those rows that have one of ``offsets``."""
     rows, accepted = event.rows, event.file.kind == JOURNAL
-    found, headers = (times(rows, "offset"), None) if accepted else _delivered(event, terms)
-    at = np.flatnonzero(np.isin(found, list(offsets)))
-    values = {
-        "key": rows.column("key").take(pa.array(at)),
-        "value": rows.column("value").take(pa.array(at)),
-        "headers": rows.column("headers").take(pa.array(at)),
-    }
+    found, headers = times(rows, "offset"), rows.column("headers")
     if not accepted:
-        left = pa.nulls(len(found)) if headers is None else headers
-        values["headers"] = left.take(pa.array(at))
-    columns = [_digests(values[name]) for name in FIELDS]
+        found, headers = _delivered(event, terms)
+    at = pa.array(np.flatnonzero(np.isin(found, list(offsets))))
+    values = (rows.column("key"), rows.column("value"), headers)
+    columns = [_digests(column.take(at)) for column in values]
     return pa.RecordBatch.from_arrays(
-        [pa.array(found[at]), pa.array([accepted] * len(at)), *columns], schema=SIGHTINGS
+        [pa.array(found).take(at), pa.array([accepted] * len(at)), *columns], schema=SIGHTINGS
     )
 
 
-def _delivered(event: RowsSeen, terms: GroupTerms) -> tuple[Int64s, pa.Array | None]:
+def _delivered(event: RowsSeen, terms: GroupTerms) -> tuple[Int64s, pa.Array]:
     """Offsets of the group's messages (-1: of another's) and the headers they were sent with."""
     rows, headers = event.rows, HeaderColumn(event.rows.column("headers"))
-    every = np.arange(rows.num_rows)
+    count = rows.num_rows
+    found = np.full(count, -1, np.int64)
     if event.topic:
-        if event.topic == terms.dead_letter_topic:
-            split_dead_letter(headers, every)
-        found = times(rows, "offset") if event.group == terms.group else np.full(len(every), -1)
-        return found, headers.left()
-    identity = split_identity(headers)
-    ids = parse_ids(identity.id, terms.group)
-    found = np.full(rows.num_rows, -1, np.int64)
-    found[identity.rows[ids.rows]] = ids.offset
-    split_dead_letter(
-        headers, every[np.asarray(rows.column("topic").to_pylist()) == terms.dead_letter_topic]
-    )
-    return found, headers.left()
+        dead = np.full(count, event.topic == terms.dead_letter_topic)
+        if event.group == terms.group:
+            found = times(rows, "offset")
+    else:
+        dead = np.asarray(rows.column("topic").to_pylist()) == terms.dead_letter_topic
+        identity = split_identity(headers)
+        ids = parse_ids(identity.id, terms.group)
+        found[identity.rows[ids.rows]] = ids.offset
+    split_dead_letter(headers, np.flatnonzero(dead))
+    left = headers.left()
+    return found, pa.nulls(count) if left is None else left
 
 
 def _digests(values: pa.Array) -> pa.Array:

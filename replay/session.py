@@ -63,7 +63,11 @@ def session(
     """
     folder = Path(tempfile.mkdtemp(prefix="slotwheel-replay-"))
     try:
-        found = _submitted() if master == SUBMITTED else _start(master, driver_memory, more, folder)
+        if master == SUBMITTED:
+            submitted = SparkSession.builder.config("spark.sql.session.timeZone", "UTC")
+            found = submitted.getOrCreate()
+        else:
+            found = _start(master, driver_memory, more, folder)
         try:
             yield found
         finally:
@@ -104,10 +108,6 @@ def _children() -> set[int]:
     PySpark has its id only once it has answered."""
     lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     return {int(pid) for text in lists for pid in text.split()}
-
-
-def _submitted() -> SparkSession:
-    return SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
 
 
 def _start(

@@ -221,39 +221,21 @@ class _Rows:
             )
 
     def _equal(self, mine: pa.RecordBatch, theirs: pa.RecordBatch) -> None:
-        start = 0
-        while start < mine.num_rows:
-            row = _first_difference(mine, theirs, start)
-            self._found.rows += row - start
-            if row == mine.num_rows:
-                return
-            columns = [
-                name
-                for name in mine.schema.names
-                if not mine.column(name)[row : row + 1].equals(theirs.column(name)[row : row + 1])
-            ]
-            self._found.problem(f"row {self._id(mine, row)} differs in {', '.join(columns)}")
+        if mine.equals(theirs):
+            self._found.rows += mine.num_rows
+            return
+        for row in range(mine.num_rows):
+            one, other = mine.slice(row, 1), theirs.slice(row, 1)
+            if one.equals(other):
+                self._found.rows += 1
+                continue
+            names = [name for name in one.schema.names if one[name] != other[name]]
+            self._found.problem(f"row {self._id(mine, row)} differs in {', '.join(names)}")
             if len(self._found.problems) >= PROBLEMS_MAX:
                 return
-            start = row + 1
 
     def _id(self, rows: pa.RecordBatch, row: int) -> str:
         due, offset = int(times(rows, "due")[row]), int(times(rows, "offset")[row])
         if self._mint is None:
             return f"{offset}, due {due} ms"
         return str(self._mint.one(due, offset))
-
-
-def _first_difference(mine: pa.RecordBatch, theirs: pa.RecordBatch, start: int) -> int:
-    """The first row from ``start`` on that is not equal; the number of rows if all are."""
-    low: int = start
-    high: int = mine.num_rows
-    if mine.slice(low).equals(theirs.slice(low)):
-        return high
-    while high - low > 1:  # the first difference is in [low, high)
-        middle = (low + high) // 2
-        if mine.slice(low, middle - low).equals(theirs.slice(low, middle - low)):
-            low = middle
-        else:
-            high = middle
-    return low
