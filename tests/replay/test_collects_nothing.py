@@ -22,7 +22,7 @@ BRING = ("collect", "toPandas", "toArrow", "toLocalIterator", "head", "first", "
 """What brings rows of a DataFrame to the driver."""
 MAY = {
     ("scan.py", "summaries"): "one value a file, and one a file and partition",
-    ("proof.py", "__init__"): "sums: classes, kinds of problems, pairs of peers",
+    ("proof.py", "run"): "sums: classes, kinds of problems, pairs of peers",
     ("proof.py", "_lateness"): "percentiles: at most 2,000 time buckets and 200 topics",
     ("proof.py", "_counts"): "sums: at most 2,000 time buckets and 200 topics",
     ("proof.py", "_listed"): "problems, up to the limit",
