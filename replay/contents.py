@@ -106,8 +106,9 @@ def name_fields(problems: Sequence[Problem], found: DataFrame) -> list[Problem]:
 def _sighted(event: RowsSeen, offsets: Collection[int], terms: GroupTerms) -> pa.RecordBatch:
     """Digests of key, value and headers of those rows that have one of ``offsets``."""
     rows, accepted = event.rows, event.file.kind == JOURNAL
-    found, headers = times(rows, "offset"), rows.column("headers")
-    if not accepted:
+    if accepted:
+        found, headers = times(rows, "offset"), rows.column("headers")
+    else:
         found, headers = _delivered(event, terms)
     at = pa.array(np.flatnonzero(np.isin(found, list(offsets))))
     values = (rows.column("key"), rows.column("value"), headers)
