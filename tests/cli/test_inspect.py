@@ -12,9 +12,8 @@ from slotwheel.cli.main import run
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES
-from slotwheel.wheel.state import LmdbState
 from support.damage import flipped
-from support.datadirs import START_MS, SinkNode, messages
+from support.datadirs import START_MS, SinkNode, messages, state_of
 
 SECOND = START_MS // 1000 + 61
 
@@ -77,9 +76,7 @@ def test_journal_rows_segments_and_limits(root: Path, inspect: Any) -> None:
 def test_slots_lists_the_catalog(root: Path, inspect: Any) -> None:
     code, records, _ = inspect("slots", root, "--limit", 0)
     assert code == 0
-    state = LmdbState(root, readonly=True)
-    slots = state.load().slots
-    state.close()
+    slots = state_of(root).slots
     assert [one["second_ms"] // 1000 for one in records] == sorted(slots)
     assert [one["rows"] for one in records] == [slots[second].rows for second in sorted(slots)]
 
@@ -126,9 +123,7 @@ def test_an_unknown_slot_is_refused_by_name(root: Path, inspect: Any) -> None:
 
 
 def test_state_hides_the_key(root: Path, inspect: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    state = LmdbState(root, readonly=True)
-    stored = state.load()
-    state.close()
+    stored = state_of(root)
     code, records, _ = inspect("state", root)
     assert code == 0
     assert records[0]["store_id"] == stored.store_id.hex()

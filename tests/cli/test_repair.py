@@ -18,8 +18,8 @@ from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.slots.blocks import sound_blocks
 from slotwheel.wheel.slots.slotfile import path_of
-from slotwheel.wheel.state import LmdbState, StateUpdate, StoredState
-from support.datadirs import START_MS, SinkNode, messages, verify
+from slotwheel.wheel.state import LmdbState, StateUpdate
+from support.datadirs import START_MS, SinkNode, messages, state_of, verify
 from support.nodeprocess import command_line, environment, run_cli, run_process
 from support.wheels import Node, keys_of, master_of, next_chunk
 
@@ -177,14 +177,6 @@ def test_a_message_that_a_repair_gave_up_is_never_called_delivered(tmp_path: Pat
     node.close()
 
 
-def stored(root: Path) -> StoredState:
-    state = LmdbState(root)
-    try:
-        return state.load()
-    finally:
-        state.close()
-
-
 def test_of_a_slot_that_is_being_delivered_at_most_so_much_is_lost(tmp_path: Path) -> None:
     filled(tmp_path)
     node = SinkNode(tmp_path)
@@ -195,7 +187,7 @@ def test_of_a_slot_that_is_being_delivered_at_most_so_much_is_lost(tmp_path: Pat
     damage(tmp_path, blocks_of(tmp_path)[1][1] - 60)
     [did] = repaired(tmp_path, "--yes")["slots"]
     assert (did["at_most"], did["lost"]) == (True, 10)
-    [loss] = stored(tmp_path).losses
+    [loss] = state_of(tmp_path).losses
     assert loss.at_most
     assert any("lost at most 10 of them" in one["found"] for one in verify(tmp_path)["notes"])
     node = SinkNode(tmp_path)

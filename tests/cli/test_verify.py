@@ -26,7 +26,7 @@ from slotwheel.wheel.schema import ROW
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.state import LmdbState, SlotInfo, StateUpdate
 from support.damage import flipped
-from support.datadirs import START_MS, SinkNode, filled, messages, verify
+from support.datadirs import START_MS, SinkNode, filled, messages, state_of, verify
 from support.wheels import as_block
 
 SECOND = START_MS // 1000 + 61
@@ -151,7 +151,7 @@ def test_a_missing_slot_file_is_found(root: Path) -> None:
 
 
 def test_a_catalog_that_says_too_much_is_found(root: Path) -> None:
-    info = LmdbStateOnce(root).slots()[SECOND]
+    info = state_of(root).slots[SECOND]
     put_slot(root, SECOND, blocks_of(root), length=info.length + 8)
     fault = only_fault(root, SLOT)
     assert fault["expected"] == f"{info.length + 8} bytes"
@@ -161,7 +161,7 @@ def test_a_catalog_that_says_too_much_is_found(root: Path) -> None:
     ("field", "what"), [("rows", "rows"), ("cancels", "cancel rows"), ("highest", "highest offset")]
 )
 def test_wrong_counts_in_the_catalog_are_found(root: Path, field: str, what: str) -> None:
-    value = getattr(LmdbStateOnce(root).slots()[SECOND], field)
+    value = getattr(state_of(root).slots[SECOND], field)
     put_slot(root, SECOND, blocks_of(root), **{field: value + 1 if field != "rows" else value - 1})
     faults = [one for one in verify(root)["faults"] if one["path"] == SLOT]
     assert [one["expected"].startswith(what) for one in faults] == [True]
@@ -236,7 +236,7 @@ def test_a_missing_segment_is_found(root: Path) -> None:
 
 
 def test_a_journal_that_does_not_reach_back_to_the_checkpoint_is_found(root: Path) -> None:
-    index = LmdbStateOnce(root).load().checkpoint.index
+    index = state_of(root).checkpoint.index
     for path in segments(root):
         if int(path[8:28]) <= index + 1:
             (root / path).unlink()
@@ -382,24 +382,6 @@ def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
         assert isinstance(result.exception, InvalidConfiguration)
         assert str(path) in str(result.exception)
     assert list(tmp_path.iterdir()) == []
-
-
-class LmdbStateOnce:
-    """The state of a directory, opened only while it is read."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def load(self) -> Any:
-        state = LmdbState(self._root, readonly=True)
-        try:
-            return state.load()
-        finally:
-            state.close()
-
-    def slots(self) -> dict[int, SlotInfo]:
-        found: dict[int, SlotInfo] = self.load().slots
-        return found
 
 
 def test_large_slot_files_are_mapped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

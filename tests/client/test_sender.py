@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -60,25 +60,24 @@ def sender(
         links.append(FakeLink(on_answer, on_write))
         return links[-1]
 
-    made = Sender(
-        Addresses("127.0.0.1:1"),
-        connect,
-        lambda address, timeout_s: 0,
-        Buffer(
+    with closing(
+        Sender(
+            Addresses("127.0.0.1:1"),
+            connect,
+            lambda address, timeout_s: 0,
+            Buffer(
+                timeout_s=timeout_s,
+                linger_s=0.005,
+                batch_rows=5000,
+                batch_bytes=1 << 20,
+                bytes_max=64 << 20,
+            ),
+            acks=acks,
             timeout_s=timeout_s,
-            linger_s=0.005,
-            batch_rows=5000,
-            batch_bytes=1 << 20,
-            bytes_max=64 << 20,
-        ),
-        acks=acks,
-        timeout_s=timeout_s,
-        answer_timeout_s=timeout_s,
-    )
-    try:
+            answer_timeout_s=timeout_s,
+        )
+    ) as made:
         yield made, links
-    finally:
-        made.close()
 
 
 def ship(to: Sender, start: int, rows: int = 10) -> Shipment:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from slotwheel.delivery.kafka import confluent
@@ -31,11 +33,8 @@ def test_a_row_over_the_topics_limit_leaves_its_topic_fast(
         return make(sink, kind)
 
     monkeypatch.setattr(ConfluentSink, "_make", noted)
-    sink = ConfluentSink(MINT, KafkaSettings(broker.bootstrap))
-    try:
+    with closing(ConfluentSink(MINT, KafkaSettings(broker.bootstrap))) as sink:
         answers = sink.deliver(rows_of([Sent(name, b"x" * size) for size in (10, 3000, 10)]))
-    finally:
-        sink.close()
     assert answers.codes.tolist() == [Answer.ACCEPTED, Answer.REFUSED, Answer.ACCEPTED]
     assert answers.reasons[1] == f"too large: topic {name} takes 2000 bytes"
     assert made == ["main"]

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -204,8 +205,7 @@ def test_streams_are_bounded_and_come_free(server: FlightIntake) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_a_quiet_connection_makes_room(wheel: FakeWheel, host: str) -> None:
-    server = FlightIntake(wheel, f"{host}:0", streams_max=2, quiet_s=0.0)
-    try:
+    with closing(FlightIntake(wheel, f"{host}:0", streams_max=2, quiet_s=0.0)) as server:
         silent = Exchange(server, host=host).begin()
         eventually(lambda: len(server._calls.streams) == 1)
         second = Exchange(server, host=host).begin()
@@ -220,8 +220,6 @@ def test_a_quiet_connection_makes_room(wheel: FakeWheel, host: str) -> None:
         assert isinstance(second.answer(), StoredBatch)
         second.close()
         third.close()
-    finally:
-        server.close()
     assert wheel.values() == [b"2", b"3", b"4"]
 
 

@@ -166,14 +166,11 @@ def test_step_down(server: FlightIntake, wheel: FakeWheel, peers: Peers) -> None
 
 
 def test_a_node_without_peers_has_nobody_to_step_down_for() -> None:
-    server = FlightIntake(FakeWheel(), "127.0.0.1:0")
-    try:
+    with contextlib.closing(FlightIntake(FakeWheel(), "127.0.0.1:0")) as server:
         told = action(server, "step-down", encode_json({"timeout_s": 1}))
         assert "no peers" in told["message"]
         assert "role" not in action(server, "hello", encode_json({}))
         assert "replication" not in action(server, "status", encode_json({}))
-    finally:
-        server.close()
 
 
 def test_a_reschedule_that_was_on_its_way_is_not_called_refused(peers: Peers) -> None:
@@ -187,12 +184,9 @@ def test_a_reschedule_that_was_on_its_way_is_not_called_refused(peers: Peers) ->
             raise NotMaster(master=MASTER)
 
     wheel = Deposed()
-    server = FlightIntake(wheel, "127.0.0.1:0", group=peers.group)
-    try:
+    with contextlib.closing(FlightIntake(wheel, "127.0.0.1:0", group=peers.group)) as server:
         one = {"id": str(wheel.mint.one(now_ms() + 60_000, 3)), "due_ms": now_ms() + 1}
         told = action(server, "reschedule", encode_json(one))
-    finally:
-        server.close()
     assert begun.is_set()
     assert told["code"] == "not-running"
     assert "not known" in told["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,9 @@ def test_kafka_unreachable_at_start_stores_and_delivers_when_it_comes(
 
 def read(bootstrap: str, topic: str, count: int, timeout_s: float = 30) -> list[Any]:
     """The first ``count`` records of a topic with one partition, and what comes right behind."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-    try:
+    with closing(
+        KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    ) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         found: list[Any] = []
         deadline = time.monotonic() + timeout_s
@@ -91,5 +93,3 @@ def read(bootstrap: str, topic: str, count: int, timeout_s: float = 30) -> list[
         for records in consumer.poll(timeout_ms=500).values():
             found += records
         return found
-    finally:
-        consumer.close()

@@ -26,8 +26,9 @@ from slotwheel.replay.judging.judge import judge_range
 from slotwheel.replay.proof import prove
 from slotwheel.replay.report.verdict import CLASSES, Verdict
 from slotwheel.wheel.mark import Mark
-from slotwheel.wheel.state import STATE_DIRECTORY, LmdbState, StoredState
+from slotwheel.wheel.state import STATE_DIRECTORY, StoredState
 from support import replayrun
+from support.datadirs import state_of
 from support.faulttable import BY_SPARK, FAULTS, TOGETHER
 from support.planting import RUNS, Fault, Lab, Labs, blamed_in, matches, shown
 from support.replayrun import LATER_MS, NOW_MS
@@ -84,11 +85,7 @@ def quick_states(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_state(root: str) -> StoredState | None:
         if not (Path(root) / STATE_DIRECTORY).is_dir():
             return None
-        state = LmdbState(root, readonly=True)
-        try:
-            return state.load()
-        finally:
-            state.close()
+        return state_of(Path(root))
 
     monkeypatch.setattr(layout, "read_state", read_state)
 

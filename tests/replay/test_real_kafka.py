@@ -11,6 +11,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -91,12 +92,9 @@ def _deliver(run: Run) -> None:
             time.sleep(0.05)
         node.kill()
         node.start()
-        reader = Reader(run.bootstrap, [*run.topics, run.dead_letters])
-        try:
+        with closing(Reader(run.bootstrap, [*run.topics, run.dead_letters])) as reader:
             while len({one.id for one in reader.read(COUNT + DEAD)}) < COUNT + DEAD:
                 time.sleep(0.1)
-        finally:
-            reader.close()
         node.signal()
 
 

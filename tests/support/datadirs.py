@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from slotwheel.delivery.sink import Answer
 from slotwheel.reading.directory import reading
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.rows import from_columns
+from slotwheel.wheel.state import LmdbState, StoredState
 from support.wheels import master_of
 
 from .wheels import Node, next_chunk
@@ -96,6 +98,12 @@ def verify(root: Path) -> dict[str, Any]:
     assert result.return_value == (1 if report["invalid"] else 0), result.output
     assert bool(report["faults"]) == bool(report["invalid"])
     return report
+
+
+def state_of(root: Path) -> StoredState:
+    """What its state store holds."""
+    with closing(LmdbState(root, readonly=True)) as state:
+        return state.load()
 
 
 def filled(root: Path, *, segment_bytes: int = 2_000) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 from slotwheel.wheel.files import Files
@@ -48,21 +49,15 @@ def write_journal(files: Files, count: int, *, sync: bool = True, size: int = 10
 
 
 def load(files: Files, path: str) -> bytes:
-    handle = files.open(path)
-    try:
+    with closing(files.open(path)) as handle:
         return handle.pread(handle.size(), 0)
-    finally:
-        handle.close()
 
 
 def store(files: Files, path: str, content: bytes) -> None:
     """Give a file that content."""
-    handle = files.open(path, create=True)
-    try:
+    with closing(files.open(path, create=True)) as handle:
         handle.truncate(0)
         handle.pwrite([content], 0)
-    finally:
-        handle.close()
 
 
 def payloads(entries: list[Entry]) -> list[bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,20 +96,14 @@ class Reader:
 
 def read_all(bootstrap: str, topics: Iterable[str], count: int) -> list[Arrived]:
     """All records of ``topics``, each partition in its order; waits for ``count`` of them."""
-    reader = Reader(bootstrap, topics)
-    try:
+    with closing(Reader(bootstrap, topics)) as reader:
         return reader.read(count)
-    finally:
-        reader.close()
 
 
 def held(bootstrap: str, topics: Iterable[str]) -> int:
     """Records that ``topics`` hold now, in all."""
-    reader = Reader(bootstrap, topics)
-    try:
+    with closing(Reader(bootstrap, topics)) as reader:
         return reader.ends()
-    finally:
-        reader.close()
 
 
 def _arrived(record: Any) -> Arrived:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -20,8 +21,8 @@ from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.entry import EntryKind
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.mark import Marks
-from slotwheel.wheel.state import LmdbState
 from support.chaosaccount import Arrival
+from support.datadirs import state_of
 from support.load import Load
 from support.nodeprocess import NodeProcess
 from support.ports import free_address
@@ -44,11 +45,8 @@ class Death:
 
 def last_marks(data: Path) -> Marks:
     """The last mark on disk: of the journal, or of the checkpoint."""
-    state = LmdbState(data, readonly=True)
-    found = state.load().checkpoint.marks
-    state.close()
-    files = OsFiles(data)
-    try:
+    found = state_of(data).checkpoint.marks
+    with closing(OsFiles(data)) as files:
         for name in files.list("journal"):
             try:
                 for located in walk(files, f"journal/{name}"):
@@ -57,8 +55,6 @@ def last_marks(data: Path) -> Marks:
                         found = Marks.decode(bytes(item.payload), name)
             except Damaged:
                 break  # the torn end
-    finally:
-        files.close()
     return found
 
 

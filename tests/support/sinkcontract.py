@@ -8,6 +8,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,8 +119,9 @@ class KafkaTopics(Topics):
 
 def read_topic(bootstrap: str, topic: str, count: int, *, more: bool = False) -> list[Got]:
     """What a topic holds up to now; waits for ``count`` rows, and allows more only if told so."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-    try:
+    with closing(
+        KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    ) as consumer:
         parts = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
@@ -131,8 +133,6 @@ def read_topic(bootstrap: str, topic: str, count: int, *, more: bool = False) ->
                 break
             for found in consumer.poll(timeout_ms=100).values():
                 records += found
-    finally:
-        consumer.close()
     assert len(records) >= count if more else len(records) == count, len(records)
     return [_got(record) for record in sorted(records, key=lambda r: (r.partition, r.offset))]
 

@@ -240,11 +240,8 @@ def many(first: int, count: int, due: int) -> list[tuple[int, str, bytes]]:
 
 @contextlib.contextmanager
 def opened(path: Path, config: WheelConfig, now_ms: int) -> Iterator[Node]:
-    node = Node(path, config, now_ms)
-    try:
+    with contextlib.closing(Node(path, config, now_ms)) as node:
         yield node
-    finally:
-        node.close()
 
 
 def rows_at(

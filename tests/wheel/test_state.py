@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
@@ -29,11 +30,8 @@ CHECKPOINT = Checkpoint(17, 3, 42, 40, 2, MARKS, {"group": "g", "slots": 7200, "
 
 
 def reload(root: Path) -> StoredState:
-    state = LmdbState(root)
-    try:
+    with closing(LmdbState(root)) as state:
         return state.load()
-    finally:
-        state.close()
 
 
 def test_a_new_directory_is_empty(tmp_path: Path) -> None:
