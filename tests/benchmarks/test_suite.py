@@ -50,19 +50,20 @@ def check(tmp_path: Path, before: dict[str, Result], after: dict[str, Result]) -
 
 
 def test_the_suite_writes_what_it_measured(tmp_path: Path) -> None:
-    done = run("suite", "--quick", "--only", "stages", "--out", tmp_path)
+    name = "lateness at 10,000/s"
+    done = run("suite", "--quick", "--only", name, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    found = load(tmp_path / "results.json")["stages"]
-    assert found.figures["spill, batches of 1000, us"].runs == 1
+    found = load(tmp_path / "results.json")[name]
+    assert found.figures["lateness p99, ms"].runs == 1
     assert found.machine["python"]
     assert found.at
     page = (tmp_path / "RESULTS.md").read_text()
-    assert "`python -m benchmarks.stages --quick`" in page
-    assert "| spill, batches of 1000, us |" in page
+    assert "`python -m benchmarks.lateness --rate 10000 --seconds 10 --quick`" in page
+    assert "| lateness p99, ms |" in page
     assert "These figures say little" in page
-    assert "(figures/stages.svg)" in page
-    assert (tmp_path / "figures" / "stages.svg").read_text().startswith("<?xml")
-    assert "] stages, 1 x" in done.stderr
+    assert "(figures/lateness.svg)" in page
+    assert (tmp_path / "figures" / "lateness.svg").read_text().startswith("<?xml")
+    assert f"] {name}, 1 x" in done.stderr
 
 
 def test_an_unknown_name_is_refused_with_those_there_are(tmp_path: Path) -> None:
