@@ -24,10 +24,10 @@ from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.journal.segment import segment_path
 from slotwheel.wheel.schema import ROW
 from slotwheel.wheel.slots.slotfile import SlotFiles
+from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import LmdbState, SlotInfo, StateUpdate
 from support.damage import flipped
 from support.datadirs import START_MS, SinkNode, filled, messages, state_of, verify
-from support.wheels import as_block
 
 SECOND = START_MS // 1000 + 61
 SLOT = f"slots/{SECOND}.arrows"
@@ -63,7 +63,7 @@ def put_slot(root: Path, second: int, blocks: list[pa.RecordBatch], **wrong: int
     slots = SlotFiles(files, 4)
     info: SlotInfo | None = None
     for rows in blocks:
-        info = slots.append(as_block(second, rows), info)
+        info = slots.append(block_of(second, rows), info)
     assert info is not None
     state.commit(StateUpdate(slots={second: replace(info, **wrong)}))
     slots.close()

@@ -17,10 +17,10 @@ from slotwheel.reading.read import read
 from slotwheel.wheel.due.runs import sort_rows
 from slotwheel.wheel.journal.segment import SegmentHeader, spare_path
 from slotwheel.wheel.slots.slotfile import SCHEMA_MESSAGE
+from slotwheel.wheel.slots.spill import block_of
 from support import replayrun
 from support.damage import flip
 from support.datadirs import START_MS, SinkNode, messages
-from support.wheels import as_block
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_no_row_of_a_bad_slot_file_is_believed_though_its_checksum_is_not_known(
 ) -> None:
     path = tmp_path / "5.arrows"
     run = replayrun.made()
-    blocks = [bytes(as_block(0, sort_rows(run.pick(range(at, at + 50)))).data) for at in (0, 50)]
+    blocks = [bytes(block_of(0, sort_rows(run.pick(range(at, at + 50)))).data) for at in (0, 50)]
     data = SCHEMA_MESSAGE + b"".join(blocks)
     path.write_bytes(data)
     file = File(0, SLOT, str(path), path.name, len(data), 0, second=5)

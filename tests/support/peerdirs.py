@@ -22,6 +22,7 @@ from slotwheel.wheel.peers.snapshot import SnapshotSource
 from slotwheel.wheel.peers.snapshot_request import SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
+from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import (
     Checkpoint,
     ProducerEntry,
@@ -35,7 +36,7 @@ from support.crashfs import CrashFiles, Mode
 from support.journals import load, open_journal
 from support.memstate import MemoryState
 from support.steps import Steps
-from support.wheels import as_block, piece_at, rows_at
+from support.wheels import piece_at, rows_at
 
 GROUP = "orders"
 CONFIG = {"version": 1, "group": GROUP, "slots": 7200, "key": "5a" * 16}
@@ -66,7 +67,7 @@ def write_slots(files: Files, rows: Mapping[int, Sequence[Sequence[Row]]], pad: 
     catalog: dict[int, SlotInfo] = {}
     for second, blocks in rows.items():
         for keys in blocks:
-            block = as_block(second, rows_at(sorted(keys), pad=pad))
+            block = block_of(second, rows_at(sorted(keys), pad=pad))
             catalog[second] = slots.append(block, catalog.get(second))
     slots.close()
     files.sync_all()

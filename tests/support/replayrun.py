@@ -41,10 +41,10 @@ from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.rows import from_numpy, header_column
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
+from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import Checkpoint, LmdbState, SlotInfo, StateUpdate
 from support.factrows import KEY, Keeps, topic_rows
 from support.journals import open_journal
-from support.wheels import as_block
 
 GROUP = "lab"
 TERMS = GroupTerms(GROUP, KEY.hex())
@@ -239,7 +239,7 @@ def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
     for second, offsets in sorted({**peer.archived, **peer.live}.items()):
         if offsets:
             rows = sort_rows(run.pick(offsets, peer, "slot"))
-            catalog[second] = slots.append(as_block(second, rows), None)
+            catalog[second] = slots.append(block_of(second, rows), None)
     slots.close()
     for second in set(peer.archived) & set(catalog):
         info = catalog.pop(second)

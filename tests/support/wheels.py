@@ -22,9 +22,7 @@ from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.rows import from_columns, no_headers
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, times
-from slotwheel.wheel.slots.blocks import encode_blocks
 from slotwheel.wheel.slots.slotfile import path_of
-from slotwheel.wheel.slots.spill import Block
 from slotwheel.wheel.state import LmdbState
 from slotwheel.wheel.tail.tail import Piece, offsets_of, piece_of, with_offsets
 from slotwheel.wheel.wheel import Wheel
@@ -269,14 +267,6 @@ def rows_at(
         ],
         schema=ROW,
     )
-
-
-def as_block(second: int, rows: pa.RecordBatch) -> Block:
-    """The rows (ROW schema, at least one) as one block of that second's slot file."""
-    [data] = encode_blocks(rows, [0])
-    cancels = rows.num_rows - rows.column("cancels").null_count
-    highest = int(times(rows, "offset").max())
-    return Block(second, rows.num_rows, data, cancels, highest)
 
 
 def piece_at(

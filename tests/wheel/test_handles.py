@@ -11,8 +11,9 @@ from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.slots.handles import HandleCache
 from slotwheel.wheel.slots.slotfile import SlotFiles, path_of, second_of
+from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import SlotInfo
-from support.wheels import as_block, keys_of, rows_at
+from support.wheels import keys_of, rows_at
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def files(tmp_path: Path) -> Iterator[OsFiles]:
 
 def put(slots: SlotFiles, second: int, info: SlotInfo | None, *offsets: int) -> SlotInfo:
     keys = [(second * 1000, offset) for offset in offsets]
-    return slots.append(as_block(second, rows_at(keys)), info)
+    return slots.append(block_of(second, rows_at(keys)), info)
 
 
 def test_a_handle_in_use_survives_its_eviction(files: OsFiles) -> None:

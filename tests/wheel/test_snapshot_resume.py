@@ -20,6 +20,7 @@ from slotwheel.wheel.peers.snapshot_header import SnapshotHeader
 from slotwheel.wheel.peers.snapshot_request import HeldSlot, SnapshotRequest
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.slots.slotfile import SlotFiles, path_of
+from slotwheel.wheel.slots.spill import block_of
 from slotwheel.wheel.state import StateUpdate
 from support.damage import flipped
 from support.peerdirs import (
@@ -33,7 +34,7 @@ from support.peerdirs import (
     source_for,
     transfer,
 )
-from support.wheels import as_block, rows_at
+from support.wheels import rows_at
 
 GOLDEN = Path(__file__).parent / "golden" / "snapshot-request-v1.bin"
 GOLDEN_REQUEST = SnapshotRequest(
@@ -164,7 +165,7 @@ def grows(sender: Replica) -> Replica:
     stored = sender.state.load()
     catalog = dict(stored.slots)
     for second in (SECOND, SECOND + 2, SECOND + 100):
-        block = as_block(second, rows_at([(second * 1000, 31)], pad=300))
+        block = block_of(second, rows_at([(second * 1000, 31)], pad=300))
         catalog[second] = slots.append(block, catalog.get(second))
     slots.close()
     at = stored.checkpoint
@@ -195,7 +196,7 @@ def grows_by_hand(sender: Replica, pad: int) -> Replica:
     added = {}
     for second in (SECOND, SECOND + 2):
         keys = [(second * 1000 + n, n) for n in range(5)]
-        added[second] = slots.append(as_block(second, rows_at(keys, pad=pad)), None)
+        added[second] = slots.append(block_of(second, rows_at(keys, pad=pad)), None)
     slots.close()
     sender.state.commit(StateUpdate(slots=added))
     return sender

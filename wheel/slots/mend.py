@@ -22,12 +22,11 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..errors import SyncFailed
-from ..files import SLOT_DIRECTORY, Bytes, Files, Handle
-from ..schema import times
+from ..files import SLOT_DIRECTORY, Files
 from ..state import SlotInfo, StateStore, StateUpdate
 from .archive import archived_slot_name
-from .blocks import encode_blocks, seal
-from .slotfile import SCHEMA_MESSAGE, SUFFIX, path_of, second_of
+from .slotfile import NOTHING, SUFFIX, path_of, second_of, write_block
+from .spill import block_of
 
 MENDED_DIRECTORY = "mended"
 DAMAGED_DIRECTORY = "damaged"
@@ -49,28 +48,13 @@ def stage(files: Files, second: int, blocks: Iterable[pa.RecordBatch]) -> SlotIn
     files.make_directory(MENDED_DIRECTORY)
     with closing(files.open(mended_path(second), create=True)) as handle:
         handle.truncate(0)
-        info = SlotInfo(handle.pwrite([SCHEMA_MESSAGE], 0), 0, 0, -1, crc32c(SCHEMA_MESSAGE))
-        for block in blocks:
-            info = _write(handle, info, block)
+        info = NOTHING
+        for rows in blocks:
+            info = write_block(handle, info, block_of(second, rows))
         handle.sync()
     for directory in (MENDED_DIRECTORY, "."):
         files.sync_dir(directory)
     return info
-
-
-def _write(handle: Handle, info: SlotInfo, rows: pa.RecordBatch) -> SlotInfo:
-    [block] = encode_blocks(rows, [0])
-    parts: list[Bytes] = [*seal(block, info.length)]
-    crc = info.crc
-    for part in parts:
-        crc = crc32c(part, crc)
-    return SlotInfo(
-        info.length + handle.pwrite(parts, info.length),
-        info.rows + rows.num_rows,
-        info.cancels + rows.num_rows - rows.column("cancels").null_count,
-        max(info.highest, int(times(rows, "offset").max())),
-        crc,
-    )
 
 
 def keep(files: Files, second: int, info: SlotInfo) -> str:

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from ..errors import Damaged
-from ..state import SlotInfo
-from .slotfile import damaged, path_of
+from .slotfile import NOTHING, damaged, path_of
 from .storage import Storage
 
 _FILE_BYTES = 16 << 10
@@ -39,7 +38,7 @@ class Scrubber:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._second: int | None = None
-        self._info = SlotInfo(0, 0, 0, -1, 0)
+        self._info = NOTHING
         self._replacements = 0
         self._at = 0
         self._crc = 0
@@ -72,7 +71,7 @@ class Scrubber:
         if second is None:
             return False
         self._replacements = self._storage.replacements
-        self._info = self._storage.read_point(second).info or SlotInfo(0, 0, 0, -1, 0)
+        self._info = self._storage.read_point(second).info or NOTHING
         return True
 
     def _read(self, bytes_max: int) -> int:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from ..errors import Damaged
-from ..files import SLOT_DIRECTORY, Bytes, Files
+from ..files import SLOT_DIRECTORY, Files, Handle
 from ..schema import ROW, check_schema
 from ..state import SlotInfo
 from .blocks import seal
@@ -34,6 +34,8 @@ from .spill import Block
 
 SUFFIX = ".arrows"
 SCHEMA_MESSAGE = bytes(ROW.serialize())
+NOTHING = SlotInfo(0, 0, 0, -1, 0)
+"""The record of a slot file before its first block."""
 _REMEDY = (
     "With peers it is made anew from their rows. Alone, restore the file from a backup, or stop the"
     " node and see what 'slotwheel repair' says"
@@ -70,14 +72,7 @@ class SlotFiles:
 
         Not durable and not committed when it returns.
         """
-        second = block.second
-        parts: list[Bytes] = [*seal(block.data, info.length if info else len(SCHEMA_MESSAGE))]
-        if info is None:
-            info = SlotInfo(0, 0, 0, -1, 0)
-            parts.insert(0, SCHEMA_MESSAGE)
-        crc = info.crc
-        for part in parts:
-            crc = crc32c(part, crc)
+        second, info = block.second, info or NOTHING
         created = info.length == 0
         # Not through the cache: a spill opens each of thousands of files once, and would only throw
         # out those that are being read. Few calls, as each may have to wait for the interpreter.
@@ -89,14 +84,7 @@ class SlotFiles:
             if (created or second in self._uncommitted) and handle.size() > info.length:
                 handle.truncate(info.length)
             self._uncommitted.add(second)
-            written = handle.pwrite(parts, info.length)
-        return SlotInfo(
-            info.length + written,
-            info.rows + block.rows,
-            info.cancels + block.cancels,
-            max(info.highest, block.highest),
-            crc,
-        )
+            return write_block(handle, info, block)
 
     def committed(self, seconds: Iterable[int]) -> None:
         """The appends to these slots are in the catalog: nothing uncommitted lies behind them."""
@@ -176,6 +164,23 @@ class SlotFiles:
 
     def close(self) -> None:
         self.handles.close()
+
+
+def write_block(handle: Handle, info: SlotInfo, block: Block) -> SlotInfo:
+    """Write a block behind ``info.length``, the first one behind the schema; returns the record for
+    the catalog."""
+    schema = () if info.length else (SCHEMA_MESSAGE,)
+    parts = [*schema, *seal(block.data, info.length or len(SCHEMA_MESSAGE))]
+    crc = info.crc
+    for part in parts:
+        crc = crc32c(part, crc)
+    return SlotInfo(
+        info.length + handle.pwrite(parts, info.length),
+        info.rows + block.rows,
+        info.cancels + block.cancels,
+        max(info.highest, block.highest),
+        crc,
+    )
 
 
 @contextlib.contextmanager

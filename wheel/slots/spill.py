@@ -51,6 +51,13 @@ class Block:
     """The highest offset."""
 
 
+def block_of(second: int, rows: pa.RecordBatch) -> Block:
+    """Rows of one slot (ROW schema, sorted, at least one) as one block."""
+    [data] = encode_blocks(rows, [0])
+    cancels = rows.num_rows - rows.column("cancels").null_count
+    return Block(second, rows.num_rows, data, cancels, int(times(rows, "offset").max()))
+
+
 @dataclass(frozen=True, slots=True)
 class _Sorted:
     """The uncovered rows of several pieces, and their ``(due, offset)`` order.

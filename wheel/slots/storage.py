@@ -34,10 +34,9 @@ from ..state import Checkpoint, ProducerEntry, SlotInfo, StateStore, StateUpdate
 from ..tail.tail import Piece, Tail
 from .archive import Archive
 from .mend import complete, stage, switch
-from .slotfile import SlotFiles, missing, path_of
+from .slotfile import NOTHING, SlotFiles, missing, path_of
 from .spill import Ahead, blocks, in_turn
 
-_NOTHING = SlotInfo(0, 0, 0, -1, 0)
 _SYNC_ONE_BY_ONE_MAX = 256
 """Up to so many files are synced one by one; more of them by one syncfs, which is faster for many
 but stalls the journal's own syncs for some milliseconds."""
@@ -367,7 +366,7 @@ class Storage:
             before = self.catalog.pop(second)
             self.catalog.update(update.slots)
             self._seconds = sorted(self.catalog)
-            after = self.catalog.get(second, _NOTHING)
+            after = self.catalog.get(second, NOTHING)
             self.file_rows += after.rows - before.rows
             self.file_bytes += after.length - before.length
             self.damaged.pop(second, None)
