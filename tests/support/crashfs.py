@@ -18,12 +18,15 @@ made durable, as Linux does: live it stays, and later syncs report success.
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from slotwheel.wheel.errors import SyncFailed
 from slotwheel.wheel.files import Bytes
@@ -315,6 +318,28 @@ class CrashFiles:
     def _folder(self, directory: str) -> None:
         if directory and directory not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
+
+
+def without_sync(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """While that function or method runs, syncing a file does nothing."""
+    _without(patch, owner, name, CrashHandle, "sync")
+
+
+def without_sync_dir(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """While that function or method runs, syncing a directory does nothing."""
+    _without(patch, owner, name, CrashFiles, "sync_dir")
+
+
+def _without(patch: pytest.MonkeyPatch, owner: Any, name: str, seam: type, sync: str) -> None:
+    found = inspect.getattr_static(owner, name)
+    call = getattr(found, "__func__", found)
+
+    def unsynced(*arguments: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(seam, sync, lambda *_: None)
+            return call(*arguments, **options)
+
+    patch.setattr(owner, name, classmethod(unsynced) if found is not call else unsynced)
 
 
 def _clean(directory: str) -> str:

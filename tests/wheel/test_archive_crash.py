@@ -17,7 +17,7 @@ from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.slots.archive import Archive
 from slotwheel.wheel.slots.storage import Storage
 from support.archives import journal_offsets, slot_offsets
-from support.crashfs import MODES, CrashFiles, Mode
+from support.crashfs import MODES, Mode, without_sync_dir
 from support.crashlife import CONFIG, Steps, World
 from support.crashscript import length, live_on
 from support.memstate import MemoryState
@@ -91,13 +91,7 @@ Patch = pytest.MonkeyPatch
 
 
 def second_names_are_not_synced(patch: Patch) -> None:
-    def keep(self: Archive, *arguments: Any) -> list[str]:
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(CrashFiles, "sync_dir", lambda files, directory: None)
-            return keep_slots(self, *arguments)
-
-    keep_slots = Archive.keep_slots
-    patch.setattr(Archive, "keep_slots", keep)
+    without_sync_dir(patch, Archive, "keep_slots")
 
 
 def second_names_of_the_living_stay(patch: Patch) -> None:

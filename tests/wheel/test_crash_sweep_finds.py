@@ -30,7 +30,7 @@ from slotwheel.wheel.slots.storage import Storage
 from slotwheel.wheel.state import SlotInfo, StateUpdate
 from slotwheel.wheel.tail.tail import Piece
 from slotwheel.wheel.wheel import Wheel
-from support.crashfs import MODES, CrashFiles, CrashHandle
+from support.crashfs import MODES, without_sync, without_sync_dir
 from support.crashlife import Steps, World
 from support.crashscript import length, live_on
 from support.memstate import MemoryState
@@ -241,38 +241,15 @@ def rows_joined_with_spilled_ones_spilled_again(patch: Patch) -> None:
 
 
 def new_segment_without_its_directory(patch: Patch) -> None:
-    create = SegmentWriter.create.__func__  # type: ignore[attr-defined]
-
-    def without(cls: Any, files: Any, header: Any) -> Any:
-        sync_dir, files.sync_dir = files.sync_dir, lambda directory: None
-        try:
-            return create(cls, files, header)
-        finally:
-            files.sync_dir = sync_dir
-
-    patch.setattr(SegmentWriter, "create", classmethod(without))
+    without_sync_dir(patch, SegmentWriter, "create")
 
 
 def spare_renamed_before_its_header_is_synced(patch: Patch) -> None:
-    reuse = SegmentWriter.reuse.__func__  # type: ignore[attr-defined]
-
-    def unsynced(*arguments: Any) -> Any:
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(CrashHandle, "sync", lambda handle: None)
-            return reuse(*arguments)
-
-    patch.setattr(SegmentWriter, "reuse", classmethod(unsynced))
+    without_sync(patch, SegmentWriter, "reuse")
 
 
 def spare_overwritten_before_its_name_is_durable(patch: Patch) -> None:
-    drop_below = Journal.drop_below
-
-    def unsynced(*arguments: Any, **options: Any) -> int:
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(CrashFiles, "sync_dir", lambda files, directory: None)
-            return drop_below(*arguments, **options)
-
-    patch.setattr(Journal, "drop_below", unsynced)
+    without_sync_dir(patch, Journal, "drop_below")
 
 
 def reused_segment_closed_with_its_old_end(patch: Patch) -> None:

@@ -10,10 +10,9 @@ that were segments before, too; and where nothing was torn, nothing is called to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -28,7 +27,14 @@ from slotwheel.wheel.journal import writer as segment_writer
 from slotwheel.wheel.journal.entry import Entry
 from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.journal.writer import SegmentWriter
-from support.crashfs import MODES, CrashFiles, CrashHandle, Mode, PowerCut
+from support.crashfs import (
+    MODES,
+    CrashFiles,
+    Mode,
+    PowerCut,
+    without_sync,
+    without_sync_dir,
+)
 from support.journals import entry, open_journal
 
 
@@ -239,66 +245,26 @@ def cut_from_the_front(patch: pytest.MonkeyPatch) -> None:
 
 
 def removed_without_the_directory(patch: pytest.MonkeyPatch) -> None:
-    remove = Journal._remove_newest
-
-    def unsynced(self: Journal, before: SegmentWriter) -> None:
-        files: Any = self._files
-        sync_dir, files.sync_dir = files.sync_dir, lambda directory: None
-        try:
-            remove(self, before)
-        finally:
-            files.sync_dir = sync_dir
-
-    patch.setattr(Journal, "_remove_newest", unsynced)
+    without_sync_dir(patch, Journal, "_remove_newest")
 
 
 def renamed_before_the_header_is_synced(patch: pytest.MonkeyPatch) -> None:
-    reuse = SegmentWriter.reuse.__func__  # type: ignore[attr-defined]
-
-    def unsynced(cls: Any, files: Any, header: Any, spare: str) -> Any:
-        with monkey(CrashHandle, "sync", lambda handle: None):
-            return reuse(cls, files, header, spare)
-
-    patch.setattr(SegmentWriter, "reuse", classmethod(unsynced))
+    without_sync(patch, SegmentWriter, "reuse")
 
 
 def name_of_a_reused_segment_not_synced(patch: pytest.MonkeyPatch) -> None:
-    reuse = SegmentWriter.reuse.__func__  # type: ignore[attr-defined]
-
-    def unsynced(cls: Any, files: Any, header: Any, spare: str) -> Any:
-        with monkey(CrashFiles, "sync_dir", lambda files, directory: None):
-            return reuse(cls, files, header, spare)
-
-    patch.setattr(SegmentWriter, "reuse", classmethod(unsynced))
+    without_sync_dir(patch, SegmentWriter, "reuse")
 
 
 def overwritten_under_the_old_name(patch: pytest.MonkeyPatch) -> None:
     """A spare's own name is not durable when its file is used."""
-    drop_below = Journal.drop_below
-
-    def unsynced(self: Journal, index: int) -> int:
-        with monkey(CrashFiles, "sync_dir", lambda files, directory: None):
-            return drop_below(self, index)
-
-    patch.setattr(Journal, "drop_below", unsynced)
+    without_sync_dir(patch, Journal, "drop_below")
 
 
 def found_spares_taken_as_durable(patch: pytest.MonkeyPatch) -> None:
     """The process was killed before it had synced the name, and the next one uses the file."""
-    find = journal._find_spares
-
-    def unsynced(files: Any) -> list[str]:
-        with monkey(CrashFiles, "sync_dir", lambda files, directory: None):
-            return find(files)
-
-    patch.setattr(journal, "_find_spares", unsynced)
-    run = journal_recovery._Scan.run
-
-    def unsynced_run(self: Any) -> Any:
-        with monkey(CrashFiles, "sync_dir", lambda files, directory: None):
-            return run(self)
-
-    patch.setattr(journal_recovery._Scan, "run", unsynced_run)
+    without_sync_dir(patch, journal, "_find_spares")
+    without_sync_dir(patch, journal_recovery._Scan, "run")
 
 
 def no_end_mark(patch: pytest.MonkeyPatch) -> None:
@@ -320,13 +286,6 @@ def closed_without_a_sync(patch: pytest.MonkeyPatch) -> None:
             self._handle.truncate(self.size)
 
     patch.setattr(SegmentWriter, "finish", finish)
-
-
-@contextmanager
-def monkey(where: Any, name: str, value: Any) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(where, name, value)
-        yield
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from slotwheel.wheel.journal.segment import SegmentHeader
 from slotwheel.wheel.peers.snapshot_sink import SnapshotSink
 from slotwheel.wheel.state import StateUpdate
 from slotwheel.wheel.switch import complete_switch
-from support.crashfs import MODES, Mode, PowerCut
+from support.crashfs import MODES, Mode, PowerCut, without_sync_dir
 from support.peerdirs import (
     Replica,
     begin_transfer,
@@ -218,16 +218,7 @@ def moved_before_the_commit(patch: Patch) -> None:
 
 
 def moves_not_synced(patch: Patch) -> None:
-    move = switch._move_slots
-
-    def unsynced(files: Any, catalog: Any) -> None:
-        sync_dir, files.sync_dir = files.sync_dir, lambda directory: None
-        try:
-            move(files, catalog)
-        finally:
-            files.sync_dir = sync_dir
-
-    patch.setattr(switch, "_move_slots", unsynced)
+    without_sync_dir(patch, switch, "_move_slots")
 
 
 def old_journal_kept(patch: Patch) -> None:
