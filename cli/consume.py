@@ -82,6 +82,7 @@ def command(
     if bootstrap is None and is_typed("kafka_settings"):
         raise click.UsageError("--kafka needs --bootstrap.")
     check_topic(topic)
+    total = None
     with quiet_pipe(), ExitStack() as stack:
         if data is not None:
             batches = _embedded(stack, data, topic, position, follow, as_json)
@@ -91,13 +92,15 @@ def command(
 
             reader = KafkaTopic(str(bootstrap), topic, dict(kafka_settings))
             stack.callback(reader.close)
+            if not follow:
+                total = reader.total(position)
             batches = reader.batches(position, _wait if follow else None)
             schema, fields = DUMP, record_fields
         if arrow is None:
             write = _printing(fields, as_json)
         else:
             write = stack.enter_context(_arrow_file(arrow, schema, keep=follow))
-        bar = progress_bar(f"reading {topic}", None, MofNCompleteColumn(), quiet=arrow is None)
+        bar = progress_bar(f"reading {topic}", total, MofNCompleteColumn(), quiet=arrow is None)
         passed = stack.enter_context(bar)
         for batch in cut(batches, limit):
             write(batch)

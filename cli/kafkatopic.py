@@ -101,6 +101,11 @@ class KafkaTopic:
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1000)
 
+    def total(self, position: int) -> int:
+        """How many positions there are from ``position`` on; there are at most as many records."""
+        starts = {part: max(position, start) for part, start in self._starts.items()}
+        return sum(max(0, end - starts[part]) for part, end in self.ends.items())
+
     def batches(
         self, position: int = 0, go_on: Callable[[], bool] | None = None
     ) -> Iterator[pa.RecordBatch]:

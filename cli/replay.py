@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.progress import TimeElapsedColumn
 
 from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import split_address
 from ..wheel.texts import counted
 from .audit import follow_options, run_audit
-from .progress import bars
 from .redeliver import redeliver_options
 from .shared import Exit, check_range, epoch_ms, json_option, moment, span, span_ms
+from .sparkprogress import SparkProgress
 from .verdict import print_verdict
 
 if TYPE_CHECKING:
@@ -250,21 +249,19 @@ def _prove(
 
     def work() -> Verdict:
         with session(master, driver_memory=driver_memory, more=more) as spark:
+            progress.watch(spark.sparkContext.statusTracker())
             try:
-                return prove(spark, layout, options, kafka=kafka, progress=phase, tables=tables)
+                on_phase = progress.phase
+                return prove(spark, layout, options, kafka=kafka, progress=on_phase, tables=tables)
             except Exception as error:
                 failure = None if kafka is None else kafka.failure(error)
                 if failure is None:
                     raise
                 raise failure from error
 
-    def phase(text: str) -> None:
-        shown.reset(line, description=text)
-
     nbytes = sum(file.nbytes for file in layout.files)
     click.echo(f"replaying {counted(len(layout.files), 'file')}, {nbytes:,} bytes", err=True)
-    with bars(TimeElapsedColumn()) as shown:
-        line = shown.add_task("starting Spark", total=None)
+    with SparkProgress() as progress:
         return interruptible(work)
 
 

@@ -87,10 +87,13 @@ def command(
     stream = None if values else source or sys.stdin.buffer
     parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
     printer = ReceiptPrinter(as_json)
+    total = None  # of a pipe, too, which has no size
+    if source is not None and source.name != "<stdin>":
+        total = Path(source.name).stat().st_size or None
     quiet = stream is None or sys.stdout.isatty()  # there the ids are printed
     with (
         Client(address, timeout_s=timeout.total_seconds(), receipts=receipts) as client,
-        progress_bar("sending", None, *_COLUMNS, quiet=quiet) as step,
+        progress_bar("sending", total, *_COLUMNS, quiet=quiet) as step,
     ):
         for part in parts:
             messages = [Message(topic, value, key, headers, partition, at, delay) for value in part]

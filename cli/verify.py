@@ -118,6 +118,14 @@ def check_all(root: Path, files: ReadOnlyFiles, *, running: bool) -> Iterator[Ch
     yield from verify_topics(files)
 
 
+def file_count(files: ReadOnlyFiles) -> int:
+    """About how many items ``check_all`` yields, for the progress bar."""
+    topics = files.list("topics")
+    segments = sum(len(files.list(f"topics/{topic}")) // 2 for topic in topics)
+    archived = sum(1 for _ in Path(files.root, "archive").glob("*/*/*"))
+    return 1 + len(files.list("journal")) + len(files.list("slots")) + archived + segments
+
+
 @click.command("verify", short_help="Check a data directory; change nothing.")
 @data_argument
 @click.option(
@@ -158,7 +166,7 @@ def verify(directory: Path, quiet: bool) -> Summary:
     columns = (MofNCompleteColumn(), TextColumn("files"))
     with reading(directory) as files:
         summary = Summary(directory, running_process(directory))
-        with progress_bar("verifying", None, *columns, quiet=quiet) as step:
+        with progress_bar("verifying", file_count(files), *columns, quiet=quiet) as step:
             for item in check_all(directory, files, running=summary.running is not None):
                 summary.add(item)
                 step(1)

@@ -320,7 +320,7 @@ def test_half_a_dump_is_no_dump(
 
 
 def test_no_broker(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotwheel.cli.kafkatopic._CALL_S", 1.0)
+    monkeypatch.setattr("slotwheel.cli.kafkatopic._CALL_MS", 1000)
     with socket.socket() as taken:  # bound, and not listening
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
