@@ -82,7 +82,7 @@ def command(
     if bootstrap is None and is_typed("kafka_settings"):
         raise click.UsageError("--kafka needs --bootstrap.")
     check_topic(topic)
-    total = None
+    total = None  # positions: more than messages where Kafka has compacted the topic
     with quiet_pipe(), ExitStack() as stack:
         if data is not None:
             batches = _embedded(stack, data, topic, position, follow, as_json)
@@ -100,7 +100,8 @@ def command(
             write = _printing(fields, as_json)
         else:
             write = stack.enter_context(_arrow_file(arrow, schema, keep=follow))
-        bar = progress_bar(f"reading {topic}", total, MofNCompleteColumn(), quiet=arrow is None)
+        quiet = arrow is None or follow
+        bar = progress_bar(f"reading {topic}", total, MofNCompleteColumn(), quiet=quiet)
         passed = stack.enter_context(bar)
         for batch in cut(batches, limit):
             write(batch)

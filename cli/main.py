@@ -47,7 +47,8 @@ METAVARS = {
     "size": "BYTES",
     "span": "SPAN",
 }
-"""What stands for an option's value on a help page, by the name of the option's type."""
+"""What stands for an option's value on a help page, by the name of the option's type; that of a
+function is its own."""
 
 
 class Commands(click.Group):

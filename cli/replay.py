@@ -19,7 +19,6 @@ import click
 
 from ..delivery.names import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
-from ..wheel.protocol import split_address
 from ..wheel.texts import counted
 from .audit import follow_options, run_audit
 from .redeliver import redeliver_options
@@ -41,10 +40,9 @@ _EXITS = {"proven": Exit.DONE, "not proven": Exit.FAILED, "proven in part": Exit
 def _brokers(value: str) -> str:
     """Option type: addresses of Kafka's brokers."""
     for address in value.split(","):
-        try:
-            split_address(address.strip())
-        except ValueError:
-            raise click.BadParameter(f"{address!r} is not HOST:PORT") from None
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdecimal():  # a protocol may stand before the host
+            raise click.BadParameter(f"{address!r} is not HOST:PORT")
     return value
 
 

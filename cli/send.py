@@ -7,6 +7,7 @@ and the client's buffer are bounded, so that a file of any size needs the same m
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -87,9 +88,7 @@ def command(
     stream = None if values else source or sys.stdin.buffer
     parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
     printer = ReceiptPrinter(as_json)
-    total = None  # of a pipe, too, which has no size
-    if source is not None and source.name != "<stdin>":
-        total = Path(source.name).stat().st_size or None
+    total = None if stream is None else os.fstat(stream.fileno()).st_size or None  # 0: a pipe
     quiet = stream is None or sys.stdout.isatty()  # there the ids are printed
     with (
         Client(address, timeout_s=timeout.total_seconds(), receipts=receipts) as client,

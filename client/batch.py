@@ -30,7 +30,7 @@ Columns = tuple[list[Any], ...]
 """Columns of many messages, in the order of ``rows.from_columns``."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Shipment:
     """Rows that are sent in one batch. Written by the sender, read by receipts once done.
 
@@ -52,9 +52,9 @@ class Shipment:
     """Its batch was refused as a whole: it is sent in a batch of its own."""
     failure: SlotwheelError | None = None
     stored: StoredBatch | None = None
-    _group: str = ""
-    _places: Int64s | None = None
-    _done: threading.Event = field(default_factory=threading.Event)
+    _group: str = field(default="", init=False)
+    _places: Int64s | None = field(default=None, init=False)
+    _done: threading.Event = field(default_factory=threading.Event, init=False)
 
     @property
     def count(self) -> int:
@@ -122,7 +122,7 @@ class Shipment:
         return int(self.due[row])
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Shipments under one sequence. Written by the sender alone, under its lock."""
 

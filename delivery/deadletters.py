@@ -51,6 +51,7 @@ class DeadLetters:
         if len(homeless):
             local = self._local or self._sink
             answers.fill(homeless, ask(local, letters.take(pa.array(homeless)), errors))
+        answers.codes[answers.which(Answer.REFUSED)] = Answer.NOT_NOW
         for row in np.flatnonzero(answers.codes != Answer.ACCEPTED).tolist():
             answers.reasons.setdefault(row, "the dead-letter topic does not take it now")
         return answers

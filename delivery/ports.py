@@ -1,4 +1,4 @@
-"""The hand's view of a wheel, the events that it reports to the node, and its waiting times.
+"""The hand's view of a wheel, and the events that it reports to the node.
 
 The ``Dispatcher`` of one epoch implements ``DuePort``: an answer of a sink after the end of the
 epoch cannot be counted in the next one.

@@ -30,6 +30,7 @@ from ..intake.flight import FlightIntake, check_free
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.peers.peer import PeerWheel
+from ..wheel.protocol import split_address
 from . import descriptors, work
 from .config import NodeConfig
 from .damage import Damage, remedy_of
@@ -327,5 +328,5 @@ class Node:
 
 
 def _with_port(address: str, port: int) -> str:
-    host = address.rpartition(":")[0].strip("[]")
+    host, _ = split_address(address, to_listen=True)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

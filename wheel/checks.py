@@ -238,9 +238,9 @@ def check_names(names: Sequence[str]) -> None:
     missing = {"due", "topic", "value"} - set(names)
     if unknown or missing or len(names) != len(set(names)):
         raise InvalidBatch(
-            "wrong schema",
+            f"wrong schema: columns {'missing' if missing else 'unknown or twice'}",
             got=", ".join(names)[:300],
-            limit=", ".join(INPUT.names),
+            limit=", ".join(f"{field.name} {field.type}" for field in INPUT),
             remedy="'due', 'topic', 'value' are needed; 'partition', 'key', 'headers' may be"
             " left out; nothing else is allowed",
         )

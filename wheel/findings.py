@@ -67,10 +67,10 @@ class CheckedFile:
             self.fault(position, "a readable file", error)
 
 
-UNKNOWN = "an unknown file, which slotwheel leaves alone"
+UNKNOWN_FILE = "an unknown file, which slotwheel leaves alone"
 
 
-def noted(kind: str, path: str, expected: str, found: str = UNKNOWN) -> CheckedFile:
+def noted(kind: str, path: str, expected: str, found: str = UNKNOWN_FILE) -> CheckedFile:
     """A file that is no fault, and worth a note as a whole."""
     item = CheckedFile(kind, path)
     item.note(0, expected, found)

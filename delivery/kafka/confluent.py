@@ -46,6 +46,7 @@ _SILENT_MAX = 5
 """Requests without an answer, in a row, after which the client is made anew: the client may be
 stuck, and the broker long up."""
 _MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
+_COMPRESSION = ("compression.type", "compression.codec")
 
 _REFUSED = {
     "MSG_SIZE_TOO_LARGE",
@@ -210,12 +211,15 @@ class ConfluentSink(KafkaSink):
         return dict(failures)  # the client may go on to report into the original
 
     def _fetch(self, topic: str) -> TopicInfo | None:
+        deadline = time.monotonic() + self.settings.metadata_timeout_s
         try:
             known = self._producer(_MAIN).list_topics(topic, self.settings.metadata_timeout_s)
         except ck.KafkaException as error:
             self._silent += 1
             if self._silent % _SILENT_MAX == 0:
                 self._abandon(_MAIN)
+            with self._lock:
+                self._admin = None  # nobody would read what it logs meanwhile
             raise Unreachable(f"Kafka at {self.settings.bootstrap}: {error}") from error
         self._silent = 0
         found = known.topics[topic]
@@ -226,21 +230,31 @@ class ConfluentSink(KafkaSink):
             raise NotYet(f"topic {topic}: {name}")
         partitions = found.partitions.values()
         leaderless = sum(one.leader < 0 for one in partitions)
-        return TopicInfo(len(partitions), leaderless, self._bytes_max(topic))
+        return TopicInfo(len(partitions), leaderless, self._bytes_max(topic, deadline))
 
-    def _bytes_max(self, topic: str) -> int | None:
+    def _bytes_max(self, topic: str, deadline: float) -> int | None:
         """The topic's limit, bytes, so that larger rows are refused without sending them."""
+        extra = self.settings.extra
+        if any(extra.get(name, "none") != "none" for name in _COMPRESSION):
+            return None  # the broker measures the compressed batch
+        admin = self._admin_client()
+        resource = ck_admin.ConfigResource(ck_admin.RESOURCE_TOPIC, topic)
+        left_s = max(0.01, deadline - time.monotonic())
+        try:
+            asked = admin.describe_configs([resource], request_timeout=left_s)
+            return int(asked[resource].result(left_s)[TOPIC_LIMIT].value)
+        except (ck.KafkaException, TimeoutError, KeyError, TypeError, ValueError):
+            return None  # not permitted; the broker refuses each record that is too large
+        finally:
+            admin.poll(0)  # for its log lines
+
+    def _admin_client(self) -> Any:
         with self._lock:
+            if self._closed:
+                raise Unreachable("the sink is closed")
             if self._admin is None:
                 self._admin = ck_admin.AdminClient(self._client_config(), logger=_client_log)
-            admin = self._admin
-        resource = ck_admin.ConfigResource(ck_admin.RESOURCE_TOPIC, topic)
-        timeout_s = self.settings.metadata_timeout_s
-        try:
-            asked = admin.describe_configs([resource], request_timeout=timeout_s)
-            return int(asked[resource].result(timeout_s + _LATE_S)[TOPIC_LIMIT].value)
-        except (ck.KafkaException, TimeoutError, KeyError, ValueError):
-            return None  # not permitted; the broker refuses each record that is too large
+            return self._admin
 
     def _producer(self, name: str) -> Any:
         """The producer of that name, made on first use. Never blocks: it connects in the

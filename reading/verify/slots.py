@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import SLOT_DIRECTORY, Files
-from ...wheel.findings import UNKNOWN, CheckedFile, noted
+from ...wheel.findings import UNKNOWN_FILE, CheckedFile, noted
 from ...wheel.slots.blocks import check_block
 from ...wheel.slots.mend import is_whole, mended_path
 from ...wheel.slots.slotfile import path_of, second_of, unreadable_is_damage
@@ -130,7 +130,7 @@ def _unknown_files(files: Files, load: LoadState) -> Iterator[CheckedFile]:
             yield item
             continue
         if second is None:
-            item.note(0, "<second>.arrows", UNKNOWN)
+            item.note(0, "<second>.arrows", UNKNOWN_FILE)
         else:
             item.note(
                 0,

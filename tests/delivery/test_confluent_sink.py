@@ -40,6 +40,17 @@ def test_a_row_over_the_topics_limit_leaves_its_topic_fast(
     assert made == ["main"]
 
 
+def test_the_broker_measures_what_is_compressed(broker: Cluster, topic: TopicFactory) -> None:
+    name = topic("limited", 1, max_message_bytes=2000)
+    extra = {"compression.type": "zstd"}
+    sink = ConfluentSink(MINT, KafkaSettings(broker.bootstrap, extra=extra))
+    try:
+        answers = sink.deliver(rows_of([Sent(name, b"x" * 3000)]))
+    finally:
+        sink.close()
+    assert answers.codes.tolist() == [Answer.ACCEPTED], answers.reasons
+
+
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confluent, "ck", None)
     with pytest.raises(MissingExtra, match=r"slotwheel\[fast\]"):

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwheel.delivery.ports import DeliveryEvents
+from slotwheel.intake.ports import IntakeEvents
 from slotwheel.node.config import NodeConfig
 from slotwheel.node.events import NodeEvents
 from slotwheel.node.histogram import ArrayHistogram
@@ -37,6 +39,13 @@ def test_a_histogram_counts_as_one_would_by_hand(values: list[float]) -> None:
         assert counts == expected
         (total,) = [s.value for s in family.samples if s.name == "seconds_sum"]
         assert total == pytest.approx(sum(values))
+
+
+@pytest.mark.parametrize("events", [DeliveryEvents, IntakeEvents])
+def test_no_event_is_ignored(events: type) -> None:
+    names = [name for name in vars(events) if not name.startswith("_")]
+    assert len(names) > 3
+    assert [name for name in names if getattr(NodeEvents, name) is getattr(events, name)] == []
 
 
 def test_a_row_that_was_early_raises_an_alarm() -> None:

@@ -40,6 +40,8 @@ from .cancels import Cancels, among
 from .lines import HasLeft, Lines
 
 QueueRows = Callable[[pa.RecordBatch], AppendWaiter]
+"""Queues rows (schema ``PAYLOAD``, ``created`` not filled in yet); what they name is held back from
+then on."""
 AppendCancels = Callable[[Int64s, Int64s], AppendWaiter | None]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 Topics = npt.NDArray[np.object_]

@@ -72,8 +72,9 @@ class JournalReaders:
                 raise
         finally:
             if last is not None:
-                if len(places) >= _PLACES_MAX:
-                    places.clear()
+                # Others that catch up keep theirs: the oldest goes.
+                for oldest in list(places)[: 1 - _PLACES_MAX]:
+                    places.pop(oldest, None)
                 path, located = last
                 places[located.entry.index + 1] = path, located.end
         raise LookupError(f"entry {index}: the journal was cut or dropped there meanwhile")
