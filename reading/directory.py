@@ -23,7 +23,7 @@ from ..wheel.slots.slotfile import second_of
 from ..wheel.state import STATE_DIRECTORY
 from .listing import sizes
 
-_PARTS = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY, ARCHIVE_DIRECTORY)
+_OF_A_NODE = (STATE_DIRECTORY, JOURNAL_DIRECTORY, SLOT_DIRECTORY, TOPICS_DIRECTORY)
 
 
 def existing(path: str) -> Path:
@@ -51,8 +51,9 @@ def existing_file(path: str) -> Path:
 
 
 def is_data_directory(root: Path) -> bool:
-    """Whether a directory has a part of a data directory; a node that has just begun may not."""
-    return any((root / part).is_dir() for part in _PARTS)
+    """Whether a directory has a part of a data directory, if only the archive; a node that has just
+    begun may not."""
+    return any((root / part).is_dir() for part in (*_OF_A_NODE, ARCHIVE_DIRECTORY))
 
 
 def refuse_a_part(root: Path) -> None:
@@ -93,12 +94,13 @@ def short_names(roots: Sequence[Path]) -> list[str]:
 class ReadOnlyFiles(OsFiles):
     """``Files`` that cannot write, for a directory that must exist.
 
-    Errors: ``InvalidConfiguration`` when ``root`` is not a data directory; ``OSError``.
+    Errors: ``InvalidConfiguration`` when ``root`` is not a data directory, or no more of it than
+    the archive; ``OSError``.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         path = Path(root)
-        if not is_data_directory(path):
+        if not any((path / part).is_dir() for part in _OF_A_NODE):
             raise InvalidConfiguration(
                 "not a data directory" if path.is_dir() else "no such directory",
                 got=str(path),

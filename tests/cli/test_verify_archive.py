@@ -9,6 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from slotwheel.cli.verify import command
+from slotwheel.reading.directory import ReadOnlyFiles
+from slotwheel.reading.layout import find
+from slotwheel.wheel.errors import InvalidConfiguration
 from support.damage import flip
 from support.datadirs import START_MS, SinkNode, assert_sound, messages, verify
 
@@ -86,3 +89,14 @@ def test_a_file_in_the_place_of_a_folder_is_no_error(root: Path, place: str) -> 
     report = verify(root)
     assert report["invalid"] == 0
     assert [one["path"] for one in report["notes"]] == (["archive"] if place == "archive" else [])
+
+
+def test_an_archive_alone_is_read_by_the_proof_and_is_no_nodes_directory(root: Path) -> None:
+    for part in root.iterdir():
+        if part.is_dir() and part.name != "archive":
+            shutil.rmtree(part)
+    with pytest.raises(InvalidConfiguration, match="not a data directory"):
+        ReadOnlyFiles(root)
+    found = find([str(root)])
+    assert {file.archived for file in found.files} == {True}
+    assert "empty" not in {problem.kind for problem in found.problems}
