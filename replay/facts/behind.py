@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ...wheel.mark import RowKey
@@ -28,7 +28,8 @@ NAMED_MAX = 10_000
 @dataclass(frozen=True, slots=True)
 class Behind:
     """A chunk with rows out of order. ``key``: the highest key before it, if the chunk has lower
-    ones; else None. ``named``: by position of a row, the highest key before that row."""
+    ones; else None. ``named``: by position of a row, the highest key before that row; the chunk's
+    own list is empty, since each task gets all of this."""
 
     chunk: OrderChunk
     key: RowKey | None
@@ -54,7 +55,8 @@ def behind(chunks: Iterable[OrderChunk]) -> list[Behind]:
             if lower or chunk.late:
                 named = {position: (due, offset) for position, due, offset in chunk.named[:room]}
                 room -= len(named)
-                found.append(Behind(chunk, highest if lower else None, named))
+                key = highest if lower else None
+                found.append(Behind(replace(chunk, named=[]), key, named))
     return found
 
 

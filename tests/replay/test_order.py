@@ -128,3 +128,12 @@ def test_other_partitions_do_not_matter(other: dict[str, Any]) -> None:
 def test_the_same_records_read_twice() -> None:
     twice = [dataclasses.replace(one, file="again", number=10) for one in ASCENDING]
     assert behind([*ASCENDING, *twice]) == []
+
+
+def test_no_more_rows_are_named_than_tasks_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotwheel.replay.facts.behind.NAMED_MAX", 3)
+    keys = later([(50, 0), (25, 7), (26, 8)])
+    named = [[1, 10_050, 0], [2, 10_050, 0]]
+    found = behind(chunk(first, keys, late=2, named=named) for first in (0, 10, 20))
+    assert [len(one.named) for one in found] == [2, 1, 0]
+    assert [one.chunk.named for one in found] == [[], [], []]
