@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from crc32c import crc32c
 
 from slotwheel.reading.files import NO_PEER
@@ -14,8 +16,9 @@ from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Facts, See
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.judging.context import Context, Options, PeerView
 from slotwheel.replay.judging.found import Judged
-from slotwheel.replay.judging.judge import judge_range
-from slotwheel.replay.judging.sums import lateness, rounded, total
+from slotwheel.replay.judging.judge import Results, judge_range
+from slotwheel.replay.judging.sums import KEYS, lateness, rounded, total
+from slotwheel.replay.proof import BUCKETS_MAX, _interval
 from slotwheel.wheel.mark import Mark, Marks, TopicMark
 from slotwheel.wheel.schema import Int64s
 from support.factrows import made_fact
@@ -331,3 +334,47 @@ def test_histograms_add_up() -> None:
             assert {late for late, *_ in mine} == set(rounded(late_ms[groups == group]))
     none = np.zeros(0, np.int64)
     assert len(total(lateness(none.astype(np.uint32), none, none))) == 0
+
+
+def test_what_is_held_is_bounded_and_the_total_is_that_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slotwheel.replay.judging.judge._HELD_ROWS_MAX", 1)
+    three = [judged(context(), fact(Seen.ACCEPTED, at), arrived(at)) for at in (5, 6, 7)]
+    results = Results(Options())
+    emitted = [list(results.add(*one)) for one in three]
+    assert all(emitted), "nothing is held beyond the limit"
+    assert list(results.drain()) == []
+    left = total([pa.Table.from_batches([batch for some in emitted for batch in some])])
+    assert in_order(left) == in_order(total([sums for _, sums in three]))
+
+
+def test_a_little_is_held_until_the_end() -> None:
+    three = [judged(context(), fact(Seen.ACCEPTED, at), arrived(at)) for at in (5, 6, 7)]
+    results = Results(Options())
+    assert [batch for one in three for batch in results.add(*one)] == []
+    left = pa.Table.from_batches(results.drain())
+    assert in_order(left) == in_order(total([sums for _, sums in three]))
+
+
+def in_order(sums: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = sums.sort_by([(name, "ascending") for name in KEYS]).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("buckets", "last_ms", "width_ms"),
+    [
+        (BUCKETS_MAX, 10 * (BUCKETS_MAX - 1), 10),
+        (BUCKETS_MAX, 10 * (2 * BUCKETS_MAX), 10),
+        (BUCKETS_MAX + 1, 10 * BUCKETS_MAX, 20),
+        (BUCKETS_MAX + 1, 10 * (2 * BUCKETS_MAX - 1), 20),
+        (BUCKETS_MAX + 1, 10 * (2 * BUCKETS_MAX), 30),
+    ],
+)
+def test_buckets_are_wider_only_where_there_are_too_many(
+    buckets: int, last_ms: int, width_ms: int
+) -> None:
+    tallied = SimpleNamespace(buckets=buckets, first=0, last=last_ms)
+    assert _interval([tallied], 10) == width_ms
+    assert _interval([], 10) == 10
