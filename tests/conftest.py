@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support import nodeprocess
 from support.broker import Broker, Cluster, TopicFactory
 from support.java import SHORT_LIVED
 
@@ -83,6 +84,7 @@ at the end, and ``make test-quick`` leaves them out."""
 
 
 def pytest_configure() -> None:
+    nodeprocess.told_to = os.dup(2)
     # Read by each Spark that is started here or by a command under test.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
     # A job in a shell's background ignores SIGINT, and so would every process that a test starts

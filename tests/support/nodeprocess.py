@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import json
 import os
@@ -13,7 +14,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
@@ -24,6 +26,9 @@ from slotwheel.wheel.files import OsFiles
 from support.stopwatch import Stopwatch
 
 START_S = 60.0
+COMMAND_S = 120.0
+told_to = 2
+"""Where a command that hangs is told, a descriptor; not the one that is captured for a test."""
 _LISTENING = re.compile(r"listening on ([\w.\[\]:]+:\d+)")
 _METRICS = re.compile(r"metrics\W+([\w.\[\]:]+:\d+)")
 
@@ -146,9 +151,11 @@ def topic_rows(data: Path, topic: str) -> list[dict[str, Any]]:
 
 
 def run_cli(*arguments: str | Path, given: str | bytes = b"") -> subprocess.CompletedProcess[str]:
-    """Run one command to its end, in this process; ``given`` is its stdin."""
+    """Run one command to its end, in this process, which ends with a traceback if the command takes
+    longer than ``COMMAND_S``; ``given`` is its stdin."""
     out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
     with (
+        _watched(),
         tempfile.TemporaryFile("w+b") as stdin,
         redirect_stdout(out),
         redirect_stderr(err),
@@ -160,6 +167,15 @@ def run_cli(*arguments: str | Path, given: str | bytes = b"") -> subprocess.Comp
         code = main.run([str(one) for one in arguments])
     texts = (one.buffer.getvalue().decode() for one in (out, err))
     return subprocess.CompletedProcess(arguments, code, *texts)
+
+
+@contextmanager
+def _watched() -> Iterator[None]:
+    faulthandler.dump_traceback_later(COMMAND_S, exit=True, file=told_to)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def run_process(
