@@ -1,4 +1,4 @@
-"""The commands an application's operator uses, run as processes against a running node."""
+"""The commands an application's operator uses, run against a running node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.nodeprocess import NodeProcess, json_lines, run_cli
+from support.nodeprocess import NodeProcess, json_lines, run_cli, run_process
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,29 @@ def test_reschedule_moves_a_message(node: NodeProcess) -> None:
     assert json.loads(done.stdout) == why_not
     done = run_cli("reschedule", message_id, "--delay", "1s", *at)
     assert (done.returncode, done.stdout) == (1, f"{message_id}\talready cancelled\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (("cancel", "{later}", "--node", "{address}"), "{later}\tcancelled"),
+        (("reschedule", "{later}", "--delay", "2h", "--node", "{address}"), "{later}\tcancelled"),
+        (("verify", "{data}"), "0 invalid"),
+        (("inspect", "state", "{data}"), "checkpoint"),
+        (("inspect", "topic", "{data}"), "processes"),
+        (("consume", "processes", "--data", "{data}"), "now"),
+    ],
+)
+def test_as_a_process(node: NodeProcess, arguments: tuple[str, ...], printed: str) -> None:
+    """Others run in the tests' own process."""
+    at = ("--node", node.address)
+    (later,) = run_cli("send", "processes", "later", "--delay", "1h", *at).stdout.split()
+    assert run_cli("send", "processes", "now", "--delay", "1ms", *at).returncode == 0
+    node.wait_for("processes", 1)
+    names = {"later": later, "address": node.address, "data": node.data}
+    done = run_process(*(one.format(**names) for one in arguments))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert printed.format(**names) in done.stdout
 
 
 def test_status_for_people_and_for_programs(node: NodeProcess) -> None:
