@@ -186,10 +186,10 @@ class Redelivery:
             if horizon <= done:
                 continue
             ready = [one.part(times(one.rows, "offset") <= horizon) for one in held]
-            if ready:
-                yield from self._union(ready, done, tally)
             held = [one.part(times(one.rows, "offset") > horizon) for one in held]
             held = [one for one in held if len(one.doubt)]
+            if ready:
+                yield from self._union(ready, done, tally)
             done = horizon
         tally.missing = _missing(journals.values())
 
@@ -271,6 +271,8 @@ class _Picked:
     doubt: Mask
 
     def part(self, mask: Mask) -> _Picked:
+        if mask.all():
+            return self
         return _Picked(self.rows.filter(pa.array(mask)), self.doubt[mask])
 
 
