@@ -131,10 +131,10 @@ class _Window:
     def judged(self) -> Judgement:
         board, terms, judgement = self._board, self._terms, self._judgement
         found = _Collected()
+        there, late_ms = judge_arrivals(board, found)
         judge_conservation(board, found)
         settles = np.maximum(board.due, board.created) + terms.grace_ms
         settled = settles <= terms.now_ms
-        there, late_ms = judge_arrivals(board, found)
         lateness = np.full(board.n, -1, np.int64)
         lateness[there] = late_ms
         if len(there):

@@ -174,6 +174,8 @@ def test_early_late_and_repeated(tmp_path: Path) -> None:
     assert run.batch(END, *facts, marks=covers(99)) == [("early", 1), ("late", 2)]
     assert run.batch(END + 5, *arrived(3, late_ms=90)) == [("repeated", 3)]
     assert run.batch(END + 6, *arrived(3, late_ms=95)) == [], "told once"
+    both = [*accepted(4), *arrived(4, late_ms=-5), *arrived(4)]
+    assert run.batch(END + 7, *both) == [("early", 4), ("repeated", 4)]
 
 
 def test_repeats_fail_only_when_asked(tmp_path: Path) -> None:
