@@ -86,7 +86,8 @@ class TaskScan:
         yield from self._close(one)
 
     def events(self, one: OneFile, events: Iterable[Event]) -> Iterator[pa.RecordBatch]:
-        """Read some events of a file."""
+        """Read some events of a file. Its summary names topics that none before it did, until the
+        scan has named ``TOPICS_MAX``; a part of a stream is a scan of its own."""
         for event in events:
             yield from self._made(one, one.facts_of(event))
 
