@@ -207,7 +207,7 @@ def values(wheel: FakeWheel) -> list[tuple[bytes, bytes]]:
 def test_it_ends_with_how_to_go_on(
     directories: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("reading.events", "reading.journal", "replay.datasource.views"):
+    for module in ("reading.events", "reading.journal"):
         monkeypatch.setattr(f"slotwheel.{module}.ROWS_MAX", 500)
     wheel = FakeWheel()
     batches: list[int] = []
