@@ -187,6 +187,7 @@ class World:
         self.wheel = self.target = None
 
     def crash(self, mode: Mode, rng: Random, steps: Steps | None = None) -> None:
+        self._raise_finding()  # the power may have failed before the hand had its answer
         self.let_go()
         self.steps = steps or Steps()
         self.files = self.files.survivors(mode, rng, steps=self.steps)
@@ -313,8 +314,7 @@ class World:
 
     def _settle(self, chunk: Chunk) -> int:
         outcome = hand_over(self.target, self.dead, chunk.rows) if chunk.rows.num_rows else None
-        if self.finding is not None:
-            raise self.finding
+        self._raise_finding()
         answered = outcome.answered if outcome else np.empty(0, np.bool_)
         names = chunk.rows.column("topic").to_pylist()
         pairs = zip(keys_of(chunk.rows), names, answered, strict=True)
@@ -326,6 +326,10 @@ class World:
             sink_down=outcome.down if outcome else False,
         )
         return int(np.count_nonzero(answered))
+
+    def _raise_finding(self) -> None:
+        if self.finding is not None:
+            raise self.finding
 
     def spill(self, *, everything: bool = False) -> None:
         self.wheel.spill(self.now_ms, everything=everything)
@@ -361,6 +365,7 @@ class World:
         if self.embedded:
             self.check_topics()
         self.let_go()
+        self._raise_finding()
 
     # -- what is on disk -------------------------------------------------------------------------
 
