@@ -1,10 +1,10 @@
-"""Is one node as fast, and as punctual, as at another revision? Ratios, and their spread.
+"""Is all of it as fast, and as punctual, as at another revision? Ratios, and their spread.
 
 Both trees run their own benchmark in turn (new old, old new, ...), so that a machine that changes
 its speed meanwhile changes both. The older tree is unpacked into a temporary folder; the working
 tree is taken as it is.
 
-    python -m benchmarks.compare REVISION [--only ingest,burst,lateness] [--runs 3] [--seconds 10]
+    python -m benchmarks.compare REVISION [--only ingest,burst,replay] [--runs 3] [--seconds 10]
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ _FIGURES = {
     "ingest": ("messages/s", "node CPU, us/message", "client CPU, us/message", "peak resident, MB"),
     "burst": ("delivered/s", "node CPU, us/message (in and out)"),
     "lateness": ("lateness p50, ms", "lateness p99, ms", "node CPU, us/message"),
+    "single": ("messages/s, 1 clients", "messages/s, 64 clients", "receipt p99, 1 clients, ms"),
+    "replication": (
+        "three peers, messages/s",
+        "three peers, receipt alone, ms, p50",
+        "three peers, CPU of nodes, us/message",
+    ),
+    "replay": ("all validators at 1 M, rows/s", "scan at 1 M, rows/s"),
 }
 """What is compared, by benchmark."""
-_TIMED = ("ingest", "lateness")
-"""These run for as long as they are told; a burst is over when it is."""
+_SIZES = {"burst": (), "replay": ("--rows", "1000000")}
+"""How much these do; the others run for as long as they are told."""
 _RUN_MAX_S = 300.0
 
 
@@ -98,8 +105,7 @@ def measure(benchmark: str, tree: Path, chosen: argparse.Namespace) -> Mapping[s
     with data_directory(chosen.dir) as directory:
         figures = directory / "figures.json"
         command = [sys.executable, "-m", f"slotwheel.benchmarks.{benchmark}", "--warm-gib", "0"]
-        if benchmark in _TIMED:
-            command += ["--seconds", str(chosen.seconds)]
+        command += _SIZES.get(benchmark, ("--seconds", str(chosen.seconds)))
         command += ["--json", str(figures), "--dir", str(directory)]
         done = subprocess.run(
             command,
