@@ -178,13 +178,21 @@ class Story:
         limit = time.monotonic() + _REST_S
         while time.monotonic() < limit:
             traffic.step()
-            paths = self._directories.values()
             if traffic.complete and all(
-                rows_in_slots(path, traffic.kept_seconds) >= self._load.kept for path in paths
+                are_in_slots(self._load.kept, path, traffic.kept_seconds)
+                for path in self._directories.values()
             ):
                 return
             time.sleep(_LOOK_AT_FILES_EVERY_S)
         self._screen.event("not everything came in time; the proof will say what is missing")
+
+
+def are_in_slots(rows: int, directory: Path, seconds: list[int]) -> bool:
+    """Whether these slots have so many rows, also while a node appends to them."""
+    try:
+        return rows_in_slots(directory, seconds) >= rows
+    except (pa.ArrowInvalid, OSError):
+        return False  # a block of which not all is written yet
 
 
 def rows_in_slots(directory: Path, seconds: list[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -9,9 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from slotwheel.cli.demo.story import are_in_slots
 from slotwheel.cli.main import run
+from slotwheel.wheel.slots.slotfile import path_of
 from support.arrivals import numbers_in_topics
 from support.nodeprocess import command_line
 
@@ -103,6 +107,19 @@ def test_an_interrupt_ends_the_nodes_too(
 
 def _listens(log: Path) -> bool:
     return log.exists() and "listening on" in log.read_text()
+
+
+@pytest.mark.parametrize("missing", [0, 1, 8, 100, 300, 1_000])
+def test_kept_messages_are_counted_beside_a_node_that_writes(tmp_path: Path, missing: int) -> None:
+    path = tmp_path / path_of(7)
+    path.parent.mkdir()
+    batch = pa.record_batch({"offset": pa.array(range(50))})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as stream:
+        stream.write_batch(batch)
+        stream.write_batch(batch)
+        nbytes = file.tell()
+    os.truncate(path, nbytes - missing)
+    assert are_in_slots(100, tmp_path, [7]) is (missing == 0)
 
 
 def test_a_directory_that_is_not_empty_is_refused(

@@ -33,7 +33,8 @@ def proof_of(spark: Any, receipts: Path | None, *directories: Path) -> Verdict:
 
 def run_demo(data: Path, *options: str) -> dict[str, Any]:
     done = run_process("demo", "--data", data, "--json", *options, timeout_s=180)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     account: dict[str, Any] = json.loads(done.stdout)
     return account
 
