@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from kafka.partitioner.default import murmur2
 
 from slotwheel.wheel.rows import Header
@@ -63,9 +69,17 @@ class Reader:
         self._all: list[Arrived] = []
 
     def ends(self) -> int:
-        """Records the topics hold now, in all."""
-        marks = [self._consumer.get_watermark_offsets(part, 10) for part in self._parts]
-        return sum(high for _, high in marks)
+        """Records the topics hold now, in all; of a broker that has just come back, once it has
+        told the client of all partitions again."""
+        deadline = time.monotonic() + _WITHIN_S
+        while True:
+            try:
+                marks = [self._consumer.get_watermark_offsets(part, 10) for part in self._parts]
+                return sum(high for _, high in marks)
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def read(self, count: int, within_s: float = _WITHIN_S) -> list[Arrived]:
         """Wait until there are ``count`` records, and read all that there are."""
