@@ -6,6 +6,7 @@ called back (``delivery.report.only.error``), and ``flush`` returns whether ever
 librdkafka fails a refused batch as a whole: one oversized or invalid record makes its neighbours
 fail. So a refused batch is sent again, one record a batch, by a *careful* producer, which shows the
 bad record; and for a while that topic is sent carefully from the start, at a fraction of the rate.
+The batches behind the refused one have been accepted by then: its rows arrive after theirs.
 So what can be known before is: a record larger than the topic's limit is never sent, where we may
 read that limit. Where we may not, batches of the main producer are far below the usual limits of
 topics, so that an oversized record is a batch of its own from the start.
