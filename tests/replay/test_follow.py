@@ -118,11 +118,11 @@ def test_a_loss_in_kafka(tmp_path: Path, broker: Cluster) -> None:
     seen = ("--kafka", broker.bootstrap, "--kafka-jars", str(connector_jars()), "--topic", topic)
     with LossyNode(tmp_path / "data", *kafka) as node:
         stream = steady(node.address, (topic,))
-        follower = Follower(node.data, tmp_path / "audit.log", *seen, "--for", "35s")
+        follower = Follower(node.data, tmp_path / "audit.log", *seen, "--for", "60s")
         try:
             with Client(node.address) as client:
                 planted = client.send(topic, LOST, due=now_ms() + 2_000).result(10)
-            code = follower.end(150)
+            code = follower.end(START_S)
         finally:
             if follower.process.poll() is None:
                 follower.process.kill()
