@@ -95,6 +95,11 @@ class KafkaPythonReader:
             found = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
         except OffsetOutOfRangeError as error:
             raise SourceOutOfRange(str(error)) from error
+        except KafkaError as error:
+            # A poll looks for the group's coordinator: rarely, it is there that a broker is missed.
+            if not error.retriable:
+                raise
+            raise SourceUnreachable(str(error) or repr(error)) from error
         records = list(chain.from_iterable(found.values()))
         return ConsumerRecords(
             [record.offset for record in records],

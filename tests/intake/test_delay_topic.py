@@ -9,11 +9,13 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from kafka.structs import OffsetAndMetadata
 
 from slotwheel.intake import delay_topic
@@ -230,7 +232,22 @@ def test_broker_away_at_start_and_later(own_broker: Broker) -> None:
         eventually(lambda: arrived(199), 30)
     for wheel, events in zip(wheels, told, strict=True):
         assert wheel.values() == [b"%d" % number for number in range(200)]
-        assert "delay-topic-failed" not in events.names
+        assert "delay-topic-failed" not in events.names, events.fields
+
+
+def test_a_poll_says_when_the_broker_is_away_and_what_is_wrong_otherwise(
+    broker: Cluster, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kafka-python raises from a poll only when the broker goes at one certain moment."""
+    reader = KafkaPythonReader(broker.bootstrap, topic("delays"), 0, "wheel")
+    for error, expected in (
+        (KafkaConnectionError("111 ECONNREFUSED"), SourceUnreachable),
+        (TopicAuthorizationFailedError({"delays"}), TopicAuthorizationFailedError),
+    ):
+        monkeypatch.setattr(KafkaConsumer, "poll", Mock(side_effect=error))
+        with pytest.raises(expected):
+            reader.poll(0.1)
+    reader.close()
 
 
 class NotUtf8(str):
