@@ -15,6 +15,7 @@ PYTHON ?=
 # Further arguments for what is run: make test ARGS="-k journal", make demo ARGS="--peers 3"
 ARGS ?=
 
+CLASSES := .cache/java-classes-kafka.jsa .cache/java-classes-spark.jsa
 # Half of a test's time is waiting.
 BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
 
@@ -27,7 +28,8 @@ demo: $(BASE) ## Run a node (ARGS="--peers 3": three), kill it twice, verify wha
 	@$(BIN)/slotwheel demo $(ARGS)
 
 .PHONY: test
-test: setup kafka lint ## Run lint, types, and all tests but the soak
+test: setup kafka ## Run lint, types, and all tests but the soak
+	@$(MAKE) --no-print-directory --jobs 2 lint $(CLASSES)
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(BESIDE) --durations=30 $(ARGS)
 	@$(MAKE) --no-print-directory lines
@@ -85,6 +87,11 @@ kafka: ## Fetch what tests need: jars of a Kafka broker and of Spark's connector
 	@tests/support/fetch_kafka.sh
 	@tests/support/fetch_connector.sh
 	@tests/support/fetch_compiler.sh
+
+# Tests run without them, too, but take minutes longer.
+.cache/java-classes-%.jsa: $(DEV)
+	@echo "==> keeping the classes that Java loads for $* (once)"
+	@cd tests && ../$(BIN)/python -m support.javaclasses $*
 
 .PHONY: clean
 clean: ## Remove .venv, .cache and all that tools left behind

@@ -89,12 +89,12 @@ def run(report: Report, directory: Path, rows: int) -> None:
     spark = _spark(directory)
     try:
         data, before = directory / "data", 0
-        for step in _STEPS:
-            total = max(_SECOND, int(rows * step) // _SECOND * _SECOND)
+        totals = {max(_SECOND, int(rows * step) // _SECOND * _SECOND) for step in _STEPS}
+        for total in sorted(totals):
             write(data, before, total)
-            before = total
-            if step == _STEPS[0]:
+            if not before:
                 _check(spark, layout.find([str(data)]).files, total)
+            before = total
             _measure(report, spark, data, total)
     finally:
         spark.stop()

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from support import nodeprocess
+from support import java, nodeprocess
 from support.broker import Broker, Cluster, TopicFactory
-from support.java import SHORT_LIVED
 
 HERE = Path(__file__).parent
 # A test that asks for one of these needs Kafka, and is marked so: `pytest -m "not kafka"`.
@@ -86,7 +85,7 @@ at the end, and ``make test-quick`` leaves them out."""
 def pytest_configure() -> None:
     nodeprocess.told_to = os.dup(2)
     # Read by each Spark that is started here or by a command under test.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java.options("spark")))
     # A job in a shell's background ignores SIGINT, and so would every process that a test starts
     # to interrupt it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -29,7 +29,7 @@ from typing import Any, Protocol, Self
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from .java import SHORT_LIVED
+from . import java
 from .ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +142,7 @@ class Broker(Cluster):
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._classpath = f"{libs}/*"
-        options = ("-XX:MaxGCPauseMillis=20",) if steady else SHORT_LIVED
+        options = ("-XX:MaxGCPauseMillis=20",) if steady else java.options("kafka")
         self._options = ("-Xms768m", "-Xmx768m", *options)
         port, controller_port = free_port(), free_port()
         super().__init__(f"{host}:{port}")
@@ -272,7 +272,7 @@ class Broker(Cluster):
                 (data / name).write_bytes(content)
             return
         arguments = ["format", "--cluster-id", CLUSTER_ID, "--config", str(self._properties)]
-        options = ("-Xmx128m", *SHORT_LIVED)
+        options = ("-Xmx128m", *java.options("kafka"))
         tool = self._java(options, "kafka.tools.StorageTool", *arguments)
         if tool.wait(self._start_timeout_s) != 0:
             raise BrokerError(f"Kafka's storage could not be formatted:\n{self._last_output()}")
@@ -280,11 +280,11 @@ class Broker(Cluster):
 
     def _java(self, options: Sequence[str], main: str, *arguments: str) -> subprocess.Popen[bytes]:
         home = os.environ.get("JAVA_HOME")
-        java = str(Path(home) / "bin" / "java") if home else "java"
-        if shutil.which(java) is None:
+        program = str(Path(home) / "bin" / "java") if home else "java"
+        if shutil.which(program) is None:
             raise BrokerError("Java is not there: run `make kafka`, or set JAVA_HOME")
         command = [
-            *(java, *options),
+            *(program, *options),
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
             f"-Dslotwheel.log={self.directory / 'broker.log'}",
             *("-cp", self._classpath, main, *arguments),

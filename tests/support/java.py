@@ -1,5 +1,25 @@
 """How the tests' Java processes are run."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a process that lives for seconds or minutes: Java's second compiler and its collector
 of many threads take as much processor time as all else, and pay it back only later."""
+_CACHE = Path(__file__).resolve().parents[2] / ".cache"
+
+
+def options(program: str) -> tuple[str, ...]:
+    """Options of a short-lived ``program``, "kafka" or "spark": with its classes as an earlier
+    process had loaded and checked them, if ``make`` has kept those (``javaclasses.py``)."""
+    kept = classes_of(program)
+    if not kept.exists():
+        return SHORT_LIVED
+    # Java goes without classes of another version; the notice would be in standard output.
+    return (*SHORT_LIVED, f"-XX:SharedArchiveFile={kept}", "-Xlog:disable")
+
+
+def classes_of(program: str) -> Path:
+    """Java's archive of the classes of ``program``."""
+    return _CACHE / f"java-classes-{program}.jsa"

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import pyspark
 
-from support.java import SHORT_LIVED
+from support import java
 from support.ports import free_address
 from support.spark import LOGGING
 
@@ -58,7 +58,7 @@ class SparkCluster:
             "spark_executor_memory": "512m",
             "spark_driver_memory": "512m",
             "spark_driver_host": "127.0.0.1",
-            "spark_executor_extraJavaOptions": " ".join(SHORT_LIVED),
+            "spark_executor_extraJavaOptions": " ".join(java.options("spark")),
             **settings,
         }
         options = [
@@ -138,14 +138,14 @@ class SparkCluster:
             if not key.startswith(("SLOTWHEEL_", "SPARK_", "PYSPARK_", "PYTHONPATH"))
         }
         logging = f"-Dlog4j2.configurationFile={(self.directory / 'log4j2.properties').as_uri()}"
-        java = " ".join([logging, *SHORT_LIVED])
+        options = " ".join([logging, *java.options("spark")])
         return {
             **plain,
             "SPARK_HOME": str(SPARK),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": java,
-            "SPARK_SUBMIT_OPTS": java,
+            "SPARK_DAEMON_JAVA_OPTS": options,
+            "SPARK_SUBMIT_OPTS": options,
             "PYSPARK_PYTHON": str(self._python),
             **more,
         }
