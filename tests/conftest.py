@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from support import java, nodeprocess
 from support.broker import Broker, Cluster, TopicFactory
@@ -86,6 +87,9 @@ def pytest_configure() -> None:
     nodeprocess.told_to = os.dup(2)
     # Read by each Spark that is started here or by a command under test.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java.options("spark")))
+    # On a busy machine any example may take long.
+    settings.register_profile("slotwheel", deadline=None)
+    settings.load_profile("slotwheel")
     # A job in a shell's background ignores SIGINT, and so would every process that a test starts
     # to interrupt it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

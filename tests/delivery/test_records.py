@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 
@@ -19,7 +19,6 @@ from support.deliveries import MINT, ODD_ROWS, Sent, id_of, odd, rows_of
 KEYS = st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=30)
 
 
-@settings(deadline=None)
 @given(KEYS, st.integers(0, 5))
 def test_murmur2_is_kafkas(keys: list[bytes | None], skip: int) -> None:
     column = pa.array(keys, pa.binary()).slice(min(skip, len(keys)))
@@ -44,7 +43,6 @@ def test_records_of_a_slice() -> None:
     assert all(h[-3][0] == "slotwheel-id" for h in records.headers)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 3) | st.integers(0, 1 << 50), max_size=8), st.booleans())
 def test_each_record_has_its_own_id_and_times(dues: list[int], many: bool) -> None:
     """Few rows and many go different ways; equal times share a header."""
@@ -60,7 +58,6 @@ def test_each_record_has_its_own_id_and_times(dues: list[int], many: bool) -> No
     assert to_records(rows_of(sent, first_offset=7), MINT).headers == added
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=50))
 def test_split_by_topic_keeps_every_row_in_order(topics: list[str]) -> None:
     names, parts = split_by_topic(rows_of([Sent(topic) for topic in topics]))

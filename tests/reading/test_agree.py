@@ -527,7 +527,7 @@ def drawn_peer(data: st.DataObject, made: History) -> Replica:
     return made.peer(spilled=spilled, last=last, marked=marked)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_peers_of_any_history_agree(data: st.DataObject) -> None:
     made = data.draw(histories())
@@ -535,7 +535,7 @@ def test_peers_of_any_history_agree(data: st.DataObject) -> None:
     assert both_ways(left, right).problems == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_uncovered_row_that_is_lost_is_found(data: st.DataObject) -> None:
     made = data.draw(histories())

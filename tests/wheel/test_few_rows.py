@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.wheel import rows, schema
@@ -33,7 +33,6 @@ def columns(of: list[Any]) -> list[list[Any]]:
     return [list(column) for column in zip(*of, strict=True)]
 
 
-@settings(deadline=None)
 @given(of=st.lists(ROW, min_size=1, max_size=8))
 def test_both_ways_make_the_same_batch(of: list[Any]) -> None:
     few = from_columns(*columns(of))

@@ -79,7 +79,7 @@ def test_the_plain_one_is_what_cpython_hashes_with() -> None:
     assert int(done.stdout) % (1 << 64) == siphash(bytes(16), message, *rounds)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16))
 def test_ours_is_the_plain_one(key: bytes, message: bytes) -> None:
     assert ours(key, message) == siphash(key, message, 1, 3)
@@ -94,7 +94,7 @@ def test_golden_ids() -> None:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(int64s, st.integers(0, (1 << 63) - 1)), max_size=20), st.booleans())
 def test_many_are_as_one(keys: list[tuple[int, int]], by_column: bool) -> None:
     mint = IdMint("g", KEY)

@@ -440,4 +440,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestJournal.settings = settings(max_examples=150, stateful_step_count=30)

@@ -97,7 +97,7 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(steps, st.sampled_from([1, 150, 600, 1 << 30]), st.sampled_from([1, 300, 1 << 30]))
 def test_a_slot_that_grows_and_spills_while_it_drains(
     shape: list[tuple[str, object]], window_bytes: int, chunk_bytes: int
@@ -140,7 +140,6 @@ def test_a_slot_that_grows_and_spills_while_it_drains(
     assert cursor.next_due(after) is None
 
 
-@settings(deadline=None)
 @given(
     st.lists(near, min_size=1, max_size=4),
     st.integers(0, 4),
@@ -208,7 +207,7 @@ marks = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(near, min_size=1, max_size=5),
     st.integers(0, 5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slotwheel.wheel.due.runs import (
@@ -43,7 +43,6 @@ def test_position_after_is_bisection_over_keys(rows: list[RowKey], key: RowKey) 
     assert position_after(due, offset, key) == bisect.bisect_right(rows, key)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=30), st.integers(0, 40))
 def test_a_piece_gives_its_rows_of_the_slot(due: list[int], first: int) -> None:
     piece = piece_at(5, due)
@@ -58,7 +57,6 @@ def test_a_piece_gives_its_rows_of_the_slot(due: list[int], first: int) -> None:
         assert keys_of(source.slice(0, len(expected))) == expected
 
 
-@settings(deadline=None)
 @given(many, st.integers(1, 4), limits)
 @example([(5, n) for n in range(40)], 3, 100)
 def test_windows_cut_anywhere_give_every_row_once_in_order(
@@ -104,7 +102,6 @@ def test_everything_fits_is_no_end() -> None:
     assert choose_end([], [], 1) is None
 
 
-@settings(deadline=None)
 @given(
     st.lists(many, min_size=1, max_size=20),
     st.integers(1, 50),

@@ -146,7 +146,6 @@ def test_a_message_over_the_limit_is_named() -> None:
     assert error.row == 2
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -391,7 +390,7 @@ def test_where_no_null_is_claimed_the_value_counts() -> None:
     assert refused(replaced("due", column), InvalidMessage, "1970", "got -77").row == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_one_number_changed_anywhere_in_the_message_is_no_crash(data: st.DataObject) -> None:
     """Whatever is changed in the IPC bytes: refused by Arrow, refused here, or a valid batch."""

@@ -43,7 +43,7 @@ def pieces_of(shape: list[list[int]]) -> list[Piece]:
     return pieces
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(shapes, marks, st.sampled_from([1, 200, 2000, 1 << 30]), st.sampled_from([1, 9000, 1 << 30]))
 @example([[5, 3, FAR], [FAR, 0]], Mark(), 1, 1)
 @example([[7] * 20, [7]], Mark(7, 10, 60), 1, 1)

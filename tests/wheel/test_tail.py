@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.wheel.schema import ROW
@@ -33,7 +33,6 @@ def rows_of(pieces: list[Piece] | tuple[Piece, ...]) -> list[tuple[int, int]]:
     return [key for piece in pieces for key in keys_of(with_offsets(piece.rows, offsets_of(piece)))]
 
 
-@settings(deadline=None)
 @given(entries, st.integers(-1, 60), st.integers(1, 10))
 def test_coalescing_loses_and_moves_nothing(
     shape: list[tuple[list[int], int]], gap_at: int, group: int
