@@ -16,6 +16,8 @@ Rules
 - On the driver only: tasks have no Kafka client but Spark's.
 - Committed records of all partitions are read, from the first that is kept to the last one when the
   source is made, which is after the layout was listed.
+- Behind an open transaction, whosever, no record can be read. What stands there is waited for, or
+  there is no proof.
 - Records that Kafka has deleted cannot be seen: messages among them count as lost. A note says that
   some were deleted.
 """
@@ -23,7 +25,8 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,9 @@ _JAVA_ROOMS = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.")
 _JAVA_ERROR = re.compile(r"(?:Timeout|Kafka|Offset|Partition)\w*Exception: ([^\n]+)")
 _TIMEOUT_MS = 5_000
 _SILENT_MS = 15_000
+_OPEN_S = 90.0
+"""How long an open transaction is waited for, s: a broker ends it after 60 s, unless its producer
+has asked for more."""
 _NAMED_MAX = 20
 """Topics or partitions that a note names at most."""
 
@@ -53,6 +59,13 @@ class KafkaUnreachable(SlotwheelError):
     """No broker answered in time, or one answered with an error."""
 
     code = "kafka-unreachable"
+    retryable = True
+
+
+class TransactionOpen(SlotwheelError):
+    """A transaction keeps records from being read."""
+
+    code = "transaction-open"
     retryable = True
 
 
@@ -80,7 +93,8 @@ class KafkaTopics:
 
     def records(self, spark: SparkSession, topics: Collection[str] | None) -> DataFrame | None:
         """Spark's source of those topics that exist; None: none does. ``topics``: those that
-        messages are for; None: too many to be listed. Errors: as of ``check``."""
+        messages are for; None: too many to be listed. Errors: as of ``check``, and
+        ``TransactionOpen``."""
         if topics is None and not self._names:
             raise InvalidConfiguration(
                 "the messages are for too many topics",
@@ -93,7 +107,9 @@ class KafkaTopics:
             self._check(known)
             self.found = found = sorted((wanted | {self._dead_letters}) & known.keys())
             self.partitions = {name: len(known[name]) for name in found}
-            cut = _cut(admin, {name: known[name] for name in found})
+            parts = [(name, number) for name in found for number in known[name]]
+            cut = _cut(admin, parts)
+            wait_for_transactions(admin, parts)
         missing = sorted(wanted - known.keys())
         self.notes = []
         if missing:
@@ -185,20 +201,49 @@ def _partitions(admin: Any) -> dict[str, list[int]]:
     }
 
 
-def _cut(admin: Any, partitions: Mapping[str, Sequence[int]]) -> list[str]:
+def _cut(admin: Any, parts: Sequence[tuple[str, int]]) -> list[str]:
     """Partitions whose first records Kafka has deleted, each with its first offset."""
-    from kafka import TopicPartition
     from kafka.admin import OffsetSpec
 
-    parts = [TopicPartition(name, one) for name, numbers in partitions.items() for one in numbers]
+    firsts = _offsets(admin, parts, OffsetSpec.EARLIEST)
+    return [f"{name} before {at:,}" for name, at in firsts.items() if at > 0]
+
+
+def wait_for_transactions(admin: Any, parts: Sequence[tuple[str, int]]) -> None:
+    """Wait until every record that is in these partitions now can be read, or never will be."""
+    from kafka import IsolationLevel
+    from kafka.admin import OffsetSpec
+
+    ends = _offsets(admin, parts, OffsetSpec.LATEST)
+    deadline = time.monotonic() + _OPEN_S
+    while True:
+        readable = _offsets(
+            admin, parts, OffsetSpec.LATEST, isolation_level=IsolationLevel.READ_COMMITTED
+        )
+        behind = [f"{name} from {at:,} on" for name, at in readable.items() if at < ends[name]]
+        if not behind:
+            return
+        if time.monotonic() > deadline:
+            raise TransactionOpen(
+                "a transaction has been open for long, so records cannot be read",
+                got=_listed(behind),
+                limit=f"{_OPEN_S:.0f} s",
+                remedy="End the producer that has it open (kafka-transactions.sh names it)",
+            )
+        time.sleep(0.2)
+
+
+def _offsets(
+    admin: Any, parts: Sequence[tuple[str, int]], which: Any, **more: Any
+) -> dict[str, int]:
+    """The offset of each partition, in the order of their names."""
+    from kafka import TopicPartition
+
     if not parts:
-        return []
-    firsts = admin.list_partition_offsets(dict.fromkeys(parts, OffsetSpec.EARLIEST))
-    return [
-        f"{part.topic}-{part.partition} before {at.offset:,}"
-        for part, at in sorted(firsts.items())
-        if at.offset > 0
-    ]
+        return {}
+    wanted = dict.fromkeys((TopicPartition(*part) for part in parts), which)
+    found = admin.list_partition_offsets(wanted, **more)
+    return {f"{part.topic}-{part.partition}": at.offset for part, at in sorted(found.items())}
 
 
 def _listed(items: Sequence[str]) -> str:
