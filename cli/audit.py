@@ -151,7 +151,7 @@ def _sum(summary: Mapping[str, Any]) -> None:
 
 def _counts(line: Mapping[str, Any]) -> str:
     always = ("accepted", "delivered")
-    names = ("pending", "overdue", "cancelled", "dead", "lost", "undecided", "in doubt")
+    names = ("pending", "overdue", "cancelled", "dead", "expired", "lost", "undecided", "in doubt")
     more = (*names, "repeated", "unaccounted")
     parts = [f"{line[name]:,} {name}" for name in always]
     return ", ".join(parts + [f"{line[name]:,} {name}" for name in more if line[name]])

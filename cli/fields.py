@@ -157,6 +157,7 @@ def marks_fields(marks: Marks) -> Fields:
         "covered": marks.covered,
         "delivered": marks.delivered,
         "dead": marks.dead,
+        "expired": marks.expired,
     }
     if marks.copies:
         fields["held_topics"] = {

@@ -142,7 +142,7 @@ def _limits(function: F) -> F:
     "--dead-letter-topic",
     metavar="TOPIC",
     default=NodeConfig.__dataclass_fields__["dead_letter_topic"].default,
-    help="Where messages go that no topic takes, with the reason.",
+    help="Where messages go that no topic takes or that have expired, with the reason.",
 )
 @click.option(
     "--log-format",

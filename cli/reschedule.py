@@ -30,7 +30,8 @@ def command(
     """Cancel a message and send it again with another due time, in one step.
 
     If the message moved, prints the id, "cancelled", and the new id. If not, the id and why:
-    already cancelled, already delivered, or unknown; the exit code is 1 then.
+    already cancelled, already delivered, or unknown; the exit code is 1 then. When it expires stays
+    as it was.
     """
     check_due(delay, at)
     answer, moved = UNKNOWN, None

@@ -23,7 +23,7 @@ from ..wheel.checks import check_topic, is_reserved, reserved_header
 from ..wheel.errors import InvalidMessage
 from .progress import progress_bar
 from .receipts import ReceiptPrinter
-from .shared import Exit, check_due, due_options, json_option, node_options, pair
+from .shared import Exit, check_due, due_options, json_option, node_options, pair, positive_span
 
 READ_BYTES = 256 << 10
 PART_LINES_MAX = 5_000
@@ -35,6 +35,11 @@ _COLUMNS = (DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
 @click.argument("topic")
 @click.argument("values", nargs=-1)
 @due_options
+@click.option(
+    "--ttl",
+    type=positive_span,
+    help="Do not deliver them any more so long after they are due: 500ms, 30s, 5m, 2h.",
+)
 @click.option("--key", help="The key of every message.")
 @click.option(
     "--header",
@@ -62,6 +67,7 @@ def command(
     values: tuple[str, ...],
     delay: timedelta | None,
     at: datetime | None,
+    ttl: timedelta | None,
     key: str | None,
     headers: tuple[tuple[str, str], ...],
     partition: int | None,
@@ -95,7 +101,9 @@ def command(
         progress_bar("sending", total, *_COLUMNS, quiet=quiet) as step,
     ):
         for part in parts:
-            messages = [Message(topic, value, key, headers, partition, at, delay) for value in part]
+            messages = [
+                Message(topic, value, key, headers, partition, at, delay, ttl=ttl) for value in part
+            ]
             printer.put(client.send_many(messages))
             step(sum(map(len, part)) + len(part))
         printer.finish()

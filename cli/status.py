@@ -34,7 +34,7 @@ _NUMBERS = {"match", "lag_entries", "heard_ms"}
 @node_options
 @json_option
 def command(address: str, timeout: timedelta, as_json: bool) -> None:
-    """Show what a node holds: messages pending, delivered, dead; memory, files, marks.
+    """Show what a node holds: messages pending, delivered, dead, expired; memory, files, marks.
 
     With peers, also how it sees the group: role, epoch, commit index, and of each peer its state
     and how far it is behind. Of several addresses, the master answers if there is one.

@@ -155,6 +155,8 @@ class Client:
         partition: int | None = None,
         due: DueTime = None,
         delay: Delay = None,
+        expires: DueTime = None,
+        ttl: Delay = None,
     ) -> Receipt: ...
     def send(
         self,
@@ -166,8 +168,12 @@ class Client:
         partition: int | None = None,
         due: DueTime = None,
         delay: Delay = None,
+        expires: DueTime = None,
+        ttl: Delay = None,
     ) -> Receipt:
         """Send one message, due at ``due`` or after ``delay`` (exactly one of the two).
+
+        From ``expires`` on, or ``ttl`` after it is due, it is not delivered (at most one of these).
 
         Errors at once: ``InvalidMessage``; ``Overloaded`` or ``NodeUnreachable`` when the buffer
         stays full; ``NotRunning`` when closed. All other errors are the receipt's.
@@ -176,7 +182,7 @@ class Client:
         if isinstance(topic, Message):
             message = topic
         else:
-            message = Message(topic, value, key, headers, partition, due, delay)
+            message = Message(topic, value, key, headers, partition, due, delay, expires, ttl)
         now_ms = clock_ms()
         flat = flatten(message, now_ms)
         limits = self._buffer.limits

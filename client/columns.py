@@ -69,13 +69,14 @@ class SortedColumns:
 
 def batch_of(messages: Sequence[Message], now_ms: int) -> pa.RecordBatch:
     """All messages as one batch of schema ``INPUT``. Raises for any bad value among them."""
+    due = [due_ms_of(m.due, m.delay, now_ms) for m in messages]
     return from_columns(
-        [due_ms_of(m.due, m.delay, now_ms) for m in messages],
+        due,
         [m.topic for m in messages],
         [m.partition for m in messages],
         [m.key for m in messages],
         [m.value for m in messages],
-        [header_pairs(m.headers) if m.headers else () for m in messages],
+        [header_pairs(m, at) for m, at in zip(messages, due, strict=True)],
     )
 
 

@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from operator import index
 from typing import NamedTuple, SupportsIndex
 
+import numpy as np
+
 from ..wheel.checks import (
     check_topic,
     due_before_1970,
@@ -23,7 +25,13 @@ from ..wheel.checks import (
     reserved_header,
 )
 from ..wheel.errors import InvalidMessage
-from ..wheel.rows import Content, Header
+from ..wheel.expiry import (
+    EXPIRES_HEADER,
+    EXPIRES_LIMIT_MS,
+    bad_expiries,
+    expires_before_due,
+)
+from ..wheel.rows import Content, Header, header_column
 
 Headers = Sequence[tuple[str, Content]] | Mapping[str, Content]
 DueTime = datetime | int | None
@@ -37,8 +45,10 @@ _LIMIT_MS = 1 << 62
 @dataclass(slots=True)
 class Message:
     """One message. ``due``: a datetime with a time zone, or ms since the epoch; ``delay``: a
-    timedelta, or seconds. ``headers``: pairs in order (a key may occur twice), or a mapping; names
-    that begin with ``slotwheel-`` are reserved."""
+    timedelta, or seconds. ``expires``: from when on it is worth nothing, like ``due``; ``ttl``: how
+    long after it is due that is, like ``delay``; neither: it does not expire. ``headers``: pairs in
+    order (a key may occur twice), or a mapping; names that begin with ``slotwheel-`` are reserved.
+    """
 
     topic: str
     value: Content = None
@@ -47,6 +57,8 @@ class Message:
     partition: int | None = None
     due: DueTime = None
     delay: Delay = None
+    expires: DueTime = None
+    ttl: Delay = None
 
 
 def clock_ms() -> int:
@@ -102,9 +114,39 @@ def _unusable(message: str, got: object, limit: object = None) -> InvalidMessage
     )
 
 
-def header_pairs(headers: Headers) -> Sequence[tuple[str, Content]]:
-    """Headers as a sequence of pairs, values as the caller gave them."""
-    return list(headers.items()) if isinstance(headers, Mapping) else headers
+def header_pairs(message: Message, due_ms: int) -> Sequence[tuple[str, Content]]:
+    """A message's headers, values as the caller gave them, and when it expires. Errors:
+    ``InvalidMessage``."""
+    headers = message.headers or ()
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+    if message.expires is None and message.ttl is None:
+        return pairs
+    expires = _expires_ms(message.expires, message.ttl, due_ms)
+    return [*pairs, (EXPIRES_HEADER, b"%d" % expires)]
+
+
+def _expires_ms(expires: DueTime, ttl: Delay, due_ms: int) -> int:
+    remedy = "Give expires (like due), or ttl (how long after it is due, like delay), or neither"
+    if expires is not None and ttl is not None:
+        got = f"expires {expires} and ttl {ttl}"
+        raise InvalidMessage("both expires and ttl", got=got, limit="one of them", remedy=remedy)
+    try:
+        expires_ms = _due_ms(expires) if expires is not None else due_ms + _delay_ms(ttl)
+    except (TypeError, ValueError, OverflowError) as error:
+        got = repr(ttl if expires is None else expires)
+        raise InvalidMessage(f"unusable time to expire: {error}", got=got, remedy=remedy) from None
+    if ttl is not None and expires_ms <= due_ms:
+        raise InvalidMessage("no time to live", got=repr(ttl), limit="at least 1 ms", remedy=remedy)
+    if expires_ms <= due_ms:
+        raise expires_before_due(expires_ms, due_ms)
+    if expires_ms >= EXPIRES_LIMIT_MS:
+        raise InvalidMessage(
+            "unusable time to expire",
+            got=expires_ms,
+            limit=f"less than {EXPIRES_LIMIT_MS}",
+            remedy=remedy,
+        )
+    return expires_ms
 
 
 class FlatMessage(NamedTuple):
@@ -141,7 +183,7 @@ def flatten(message: Message, now_ms: int) -> FlatMessage:
     nbytes = len(key or b"") + len(value or b"")
     headers: list[Header] = []
     try:
-        for name, content in header_pairs(message.headers) if message.headers else ():
+        for name, content in header_pairs(message, due_ms):
             nbytes += len(name.encode())
             encoded = _content(f"header {name!r}", content)
             nbytes += len(encoded or b"")
@@ -150,6 +192,10 @@ def flatten(message: Message, now_ms: int) -> FlatMessage:
         raise _not_a_message("headers", message.headers) from None
     if wrong := [name for name, _ in headers if is_reserved(name)]:
         raise reserved_header(wrong)
+    if any(name == EXPIRES_HEADER for name, _ in headers):
+        bad = bad_expiries(header_column([headers]), np.array([due_ms]))
+        if bad:
+            raise bad[0]
     return FlatMessage(due_ms, message.topic, partition, key, value, headers, nbytes)
 
 

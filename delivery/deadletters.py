@@ -1,4 +1,4 @@
-"""Dead letters: rows that a sink refused for good, kept with the reason.
+"""Dead letters: rows that a sink refused for good, or that have expired, kept with the reason.
 
 A refused row is sent to the dead-letter topic as it is - key, value, headers - with three more
 headers: the reason, its topic and its partition. If that topic refuses it too (it may not exist, or
@@ -15,10 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from ..wheel.checks import check_topic
-from ..wheel.rows import Header, header_column
+from ..wheel.rows import headers_of, with_headers
 from ..wheel.schema import ROW
 from .ask import ask
-from .names import DEAD_LETTER_TOPIC, PARTITION_HEADER, REASON_HEADER, TOPIC_HEADER
+from .names import (
+    DEAD_LETTER_TOPIC,
+    EXPIRED_REASON,
+    PARTITION_HEADER,
+    REASON_HEADER,
+    TOPIC_HEADER,
+)
 from .sink import Answer, Answers, Sink
 
 _REASON_BYTES_MAX = 1000
@@ -41,8 +47,13 @@ class DeadLetters:
         ``errors``: as for ``ask``."""
         letters = self._letters(rows, reasons)
         answers = Answers.same(rows.num_rows, Answer.REFUSED)
-        # A row for the dead-letter topic itself was refused by it already.
-        tried = np.flatnonzero([topic != self.topic for topic in rows.column("topic").to_pylist()])
+        # A row for the dead-letter topic itself was refused by it already, unless it has expired.
+        tried = np.flatnonzero(
+            [
+                topic != self.topic or why == EXPIRED_REASON
+                for topic, why in zip(rows.column("topic").to_pylist(), reasons, strict=True)
+            ]
+        )
         if len(tried):
             found = ask(self._sink, letters.take(pa.array(tried)), errors, trial=trial)
             answers.fill(tried, found)
@@ -60,20 +71,18 @@ class DeadLetters:
         """The rows for the dead-letter topic, with further headers. Offset and times stay, so the
         usual three headers still identify the message."""
         count = rows.num_rows
-        topics = rows.column("topic").to_pylist()
-        partitions = rows.column("partition").to_pylist()
-        own = rows.column("headers").to_pylist()
-        headers: list[list[Header]] = []
-        for at in range(count):
-            why = reasons[at].encode("utf-8", "replace")[:_REASON_BYTES_MAX]
-            added: list[Header] = [(REASON_HEADER, why), (TOPIC_HEADER, topics[at].encode())]
-            if partitions[at] is not None:
-                added.append((PARTITION_HEADER, b"%d" % partitions[at]))
-            headers.append([(one["key"], one["value"]) for one in own[at]] + added)
+        why = [one.encode("utf-8", "replace")[:_REASON_BYTES_MAX] for one in reasons]
+        added = headers_of(
+            {
+                REASON_HEADER: pa.array(why, pa.binary()),
+                TOPIC_HEADER: rows.column("topic").cast(pa.binary()),
+                PARTITION_HEADER: rows.column("partition").cast(pa.utf8()).cast(pa.binary()),
+            }
+        )
         changed = {
             "topic": pa.array([self.topic] * count, pa.utf8()),
             "partition": pa.nulls(count, pa.int32()),
-            "headers": header_column(headers),
+            "headers": with_headers(rows.column("headers"), added),
         }
         columns = [changed.get(name, rows.column(name)) for name in ROW.names]
         return pa.RecordBatch.from_arrays(columns, schema=ROW)

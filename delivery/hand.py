@@ -177,7 +177,7 @@ class Hand:
             if not self._allowed():  # the thread may have been stopped for long
                 release(self._wheel, chunk, handed=False, sink_down=True)
                 return False
-            outcome = hand_over(self._sink, self._dead_letters, chunk.rows)
+            outcome = hand_over(self._sink, self._dead_letters, chunk.rows, self._clock())
         except BaseException:
             release(self._wheel, chunk, handed=True, sink_down=True)
             raise
@@ -194,10 +194,11 @@ class Hand:
     def _deliver_held(self, chunk: Chunk) -> BatchOutcome:
         """Deliver a chunk of a held-back topic. Runs in a worker, which may have waited, or been
         stopped, since the chunk was taken."""
-        if not self._allowed() or int(times(chunk.rows, "due").max()) > self._clock():
+        now_ms = self._clock()
+        if not self._allowed() or int(times(chunk.rows, "due").max()) > now_ms:
             nothing = np.zeros(chunk.rows.num_rows, np.bool_)
             return BatchOutcome(nothing, nothing.copy(), nothing.copy(), why_not="not now")
-        return hand_over(self._sink, self._dead_letters, chunk.rows, trial=True)
+        return hand_over(self._sink, self._dead_letters, chunk.rows, now_ms, trial=True)
 
     def _settle(self, chunk: Chunk, outcome: BatchOutcome) -> None:
         """Report the outcome of a chunk: first to the wheel, then as events."""
@@ -206,6 +207,7 @@ class Hand:
             chunk,
             outcome.answered,
             outcome.dead.total(),
+            expired=outcome.expired,
             unknown=outcome.unknown,
             sink_down=outcome.down,
         )
@@ -215,6 +217,8 @@ class Hand:
             self._events.alarm("delivery-error", reason=text)
         for reason, count in outcome.dead.items():
             self._events.dead(count, reason)
+        if outcome.expired:
+            self._events.expired(outcome.expired)
         for topic in self._wheel.held_topics():
             if topic not in held_before:
                 self._events.held(topic, outcome.why_not)

@@ -16,23 +16,27 @@ import numpy as np
 import pyarrow as pa
 
 from ..wheel.due.chunk import Chunk
+from ..wheel.expiry import expires_ms
 from ..wheel.schema import Int64s, Mask, times
 from .ask import ask
 from .deadletters import DeadLetters
+from .names import EXPIRED_REASON
 from .ports import DuePort
-from .sink import Answer, Sink
+from .sink import Answer, Answers, Sink
 
 
 @dataclass(slots=True)
 class BatchOutcome:
     """The outcome of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them
     that the sink accepted; ``unknown``: rows that may have left, or may yet; ``dead``: how many
-    dead letters by reason; ``why_not``: why other rows are not answered."""
+    dead letters by reason, but for those that ``expired``; ``why_not``: why other rows are not
+    answered."""
 
     answered: Mask
     accepted: Mask
     unknown: Mask
     dead: Counter[str] = field(default_factory=Counter)
+    expired: int = 0
     why_not: str = ""
     down: bool = False
     errors: list[str] = field(default_factory=list)
@@ -44,11 +48,28 @@ class BatchOutcome:
 
 
 def hand_over(
-    sink: Sink, dead_letters: DeadLetters, rows: pa.RecordBatch, *, trial: bool = False
+    sink: Sink,
+    dead_letters: DeadLetters,
+    rows: pa.RecordBatch,
+    now_ms: int,
+    *,
+    trial: bool = False,
 ) -> BatchOutcome:
-    """Deliver ``rows``; returns within the limits of the sinks. Errors: ``SyncFailed``."""
+    """Deliver those of ``rows`` that have not expired at ``now_ms``; returns within the limits of
+    the sinks. Errors: ``SyncFailed``."""
     errors: list[str] = []
-    answers = ask(sink, rows, errors, trial=trial)
+    until = expires_ms(rows.column("headers"))
+    expired = np.zeros(rows.num_rows, np.bool_) if until is None else until <= now_ms
+    if expired.any():
+        answers = Answers.same(rows.num_rows, Answer.REFUSED)
+        fresh = np.flatnonzero(~expired)
+        if len(fresh):
+            found = ask(sink, rows.take(pa.array(fresh)), errors, trial=trial)
+            answers.fill(fresh, found)
+            answers.down = found.down
+        answers.reasons |= dict.fromkeys(np.flatnonzero(expired).tolist(), EXPIRED_REASON)
+    else:
+        answers = ask(sink, rows, errors, trial=trial)
     accepted = answers.which(Answer.ACCEPTED)
     unknown = answers.which(Answer.UNKNOWN)
     outcome = BatchOutcome(accepted.copy(), accepted, unknown, down=answers.down, errors=errors)
@@ -61,7 +82,8 @@ def hand_over(
         stored = buried.which(Answer.ACCEPTED)
         outcome.answered[at[stored]] = True
         outcome.unknown[at[buried.which(Answer.UNKNOWN)]] = True
-        outcome.dead.update(itertools.compress(reasons, stored.tolist()))
+        outcome.expired = int(np.count_nonzero(stored & expired[at]))
+        outcome.dead.update(itertools.compress(reasons, (stored & ~expired[at]).tolist()))
         outcome.why_not = outcome.why_not or buried.why_not
         outcome.down |= buried.down
     return outcome

@@ -10,5 +10,7 @@ CREATED_HEADER = "slotwheel-created-ms"
 
 DEAD_LETTER_TOPIC = "slotwheel-dead-letters"
 REASON_HEADER = "slotwheel-dead-reason"
+EXPIRED_REASON = "expired"
+"""The reason of a dead letter whose time was over when it would have been delivered."""
 TOPIC_HEADER = "slotwheel-dead-topic"
 PARTITION_HEADER = "slotwheel-dead-partition"

@@ -26,6 +26,7 @@ class DuePort(Protocol):
         answered: npt.NDArray[np.bool_],
         dead: int = 0,
         *,
+        expired: int = 0,
         unknown: npt.NDArray[np.bool_] | None = None,
         sink_down: bool = False,
     ) -> None: ...
@@ -43,6 +44,9 @@ class DeliveryEvents:
 
     def dead(self, count: int, reason: str) -> None:
         """Rows that became dead letters."""
+
+    def expired(self, count: int) -> None:
+        """Rows whose time was over when they would have been delivered."""
 
     def held(self, topic: str, reason: str) -> None:
         """A topic is held back from now on."""

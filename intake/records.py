@@ -20,17 +20,21 @@ import pyarrow as pa
 from ..wheel.checks import bad_rows, is_reserved, reserved_header
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidMessage
+from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header, from_columns
 
 TOPIC = "slotwheel-topic"
 DUE_MS = "slotwheel-due-ms"
 DELAY_MS = "slotwheel-delay-ms"
+TTL_MS = "slotwheel-ttl-ms"
 PARTITION = "slotwheel-partition"
-_CONTROL = frozenset({TOPIC, DUE_MS, DELAY_MS, PARTITION})
+_CONTROL = frozenset({TOPIC, DUE_MS, DELAY_MS, TTL_MS, PARTITION})
 
 DEAD_TOPIC = "slotwheel-dead-letters"
 DEAD_REASON = "slotwheel-dead-reason"
 DEAD_FOR = "slotwheel-dead-topic"
+DEAD_EXPIRES = "slotwheel-dead-expires-ms"
+"""``slotwheel-expires-ms`` of a record: a dead letter does not expire."""
 DEAD_SOURCE = "slotwheel-dead-source"
 """``topic/partition/offset`` of the record."""
 DEAD_BYTES = "slotwheel-dead-{}-bytes"
@@ -176,6 +180,15 @@ def _row(timestamp_ms: int, key: bytes | None, value: bytes | None, headers: lis
                 f"{DELAY_MS} on a record without a timestamp", remedy=f"Give {DUE_MS}"
             )
         due_ms = timestamp_ms + _number(DELAY_MS, control[DELAY_MS])
+    if TTL_MS in control:
+        if any(name == EXPIRES_HEADER for name, _ in kept):
+            raise InvalidMessage(
+                f"both {TTL_MS} and {EXPIRES_HEADER}", remedy="Send one of the headers, or neither"
+            )
+        ttl_ms = _number(TTL_MS, control[TTL_MS])
+        if ttl_ms <= 0:
+            raise InvalidMessage(f"header {TTL_MS}", got=ttl_ms, limit="at least 1 ms")
+        kept.append((EXPIRES_HEADER, b"%d" % (due_ms + ttl_ms)))
     partition = None
     if PARTITION in control:
         partition = _number(PARTITION, control[PARTITION])
@@ -221,8 +234,10 @@ def _dead_letter(
     wanted = next((value for name, value in original if name == TOPIC), None)
     if wanted is not None:
         added.append((DEAD_FOR, wanted[:_REASON_CHARACTERS]))
+    renamed = {EXPIRES_HEADER: DEAD_EXPIRES}
     headers: list[Header] = [
-        (name.encode("utf-8", "replace").decode(), content) for name, content in original
+        (renamed.get(name, name).encode("utf-8", "replace").decode(), content)
+        for name, content in original
     ]
     # The value is left out first; a record may be too large without it, too.
     room = bytes_max - _size(added) - 3 * 48

@@ -40,6 +40,9 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
     def dead(self, count: int, reason: str) -> None:
         event(log, logging.WARNING, "dead letters", count=count, reason=reason)
 
+    def expired(self, count: int) -> None:
+        event(log, logging.WARNING, "messages expired", count=count)
+
     def held(self, topic: str, reason: str) -> None:
         event(log, logging.WARNING, "topic held back", topic=topic, reason=reason)
 

@@ -28,11 +28,15 @@ SPILL_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _COUNTS: dict[str, tuple[str, Callable[[Status], float]]] = {
     "accepted": ("Messages committed to the log", lambda s: s.accepted),
     "delivered": ("Messages a sink accepted", lambda s: s.delivered),
-    "dead": ("Messages that became dead letters", lambda s: s.dead),
+    "dead": ("Messages that no topic took, and that became dead letters", lambda s: s.dead),
+    "expired": ("Messages not delivered as their time was over", lambda s: s.expired),
     "cancelled": ("Messages cancelled", lambda s: s.cancelled),
 }
 _LEVELS: dict[str, tuple[str, Callable[[Status], float]]] = {
-    "pending": ("Messages accepted, not yet delivered, dead or cancelled", lambda s: s.pending),
+    "pending": (
+        "Messages accepted, and not delivered, dead, expired or cancelled",
+        lambda s: s.pending,
+    ),
     "tail_bytes": ("Bytes of committed rows held in memory", lambda s: s.tail_bytes),
     "tail_rows": ("Committed rows held in memory", lambda s: s.tail_rows),
     "queued_bytes": ("Bytes waiting to be written to the journal", lambda s: s.queued_bytes),

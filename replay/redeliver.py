@@ -39,7 +39,8 @@ from ..reading.files import JOURNAL, File, Layout
 from ..reading.problems import Problem
 from ..reading.read import read
 from ..wheel.checks import REDELIVERED_PREFIX, RESERVED_PREFIX, reserved_headers
-from ..wheel.rows import from_numpy, take_rows
+from ..wheel.expiry import EXPIRES_HEADER
+from ..wheel.rows import from_numpy, headers_of, take_rows, with_headers
 from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, Mask, sizes, times
 from .bits import Bits
 from .facts.making import GroupTerms
@@ -151,10 +152,11 @@ class Redelivery:
     def _again(self, rows: pa.RecordBatch, topic: str, due_ms: int) -> pa.RecordBatch:
         count = rows.num_rows
         ids = self._ids(times(rows, "due"), times(rows, "offset"))
+        added = headers_of({ID_HEADER: pa.array(ids).cast(pa.binary())})
         changed = {
             "due": from_numpy(np.full(count, due_ms, np.int64), TIME),
             "topic": pa.repeat(pa.scalar(topic, pa.utf8()), count),
-            "headers": with_header(as_before(rows.column("headers")), ID_HEADER, ids),
+            "headers": with_headers(as_before(rows.column("headers")), added),
         }
         columns = [changed.get(name, rows.column(name)) for name in INPUT.names]
         return pa.RecordBatch.from_arrays(columns, schema=INPUT)
@@ -277,11 +279,12 @@ class _Picked:
 
 
 def as_before(headers: pa.Array) -> pa.Array:
-    """A headers column whose reserved names get the prefix of an earlier delivery."""
-    if not reserved_headers(headers):
-        return headers
+    """A headers column whose reserved names get the prefix of an earlier delivery. What is sent
+    again does not expire."""
     flat = headers.flatten()
     names = flat.field(0)
+    if not reserved_headers(headers) and not pc.any(pc.equal(names, EXPIRES_HEADER)).as_py():
+        return headers
     ours = pc.and_not(
         pc.starts_with(names, RESERVED_PREFIX), pc.starts_with(names, REDELIVERED_PREFIX)
     )
@@ -292,25 +295,3 @@ def as_before(headers: pa.Array) -> pa.Array:
     ends = np.cumsum(np.asarray(pc.list_value_length(headers), dtype=np.int32), dtype=np.int32)
     borders = from_numpy(np.concatenate([np.zeros(1, np.int32), ends]), pa.int32())
     return pa.ListArray.from_arrays(borders, items, type=HEADERS)
-
-
-def with_header(headers: pa.Array, name: str, values: list[str]) -> pa.Array:
-    """A headers column with one more header behind those of each row."""
-    rows = len(values)
-    flat = headers.flatten()
-    added = pa.StructArray.from_arrays(
-        [pa.repeat(pa.scalar(name, pa.utf8()), rows), pa.array(values).cast(pa.binary())],
-        fields=list(HEADERS.value_type),
-    )
-    counts = np.asarray(pc.list_value_length(headers), dtype=np.int64)
-    ends = np.cumsum(counts + 1)
-    place = np.empty(len(flat) + rows, np.int64)
-    is_own = np.ones(len(place), np.bool_)
-    is_own[ends - 1] = False
-    place[is_own] = np.arange(len(flat))
-    place[ends - 1] = len(flat) + np.arange(rows)
-    both = pa.concat_arrays([flat.cast(HEADERS.value_type), added])
-    borders = np.concatenate([[0], ends]).astype(np.int32)
-    return pa.ListArray.from_arrays(
-        from_numpy(borders, pa.int32()), both.take(from_numpy(place, pa.int64())), type=HEADERS
-    )

@@ -27,7 +27,7 @@ class CancelAnswer(StrEnum):
     CANCELLED = "cancelled"
     """It will not be delivered (or was cancelled before)."""
     DELIVERED = "already delivered"
-    """The sink has answered for it: delivered, or a dead letter."""
+    """The sink has answered for it: delivered, or a dead letter; or it has expired."""
     UNKNOWN = "unknown"
     """Not an id of this group, or it cannot be known any more whether the message left."""
 
@@ -39,11 +39,12 @@ class Status:
     group: str
     epoch: int
     pending: int
-    """Messages accepted and neither delivered, dead nor cancelled."""
+    """Messages accepted and neither delivered, dead, expired nor cancelled."""
     accepted: int
     """Messages ever committed."""
     delivered: int
     dead: int
+    expired: int
     cancelled: int
     mark_c: int
     """Due time up to which everything has left; follows the clock when nothing is due."""

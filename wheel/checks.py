@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from .config import WheelConfig
 from .errors import InvalidBatch, InvalidMessage
+from .expiry import EXPIRES_HEADER, bad_expiries
 from .schema import FEW_ROWS, INPUT, absent, bounds, distinct, sizes, times
 from .texts import time_text
 
@@ -28,7 +29,8 @@ RESERVED_PREFIX = "slotwheel-"
 """Headers with this prefix are slotwheel's own. A reader of a record trusts them, so a message from
 outside may not bring any."""
 REDELIVERED_PREFIX = "slotwheel-redelivered-"
-"""Except these, which describe the first delivery of a message that is delivered again."""
+"""Except these, which describe the first delivery of a message that is delivered again;
+``EXPIRES_HEADER`` is input, too."""
 
 
 def check_topic(topic: str) -> None:
@@ -44,7 +46,8 @@ def check_topic(topic: str) -> None:
 
 def is_reserved(header: str) -> bool:
     """Whether a message from outside may not have a header of this name."""
-    return header.startswith(RESERVED_PREFIX) and not header.startswith(REDELIVERED_PREFIX)
+    ours = header.startswith(RESERVED_PREFIX) and not header.startswith(REDELIVERED_PREFIX)
+    return ours and header != EXPIRES_HEADER
 
 
 def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
@@ -59,6 +62,7 @@ def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
         if not ours.true_count:
             return {}
         ours = pc.and_not(ours, pc.starts_with(names, REDELIVERED_PREFIX))
+        ours = pc.and_not(ours, pc.equal(names, EXPIRES_HEADER))
         wrong = np.flatnonzero(np.asarray(ours)).tolist()
     if not wrong:
         return {}
@@ -179,6 +183,7 @@ def _faults(
         negative = np.asarray(pc.fill_null(pc.less(partitions, 0), False))
         for row in np.flatnonzero(negative).tolist():
             yield row, negative_partition(partitions[row].as_py())
+    yield from bad_expiries(batch.column("headers"), due).items()
     if not reserved:
         for row, names in sorted(reserved_headers(batch.column("headers")).items()):
             yield row, reserved_header(names)

@@ -145,16 +145,19 @@ class Dispatcher:
         answered: npt.NDArray[np.bool_],
         dead: int = 0,
         *,
+        expired: int = 0,
         unknown: npt.NDArray[np.bool_] | None = None,
         sink_down: bool = False,
     ) -> None:
         """The sink's answer to a chunk. ``answered[i]``: row ``i`` was accepted, by the sink or as
-        a dead letter. ``unknown[i]``: it was not, and may have left all the same.
+        a dead letter, or has expired. ``unknown[i]``: it was not, and may have left all the same.
 
         Topics of the other rows are held back; ``sink_down`` pauses all of delivery instead.
         """
         with self._lock:
-            self.due.lines.answer(chunk, answered, dead, unknown=unknown, sink_down=sink_down)
+            self.due.lines.answer(
+                chunk, answered, dead, expired=expired, unknown=unknown, sink_down=sink_down
+            )
 
     def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
         """Open the next slot ahead of its time; whether one was opened. For a thread of its own."""

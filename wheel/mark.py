@@ -29,12 +29,12 @@ RowKey = tuple[int, int]
 """``(due, offset)``: the order of delivery."""
 
 
-MARK_VERSION = 2
+MARK_VERSION = 3
 
-# +---------+---------+--------+---+---+---+---------+---------+-----------+------+-------+
-# | version | copies  | epoch  | c | r | L | covered | cancels | delivered | dead | reach |
-# | u16     | u16+pad | u64    |   i64     | u64     | u64     | u64       | u64  | i64   |
-# +---------+---------+--------+---+---+---+---------+---------+-----------+------+-------+
+# +---------+---------+-------+---+---+---+---------+---------+-----------+------+-------+---------+
+# | version | copies  | epoch | c | r | L | covered | cancels | delivered | dead | reach | expired |
+# | u16     | u16+pad | u64   |   i64     | u64     | u64     | u64       | u64  | i64   | u64     |
+# +---------+---------+-------+---+---+---+---------+---------+-----------+------+-------+---------+
 _HEAD_V1 = struct.Struct(
     "<"
     "H"  # version of this layout
@@ -47,11 +47,12 @@ _HEAD_V1 = struct.Struct(
     "Q"  # covered: rows the main mark has passed, of every kind
     "Q"  # cancels: rows passed that are cancel rows, or messages that were cancelled
     "Q"  # delivered: rows a sink accepted
-    "Q"  # dead: rows that went to the dead-letter topic
+    "Q"  # dead: rows that no topic took, and that went to the dead-letter topic
 )
 _REACH = struct.Struct("<q")  # reach: due time up to which rows may be handed out, ms
-_HEADS = {1: _HEAD_V1.size, 2: _HEAD_V1.size + _REACH.size}
-"""Bytes before the copies, by version: a mark of version 1 has no reach."""
+_EXPIRED = struct.Struct("<Q")  # expired: rows that were not delivered as their time was over
+_HEADS = {1: 72, 2: 80, 3: 88}
+"""Bytes before the copies, by version: version 1 has no reach, version 2 no expired rows."""
 # +---+---+---+--------+--------------+-------+
 # | c | r | L | behind | topic length | topic |
 # | i64 each  | u64    | u16 + pad    | utf-8 |
@@ -65,7 +66,9 @@ _COPY = struct.Struct(
     "H"  # bytes of the topic name that follows
     "6x"
 )
-assert _HEADS == {1: 72, 2: 80}
+assert _HEAD_V1.size == _HEADS[1]
+assert _HEADS[2] == _HEADS[1] + _REACH.size
+assert _HEADS[3] == _HEADS[2] + _EXPIRED.size
 assert _COPY.size == 40
 
 
@@ -110,6 +113,7 @@ class Marks:
     cancels: int = 0
     delivered: int = 0
     dead: int = 0
+    expired: int = 0
     reach: int = -1
     """No row due later than this, ms, was handed out before another mark was durable. -1: not
     known, in a mark of version 1 or without any mark."""
@@ -160,6 +164,7 @@ class Marks:
                 self.dead,
             ),
             _REACH.pack(self.reach),
+            _EXPIRED.pack(self.expired),
         ]
         for topic, copy in sorted(self.copies.items()):
             name = topic.encode()
@@ -188,7 +193,8 @@ class Marks:
         at = _HEADS[version]
         if len(data) < at:
             raise Damaged(where, len(data), expected=f"{at} bytes", found=len(data))
-        reach = _REACH.unpack_from(data, _HEAD_V1.size)[0] if version > 1 else -1
+        reach = _REACH.unpack_from(data, _HEADS[1])[0] if version > 1 else -1
+        expired = _EXPIRED.unpack_from(data, _HEADS[2])[0] if version > 2 else 0
         copies: dict[str, TopicMark] = {}
         for _ in range(count):
             if len(data) < at + _COPY.size:
@@ -208,4 +214,6 @@ class Marks:
             raise Damaged(
                 where, at, expected="the end of the mark", found=f"{len(data) - at} bytes"
             )
-        return cls(Mark(c, r, last), epoch, copies, covered, cancels, delivered, dead, reach)
+        return cls(
+            Mark(c, r, last), epoch, copies, covered, cancels, delivered, dead, expired, reach
+        )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .schema import (
     FEW_ROWS,
@@ -116,6 +117,41 @@ def header_column(headers: Sequence[Sequence[tuple[str, Content]]]) -> pa.Array:
     keys = pa.array([key for key, _ in pairs], pa.utf8())
     values = pa.array([value for _, value in pairs], pa.binary())
     flat = pa.StructArray.from_arrays([keys, values], fields=list(HEADER))
+    return pa.ListArray.from_arrays(from_numpy(ends, pa.int32()), flat, type=HEADERS)
+
+
+def headers_of(values: Mapping[str, pa.Array]) -> pa.Array:
+    """The headers column of rows that have one header of each name, in this order. ``values``: a
+    binary column each; a row has no header where its value is null."""
+    rows, many = len(next(iter(values.values()))), len(values)
+    by_row = np.arange(many * rows).reshape(many, rows).T.ravel()
+    content = pa.concat_arrays(list(values.values())).take(from_numpy(by_row, pa.int64()))
+    number = from_numpy(np.tile(np.arange(many), rows), pa.int64())
+    names = pa.array(list(values), pa.utf8()).take(number)
+    there = content.is_valid()
+    counts = np.asarray(there).reshape(rows, many).sum(axis=1)
+    return _lists(counts, names.filter(there), content.filter(there))
+
+
+def with_headers(headers: pa.Array, added: pa.Array) -> pa.Array:
+    """A headers column with further headers behind those of each row."""
+    columns = (headers, added)
+    counts = [np.asarray(pc.list_value_length(one), np.int64) for one in columns]
+    total = counts[0] + counts[1]
+    starts = np.cumsum(total) - total
+    place = np.empty(int(total.sum()), np.int64)
+    first = 0
+    for count, start in zip(counts, (starts, starts + counts[0]), strict=True):
+        number = np.arange(int(count.sum()))
+        place[np.repeat(start - (np.cumsum(count) - count), count) + number] = first + number
+        first += len(number)
+    flat = pa.concat_arrays([one.flatten() for one in columns]).take(from_numpy(place, pa.int64()))
+    return _lists(total, flat.field(0), flat.field(1))
+
+
+def _lists(counts: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:
+    ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    flat = pa.StructArray.from_arrays([names, values], fields=list(HEADER))
     return pa.ListArray.from_arrays(from_numpy(ends, pa.int32()), flat, type=HEADERS)
 
 

@@ -549,6 +549,7 @@ class Wheel:
                 accepted=self._rows - self._cancel_rows,
                 delivered=now.delivered,
                 dead=now.dead,
+                expired=now.expired,
                 cancelled=self._cancel_rows,
                 mark_c=now.main.c,
                 mark_offset=now.main.L,

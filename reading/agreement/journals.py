@@ -142,7 +142,8 @@ class PeerJournal:
 def progress(marks: Marks) -> tuple[int, int, int, int]:
     """Orders the marks of one log: each of these only grows."""
     main = marks.main
-    return main.L, main.c, main.r, marks.covered + marks.cancels + marks.delivered + marks.dead
+    counted = marks.covered + marks.cancels + marks.delivered + marks.dead + marks.expired
+    return main.L, main.c, main.r, counted
 
 
 def key_of(marks: Marks) -> int:

@@ -51,6 +51,14 @@ OUT_OF_ORDER = 8
 """Flag of a DELIVERED fact: a later message stands before it in the same chunk."""
 ELSEWHERE = 16
 """Flag of a DELIVERED fact: its key belongs to another of the topic's partitions."""
+EXPIRED = 32
+"""Flag of a DEAD fact: that is its reason. Of a DELIVERED fact: it got there ``IN_FLIGHT_MS`` after
+it had expired, or later."""
+TOO_SOON = 64
+"""Flag of a DEAD fact, beside EXPIRED: it got there before it expired."""
+IN_FLIGHT_MS = 60_000
+"""What is given to a sink just before it expires may get to its topic so much later, ms: the sink
+looks up topics, tries again, and waits for its broker each time."""
 
 FACT = np.dtype(
     [
@@ -65,7 +73,7 @@ FACT = np.dtype(
         ("file", "<u4"),  # File.number
         ("peer", "<u2"),  # File.peer
         ("seen", "u1"),  # Seen
-        ("flags", "u1"),  # CANCEL_ROW | FORGED | NO_DIGEST | OUT_OF_ORDER | ELSEWHERE
+        ("flags", "u1"),  # see above
     ]
 )
 assert FACT.itemsize == 64

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from ...delivery.names import (
     CREATED_HEADER,
     DUE_HEADER,
+    EXPIRED_REASON,
     ID_HEADER,
     PARTITION_HEADER,
     REASON_HEADER,
@@ -99,13 +100,14 @@ def split_identity(headers: HeaderColumn) -> IdHeaders:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHeaders:
-    """The topic of each dead letter before it died, and ``partition`` (-1: none asked for), for the
-    ``rows`` that are dead letters. A row in the dead-letter topic that does not end with these
-    headers was sent to that topic."""
+    """The topic of each dead letter before it died, ``partition`` (-1: none asked for), and whether
+    it died because it ``expired``, for the ``rows`` that are dead letters. A row in the dead-letter
+    topic that does not end with these headers was sent to that topic."""
 
     rows: Int64s
     topic: pa.Array
     partition: Int64s
+    expired: Mask
 
 
 def split_dead_letter(headers: HeaderColumn, rows: Int64s) -> DeadLetterHeaders:
@@ -121,7 +123,9 @@ def split_dead_letter(headers: HeaderColumn, rows: Int64s) -> DeadLetterHeaders:
     partition = np.full(len(rows), -1, np.int64)
     partition[asked] = decimals(headers.values(last[asked]))
     headers.remove(np.concatenate([topic_at - 1, topic_at, last[asked]]))
-    return DeadLetterHeaders(rows, texts(headers.values(topic_at)), partition)
+    why = headers.values(topic_at - 1)
+    expired = np.asarray(pc.fill_null(pc.equal(why, EXPIRED_REASON.encode()), False))
+    return DeadLetterHeaders(rows, texts(headers.values(topic_at)), partition, expired)
 
 
 def decimals(values: pa.Array) -> Int64s:

@@ -24,9 +24,20 @@ from crc32c import crc32c
 from ...delivery.names import DEAD_LETTER_TOPIC
 from ...reading.files import File
 from ...wheel.digest import content_digests, topic_crcs
+from ...wheel.expiry import NEVER_MS, expires_ms
 from ...wheel.ids import IdMint
 from ...wheel.schema import Int64s, Mask, UInt32s, times
-from .fact import CANCEL_ROW, FACT, FORGED, NO_DIGEST, Facts, Seen
+from .fact import (
+    CANCEL_ROW,
+    EXPIRED,
+    FACT,
+    FORGED,
+    IN_FLIGHT_MS,
+    NO_DIGEST,
+    TOO_SOON,
+    Facts,
+    Seen,
+)
 from .headers import DeadLetterHeaders, HeaderColumn, split_dead_letter
 
 
@@ -128,6 +139,7 @@ def topic_facts(
         taken = HeaderColumn(headers)
         topics |= bury(facts, split_dead_letter(taken, np.arange(count)))
         headers = taken.left()
+    judge_expiry(facts, expires_ms(rows.column("headers")))
     facts["digest"] = content_digests(
         facts["topic"], rows.column("key"), rows.column("value"), headers
     )
@@ -140,7 +152,20 @@ def bury(facts: Facts, dead: DeadLetterHeaders) -> dict[int, str]:
     facts["seen"][dead.rows] = Seen.DEAD
     facts["topic"][dead.rows] = topic_crcs(dead.topic)
     facts["partition"][dead.rows] = dead.partition
+    facts["flags"][dead.rows[dead.expired]] |= EXPIRED
     return names_of(dead.topic)
+
+
+def judge_expiry(facts: Facts, until: Int64s | None) -> None:
+    """Flag what got to its topic long after it had expired, and dead letters that say they have
+    expired and had not. ``until``: when each expires, ms, shape of ``facts``; None: none does."""
+    if until is None:
+        until = np.full(len(facts), NEVER_MS, np.int64)
+    letters = facts["seen"] == Seen.DEAD
+    over = ~letters & (facts["at"] - IN_FLIGHT_MS >= until)
+    facts["flags"][over] |= EXPIRED
+    soon = letters & (facts["flags"] & EXPIRED != 0) & (facts["at"] < until)
+    facts["flags"][soon] |= TOO_SOON
 
 
 def receipt_facts(file: File, first: int, rows: pa.RecordBatch, terms: GroupTerms) -> FactBatch:

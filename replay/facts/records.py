@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 from ...delivery.kafka import murmur2
 from ...reading.files import File
 from ...wheel.digest import content_digests, topic_crcs
+from ...wheel.expiry import expires_ms
 from ...wheel.schema import Int64s, Mask, UInt32s
 from .fact import ELSEWHERE, FORGED, Seen
 from .headers import HeaderColumn, decimals, split_dead_letter, split_identity, texts
-from .making import FactBatch, GroupTerms, bury, empty, names_of, partitions_of
+from .making import FactBatch, GroupTerms, bury, empty, judge_expiry, names_of, partitions_of
 
 _UNREADABLE_MAX = 100
 _TENS = 10 ** np.arange(1, 19, dtype=np.int64)
@@ -70,6 +71,8 @@ def facts_of_records(batch: pa.RecordBatch, file: File, terms: GroupTerms) -> Fa
         dead = split_dead_letter(headers, rows[buried])
         names |= bury(facts, replace(dead, rows=np.searchsorted(rows, dead.rows)))
         topics[rows] = facts["topic"]
+    until = expires_ms(batch.column("headers"))
+    judge_expiry(facts, None if until is None else until[rows])
     digest = content_digests(topics, batch.column("key"), batch.column("value"), headers.left())
     facts["digest"] = digest[rows]
     unreadable = [

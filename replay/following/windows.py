@@ -47,11 +47,16 @@ KINDS = (
     UNKNOWN,
     "cancelled but delivered",
     "dead and delivered",
+    "expired but delivered",
+    "dead too soon",
 )
 """The place of a kind is its bit in ``TOLD``: append only."""
 _BIT = {kind: 1 << place for place, kind in enumerate(KINDS)}
 TOLD = np.dtype([("offset", "<i8"), ("kinds", "<u4")])
-COUNTED = ("accepted", "delivered", "pending", "cancelled", "dead", "lost", "undecided", "in doubt")
+COUNTED = (
+    *("accepted", "delivered", "pending", "cancelled", "dead", "expired"),
+    *("lost", "undecided", "in doubt"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +191,7 @@ class _Window:
 
         def text(at: int) -> str:
             late = lateness[back[at]]
-            return f"arrived {late} ms late" if late >= 0 else "it is cancelled, or dead"
+            return f"arrived {late} ms late" if late >= 0 else "it is cancelled, dead or expired"
 
         self._flag(AFTER_ALL, back, self._board.due[back], text)
 

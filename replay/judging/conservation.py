@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from ...reading.problems import CONSERVATION
 from ...wheel.schema import Int64s, Mask
-from ..facts.fact import ELSEWHERE, FORGED, NO_DIGEST, Seen
+from ..facts.fact import ELSEWHERE, EXPIRED, FORGED, NO_DIGEST, TOO_SOON, Seen
 from .board import Board
 from .context import within
 from .found import Judged
@@ -52,6 +52,8 @@ def judge_conservation(board: Board, found: Judged) -> None:
     open_ = accepted & ~there
     buried = open_ & (n_dead > 0)
     open_ &= ~buried
+    n_expired = board.count(dead[board.facts["flags"][dead] & EXPIRED != 0])
+    expired = buried & (n_expired > 0)
     taken_back = open_ & cancelled
     open_ &= ~taken_back
     pending = open_ & held
@@ -62,7 +64,8 @@ def judge_conservation(board: Board, found: Judged) -> None:
 
     found.count_each("accepted", accepted)
     found.count_each("delivered", accepted & there)
-    found.count_each("dead", buried)
+    found.count_each("dead", buried & ~expired)
+    found.count_each("expired", expired)
     found.count_each("cancelled", taken_back)
     found.count_each("pending", pending)
     found.count_each("undecided", damaged | unseen)
@@ -92,7 +95,9 @@ def judge_conservation(board: Board, found: Judged) -> None:
             )
         ),
     )
-    _arrivals(board, found, accepted, n_arrived, n_dead, cancelled)
+    # Delivered, and after a crash again, when it had expired: repeated, like others.
+    again = np.where(there, n_expired, 0)
+    _arrivals(board, found, accepted, n_arrived + again, n_dead - again, cancelled)
     for seen, facts in ((Seen.DELIVERED, arrived), (Seen.DEAD, dead)):
         _contents(board, found, seen, facts)
     _receipts(board, found)
@@ -177,6 +182,19 @@ def _arrivals(
         "it arrived, and is in the dead-letter topic too",
     )
     found.strange = np.concatenate([wrong, both])
+    _expiries(board, found, accepted)
+
+
+def _expiries(board: Board, found: Judged, accepted: Mask) -> None:
+    """Report messages that arrived although they had expired, and dead letters that had not."""
+    for seen, flag, kind, text in (
+        (Seen.DELIVERED, EXPIRED, "expired but delivered", "it arrived long after it had expired"),
+        (Seen.DEAD, TOO_SOON, "dead too soon", "a dead letter as if expired, before it had"),
+    ):
+        facts = board.of(seen)
+        facts = facts[board.facts["flags"][facts] & flag != 0]
+        wrong = np.flatnonzero(accepted & (board.count(facts) > 0))
+        found.report(board, CONSERVATION, kind, wrong, text)
 
 
 def _contents(board: Board, found: Judged, seen: Seen, facts: Int64s) -> None:

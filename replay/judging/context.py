@@ -209,7 +209,7 @@ def progress(marks: Marks) -> tuple[int, ...]:
     """The order of marks, to find the newest of several peers'. Within an epoch no part shrinks;
     the counters are in it as delivery to topics that are held back moves no main mark."""
     main = marks.main
-    return marks.epoch, main.c, main.r, main.L, marks.delivered + marks.dead
+    return marks.epoch, main.c, main.r, main.L, marks.delivered + marks.dead + marks.expired
 
 
 def _peer(

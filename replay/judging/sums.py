@@ -40,7 +40,7 @@ JUDGED_ARROW = pa.schema(
     ]
 )
 TALLIED = (
-    *("accepted", "delivered", "pending", "cancelled", "dead", "lost", "undecided"),
+    *("accepted", "delivered", "pending", "cancelled", "dead", "expired", "lost", "undecided"),
     *("overdue", "repeated", "late"),
 )
 """The classes of a tally: accepted messages, what became of them, and some kinds of problems."""

@@ -12,7 +12,7 @@ BAD = {"lost", "undecided"}
 """Columns in which any number other than 0 stands out."""
 _COLUMNS = (
     *("accepted", "delivered", "lost", "repeated", "late"),
-    *("pending", "cancelled", "dead", "undecided", "overdue"),
+    *("pending", "cancelled", "dead", "expired", "undecided", "overdue"),
 )
 _ALWAYS = _COLUMNS[:4]
 """Columns that are always shown; the others are shown if they have a number other than 0."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...reading.problems import OpenPoint, Problem
 
-CLASSES = ("delivered", "pending", "cancelled", "dead", "lost", "undecided")
+CLASSES = ("delivered", "pending", "cancelled", "dead", "expired", "lost", "undecided")
 """The classes of messages; each committed message is in exactly one of them."""
 
 

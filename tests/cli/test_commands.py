@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.nodeprocess import NodeProcess, json_lines, run_cli, run_process
+from support.waiting import now_ms
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +124,25 @@ def test_reschedule_moves_a_message(node: NodeProcess) -> None:
     assert json.loads(done.stdout) == why_not
     done = run_cli("reschedule", message_id, "--delay", "1s", *at)
     assert (done.returncode, done.stdout) == (1, f"{message_id}\talready cancelled\n")
+
+
+def test_a_message_expires_when_it_was_to_and_is_not_moved_behind_that(node: NodeProcess) -> None:
+    at = ("--node", node.address)
+    before = now_ms()
+    (later,) = run_cli("send", "short", "x", "--delay", "1h", "--ttl", "5s", *at).stdout.split()
+    done = run_cli("reschedule", later, "--delay", "2h", *at)
+    assert done.returncode == 1
+    assert "expires before it is due" in done.stderr
+    done = run_cli("reschedule", later, "--delay", "1ms", *at)
+    assert done.stdout.startswith(f"{later}\tcancelled\t")
+    (row,) = node.wait_for("short", 1)
+    (header,) = row["headers"]
+    assert header["key"] == "slotwheel-expires-ms"
+    assert before + 3_605_000 <= int(header["value"]) <= now_ms() + 3_605_000
+    for bad in ("0s", "soon"):
+        done = run_cli("send", "short", "x", "--delay", "1h", "--ttl", bad, *at)
+        assert done.returncode == 2
+        assert "--ttl" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from slotwheel import InvalidBatch, InvalidMessage, Message
 from slotwheel.client.columns import Limits, conform, pieces, sort_messages
 from slotwheel.client.message import due_ms_of, flatten
+from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.schema import INPUT, TIME, times
 
 NOW = 1_700_000_000_000
@@ -57,6 +58,69 @@ def test_due(due: Any, delay: Any, expected: int) -> None:
 def test_unusable_due(due: Any, delay: Any, text: str) -> None:
     with pytest.raises(InvalidMessage, match=text):
         due_ms_of(due, delay, NOW)
+
+
+LASTING: list[tuple[dict[str, Any], int]] = [
+    ({"ttl": 2}, NOW + 3000),
+    ({"ttl": 0.0011}, NOW + 1002),
+    ({"ttl": timedelta(milliseconds=1)}, NOW + 1001),
+    ({"expires": NOW + 1001}, NOW + 1001),
+    ({"expires": datetime(2026, 11, 20, 18, tzinfo=UTC)}, 1_795_197_600_000),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), LASTING)
+def test_when_a_message_expires(given: dict[str, Any], expected: int) -> None:
+    """Alone and in a batch the same, behind the message's own headers."""
+    message = Message("t", b"v", headers={"h": b"1"}, delay=1, **given)
+    wanted = [("h", b"1"), (EXPIRES_HEADER, b"%d" % expected)]
+    assert flatten(message, NOW).headers == wanted
+    found = sort_messages([Message("t", b"v", delay=1), message], NOW, LIMITS)
+    assert found.rows is not None
+    pairs = [[(one["key"], one["value"]) for one in row] for row in headers_of(found.rows)]
+    assert pairs == [[], wanted]
+
+
+def headers_of(rows: pa.RecordBatch) -> Any:
+    return rows.column("headers").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"ttl": 0}, "no time to live; got 0; expected at least 1 ms"),
+        ({"ttl": -1}, "no time to live"),
+        ({"ttl": timedelta(seconds=-1)}, "no time to live"),
+        ({"ttl": float("nan")}, "unusable time to expire"),
+        ({"ttl": "30s"}, "unusable time to expire"),
+        ({"ttl": 1e30}, "unusable time to expire"),
+        ({"expires": NOW + 1000}, "expires before it is due"),
+        ({"expires": NOW - 1}, "expires before it is due"),
+        ({"expires": datetime(2027, 11, 20)}, "without a time zone"),
+        ({"expires": 1.5}, "unusable time to expire"),
+        ({"expires": 1 << 70}, "unusable time to expire"),
+        ({"expires": 10**18}, "unusable time to expire"),
+        ({"ttl": 1e15}, "unusable time to expire"),
+        ({"expires": NOW + 2000, "ttl": 1}, "both expires and ttl"),
+        ({"headers": {EXPIRES_HEADER: "soon"}}, "unreadable time"),
+        ({"headers": {EXPIRES_HEADER: "9" * 15}, "ttl": 1}, "header twice"),
+    ],
+)
+def test_a_message_that_cannot_expire_so_fails_alone(given: dict[str, Any], text: str) -> None:
+    good, bad = Message("t", b"v", delay=1, ttl=1), Message("t", b"v", delay=1, **given)
+    found = sort_messages([good, bad, good], NOW, LIMITS)
+    assert list(found.errors) == [1]
+    assert text in str(found.errors[1])
+    with pytest.raises(InvalidMessage) as caught:
+        flatten(bad, NOW)
+    assert text in str(caught.value)
+
+
+def test_no_headers_may_be_none() -> None:
+    nothing: Any = None
+    message = Message("t", b"v", headers=nothing, delay=1)
+    assert flatten(message, NOW).headers == []
+    assert sort_messages([message], NOW, LIMITS).errors == {}
 
 
 BAD = [

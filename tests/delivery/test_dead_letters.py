@@ -15,6 +15,7 @@ from slotwheel.delivery.names import DEAD_LETTER_TOPIC
 from slotwheel.delivery.sink import Answer, Answers
 from slotwheel.reading.topicreader import TopicReader, ids
 from slotwheel.wheel.errors import InvalidMessage
+from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.files import OsFiles
 from support.deliveries import MINT, NOW_MS, Sent, id_of, odd, rows_of
 from support.handrig import ScriptedSink
@@ -80,7 +81,7 @@ def test_a_row_for_the_dead_letter_topic_itself(
 ) -> None:
     scripted.script = lambda *_: Answer.REFUSED
     rows = rows_of([Sent(DEAD_LETTER_TOPIC, b"x")])
-    outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows, NOW_MS)
     assert outcome.complete
     assert scripted.calls == 1
     assert [f["value"] for f in letters(tmp_path)] == [b"x"]
@@ -96,7 +97,7 @@ def test_not_now_for_the_letter_leaves_the_row_unanswered(
 
     scripted.script = script
     rows = rows_of([Sent("t", b"good"), Sent("t", b"bad"), Sent("u", b"good")])
-    outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows, NOW_MS)
     assert outcome.answered.tolist() == [True, False, True]
     assert outcome.accepted.tolist() == [True, False, True]
     assert outcome.dead == {}
@@ -111,7 +112,7 @@ def test_a_sink_that_raises_for_the_letter(scripted: ScriptedSink, local: Embedd
     scripted.before = choke
     scripted.script = lambda topic, _: Answer.REFUSED if topic == "bad" else Answer.ACCEPTED
     rows = rows_of([Sent("bad"), Sent("good")])
-    outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows, NOW_MS)
     assert outcome.answered.tolist() == [False, True]
     assert outcome.errors == ["ValueError: cannot encode"]
     assert outcome.why_not == "ValueError: cannot encode"
@@ -120,7 +121,7 @@ def test_a_sink_that_raises_for_the_letter(scripted: ScriptedSink, local: Embedd
 def test_reasons_are_counted(scripted: ScriptedSink, local: EmbeddedSink) -> None:
     scripted.script = lambda topic, _: Answer.REFUSED if topic == "bad" else Answer.ACCEPTED
     rows = rows_of([Sent("bad"), Sent("good"), Sent("bad")])
-    outcome = hand_over(scripted, DeadLetters(scripted, local), rows)
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows, NOW_MS)
     assert outcome.complete
     assert outcome.dead == {"REFUSED by script": 2}
     assert outcome.dead.total() == 2
@@ -157,6 +158,58 @@ class FaultySink(ScriptedSink):
 
 def test_what_may_have_been_sent_before_a_sink_raised_is_unknown() -> None:
     sink = FaultySink(lambda: NOW_MS)
-    outcome = hand_over(sink, DeadLetters(sink, None), rows_of([Sent("a"), Sent("b")]))
+    outcome = hand_over(sink, DeadLetters(sink, None), rows_of([Sent("a"), Sent("b")]), NOW_MS)
     assert outcome.unknown.tolist() == [True, True]
     assert not outcome.answered.any()
+
+
+def expiring(value: bytes, in_ms: int, topic: str = "t") -> Sent:
+    return Sent(topic, value, headers=((EXPIRES_HEADER, b"%d" % (NOW_MS + in_ms)),))
+
+
+def test_a_row_expires_with_its_millisecond(scripted: ScriptedSink, local: EmbeddedSink) -> None:
+    rows = rows_of([expiring(b"over", 0), Sent("t", b"lasting"), expiring(b"last ms", 1)])
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows, NOW_MS)
+    assert outcome.complete
+    assert outcome.accepted.tolist() == [False, True, True]
+    assert (outcome.expired, outcome.dead.total()) == (1, 0)
+    assert scripted.values("t") == [b"lasting", b"last ms"]
+    assert scripted.values(DEAD_LETTER_TOPIC) == [b"over"]
+
+
+def test_an_expired_row_for_the_dead_letters_gets_there(
+    scripted: ScriptedSink, local: EmbeddedSink
+) -> None:
+    outcome = hand_over(
+        scripted,
+        DeadLetters(scripted, local),
+        rows_of([expiring(b"over", 0, DEAD_LETTER_TOPIC)]),
+        NOW_MS,
+    )
+    assert outcome.complete
+    assert scripted.values(DEAD_LETTER_TOPIC) == [b"over"]
+
+
+def test_an_expired_row_whose_letter_is_not_taken_is_not_answered(
+    scripted: ScriptedSink, local: EmbeddedSink
+) -> None:
+    scripted.script = lambda topic, _: (
+        Answer.NOT_NOW if topic == DEAD_LETTER_TOPIC else Answer.ACCEPTED
+    )
+    rows = rows_of([expiring(b"over", 0), Sent("u", b"good")])
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows, NOW_MS)
+    assert outcome.answered.tolist() == [False, True]
+    assert outcome.expired == 0
+    assert outcome.why_not == "NOT_NOW by script"
+
+
+def test_a_row_that_has_expired_and_one_that_is_refused_are_told_apart(
+    scripted: ScriptedSink, local: EmbeddedSink, tmp_path: Path
+) -> None:
+    scripted.script = lambda topic, _: Answer.REFUSED if topic == "bad" else Answer.ACCEPTED
+    rows = rows_of([Sent("bad", b"1"), expiring(b"2", 0), Sent("good", b"3")])
+    outcome = hand_over(scripted, DeadLetters(scripted, local), rows, NOW_MS)
+    assert outcome.complete
+    assert outcome.dead == {"REFUSED by script": 1}
+    assert outcome.expired == 1
+    assert scripted.values(DEAD_LETTER_TOPIC) == [b"1", b"2"]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.delivery import hand
+from slotwheel.delivery.names import DEAD_LETTER_TOPIC, EXPIRED_REASON
 from slotwheel.delivery.sink import Answer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
@@ -20,7 +21,7 @@ from slotwheel.wheel.errors import Damaged, SyncFailed
 from slotwheel.wheel.mark import Mark
 from slotwheel.wheel.schema import ROW
 from support.handrig import Rig, Script
-from support.wheels import master_of
+from support.wheels import batch, master_of
 
 
 @pytest.fixture
@@ -165,6 +166,27 @@ def test_one_topic_is_held_back_and_the_others_go_on(rig: Rig) -> None:
     assert rig.scripted.values("bad") == wanted
     assert rig.scripted.probes["bad"] >= 1
     assert master_of(rig.wheel).held_topics() == []
+
+
+@pytest.mark.parametrize("answer", [Answer.NOT_NOW, Answer.UNKNOWN])
+def test_what_expires_in_a_topic_that_is_held_back_is_not_delivered(
+    rig: Rig, answer: Answer
+) -> None:
+    rig.scripted.script = refuse("bad", answer=answer)
+    rig.start()
+    now = rig.clock()
+    rows = [(now, "bad", b"%d" % number) for number in range(6)]
+    times = [now + 300 if number % 2 else now + 600_000 for number in range(6)]
+    rig.wheel.append(batch(rows, times), now).result(10)
+    rig.wait(lambda: master_of(rig.wheel).held_topics() == ["bad"])
+    rig.wait(lambda: rig.clock() >= now + 300)
+    rig.scripted.script = refuse()
+    rig.wait(lambda: ("released", "bad") in rig.events.notes)
+    assert rig.scripted.values("bad") == [b"0", b"2", b"4"]
+    assert rig.scripted.values(DEAD_LETTER_TOPIC) == [b"1", b"3", b"5"]
+    assert rig.events.deaths == {EXPIRED_REASON: 3}
+    status = rig.wheel.status()
+    assert (status.delivered, status.dead, status.expired, status.pending) == (3, 0, 3, 0)
 
 
 def test_a_topic_that_hangs_delays_nobody(rig: Rig) -> None:

@@ -9,6 +9,7 @@ import pytest
 from slotwheel.intake.records import DEAD_TOPIC, ConsumerRecords, rows_of
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
+from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.rows import Header
 from slotwheel.wheel.schema import times
 
@@ -55,6 +56,40 @@ def test_taken(headers: list[Header], due: int, partition: int | None) -> None:
     row = rows(records(headers))[0]
     assert (row["topic"], row["due"], row["partition"]) == ("orders", due, partition)
     assert (row["key"], row["value"], row["headers"]) == (b"k", b"v", [])
+
+
+def test_a_time_to_live_counts_from_the_due_time() -> None:
+    (row,) = rows(records([TOPIC, DUE, ("a", b"1"), ("slotwheel-ttl-ms", b"7")]))
+    assert row["headers"] == [("a", b"1"), (EXPIRES_HEADER, b"%d" % (NOW + 5 + 7))]
+    (row,) = rows(records([TOPIC, DUE, (EXPIRES_HEADER, b"%d" % (NOW + 6))]))
+    assert row["headers"] == [(EXPIRES_HEADER, b"%d" % (NOW + 6))]
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ([("slotwheel-ttl-ms", b"0")], b"slotwheel-ttl-ms"),
+        ([("slotwheel-ttl-ms", b"-5")], b"slotwheel-ttl-ms"),
+        ([("slotwheel-ttl-ms", b"soon")], b"unreadable header slotwheel-ttl-ms"),
+        ([("slotwheel-ttl-ms", None)], b"unreadable header slotwheel-ttl-ms"),
+        ([(EXPIRES_HEADER, b"soon")], b"unreadable time"),
+        ([(EXPIRES_HEADER, b"%d" % (NOW + 5))], b"expires before it is due"),
+        ([(EXPIRES_HEADER, b"%d" % (NOW + 9))] * 2, b"twice"),
+        ([("slotwheel-ttl-ms", b"7"), (EXPIRES_HEADER, b"%d" % (NOW + 9))], b"both"),
+    ],
+)
+def test_a_record_that_says_nonsense_of_its_time_to_live(
+    headers: list[Header], reason: bytes
+) -> None:
+    """The dead letter itself does not expire, whatever stands in it."""
+    good, letter = rows(records([TOPIC, DUE], [TOPIC, DUE, *headers]))
+    assert good["topic"] == "orders"
+    assert letter["topic"] == DEAD_TOPIC
+    said = dict(letter["headers"])
+    assert reason in said["slotwheel-dead-reason"]
+    assert EXPIRES_HEADER not in said
+    if headers[0][0] == EXPIRES_HEADER:
+        assert said["slotwheel-dead-expires-ms"] == headers[-1][1]
 
 
 def test_other_headers_are_kept_as_they_came() -> None:

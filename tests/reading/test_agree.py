@@ -332,7 +332,7 @@ def test_a_flipped_byte_under_a_crc_that_is_right() -> None:
     found = both_ways(history().peer(spilled=0), right)
     assert found.problems[0] == (
         f"entry 4 of epoch 2 is not the same: rows payload, from byte {at} on"
-        f" ({segment_path(3)} at byte 232, {segment_path(3)} at byte 232)"
+        f" ({segment_path(3)} at byte 240, {segment_path(3)} at byte 240)"
     )
     assert found.problems[1].startswith(row_id(1502, 6))
     assert len(found.problems) == 2

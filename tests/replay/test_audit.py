@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from slotwheel.reading.files import Layout, PeerFiles
 from slotwheel.reading.problems import INTEGRITY, Problem
-from slotwheel.replay.facts.fact import NO_DIGEST, Facts, Seen
+from slotwheel.replay.facts.fact import EXPIRED, NO_DIGEST, TOO_SOON, Facts, Seen
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.following.audit import KEEP_MS, Audit, Settings, run_job
 from slotwheel.replay.following.ledger import Appender
@@ -161,6 +161,18 @@ def test_cancelled_and_dead_ones_are_not_missed(run: Run) -> None:
     note = run.notes[0]
     assert (note["cancelled"], note["dead"], note["delivered"]) == (1, 1, 1)
     assert not run.audit.failed
+
+
+def test_expired_ones_are_not_missed_and_judged_by_their_time(run: Run) -> None:
+    letters = [
+        fact(Seen.DEAD, 1, at=START + 5, flags=EXPIRED),
+        fact(Seen.DEAD, 2, at=START + 5, flags=EXPIRED | TOO_SOON),
+    ]
+    facts = [*accepted(1, 2, 3), *letters, *arrived(3, flags=EXPIRED)]
+    told = run.batch(END, *facts, marks=covers(99))
+    assert sorted(told) == [("dead too soon", 2), ("expired but delivered", 3)]
+    note = run.notes[0]
+    assert (note["expired"], note["dead"], note["delivered"], note["lost"]) == (2, 0, 1, 0)
 
 
 def test_a_cancelled_one_that_arrives(run: Run) -> None:

@@ -39,7 +39,8 @@ WHOLE = {
     "delivered": 3588,
     "pending": 2397,
     "cancelled": 5,
-    "dead": 5,
+    "dead": 3,
+    "expired": 2,
     "lost": 0,
     "undecided": 0,
 }

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.kafka.murmur2 import partitions_of
 from slotwheel.reading.files import NO_PEER, File
-from slotwheel.replay.facts.fact import ELSEWHERE, FORGED, Seen
+from slotwheel.replay.facts.fact import ELSEWHERE, EXPIRED, FORGED, IN_FLIGHT_MS, Seen
 from slotwheel.replay.facts.making import GroupTerms, journal_facts
 from slotwheel.replay.facts.records import facts_of_records, parse_ids
 from slotwheel.wheel.errors import UnknownId
+from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.ids import IdMint, MessageId
 from support.factrows import EPOCH_MS, MINT, TERMS, Keeps, as_spark, dump, kafka_rows, rows
 
@@ -64,6 +65,25 @@ def test_a_record_in_another_partition_than_its_keys() -> None:
     strangers = as_spark(dump([record(key=b"some key", headers=[])]))
     made = facts_of_records(strangers, FILE, replace(TERMS, partitions={"orders": 5}))
     assert (len(made.facts), made.foreign) == (0, 1)
+
+
+@pytest.mark.parametrize("shape", [lambda batch: batch, as_spark])
+def test_a_record_that_got_there_long_after_it_had_expired(
+    shape: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> None:
+    """Among records of others, which may have any header of that name."""
+    arrived = EPOCH_MS + 1 + 3
+    times = [arrived - IN_FLIGHT_MS, arrived - IN_FLIGHT_MS + 1, None, 10**18 - 1]
+    sent = [
+        rows({"offset": 1, "headers": [] if at is None else [(EXPIRES_HEADER, b"%d" % at)]})
+        for at in times
+    ]
+    stranger = dump([record(headers=[(EXPIRES_HEADER, b"0")])])
+    parts = [part for one in sent for part in (stranger, kafka_rows(one))]
+    batch = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+    made = facts_of_records(shape(batch), FILE, TERMS)
+    assert made.facts["flags"].tolist() == [EXPIRED, 0, 0, 0]
+    assert made.foreign == 4
 
 
 def test_a_slice_gives_what_the_whole_gives() -> None:

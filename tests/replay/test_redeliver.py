@@ -20,7 +20,7 @@ from slotwheel.reading.layout import FileFilter, find
 from slotwheel.replay.bits import Bits
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, as_before, with_header
+from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, as_before
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.rows import header_column
@@ -260,13 +260,6 @@ def test_what_was_sent_again_is_proven_like_the_rest(spark: Any, tmp_path: Path)
     assert (verdict.counts["accepted"], verdict.counts["delivered"]) == (2 * count, 2 * count)
 
 
-HEADERS = st.lists(
-    st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3),
-    min_size=1,
-    max_size=8,
-)
-
-
 def test_headers_of_an_earlier_delivery_say_that_they_are() -> None:
     own = ("a", b"1")
     dead: list[tuple[str, bytes | None]] = [own, ("slotwheel-dead-reason", b"why"), ("b", None)]
@@ -276,24 +269,9 @@ def test_headers_of_an_earlier_delivery_say_that_they_are() -> None:
     assert as_before(column).equals(header_column([[own], wanted, [], again]))
     assert as_before(column.slice(1, 2)).equals(header_column([wanted, []]))
     assert as_before(column.slice(2)).equals(header_column([[], again]))
-
-
-@given(HEADERS, st.data())
-def test_a_header_is_added_behind_the_own_ones(
-    rows: list[list[tuple[str, bytes | None]]], data: st.DataObject
-) -> None:
-    column = header_column(rows)
-    start = data.draw(st.integers(0, len(rows) - 1))
-    stop = data.draw(st.integers(start + 1, len(rows)))
-    part = column.slice(start, stop - start)
-    names = [f"id-{n}" for n in range(len(part))]
-    found = with_header(part, "h", names)
-    found.validate(full=True)
-    assert found.type == column.type
-    assert found.to_pylist() == [
-        [*own, {"key": "h", "value": name.encode()}]
-        for own, name in zip(part.to_pylist(), names, strict=True)
-    ]
+    short = header_column([[own], [own, ("slotwheel-expires-ms", b"9")]])
+    lasting = header_column([[own], [own, ("slotwheel-redelivered-expires-ms", b"9")]])
+    assert as_before(short).equals(lasting)
 
 
 @given(

@@ -20,7 +20,12 @@ from crc32c import crc32c
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.handover import hand_over
-from slotwheel.delivery.names import DEAD_LETTER_TOPIC, TOPIC_HEADER
+from slotwheel.delivery.names import (
+    DEAD_LETTER_TOPIC,
+    EXPIRED_REASON,
+    REASON_HEADER,
+    TOPIC_HEADER,
+)
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.reading.topicreader import TopicReader, topics, walk
 from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
@@ -38,6 +43,8 @@ from support.steps import PowerCut, Steps
 from support.wheels import batch, keys_of, master_of, next_chunk
 
 START_MS = 1_900_000_000_000
+EXPIRING, TTL_MS = b"expiring ", 100
+"""A value that begins so expires so long after it is due, ms."""
 POISON = b"poison"
 """A value that starts so is refused for good."""
 
@@ -92,6 +99,9 @@ class Target(Sink):
         for key, topic, value, headers in zip(keys_of(rows), *columns, strict=True):
             own = {header["key"]: header["value"] for header in headers}
             order = Order(own.get(TOPIC_HEADER, topic.encode()).decode(), value, key[0])
+            over = value.startswith(EXPIRING) and key[0] + TTL_MS <= self._world.now_ms
+            died = own.get(REASON_HEADER) == EXPIRED_REASON.encode()
+            assert over == died, f"{order} at {self._world.now_ms}: expired {over}, told {died}"
             self._world.book.offer(key, order, self._world.now_ms)
 
     def probe(self, topic: str) -> bool:
@@ -221,7 +231,10 @@ class World:
             ]
             self.names[name] = orders
         self.book.sent.update(orders)
-        rows_sent = batch([(order.due, order.topic, order.value) for order in orders])
+        rows_sent = batch(
+            [(order.due, order.topic, order.value) for order in orders],
+            [order.due + TTL_MS if value == EXPIRING else None for order in orders],
+        )
         try:
             future = self.wheel.append(rows_sent, self.now_ms, producer=producer, sequence=sequence)
         except SequenceTooOld:
@@ -313,7 +326,9 @@ class World:
         return count
 
     def _settle(self, chunk: Chunk) -> int:
-        outcome = hand_over(self.target, self.dead, chunk.rows) if chunk.rows.num_rows else None
+        outcome = None
+        if chunk.rows.num_rows:
+            outcome = hand_over(self.target, self.dead, chunk.rows, self.now_ms)
         self._raise_finding()
         answered = outcome.answered if outcome else np.empty(0, np.bool_)
         names = chunk.rows.column("topic").to_pylist()
@@ -323,6 +338,7 @@ class World:
             chunk,
             answered,
             outcome.dead.total() if outcome else 0,
+            expired=outcome.expired if outcome else 0,
             sink_down=outcome.down if outcome else False,
         )
         return int(np.count_nonzero(answered))
@@ -433,4 +449,4 @@ class World:
         assert self.book.answered <= found, "an accepted row is not in its topic"
 
 
-__all__ = ["CONFIG", "POISON", "START_MS", "PowerCut", "Steps", "World"]
+__all__ = ["CONFIG", "EXPIRING", "POISON", "START_MS", "PowerCut", "Steps", "World"]

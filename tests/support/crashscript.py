@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from slotwheel.wheel.tail import smallbatch, tail
 from support.crashfs import Mode
-from support.crashlife import POISON, PowerCut, Steps, World
+from support.crashlife import EXPIRING, POISON, PowerCut, Steps, World
 
 Act = Callable[[World], None]
 
@@ -58,6 +58,12 @@ def _send_all_again(w: World) -> None:
 def _poison(w: World) -> None:
     w.append("bad", [("x", 300), ("z", 300)], value=POISON)
     w.append("good", [("x", 300)])
+    w.commit()
+
+
+def _expiring(w: World) -> None:
+    """Around the millisecond at which x is delivered; y is held back, and it expires there."""
+    w.append("short", [("x", 719), ("x", 720), ("x", 721), ("y", 780)], value=EXPIRING)
     w.commit()
 
 
@@ -203,6 +209,7 @@ SCENES = [
     Scene("they go to the dead letters", _tick(320)),
     Scene("more of producers", _third_batch, again=True),
     Scene("y is blocked", _block),
+    Scene("some expire", _expiring),
     Scene("y is held back", _tick(500)),
     Scene("spill all", _spill_all),
     Scene("slots grow", _more_for_the_same_slots),

@@ -113,6 +113,22 @@ TOPICS = [
         f.in_run(replayrun.deliver_cancelled, "cancelled but delivered"),
     ),
     Meant("a dead letter is there", f.in_run(replayrun.deliver_dead, "dead and delivered")),
+    Meant(
+        "an expired message is there",
+        f.in_run(replayrun.deliver_expired, "expired but delivered"),
+    ),
+    Meant(
+        "a message is a dead letter 1 ms before it expires",
+        f.in_run(replayrun.bury_too_soon, "dead too soon"),
+    ),
+    Meant(
+        "a delivered message is an expired dead letter, too, with `--exactly-once`",
+        f.in_run(replayrun.repeat_as_expired, "repeated", exactly_once=True),
+    ),
+    Meant(
+        "the dead letter of an expired message is missing",
+        f.in_run(replayrun.forget_expired, "lost"),
+    ),
     Meant("a record has a cancel row's id", f.deliver_cancel_row),
     Meant("a record is another topic's", f.wrong_topic),
     Meant("a record has another value", f.altered("topic", "value", b"x", "altered")),
@@ -194,6 +210,7 @@ TOGETHER = [
 BY_SPARK = [
     TOGETHER[0],
     TOGETHER[5],
+    one(TOPICS, "an expired message is there"),
     TOGETHER[8],
     one(DUMPS, "all forgotten"),
     one(DUMPS, "that of the dead letters forgotten"),

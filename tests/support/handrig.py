@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.hand import Hand
+from slotwheel.delivery.names import EXPIRED_REASON
 from slotwheel.delivery.ports import DeliveryEvents
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.wheel.config import WheelConfig
@@ -105,6 +106,9 @@ class Recorder(DeliveryEvents):
 
     def dead(self, count: int, reason: str) -> None:
         self.deaths[reason] += count
+
+    def expired(self, count: int) -> None:
+        self.deaths[EXPIRED_REASON] += count
 
     def held(self, topic: str, reason: str) -> None:
         self.notes.append(("held", topic))

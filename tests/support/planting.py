@@ -218,8 +218,8 @@ def write_dumps(run: Run, root: Path) -> None:
     ]
     write_dump(root / "orders.dump", pa.Table.from_batches(parts))
     keeps = Keeps()
-    dead = run.pick([offset for peer in run.peers for offset, _ in peer.dead])
-    DeadLetters(keeps, None).bury(dead, ["too large"] * dead.num_rows, [])
+    dead = [offset for peer in run.peers for offset, _ in peer.dead]
+    DeadLetters(keeps, None).bury(run.pick(dead), run.reasons(dead), [])
     write_dump(root / "dead.dump", pa.Table.from_batches([kafka_rows(keeps.rows[0])]))
 
 

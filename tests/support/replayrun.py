@@ -14,8 +14,10 @@ are pending: in live slot files below the offset that is spilled, in the journal
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,11 @@ from slotwheel.delivery.embedded.topicfile import (
     schema_of,
     segment_path,
 )
-from slotwheel.delivery.names import DEAD_LETTER_TOPIC
+from slotwheel.delivery.names import DEAD_LETTER_TOPIC, EXPIRED_REASON
+from slotwheel.replay.facts.fact import IN_FLIGHT_MS
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.due.runs import sort_rows
+from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.segment import DIRECTORY, index_of
@@ -55,6 +59,9 @@ NOW_MS = START_MS + 120_000
 LATER_MS = START_MS + 10 * 365 * 86_400_000
 """When the pending ones are due: long after any test."""
 DAY = "2026-09-21"
+LASTING = 1002
+"""A message that expires, and was delivered in time."""
+TTL_MS = 3
 ENTRY = 100
 SEGMENT_BYTES = 64 << 10
 TOPIC_BLOCK = 250
@@ -91,6 +98,8 @@ class Run:
     peers: list[PeerRun]
     cancelled: list[int]
     buried: list[int]
+    expired: list[int]
+    """Of ``buried``: not delivered before they expired, ``TTL_MS`` after they were due."""
     group: str = GROUP
     store: str = "store of peer"
     """How the stores' ids begin."""
@@ -124,6 +133,10 @@ class Run:
     def a_delivered(self) -> int:
         """A message from the middle of what peer 0 delivered."""
         return self.peers[0].delivered[len(self.peers[0].delivered) // 2][0]
+
+    def reasons(self, buried: Sequence[int]) -> list[str]:
+        """Why these messages died."""
+        return [EXPIRED_REASON if one in self.expired else "too large" for one in buried]
 
     def a_pending(self) -> int:
         """A message that every peer has in a live slot file."""
@@ -167,7 +180,8 @@ def made(count: int = 6_000, seconds: int = 20, names: Sequence[str] = PEERS) ->
     buried = [
         int(o) for o in offset[(offset % 700 == 301) & ~pending] if o not in {*cancels, *targets}
     ]
-    rows = _rows(offset, due, created, dict(zip(cancels, targets, strict=True)))
+    expired = buried[1::2]
+    rows = _rows(offset, due, created, dict(zip(cancels, targets, strict=True)), expired)
     slots: dict[int, list[int]] = {}
     for one in range(spilled):
         slots.setdefault(int(due[one]) // 1000, []).append(one)
@@ -190,12 +204,21 @@ def made(count: int = 6_000, seconds: int = 20, names: Sequence[str] = PEERS) ->
     ]
     peers[0].delivered = deliveries[:half]
     peers[min(1, len(peers) - 1)].delivered += deliveries[half:]
-    peers[0].dead = [(o, int(due[o]) + 3) for o in buried]
-    return Run(rows, spilled, peers, targets, buried)
+    peers[0].dead = [(o, int(due[o]) + TTL_MS) for o in buried]
+    return Run(rows, spilled, peers, targets, buried, expired)
 
 
-def _rows(offset: Int64s, due: Int64s, created: Int64s, cancels: dict[int, int]) -> pa.RecordBatch:
+def _rows(
+    offset: Int64s,
+    due: Int64s,
+    created: Int64s,
+    cancels: dict[int, int],
+    expired: Collection[int],
+) -> pa.RecordBatch:
     count = len(offset)
+    headers = [[("n", b"%d" % o)] if o % 50 == 1 and o not in cancels else [] for o in range(count)]
+    for one in [one for one in (*expired, LASTING) if one < count]:
+        headers[one].append((EXPIRES_HEADER, b"%d" % (due[one] + TTL_MS)))
     mine = [cancels.get(o) for o in range(count)]
     own = [o not in cancels for o in range(count)]
     columns = [
@@ -207,7 +230,7 @@ def _rows(offset: Int64s, due: Int64s, created: Int64s, cancels: dict[int, int])
         pa.nulls(count, pa.int32()),
         pa.array([b"key %d" % (o % 7) if own[o] else None for o in range(count)], pa.binary()),
         pa.array([b"value %d" % o if own[o] else None for o in range(count)], pa.binary()),
-        header_column([[("n", b"%d" % o)] if o % 50 == 1 and own[o] else [] for o in range(count)]),
+        header_column(headers),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ROW)
 
@@ -264,7 +287,7 @@ def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
     if peer.dead:
         keeps = Keeps()
         rows = run.pick([o for o, _ in peer.dead], peer, "topic")
-        DeadLetters(keeps, None).bury(rows, ["too large"] * rows.num_rows, [])
+        DeadLetters(keeps, None).bury(rows, run.reasons([o for o, _ in peer.dead]), [])
         (letters,) = keeps.rows
         pieces = [(letters.slice(n, 1), at) for n, (_, at) in enumerate(peer.dead)]
         write_topic(root, DEAD_LETTER_TOPIC, pieces)
@@ -364,9 +387,9 @@ def repeat_delivered(run: Run) -> int:
     return offset
 
 
-def deliver_at(run: Run, shift_ms: int) -> int:
-    """Delivered so long after it was due; before, when negative."""
-    offset = run.a_delivered()
+def deliver_at(run: Run, shift_ms: int, offset: int | None = None) -> int:
+    """Delivered so long after it was due; before, when negative. ``offset``: of the message."""
+    offset = run.a_delivered() if offset is None else offset
     peer = run.holder(offset)
     due = int(run.due[offset])
     peer.delivered = [(o, due + shift_ms if o == offset else at) for o, at in peer.delivered]
@@ -379,6 +402,32 @@ def deliver_early(run: Run) -> int:
 
 def deliver_late(run: Run) -> int:
     return deliver_at(run, 1_000)
+
+
+def deliver_expired(run: Run) -> int:
+    return deliver_at(run, TTL_MS + IN_FLIGHT_MS, LASTING)
+
+
+def repeat_as_expired(run: Run) -> int:
+    """Delivered, and after a crash it had expired."""
+    offset = run.expired[0]
+    one = offset, int(run.due[offset]) + TTL_MS - 1
+    peer = next(peer for peer in run.peers if peer.delivered and peer.delivered[-1][1] >= one[1])
+    insort(peer.delivered, one, key=itemgetter(1))
+    return offset
+
+
+def forget_expired(run: Run) -> int:
+    offset = run.expired[0]
+    run.peers[0].dead = [one for one in run.peers[0].dead if one[0] != offset]
+    return offset
+
+
+def bury_too_soon(run: Run) -> int:
+    """As if expired, 1 ms before it was."""
+    peer, offset = run.peers[0], run.expired[0]
+    peer.dead = [(o, at - (o == offset)) for o, at in peer.dead]
+    return offset
 
 
 def move_row(run: Run) -> int:

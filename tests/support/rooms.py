@@ -30,7 +30,7 @@ VALUES = {
                 "ids",
                 "mark",
             ),
-            *("checks", "protocol", "rows", "schema", "state", "texts"),
+            *("checks", "expiry", "protocol", "rows", "schema", "state", "texts"),
         }
     )
 }
@@ -112,7 +112,10 @@ _TOPIC_FILES = frozenset({"topicfile", "topicdamage", "topiclog"})
 ONLY_MODULES = {
     (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors"}),
     ("client", ENGINE_VALUES): frozenset(
-        {"backoff", "checks", "config", "digest", "errors", "ids", "protocol", "rows", "schema"}
+        {
+            *("backoff", "checks", "config", "digest", "errors", "expiry"),
+            *("ids", "protocol", "rows", "schema"),
+        }
     ),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,

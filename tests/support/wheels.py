@@ -18,6 +18,7 @@ from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.dispatcher import Dispatcher
 from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.due.runs import sort_rows
+from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.rows import from_columns, no_headers
@@ -32,8 +33,10 @@ Row = tuple[str, bytes]
 """Topic and value of a row that a sink is asked to take."""
 
 
-def batch(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
-    """An INPUT batch of (due in ms, topic, value)."""
+def batch(
+    rows: Sequence[tuple[int, str, bytes]], expires: Sequence[int | None] | None = None
+) -> pa.RecordBatch:
+    """An INPUT batch of (due in ms, topic, value). ``expires``: when, in ms, those do that do."""
     nothing = [None] * len(rows)
     return from_columns(
         [row[0] for row in rows],
@@ -41,7 +44,10 @@ def batch(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
         nothing,
         nothing,
         [row[2] for row in rows],
-        [()] * len(rows),
+        [
+            () if at is None else ((EXPIRES_HEADER, b"%d" % at),)
+            for at in expires or [None] * len(rows)
+        ],
     )
 
 
@@ -220,8 +226,8 @@ class Node:
 
 
 def as_version_1(mark: bytes) -> bytes:
-    """A mark's bytes as version 1 wrote them: without its reach."""
-    return struct.pack("<H", 1) + mark[2:72] + mark[80:]
+    """A mark's bytes as version 1 wrote them: without its reach and its expired rows."""
+    return struct.pack("<H", 1) + mark[2:72] + mark[88:]
 
 
 NOW = 1_900_000_000_000

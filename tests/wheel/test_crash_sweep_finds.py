@@ -11,19 +11,23 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from slotwheel.delivery import handover
 from slotwheel.wheel.dispatcher import Dispatcher
 from slotwheel.wheel.due import canceller
 from slotwheel.wheel.due.canceller import Canceller
 from slotwheel.wheel.due.lines import Lines
 from slotwheel.wheel.errors import Damaged
+from slotwheel.wheel.expiry import expires_ms
 from slotwheel.wheel.journal import recovery as journal_recovery
 from slotwheel.wheel.journal.journal import Journal
 from slotwheel.wheel.journal.log import Log
 from slotwheel.wheel.journal.producers import Producers
 from slotwheel.wheel.journal.writer import SegmentWriter
 from slotwheel.wheel.mark import Marks
+from slotwheel.wheel.schema import Int64s
 from slotwheel.wheel.slots.slotfile import SlotFiles
 from slotwheel.wheel.slots.spill import Block
 from slotwheel.wheel.slots.storage import Storage
@@ -256,6 +260,20 @@ def reused_segment_closed_with_its_old_end(patch: Patch) -> None:
     patch.setattr(SegmentWriter, "finish", lambda self: None)
 
 
+def expired_rows_delivered(patch: Patch) -> None:
+    patch.setattr(handover, "expires_ms", lambda headers: None)
+
+
+def expired_a_millisecond_late(patch: Patch) -> None:
+    """Only where a row is held back until just then."""
+
+    def late(headers: pa.Array) -> Int64s | None:
+        found = expires_ms(headers)
+        return None if found is None else found + 1
+
+    patch.setattr(handover, "expires_ms", late)
+
+
 BREAKAGES: Sequence[Callable[[Patch], None]] = (
     receipt_before_sync,
     slot_files_not_synced,
@@ -282,6 +300,8 @@ BREAKAGES: Sequence[Callable[[Patch], None]] = (
     spare_renamed_before_its_header_is_synced,
     spare_overwritten_before_its_name_is_durable,
     reused_segment_closed_with_its_old_end,
+    expired_rows_delivered,
+    expired_a_millisecond_late,
 )
 
 POINTS_MAX = 900

@@ -88,8 +88,8 @@ def test_cut_anywhere_or_longer_is_damage(marks: Marks, data: st.DataObject) -> 
 
 def test_bad_fields_are_named() -> None:
     encoded = bytearray(Marks(copies={"topic": TopicMark(Mark())}).encode())
-    with pytest.raises(UnsupportedVersion, match="got 3"):
-        Marks.decode(b"\3" + bytes(encoded[1:]))
+    with pytest.raises(UnsupportedVersion, match="got 4"):
+        Marks.decode(b"\4" + bytes(encoded[1:]))
     with pytest.raises(Damaged, match="reserved"):
         Marks.decode(bytes(encoded[:4]) + b"\1" + bytes(encoded[5:]))
     with pytest.raises(Damaged, match="UTF-8"):
@@ -97,7 +97,7 @@ def test_bad_fields_are_named() -> None:
 
 
 def test_golden() -> None:
-    """Marks of both versions are read; the files are never rewritten."""
+    """Marks of all versions are read; the files are never rewritten."""
     marks = Marks(
         main=Mark(1_900_000_000_123, 77, 99),
         epoch=5,
@@ -109,8 +109,11 @@ def test_golden() -> None:
         cancels=4,
         delivered=80,
         dead=2,
+        expired=3,
         reach=1_900_000_001_123,
     )
-    assert marks.encode() == (GOLDEN / "mark-v2.bin").read_bytes()
+    assert marks.encode() == (GOLDEN / "mark-v3.bin").read_bytes()
     assert Marks.decode(marks.encode()) == marks
-    assert Marks.decode((GOLDEN / "mark-v1.bin").read_bytes()) == replace(marks, reach=-1)
+    before = replace(marks, expired=0)
+    assert Marks.decode((GOLDEN / "mark-v2.bin").read_bytes()) == before
+    assert Marks.decode((GOLDEN / "mark-v1.bin").read_bytes()) == replace(before, reach=-1)

@@ -94,18 +94,20 @@ class Sink:
     salt: int = 0
     unknown_one_in: int = 0
 
-    def answer(self, rows: list[Row]) -> tuple[Mask, Mask, int, bool]:
+    def answer(self, rows: list[Row]) -> tuple[Mask, Mask, int, int, bool]:
         """Which rows are answered, which of the others arrive all the same, how many are dead
-        letters, and whether the sink is down."""
+        letters and how many have expired, and whether the sink is down."""
         yes = [
             row.topic in self.accepts
             and not (row.topic in self.some and (row.offset * 7919 + self.salt) % 3 == 0)
             for row in rows
         ]
-        dead = sum(
-            self.dead_one_in > 0 and ok and row.offset % self.dead_one_in == 0
+        gone = [
+            row.offset
             for row, ok in zip(rows, yes, strict=True)
-        )
+            if self.dead_one_in > 0 and ok and row.offset % self.dead_one_in == 0
+        ]
+        expired = sum(offset % 2 for offset in gone)
         down = self.down_one_in > 0 and (len(rows) * 31 + self.salt) % self.down_one_in == 0
         lost = [
             not ok
@@ -113,7 +115,7 @@ class Sink:
             and (row.offset + self.salt) % self.unknown_one_in == 0
             for row, ok in zip(rows, yes, strict=True)
         ]
-        return np.array(yes, np.bool_), np.array(lost, np.bool_), dead, down
+        return np.array(yes, np.bool_), np.array(lost, np.bool_), len(gone) - expired, expired, down
 
 
 sinks = st.builds(
@@ -142,7 +144,7 @@ class WheelMachine(RuleBasedStateMachine):
         self.sequences = {1: 0, 2: 0}
         self.recorded: dict[int, dict[int, Outbox]] = {1: {}, 2: {}}
         self.late_cancels: list[tuple[int, int]] = []  # (target, own offset), not committed yet
-        self.delivered = self.dead = 0
+        self.delivered = self.dead = self.expired = 0
         self.is_open = False
         self.in_flight = False
 
@@ -452,8 +454,8 @@ class WheelMachine(RuleBasedStateMachine):
             return
         status = self.node.wheel.status()
         assert status.pending == len(self.model.waiting)
-        assert status.delivered + status.dead == self.delivered + self.dead
-        assert status.dead == self.dead
+        found = status.delivered, status.dead, status.expired
+        assert found == (self.delivered, self.dead, self.expired)
         assert status.open_handles <= self.node.config.open_handles_max
         assert len(status.held_topics) <= self.node.config.held_topics_max
 
@@ -537,14 +539,17 @@ class WheelMachine(RuleBasedStateMachine):
         return self._answer(chunk, rows, sink)
 
     def _answer(self, chunk: Chunk, rows: list[Row], sink: Sink) -> bool:
-        answered, unknown, dead, down = sink.answer(rows)
+        answered, unknown, dead, expired, down = sink.answer(rows)
         wheel = self.node.wheel
         before = set(master_of(wheel).held_topics())
-        master_of(wheel).answer(chunk, answered, dead, unknown=unknown, sink_down=down)
+        master_of(wheel).answer(
+            chunk, answered, dead, expired=expired, unknown=unknown, sink_down=down
+        )
         self.in_flight = False
         self.model.settle(rows, answered, unknown)
-        self.delivered += int(answered.sum()) - dead
+        self.delivered += int(answered.sum()) - dead - expired
         self.dead += dead
+        self.expired += expired
         left = {row.topic for row, ok in zip(rows, answered.tolist(), strict=True) if not ok}
         if chunk.topic is None and not down:
             room = self.node.config.held_topics_max - len(before)
@@ -612,7 +617,7 @@ class WheelMachine(RuleBasedStateMachine):
             assert replace(marks, epoch=0) == replace(self.last_marks, epoch=0)
         self.is_open = True
         self.model.restart(marks)
-        self.delivered, self.dead = marks.delivered, marks.dead
+        self.delivered, self.dead, self.expired = marks.delivered, marks.dead, marks.expired
         self._sync()
         self._check_files()
 
@@ -649,7 +654,6 @@ class WheelMachine(RuleBasedStateMachine):
 
 
 _COMMON = settings(
-    deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -97,6 +97,7 @@ class Lines:
         """Rows passed that are cancel rows, or messages that were cancelled."""
         self._delivered = marks.delivered
         self._dead = marks.dead
+        self._expired = marks.expired
         self.changes = 0
         """Counts the moves since which a new mark should be appended."""
         self.answered = threading.Condition(lock)
@@ -112,6 +113,7 @@ class Lines:
             cancels=self._withdrawn,
             delivered=self._delivered,
             dead=self._dead,
+            expired=self._expired,
             reach=reach,
         )
 
@@ -209,12 +211,14 @@ class Lines:
         answered: Mask,
         dead: int = 0,
         *,
+        expired: int = 0,
         unknown: Mask | None = None,
         sink_down: bool = False,
     ) -> None:
         """Move the mark of the chunk's line as far as the sink has answered.
 
-        ``answered``: shape (rows,). ``unknown``, the same shape: which of the others may have left.
+        ``answered``: shape (rows,); ``dead`` and ``expired`` of them were not delivered.
+        ``unknown``, the same shape: which of the others may have left.
         Topics with unanswered rows are held back; where that is not possible (``sink_down``, or too
         many), the main mark pauses before the first of them.
         """
@@ -231,8 +235,9 @@ class Lines:
                 self._unknown_upto = max(self._unknown_upto, *self._unknown)
                 self._unknown.clear()
         accepted = int(np.count_nonzero(answered))
-        self._delivered += accepted - dead
+        self._delivered += accepted - dead - expired
         self._dead += dead
+        self._expired += expired
         self.changes += 1
         if accepted == len(flight.kept):
             self._pass(line, flight, len(flight.due), chunk.after)

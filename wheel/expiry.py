@@ -1,0 +1,91 @@
+"""When a message expires: from that millisecond on it is worth nothing, and is not delivered.
+
+The time is a header of the message, in decimal digits, and not a column: it is delivered with the
+message in any case, so that a consumer that lags behind can leave it out, too; and rows of which
+none expires cost one look at the names of their headers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import InvalidMessage
+from .schema import Int64s
+
+EXPIRES_HEADER = "slotwheel-expires-ms"
+NEVER_MS = (1 << 63) - 1
+EXPIRES_LIMIT_MS = 10**18
+"""Times are lower than this: they have at most 18 digits."""
+_DIGITS = "^[0-9]{1,18}$"
+
+
+def expires_ms(headers: pa.Array) -> Int64s | None:
+    """When each row expires, ms since the epoch, shape (rows,), ``NEVER_MS`` for those that do not,
+    or whose header is no such time; None: none has the header. ``headers``: that column."""
+    rows, values = _found(headers)
+    if not len(rows):
+        return None
+    found = np.full(len(headers), NEVER_MS, np.int64)
+    found[rows] = _numbers(values)
+    return found
+
+
+def bad_expiries(headers: pa.Array, due: Int64s) -> dict[int, InvalidMessage]:
+    """The rows whose time is unusable, with the error of each."""
+    rows, values = _found(headers)
+    if not len(rows):
+        return {}
+    times, own = _numbers(values), due[rows]
+    twice = np.zeros(len(rows), np.bool_)
+    twice[1:] = rows[1:] == rows[:-1]
+    bad: dict[int, InvalidMessage] = {}
+    for at in np.flatnonzero(twice | (times == NEVER_MS) | (times <= own)).tolist():
+        row, time = int(rows[at]), int(times[at])
+        if twice[at]:
+            bad[row] = _unusable("header twice", values[at].as_py(), "one", "Send it once")
+        elif time == NEVER_MS:
+            limit = "milliseconds since the epoch in 1 to 18 decimal digits"
+            remedy = "Write it as in 1790000000000"
+            bad[row] = _unusable("unreadable time", values[at].as_py(), limit, remedy)
+        else:
+            bad[row] = expires_before_due(time, int(own[at]))
+    return bad
+
+
+def expires_before_due(expires: int, due_ms: int) -> InvalidMessage:
+    return InvalidMessage(
+        "expires before it is due",
+        got=f"{expires} ms",
+        limit=f"later than its due time, {due_ms} ms",
+        remedy="Let it expire later, or leave the time out; instead of a reschedule, cancel it and"
+        " send it again",
+    )
+
+
+def _unusable(what: str, got: bytes | None, limit: str, remedy: str) -> InvalidMessage:
+    shown = "null" if got is None else repr(got[:80])
+    return InvalidMessage(f"{EXPIRES_HEADER}: {what}", got=shown, limit=limit, remedy=remedy)
+
+
+def _numbers(values: pa.Array) -> Int64s:
+    """Header values as times, ms; ``NEVER_MS`` for what is none."""
+    good = pc.fill_null(pc.match_substring_regex(values, _DIGITS), False)
+    digits = pc.if_else(good, values, pa.scalar(b"0", values.type))
+    numbers = np.asarray(digits.cast(pa.utf8()).cast(pa.int64()))
+    found: Int64s = np.where(np.asarray(good), numbers, NEVER_MS)
+    return found
+
+
+def _found(headers: pa.Array) -> tuple[Int64s, pa.Array]:
+    """The rows that have the header, ascending, once for each time, and its values."""
+    nothing = np.empty(0, np.int64), pa.array([], pa.binary())
+    if len(headers.values) == 0:
+        return nothing
+    flat = headers.flatten()
+    at = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(flat.field(0), EXPIRES_HEADER), False)))
+    if not len(at):
+        return nothing
+    counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0), np.int64)
+    return np.searchsorted(np.cumsum(counts), at, side="right"), flat.field(1).take(pa.array(at))
