@@ -495,6 +495,7 @@ def test_a_node_that_calls_itself_like_the_one_it_calls(peers: dict[str, str], m
         PEER_COMMAND,
         PEER_COMMAND + b"{}",
         PEER_COMMAND + b"[" * 100_000,
+        PEER_COMMAND + b'{"slotwheel-peer": 4}',
         PEER_COMMAND + b'{"slotwheel-peer": 3}',
         PEER_COMMAND + b'{"slotwheel-peer": 2}',
         PEER_COMMAND + b'{"slotwheel-peer": true}',
