@@ -24,9 +24,10 @@ _DIGITS = "^[0-9]{1,18}$"
 def expires_ms(headers: pa.Array) -> Int64s | None:
     """When each row expires, ms since the epoch, shape (rows,), ``NEVER_MS`` for those that do not,
     or whose header is no such time; None: none has the header. ``headers``: that column."""
-    rows, values = _found(headers)
-    if not len(rows):
+    there = _found(headers)
+    if there is None:
         return None
+    rows, values = there
     found = np.full(len(headers), NEVER_MS, np.int64)
     found[rows] = _numbers(values)
     return found
@@ -34,9 +35,10 @@ def expires_ms(headers: pa.Array) -> Int64s | None:
 
 def bad_expiries(headers: pa.Array, due: Int64s) -> dict[int, InvalidMessage]:
     """The rows whose time is unusable, with the error of each."""
-    rows, values = _found(headers)
-    if not len(rows):
+    there = _found(headers)
+    if there is None:
         return {}
+    rows, values = there
     times, own = _numbers(values), due[rows]
     twice = np.zeros(len(rows), np.bool_)
     twice[1:] = rows[1:] == rows[:-1]
@@ -78,14 +80,13 @@ def _numbers(values: pa.Array) -> Int64s:
     return found
 
 
-def _found(headers: pa.Array) -> tuple[Int64s, pa.Array]:
-    """The rows that have the header, ascending, once for each time, and its values."""
-    nothing = np.empty(0, np.int64), pa.array([], pa.binary())
+def _found(headers: pa.Array) -> tuple[Int64s, pa.Array] | None:
+    """The rows that have the header, ascending, once for each time, and its values; None: none."""
     if len(headers.values) == 0:
-        return nothing
+        return None
     flat = headers.flatten()
     at = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(flat.field(0), EXPIRES_HEADER), False)))
     if not len(at):
-        return nothing
+        return None
     counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0), np.int64)
     return np.searchsorted(np.cumsum(counts), at, side="right"), flat.field(1).take(pa.array(at))

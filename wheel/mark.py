@@ -51,7 +51,11 @@ _HEAD_V1 = struct.Struct(
 )
 _REACH = struct.Struct("<q")  # reach: due time up to which rows may be handed out, ms
 _EXPIRED = struct.Struct("<Q")  # expired: rows that were not delivered as their time was over
-_HEADS = {1: 72, 2: 80, 3: 88}
+_HEADS = {
+    1: _HEAD_V1.size,
+    2: _HEAD_V1.size + _REACH.size,
+    3: _HEAD_V1.size + _REACH.size + _EXPIRED.size,
+}
 """Bytes before the copies, by version: version 1 has no reach, version 2 no expired rows."""
 # +---+---+---+--------+--------------+-------+
 # | c | r | L | behind | topic length | topic |
@@ -66,9 +70,7 @@ _COPY = struct.Struct(
     "H"  # bytes of the topic name that follows
     "6x"
 )
-assert _HEAD_V1.size == _HEADS[1]
-assert _HEADS[2] == _HEADS[1] + _REACH.size
-assert _HEADS[3] == _HEADS[2] + _EXPIRED.size
+assert _HEADS == {1: 72, 2: 80, 3: 88}
 assert _COPY.size == 40
 
 
