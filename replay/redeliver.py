@@ -38,10 +38,9 @@ from ..reading.events import Ended, MarkSeen, RowsSeen
 from ..reading.files import JOURNAL, File, Layout
 from ..reading.problems import Problem
 from ..reading.read import read
-from ..wheel.checks import REDELIVERED_PREFIX, RESERVED_PREFIX, reserved_headers
-from ..wheel.expiry import EXPIRES_HEADER
-from ..wheel.rows import from_numpy, headers_of, take_rows, with_headers
-from ..wheel.schema import HEADERS, INPUT, TIME, Int64s, Mask, sizes, times
+from ..wheel.checks import REDELIVERED_PREFIX, RESERVED_PREFIX
+from ..wheel.rows import from_numpy, header_lists, headers_of, take_rows, with_headers
+from ..wheel.schema import INPUT, TIME, Int64s, Mask, sizes, times
 from .bits import Bits
 from .facts.making import GroupTerms
 from .facts.summary import FileSummary
@@ -283,15 +282,11 @@ def as_before(headers: pa.Array) -> pa.Array:
     again does not expire."""
     flat = headers.flatten()
     names = flat.field(0)
-    if not reserved_headers(headers) and not pc.any(pc.equal(names, EXPIRES_HEADER)).as_py():
-        return headers
     ours = pc.and_not(
         pc.starts_with(names, RESERVED_PREFIX), pc.starts_with(names, REDELIVERED_PREFIX)
     )
+    if not ours.true_count:
+        return headers
     renamed = pc.replace_substring(names, RESERVED_PREFIX, REDELIVERED_PREFIX, max_replacements=1)
-    items = pa.StructArray.from_arrays(
-        [pc.if_else(ours, renamed, names), flat.field(1)], fields=list(HEADERS.value_type)
-    )
-    ends = np.cumsum(np.asarray(pc.list_value_length(headers), dtype=np.int32), dtype=np.int32)
-    borders = from_numpy(np.concatenate([np.zeros(1, np.int32), ends]), pa.int32())
-    return pa.ListArray.from_arrays(borders, items, type=HEADERS)
+    counts = np.asarray(pc.list_value_length(headers), np.int64)
+    return header_lists(counts, pc.if_else(ours, renamed, names), flat.field(1))

@@ -130,7 +130,7 @@ def headers_of(values: Mapping[str, pa.Array]) -> pa.Array:
     names = pa.array(list(values), pa.utf8()).take(number)
     there = content.is_valid()
     counts = np.asarray(there).reshape(rows, many).sum(axis=1)
-    return _lists(counts, names.filter(there), content.filter(there))
+    return header_lists(counts, names.filter(there), content.filter(there))
 
 
 def with_headers(headers: pa.Array, added: pa.Array) -> pa.Array:
@@ -146,10 +146,12 @@ def with_headers(headers: pa.Array, added: pa.Array) -> pa.Array:
         place[np.repeat(start - (np.cumsum(count) - count), count) + number] = first + number
         first += len(number)
     flat = pa.concat_arrays([one.flatten() for one in columns]).take(from_numpy(place, pa.int64()))
-    return _lists(total, flat.field(0), flat.field(1))
+    return header_lists(total, flat.field(0), flat.field(1))
 
 
-def _lists(counts: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:
+def header_lists(counts: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:
+    """The headers column of rows that have so many headers each. ``names``, ``values``: of all
+    headers, in the order of the rows."""
     ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     flat = pa.StructArray.from_arrays([names, values], fields=list(HEADER))
     return pa.ListArray.from_arrays(from_numpy(ends, pa.int32()), flat, type=HEADERS)
