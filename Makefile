@@ -65,7 +65,7 @@ format: $(DEV) ## Rewrite the code in the project's format
 .PHONY: soak
 soak: setup kafka ## Run the soak: what takes many minutes
 	@echo "==> pytest -m soak"
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+	@$(BIN)/python -m pytest -m soak --timeout 7200 -o faulthandler_timeout=7260 $(ARGS)
 
 .PHONY: bench
 bench: setup kafka ## Run every benchmark several times, write benchmarks/RESULTS.md

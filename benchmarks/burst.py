@@ -72,16 +72,16 @@ def main(arguments: list[str] | None = None) -> int:
             node_options += ["--bootstrap", broker.bootstrap]
         with BenchNode(directory / "data", *node_options) as node:
             second = int(time.time() + chosen.ahead)
-            _send(node.address, chosen.messages, second * 1000)
+            send_burst(node.address, chosen.messages, second * 1000)
             spare = second - time.time()
             if spare < 0:
                 raise RuntimeError(f"sending took {-spare:.1f} s too long; raise --ahead")
-            _wait(node, chosen.messages, second)
+            wait_until_left(node, chosen.messages, second)
             cpu_s = node.cpu_s
         if broker is None:
             due, at = _embedded(directory / "data")
         else:
-            due, at = _kafka(broker.bootstrap, TOPIC, chosen.messages)
+            due, at = kafka_times(broker.bootstrap, TOPIC, chosen.messages)
         _tell(report, chosen.sink, due, at, second * 1000)
         rate = len(at) / max(0.001, (int(at.max()) - int(at.min())) / 1000)
         if broker is None:
@@ -111,7 +111,7 @@ def _tell(report: Report, sink: str, due: Int64s, at: Int64s, second_ms: int) ->
     report.figure("delivered/s", rate, f"{rate:,.0f}")
 
 
-def _send(address: str, messages: int, second_ms: int) -> None:
+def send_burst(address: str, messages: int, second_ms: int) -> None:
     generator = np.random.default_rng(3)
     value = generator.bytes(VALUE_BYTES)
     with Client(address, batch_rows=_BATCH_ROWS) as client:
@@ -129,7 +129,7 @@ def _send(address: str, messages: int, second_ms: int) -> None:
         client.flush()
 
 
-def _wait(node: BenchNode, messages: int, second: int) -> None:
+def wait_until_left(node: BenchNode, messages: int, second: int) -> None:
     deadline = second + _DONE_S
     with Client(node.address) as client:
         while client.status()["delivered"] < messages:
@@ -146,7 +146,7 @@ def _embedded(data: Path) -> tuple[Int64s, Int64s]:
     return due, np.concatenate([times(batch, "delivered") for batch in batches])
 
 
-def _kafka(bootstrap: str, topic: str, count: int) -> tuple[Int64s, Int64s]:
+def kafka_times(bootstrap: str, topic: str, count: int) -> tuple[Int64s, Int64s]:
     from kafka import KafkaConsumer
 
     consumer = KafkaConsumer(
@@ -185,7 +185,7 @@ def _bare(sink: str, bootstrap: str, topic: str, count: int) -> float:
     if sink == CONFLUENT:
         from confluent_kafka import Producer
 
-        from slotwheel.delivery.kafka.confluent import BATCH_BYTES
+        from slotwheel.delivery.kafka.confluent_client import BATCH_BYTES
 
         durable = {"enable.idempotence": True, "acks": "all", "linger.ms": 1}
         sizes = {"batch.size": BATCH_BYTES, "queue.buffering.max.messages": 200_000}

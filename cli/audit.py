@@ -141,6 +141,8 @@ def _note(line: Mapping[str, Any]) -> None:
 def _sum(summary: Mapping[str, Any]) -> None:
     open_ = summary["windows_open"]
     more = f"; windows not judged yet: {open_}" if open_ else ""
+    if summary["exactly_once"]:
+        more += f"; repeated {summary['repeated']:,} (exactly once)"
     click.echo(f"in all: {_counts(summary)}{_flagged(summary)}{more}", err=True)
     if summary["failed"]:
         click.echo("something is wrong", err=True)

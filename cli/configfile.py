@@ -23,6 +23,7 @@ from typing import Any
 
 import click
 
+from ..policy.policyset import PolicySet
 from ..wheel.errors import InvalidConfiguration
 from .shared import long_name
 
@@ -112,3 +113,12 @@ def _text(path: Path, name: str, value: Any) -> str:
         got=type(value).__name__,
         remedy="Write it as on the command line, in quotes",
     )
+
+
+def read_policies(path: Path) -> PolicySet:
+    """A node's file of policies. Errors: ``InvalidConfiguration``, ``OSError``."""
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidConfiguration(f"{path} is not UTF-8: {error}", remedy="Save it anew") from None
+    return PolicySet.from_toml(text, str(path))

@@ -78,7 +78,7 @@ def command(
     With --json, each has position, id, key, value, headers, due_ms, created_ms, delivered_ms and
     lateness_ms. Bytes that are not UTF-8 stand under key_base64 or value_base64.
     """
-    data, bootstrap = _one_source(data, bootstrap)
+    data, bootstrap = one_source(data, bootstrap)
     if bootstrap is None and is_typed("kafka_settings"):
         raise click.UsageError("--kafka needs --bootstrap.")
     check_topic(topic)
@@ -99,7 +99,7 @@ def command(
         if arrow is None:
             write = _printing(fields, as_json)
         else:
-            write = stack.enter_context(_arrow_file(arrow, schema, keep=follow))
+            write = stack.enter_context(arrow_file(arrow, schema, keep=follow))
         quiet = arrow is None or follow
         bar = progress_bar(f"reading {topic}", total, MofNCompleteColumn(), quiet=quiet)
         passed = stack.enter_context(bar)
@@ -108,7 +108,7 @@ def command(
             passed(batch.num_rows)
 
 
-def _one_source(data: Path | None, bootstrap: str | None) -> tuple[Path | None, str | None]:
+def one_source(data: Path | None, bootstrap: str | None) -> tuple[Path | None, str | None]:
     """Exactly one of the two. The command line overrides the environment, which may be a node's.
 
     Errors: ``click.UsageError``.
@@ -165,7 +165,7 @@ def _printing(
 
 
 @contextmanager
-def _arrow_file(
+def arrow_file(
     path: Path, schema: pa.Schema | None, *, keep: bool
 ) -> Iterator[Callable[[pa.RecordBatch], None]]:
     """Give a function that writes a batch. ``schema``: None for that of the first batch; without

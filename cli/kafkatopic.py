@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import NewTopic as KafkaTopicSpec
 from kafka.errors import KafkaError
 
+from ..delivery.kafka.header_names import read_leniently
 from ..delivery.kafka.kafka_python import typed
-from ..delivery.names import CREATED_HEADER, DUE_HEADER, ID_HEADER
-
-# Imported for its change of kafka-python: header keys that are not UTF-8 are read, not raised.
-from ..intake import kafka_reader as _lenient  # noqa: F401
+from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ..wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError
 from ..wheel.rows import header_column
 from ..wheel.schema import HEADERS, TIME
@@ -49,9 +50,30 @@ DUMP = pa.schema(
 STALLED_S = 30.0
 """After so long, s, without a record before a partition's end, Kafka has failed."""
 _POLL_MS = 500
-_CALL_MS = 10_000
+CALL_S = 10.0
+"""How long a request may take, s."""
+_CALL_MS = int(1000 * CALL_S)
 _ROWS_MAX = 5_000
 _OURS = [ID_HEADER, DUE_HEADER, CREATED_HEADER]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created, with as many replicas as the broker gives to one."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+
+
+def no_such_topic(topic: str, there: Iterable[str]) -> InvalidMessage:
+    """The error for a topic that does not exist. ``there``: those that do."""
+    own = sorted(name for name in there if not name.startswith("__"))
+    return InvalidMessage(
+        "no such topic in Kafka",
+        got=repr(topic),
+        remedy=f"Topics there are: {', '.join(own[:10]) or 'none'}",
+    )
 
 
 class KafkaTopic:
@@ -64,6 +86,7 @@ class KafkaTopic:
         logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs each attempt to connect
         self.topic = topic
         self._bootstrap = bootstrap
+        self._extra = typed(settings)
         ours = {
             "bootstrap_servers": bootstrap,
             "client_id": "slotwheel-consume",
@@ -78,7 +101,8 @@ class KafkaTopic:
             "reconnect_backoff_max_ms": 1000,
         }
         try:
-            self._consumer = KafkaConsumer(**ours | typed(settings))
+            read_leniently()
+            self._consumer = KafkaConsumer(**ours | self._extra)
         except (AssertionError, TypeError, ValueError) as error:
             raise SlotwheelError(
                 f"a setting of the Kafka client is not usable: {error}", remedy="Change --kafka"
@@ -101,7 +125,23 @@ class KafkaTopic:
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1000)
 
-    def total(self, position: int) -> int:
+    def create(self, new: NewTopic) -> None:
+        """Create another topic. Errors: ``NodeUnreachable``."""
+        topic = KafkaTopicSpec(new.name, new.partitions, -1, topic_configs=dict(new.config))
+        try:
+            with closing(
+                KafkaAdminClient(bootstrap_servers=self._bootstrap, **self._extra)
+            ) as admin:
+                admin.create_topics([topic], timeout_ms=_CALL_MS)
+        except (KafkaError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    @property
+    def some_deleted(self) -> bool:
+        """Whether its oldest records are deleted."""
+        return any(self._starts.values())
+
+    def total(self, position: int = 0) -> int:
         """How many positions there are from ``position`` on; there are at most as many records."""
         starts = {part: max(position, start) for part, start in self._starts.items()}
         return sum(max(0, end - starts[part]) for part, end in self.ends.items())
@@ -162,15 +202,11 @@ class KafkaTopic:
 
     def _find(self) -> list[TopicPartition]:
         # All topics: a single one that does not exist would be requested again and again.
-        topics = self._consumer.topics()
-        numbers = self._consumer.partitions_for_topic(self.topic) if self.topic in topics else None
+        self.topics = frozenset(self._consumer.topics())
+        there = self.topic in self.topics
+        numbers = self._consumer.partitions_for_topic(self.topic) if there else None
         if not numbers:
-            there = sorted(name for name in topics if not name.startswith("__"))
-            raise InvalidMessage(
-                "no such topic in Kafka",
-                got=repr(self.topic),
-                remedy=f"Topics there are: {', '.join(there[:10]) or 'none'}",
-            )
+            raise no_such_topic(self.topic, self.topics)
         return [TopicPartition(self.topic, number) for number in sorted(numbers)]
 
     def _unreachable(self, error: Exception) -> NodeUnreachable:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from ..delivery.semantics import SEMANTICS
 from ..node.config import DEFAULT_METRICS_ADDRESS, SINKS, NodeConfig
 from ..node.logs import FORMATS, LEVELS, event, set_up
 from ..node.process import run
@@ -20,7 +21,7 @@ from ..replication.rules.group import Group
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
-from .configfile import read_settings
+from .configfile import read_policies, read_settings
 from .shared import F, pair, retention, size, span, span_ms
 
 log = logging.getLogger("slotwheel.node")
@@ -145,6 +146,25 @@ def _limits(function: F) -> F:
     help="Where messages go that no topic takes or that have expired, with the reason.",
 )
 @click.option(
+    "--delivery",
+    type=click.Choice(SEMANTICS),
+    default=SEMANTICS[0],
+    help="Whether a crash may repeat messages that are just leaving, lose them, or neither; the"
+    " same on all peers.",
+)
+@click.option(
+    "--accept-repeats",
+    is_flag=True,
+    help="With exactly-once: begin although nobody knows which of the last messages have left.",
+)
+@click.option(
+    "--policies",
+    "policies_path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A TOML file with levels, retry policies and routes: those of the group when this node"
+    " becomes its master.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(FORMATS),
     default=FORMATS[0],
@@ -179,6 +199,9 @@ def command(
     delay_topic: str | None,
     delay_partition: int,
     dead_letter_topic: str,
+    delivery: str,
+    accept_repeats: bool,
+    policies_path: Path | None,
     log_format: str,
     log_level: str,
     retain: dict[str, int] | None,
@@ -211,6 +234,9 @@ def command(
         delay_topic=delay_topic,
         delay_partition=delay_partition,
         dead_letter_topic=dead_letter_topic,
+        delivery=delivery,
+        accept_repeats=accept_repeats,
+        policies=None if policies_path is None else read_policies(policies_path),
     )
     run(config)
 

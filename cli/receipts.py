@@ -24,6 +24,8 @@ class ReceiptPrinter:
     """Prints ids as receipts arrive, in its own thread. ``bad``: messages that were not stored."""
 
     as_json: bool
+    routed: bool = False
+    """Each message has an id for each topic of its route."""
     bad: int = 0
     _printed: int = 0
     _waiting: queue.Queue[Receipts | None] = field(init=False)
@@ -62,14 +64,15 @@ class ReceiptPrinter:
 
     def _print(self, receipts: Receipts) -> None:
         errors = receipts.errors()
-        if not errors:
+        if not errors and not self.routed:
             self._print_stored(receipts.result(), receipts.due_ms.tolist())
         else:
             for number, receipt in enumerate(receipts):
                 if number in errors:
                     self._report_bad(self._printed + number + 1, errors[number])
                 else:
-                    self._print_stored([receipt.id], [receipt.due_ms])
+                    ids = receipt.ids
+                    self._print_stored(ids, [receipt.due_ms] * len(ids))
         self._printed += len(receipts)
 
     def _print_stored(self, ids: list[str], due_ms: list[int]) -> None:

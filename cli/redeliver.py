@@ -8,25 +8,23 @@ handled in order; so whatever stops it, the command ends with the ``--skip`` to 
 from __future__ import annotations
 
 import functools
-import signal
-import sys
 import time
-from collections import deque
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
-from ..client import Client, Receipts
+from ..client import Client
 from ..client.message import clock_ms
 from ..wheel.checks import check_topic
-from ..wheel.errors import InvalidMessage, SlotwheelError
+from ..wheel.errors import InvalidMessage
 from ..wheel.texts import counted, time_text
 from .progress import progress_bar
 from .receipts import print_refused
+from .resending import Resending, confirmed, interruptible
 from .shared import Exit, F, check_range, epoch_ms, is_typed, node_options, print_json
 
 if TYPE_CHECKING:
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
 
 _OURS = {"redeliver", "to_topic", "yes", "skip", "address", "timeout"}
 _SHARED = {"directories", "topics", "start", "end", "as_json"}
-_WAITING_MAX = 16
-"""Batches with open receipts."""
-_REFUSED_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +121,25 @@ def redeliver(asked: RedeliverOptions) -> int:
         raise _nothing(selection, tally)
     if asked.skip >= tally.messages:
         click.echo("There are no more: nothing is sent.", err=True)
-        _finish(asked, tally, _Resending(asked.skip, asked.as_json))
+        _finish(asked, tally, _resending(asked))
         return Exit.DONE
-    if not asked.yes and not _confirmed():
+    if not asked.yes and not confirmed():
         click.echo("Nothing was sent.", err=True)
         return Exit.FAILED
-    sending = _Resending(asked.skip, asked.as_json)
-    # SIGTERM is like Ctrl-C: the command has to report how far it came.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        _send(asked, tally, redelivery, sending)
-    finally:
-        sending.settle_rest()
-        _finish(asked, tally, sending)
-        signal.signal(signal.SIGTERM, before)
+    sending = _resending(asked)
+    with interruptible():
+        try:
+            _send(asked, tally, redelivery, sending)
+        finally:
+            sending.settle_rest()
+            _finish(asked, tally, sending)
     return Exit.FAILED if sending.refused else Exit.DONE
+
+
+def _resending(asked: RedeliverOptions) -> Resending:
+    return Resending(
+        asked.skip, lambda number, error: print_refused(number + 1, error, asked.as_json)
+    )
 
 
 def _show(asked: RedeliverOptions, tally: RedeliveryCounts) -> None:
@@ -177,69 +176,8 @@ def _nothing(selection: Selection, tally: RedeliveryCounts) -> InvalidMessage:
     )
 
 
-def _confirmed() -> bool:
-    """Ask the user. Errors: ``click.UsageError`` when stdin is no terminal."""
-    if not sys.stdin.isatty():
-        raise click.UsageError("Nothing was sent: there is nobody to ask. Give --yes to send.")
-    return click.confirm("Send them?", err=True)
-
-
-@dataclass(slots=True)
-class _Resending:
-    """The state of sending. ``done``: how many messages, with skipped ones, are stored or
-    refused."""
-
-    done: int
-    as_json: bool
-    sent: int = 0
-    refused: int = 0
-    under_way: int = 0
-    """Messages sent besides these, and perhaps stored."""
-    waiting: deque[Receipts] = field(default_factory=deque)
-
-    def put(self, receipts: Receipts) -> int:
-        """Add receipts. Returns how many messages are done since."""
-        self.waiting.append(receipts)
-        before = self.done
-        while len(self.waiting) > _WAITING_MAX:
-            self.settle()
-        return self.done - before
-
-    def settle(self) -> None:
-        """Wait for the oldest receipts. Errors: why a message was not stored, if it was not
-        refused."""
-        errors = self.waiting[0].errors()
-        bad = {row: one for row, one in errors.items() if isinstance(one, InvalidMessage)}
-        others = sorted(errors.keys() - bad.keys())
-        count = len(self.waiting.popleft())
-        stored = others[0] if others else count
-        for row, error in sorted(bad.items()):
-            if row < stored:
-                self._refuse(row, error)
-        self.done += stored
-        self.sent += stored - sum(row < stored for row in bad)
-        if others:
-            self.under_way += count - stored
-            raise errors[others[0]]
-
-    def settle_rest(self) -> None:
-        """After the client is closed: count messages with a known result, ignoring errors."""
-        while self.waiting and not self.under_way:
-            try:
-                self.settle()
-            except SlotwheelError:
-                break
-        self.under_way += sum(map(len, self.waiting))
-        self.waiting.clear()
-
-    def _refuse(self, row: int, error: SlotwheelError) -> None:
-        self.refused += 1
-        if self.refused <= _REFUSED_SHOWN:
-            print_refused(self.done + row + 1, error, self.as_json)
-
-
 def _send(
-    asked: RedeliverOptions, tally: RedeliveryCounts, redelivery: Redelivery, sending: _Resending
+    asked: RedeliverOptions, tally: RedeliveryCounts, redelivery: Redelivery, sending: Resending
 ) -> None:
     total = tally.messages - asked.skip
     with (
@@ -252,7 +190,7 @@ def _send(
             sending.settle()
 
 
-def _finish(asked: RedeliverOptions, tally: RedeliveryCounts, sending: _Resending) -> None:
+def _finish(asked: RedeliverOptions, tally: RedeliveryCounts, sending: Resending) -> None:
     """Report what was done, and how to do the rest."""
     complete = sending.done >= tally.messages
     if asked.as_json:

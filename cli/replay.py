@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..delivery.names import DEAD_LETTER_TOPIC
+from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted
 from .audit import follow_options, run_audit

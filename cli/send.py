@@ -19,7 +19,7 @@ import click
 from rich.progress import DownloadColumn, TimeElapsedColumn, TransferSpeedColumn
 
 from ..client import Client, Message
-from ..wheel.checks import check_topic, is_reserved, reserved_header
+from ..wheel.checks import check_topic, reserved_among, reserved_header
 from ..wheel.errors import InvalidMessage
 from .progress import progress_bar
 from .receipts import ReceiptPrinter
@@ -32,9 +32,13 @@ _COLUMNS = (DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
 
 
 @click.command("send")
-@click.argument("topic")
+@click.argument("topic", required=False)
 @click.argument("values", nargs=-1)
 @due_options
+@click.option("--level", help="Due after the delay of this level; see `slotwheel policies`.")
+@click.option(
+    "--route", help="Send to the topics of this route; then no TOPIC is given, only values."
+)
 @click.option(
     "--ttl",
     type=positive_span,
@@ -63,10 +67,12 @@ _COLUMNS = (DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
 @node_options
 @json_option
 def command(
-    topic: str,
+    topic: str | None,
     values: tuple[str, ...],
     delay: timedelta | None,
     at: datetime | None,
+    level: str | None,
+    route: str | None,
     ttl: timedelta | None,
     key: str | None,
     headers: tuple[tuple[str, str], ...],
@@ -77,15 +83,25 @@ def command(
     timeout: timedelta,
     as_json: bool,
 ) -> int:
-    """Send messages to TOPIC, due after --delay or --at a time.
+    """Send messages to TOPIC, due after --delay or --level, or --at a time.
 
     VALUES are one message each. Without them, values are read from --file or stdin, one a line.
     Prints the id of each message once it is stored, one a line. A message that cannot be
     sent is reported on stderr and does not keep the others; the exit code is 1 then.
     """
-    check_due(delay, at)
-    check_topic(topic)
-    if wrong := [name for name, _ in headers if is_reserved(name)]:
+    if level is None:
+        check_due(delay, at)
+    elif delay is not None or at is not None:
+        raise click.UsageError("Give one of --delay, --level and --at.")
+    if route is not None and partition is not None:
+        raise click.UsageError("Give --partition or --route, not both.")
+    if route is not None:  # what stands in the topic's place is the first value
+        values, topic = (*(() if topic is None else (topic,)), *values), ""
+    elif topic is None:
+        raise click.UsageError("Give a TOPIC, or --route.")
+    else:
+        check_topic(topic)
+    if wrong := reserved_among([name for name, _ in headers]):
         raise reserved_header(wrong)
     if values and source is not None:
         raise click.UsageError("Give values as arguments or by --file, not both.")
@@ -93,7 +109,7 @@ def command(
         raise click.UsageError("Give values as arguments, by --file, or on stdin, one a line.")
     stream = None if values else source or sys.stdin.buffer
     parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
-    printer = ReceiptPrinter(as_json)
+    printer = ReceiptPrinter(as_json, routed=route is not None)
     total = None if stream is None else os.fstat(stream.fileno()).st_size or None  # 0: a pipe
     quiet = stream is None or sys.stdout.isatty()  # there the ids are printed
     with (
@@ -102,7 +118,8 @@ def command(
     ):
         for part in parts:
             messages = [
-                Message(topic, value, key, headers, partition, at, delay, ttl=ttl) for value in part
+                Message(topic, value, key, headers, partition, at, delay, None, ttl, level, route)
+                for value in part
             ]
             printer.put(client.send_many(messages))
             step(sum(map(len, part)) + len(part))

@@ -38,8 +38,9 @@ def print_verdict(verdict: Verdict) -> None:
 
 def _lines(verdict: Verdict) -> Iterator[tuple[str, str]]:
     for name, number in verdict.counts.items():
-        if number or name in ("accepted", "delivered", "lost"):
-            yield name, f"{number:,}"
+        asked = name == "repeated" and verdict.exactly_once
+        if number or asked or name in ("accepted", "delivered", "lost"):
+            yield name, f"{number:,}" + (" (exactly once)" if asked else "")
     for one in verdict.lateness[:1]:
         late = f"{one.p50:.0f} / {one.p99:.0f} / {one.p999:.0f} / {one.max:.0f} ms"
         yield "lateness p50 / p99 / p99.9 / max", late

@@ -48,8 +48,13 @@ class Shipment:
     nbytes: int = 0
     batch: Batch | None = None
     """The batch that it is sent in; None before it is first sent."""
+    copies: bool = False
+    """Its rows are one message, for several topics: they are stored together, or none is. ``due``
+    has one entry then."""
     alone: bool = False
     """Its batch was refused as a whole: it is sent in a batch of its own."""
+    whole: bool = False
+    """It is stored with all of its rows or not at all, in a batch of its own."""
     failure: SlotwheelError | None = None
     stored: StoredBatch | None = None
     _group: str = field(default="", init=False)
@@ -71,6 +76,9 @@ class Shipment:
     def drop(self, bad: Errors) -> None:
         """Remove rows (by their number in ``rows``) and keep their errors for their receipts."""
         assert self.rows is not None
+        if self.copies:
+            self.errors[0], self.rows = next(iter(bad.values())), None
+            return
         kept, rest = without(self.rows, list(bad))
         numbers = np.arange(self.rows.num_rows) if self.kept is None else self.kept
         for row, error in bad.items():
@@ -117,6 +125,17 @@ class Shipment:
         place = row if self._places is None else int(self._places[row])
         check = int(self.stored.checks[place])
         return str(MessageId(self._group, self.due_ms(row), self.stored.base_offset + place, check))
+
+    def ids(self, row: int) -> list[str]:
+        """All ids of a message: one, or one for each topic of its route. Errors: as of ``id``."""
+        first = self.id(row)
+        if not self.copies or self.stored is None:
+            return [first]
+        base, due_ms = self.stored.base_offset, self.due_ms(0)
+        return [
+            str(MessageId(self._group, due_ms, base + place, int(check)))
+            for place, check in enumerate(self.stored.checks)
+        ]
 
     def due_ms(self, row: int) -> int:
         return int(self.due[row])

@@ -48,6 +48,7 @@ class Buffer:
         batch_rows: int,
         batch_bytes: int,
         bytes_max: int,
+        first_sequence: int = 0,
     ) -> None:
         self._join_within_s = _JOIN_WITHIN * timeout_s
         self._linger_s = linger_s
@@ -65,7 +66,7 @@ class Buffer:
         self._hurry = False
         self._fresh: deque[Shipment] = deque()
         self._resend: list[int] = []
-        self._next_sequence = 0
+        self._next_sequence = first_sequence
         self.keep_to(Limits())
 
     def keep_to(self, limits: Limits) -> None:
@@ -157,14 +158,14 @@ class Buffer:
         """The first fresh shipment, and those behind it as far as they fit."""
         shipments = [self._fresh.popleft()]
         first = shipments[0]
-        if first.alone:
+        if first.alone or first.whole:
             return shipments
         rows_left = self.batch_rows_max - first.count
         bytes_left = self.batch_bytes_max - first.nbytes
         while self._fresh:
             following = self._fresh[0]
             apart_s = abs(following.deadline - first.deadline)
-            if following.alone or apart_s > self._join_within_s:
+            if following.alone or following.whole or apart_s > self._join_within_s:
                 break
             rows_left -= following.count
             bytes_left -= following.nbytes

@@ -19,22 +19,29 @@ import contextlib
 import itertools
 import logging
 import os
+import secrets
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
+import numpy as np
 import pyarrow as pa
 
+from ..policy.routes import Route
 from ..wheel.checks import due_beyond_horizon, too_large
-from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning
+from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning, SlotwheelError
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
     ACKS,
     CANCEL,
     DEFAULT_ADDRESS,
+    FORGET,
     HELLO,
+    POLICIES,
+    PRODUCER_LIMIT,
+    REGISTER,
     RESCHEDULE,
     STATUS,
     STEP_DOWN,
@@ -44,10 +51,11 @@ from ..wheel.rows import Content
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
 from .batch import Shipment
-from .buffer import Buffer
+from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
+from .levels import Resolver
 from .link import Link, epoch_of_master
-from .message import Delay, DueTime, Headers, Message, clock_ms, due_ms_of, flatten
+from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_ms_of, flatten
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
 from .sender import Sender
@@ -115,21 +123,25 @@ class Client:
         check_addresses(self.addresses)
         self.address = ",".join(self.addresses)
         self._asker = Asker(Addresses(address), timeout_s)
+        self._resolver = Resolver(self.policies)
         self._pid = os.getpid()
         self._closed = False
         self._receipts = None if receipts is None else ReceiptFile(receipts)
+        producer, first_sequence = self._identity()
         self._buffer = Buffer(
             timeout_s=timeout_s,
             linger_s=linger_ms / 1000,
             batch_rows=batch_rows,
             batch_bytes=batch_bytes,
             bytes_max=buffer_bytes,
+            first_sequence=first_sequence,
         )
         self._sender = Sender(
             Addresses(address),
             Link,
             epoch_of_master,
             self._buffer,
+            producer=producer,
             acks=acks,
             timeout_s=timeout_s,
             answer_timeout_s=min(timeout_s, 15.0),
@@ -139,6 +151,11 @@ class Client:
         # soon.
         self._at_exit = _close_at_exit(weakref.ref(self))
         atexit.register(self._at_exit)
+
+    def _identity(self) -> tuple[int, int]:
+        """As which producer it sends, and its first sequence."""
+        # Never zero (no protection from repeats), never one of a delay topic's partitions.
+        return secrets.randbelow(PRODUCER_LIMIT - 1) + 1, 0
 
     # Sending
 
@@ -157,6 +174,7 @@ class Client:
         delay: Delay = None,
         expires: DueTime = None,
         ttl: Delay = None,
+        level: str | None = None,
     ) -> Receipt: ...
     def send(
         self,
@@ -170,8 +188,9 @@ class Client:
         delay: Delay = None,
         expires: DueTime = None,
         ttl: Delay = None,
+        level: str | None = None,
     ) -> Receipt:
-        """Send one message, due at ``due`` or after ``delay`` (exactly one of the two).
+        """Send one message, due at ``due`` or after ``delay`` or ``level`` (exactly one of them).
 
         From ``expires`` on, or ``ttl`` after it is due, it is not delivered (at most one of these).
 
@@ -182,16 +201,16 @@ class Client:
         if isinstance(topic, Message):
             message = topic
         else:
-            message = Message(topic, value, key, headers, partition, due, delay, expires, ttl)
-        now_ms = clock_ms()
-        flat = flatten(message, now_ms)
-        limits = self._buffer.limits
-        if flat.nbytes > limits.message_bytes:
-            raise too_large(flat.nbytes, limits.message_bytes)
-        latest = limits.latest_due_ms(now_ms)
-        if latest is not None and flat.due_ms > latest:
-            raise due_beyond_horizon(flat.due_ms, latest)
-        return Receipt(*self._sender.linger(flat))
+            message = Message(
+                topic, value, key, headers, partition, due, delay, expires, ttl, level
+            )
+        if message.level is not None or message.route is not None:
+            message, route = self._resolver.resolve(message)
+            if route is not None:
+                shipment = self._copies(message, route)
+                self._sender.submit(shipment)
+                return Receipt(shipment, 0)
+        return Receipt(*self._sender.linger(self._checked(message)))
 
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""
@@ -199,7 +218,10 @@ class Client:
         shipments: list[Shipment] = []
         remaining = iter(messages)
         while chunk := list(itertools.islice(remaining, self._buffer.batch_rows_max)):
-            self._ship_messages(chunk, shipments)
+            if any(_needs_policies(message) for message in chunk):
+                self._ship_resolved(chunk, shipments)
+            else:
+                self._ship_messages(chunk, shipments)
         return Receipts(shipments)
 
     def send_table(self, table: pa.Table | pa.RecordBatch) -> Receipts:
@@ -214,6 +236,81 @@ class Client:
         for rows in pieces(conform(table), buffer.batch_rows_max, buffer.batch_bytes_max):
             self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments)
         return Receipts(shipments)
+
+    def _ship_resolved(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
+        """Ship messages some of which have a level or a route, in their order."""
+        plain: list[Message] = []
+
+        def ship_plain() -> None:
+            if plain:
+                self._ship_messages(plain, shipments)
+                plain.clear()
+
+        # Policies that cannot be had would keep each of the messages for as long as a timeout.
+        missing: SlotwheelError | None = None
+        for message in messages:
+            if not _needs_policies(message):
+                plain.append(message)
+                continue
+            try:
+                if missing is not None:
+                    raise missing
+                resolved, route = self._resolver.resolve(message)
+                copies = None if route is None else self._copies(resolved, route)
+            except SlotwheelError as error:
+                missing = None if isinstance(error, InvalidMessage) else error
+                ship_plain()
+                nothing = SortedColumns(None, None, np.zeros(1, np.int64), {0: error})
+                self._ship(nothing, shipments)
+                continue
+            if copies is None:
+                plain.append(resolved)
+            else:
+                ship_plain()
+                shipments.append(copies)
+                self._sender.submit(copies)
+        ship_plain()
+
+    def _copies(self, message: Message, route: Route) -> Shipment:
+        """A message for the topics of a route, to be sent: all rows in one batch, so in one entry.
+
+        Errors: ``InvalidMessage``."""
+        now_ms = clock_ms()
+        flat = flatten(message, now_ms)
+        topics = route.topics(flat.headers)
+        self._check_limits(flat, now_ms)
+        count = len(topics)
+        limits, nbytes = self._buffer.limits, flat.nbytes * count
+        if count > limits.batch_rows or nbytes > limits.batch_bytes:
+            raise InvalidMessage(
+                "message too large for all topics of its route",
+                got=f"{nbytes} bytes for {count} topics",
+                limit=f"{limits.batch_bytes} bytes, {limits.batch_rows} topics",
+                remedy="Shorten it, or the route: it is stored for all topics at once",
+            )
+        shipment = self._sender.new_shipment()
+        # Lists, not a batch of its own: those of many messages are joined much faster.
+        _, _, *same = flat[:6]
+        due = [flat.due_ms] * count
+        shipment.columns = (due, topics, *([value] * count for value in same))
+        shipment.copies, shipment.due = True, due[:1]
+        shipment.nbytes = nbytes + ROW_OVERHEAD * count
+        return shipment
+
+    def _checked(self, message: Message) -> FlatMessage:
+        """One message that has a topic and a due time. Errors: ``InvalidMessage``."""
+        now_ms = clock_ms()
+        flat = flatten(message, now_ms)
+        self._check_limits(flat, now_ms)
+        return flat
+
+    def _check_limits(self, flat: FlatMessage, now_ms: int) -> None:
+        limits = self._buffer.limits
+        if flat.nbytes > limits.message_bytes:
+            raise too_large(flat.nbytes, limits.message_bytes)
+        latest = limits.latest_due_ms(now_ms)
+        if latest is not None and flat.due_ms > latest:
+            raise due_beyond_horizon(flat.due_ms, latest)
 
     def _ship_messages(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
         found = sort_messages(messages, clock_ms(), self._buffer.limits)
@@ -242,6 +339,7 @@ class Client:
         each.
 
         Errors: ``UnknownId`` for a text that is not an id of this node's group,
+        ``InvalidMessage`` for the receipt of a message to several topics (give its ``ids``),
         ``NodeUnreachable``.
         """
         items = [ids] if isinstance(ids, str | Receipt) else ids
@@ -280,6 +378,31 @@ class Client:
         found: dict[str, Any] = dict(answer["status"])
         if "replication" in answer:
             found["replication"] = answer["replication"]
+        return found
+
+    def policies(self) -> dict[str, Any]:
+        """Levels, retry policies, routes, and the rules of consumer groups, with their version.
+
+        Errors: ``NodeUnreachable``.
+        """
+        found: dict[str, Any] = self._ask(POLICIES, {}, again=True, of_master=False)["policies"]
+        return found
+
+    def register(self, group: str, rule: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Register what a consumer group filters by; None: it takes everything. Returns the
+        policies.
+
+        Errors: ``InvalidMessage`` when another rule is registered; ``InvalidConfiguration`` for one
+        that cannot be read; ``NodeUnreachable``.
+        """
+        body = {"group": group, "rule": None if rule is None else dict(rule)}
+        found: dict[str, Any] = self._ask(REGISTER, body, again=True)["policies"]
+        return found
+
+    def forget(self, group: str) -> dict[str, Any]:
+        """Take back the rule of a consumer group, so that another can be registered. Returns the
+        policies. Errors: ``NodeUnreachable``."""
+        found: dict[str, Any] = self._ask(FORGET, {"group": group}, again=True)["policies"]
         return found
 
     def step_down(self, timeout_s: float = 10.0) -> str:
@@ -372,6 +495,10 @@ class Client:
             )
 
 
+def _needs_policies(message: object) -> bool:
+    return isinstance(message, Message) and (message.level is not None or message.route is not None)
+
+
 def _close_at_exit(reference: weakref.ref[Client]) -> Any:
     def close() -> None:
         client = reference()
@@ -383,4 +510,14 @@ def _close_at_exit(reference: weakref.ref[Client]) -> Any:
 
 
 def _id_of(item: str | Receipt) -> str:
-    return item.id if isinstance(item, Receipt) else item
+    if not isinstance(item, Receipt):
+        return item
+    ids = item.ids
+    if len(ids) > 1:
+        raise InvalidMessage(
+            "the receipt of a message with a route: it has an id for each topic",
+            got=f"{len(ids)} ids",
+            limit="one id",
+            remedy="Give receipt.ids, or those of them that are meant",
+        )
+    return ids[0]

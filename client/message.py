@@ -20,8 +20,8 @@ import numpy as np
 from ..wheel.checks import (
     check_topic,
     due_before_1970,
-    is_reserved,
     negative_partition,
+    reserved_among,
     reserved_header,
 )
 from ..wheel.errors import InvalidMessage
@@ -48,9 +48,11 @@ class Message:
     timedelta, or seconds. ``expires``: from when on it is worth nothing, like ``due``; ``ttl``: how
     long after it is due that is, like ``delay``; neither: it does not expire. ``headers``: pairs in
     order (a key may occur twice), or a mapping; names that begin with ``slotwheel-`` are reserved.
+    ``level``: the name of a delay, instead of ``due`` and ``delay``. ``route``: instead of a topic;
+    the message goes to all topics that the route's rules name, stored for all of them or for none.
     """
 
-    topic: str
+    topic: str = ""
     value: Content = None
     key: Content = None
     headers: Headers = ()
@@ -59,6 +61,8 @@ class Message:
     delay: Delay = None
     expires: DueTime = None
     ttl: Delay = None
+    level: str | None = None
+    route: str | None = None
 
 
 def clock_ms() -> int:
@@ -179,18 +183,11 @@ def flatten(message: Message, now_ms: int) -> FlatMessage:
             raise _not_a_message("partition", partition)
         if partition < 0:
             raise negative_partition(partition)
-    key, value = _content("key", message.key), _content("value", message.value)
+    key, value = content_of("key", message.key), content_of("value", message.value)
     nbytes = len(key or b"") + len(value or b"")
-    headers: list[Header] = []
-    try:
-        for name, content in header_pairs(message, due_ms):
-            nbytes += len(name.encode())
-            encoded = _content(f"header {name!r}", content)
-            nbytes += len(encoded or b"")
-            headers.append((name, encoded))
-    except (TypeError, ValueError, AttributeError):
-        raise _not_a_message("headers", message.headers) from None
-    if wrong := [name for name, _ in headers if is_reserved(name)]:
+    headers, headers_bytes = encoded(header_pairs(message, due_ms))
+    nbytes += headers_bytes
+    if wrong := reserved_among([name for name, _ in headers]):
         raise reserved_header(wrong)
     if any(name == EXPIRES_HEADER for name, _ in headers):
         bad = bad_expiries(header_column([headers]), np.array([due_ms]))
@@ -199,7 +196,23 @@ def flatten(message: Message, now_ms: int) -> FlatMessage:
     return FlatMessage(due_ms, message.topic, partition, key, value, headers, nbytes)
 
 
-def _content(what: str, content: Content) -> bytes | None:
+def encoded(pairs: Sequence[tuple[str, Content]]) -> tuple[list[Header], int]:
+    """Headers in bytes, and how many these are. Errors: ``InvalidMessage``."""
+    headers: list[Header] = []
+    nbytes = 0
+    try:
+        for name, content in pairs:
+            nbytes += len(name.encode())
+            value = content_of(f"header {name!r}", content)
+            nbytes += len(value or b"")
+            headers.append((name, value))
+    except (TypeError, ValueError, AttributeError):
+        raise _not_a_message("headers", pairs) from None
+    return headers, nbytes
+
+
+def content_of(what: str, content: Content) -> bytes | None:
+    """A value or a key in bytes. Errors: ``InvalidMessage``."""
     if content is None or type(content) is bytes:
         return content
     try:

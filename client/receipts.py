@@ -43,6 +43,13 @@ class Receipt:
         """The message's id; waits for it, at most the client's timeout."""
         return self.result()
 
+    @property
+    def ids(self) -> list[str]:
+        """The ids for all topics of a message with a route, in their order; waits for them. A
+        cancel needs them all."""
+        self._shipment.wait(None)
+        return self._shipment.ids(self._row)
+
     def done(self) -> bool:
         return self._shipment.done
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import queue
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from ..wheel.errors import (
     Overloaded,
     SlotwheelError,
 )
-from ..wheel.protocol import PRODUCER_LIMIT, AppendCommand, RefusedBatch, StoredBatch
+from ..wheel.protocol import AppendCommand, RefusedBatch, StoredBatch
 from ..wheel.schema import times
 from .addresses import Addresses
 from .asking import EpochOfMaster, Suspicion
@@ -61,6 +60,7 @@ class Sender:
         epoch_of_master: EpochOfMaster,
         buffer: Buffer,
         *,
+        producer: int,
         acks: str,
         timeout_s: float,
         answer_timeout_s: float,
@@ -70,8 +70,7 @@ class Sender:
         self._connect = connect
         self._suspicion = Suspicion(addresses, epoch_of_master)
         self._buffer = buffer
-        # Never zero (no protection from repeats), never one of a delay topic's partitions.
-        self._command = AppendCommand(secrets.randbelow(PRODUCER_LIMIT - 1) + 1, acks)
+        self._command = AppendCommand(producer, acks)
         self._timeout_s = timeout_s
         self._answer_timeout_s = answer_timeout_s
         self._receipts = receipts
@@ -105,9 +104,12 @@ class Sender:
         return Shipment(time.monotonic() + self._timeout_s, self.nudge)
 
     def submit(self, shipment: Shipment) -> None:
-        """Queue a shipment whose ``rows`` are set. Errors: ``Overloaded``, ``NotRunning``."""
-        assert shipment.rows is not None
-        shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
+        """Queue a shipment whose ``rows`` are set, or ``columns`` and ``nbytes``. Errors:
+        ``Overloaded``, ``NotRunning``."""
+        if shipment.rows is not None:
+            shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
+        assert shipment.count
+        assert shipment.nbytes
         with self._changed:
             self._wait_for_room(shipment.nbytes)
             shipment.deadline = time.monotonic() + self._timeout_s
@@ -331,7 +333,7 @@ class Sender:
             self._buffer.send_again(batch)
             self._back_off()
             return
-        bad = self._rows_to_drop(rows, error)
+        bad = {} if batch.shipments[0].whole else self._rows_to_drop(rows, error)
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
         if not bad and (len(batch.shipments) == 1 or not sure):
             # Rows that may be stored already must not be sent under another sequence.

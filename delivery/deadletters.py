@@ -1,9 +1,9 @@
 """Dead letters: rows that a sink refused for good, or that have expired, kept with the reason.
 
-A refused row is sent to the dead-letter topic as it is - key, value, headers - with three more
-headers: the reason, its topic and its partition. If that topic refuses it too (it may not exist, or
-the row is too large for any topic), the row is written to an embedded topic of the same name in the
-data directory. So it is never lost, and it never blocks the rows behind it.
+A refused row is sent to the dead-letter topic as it is - key, value, headers - with further headers
+that say why and where it was meant to go (``policy/deadletters.py``). If that topic refuses it too
+(it may not exist, or the row is too large for any topic), the row is written to an embedded topic
+of the same name in the data directory. So it is never lost, and it never blocks the rows behind it.
 
 When the dead-letter topic answers NOT_NOW or UNKNOWN, the row is not answered: its own topic is
 held back and the row is tried again from the start.
@@ -14,20 +14,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from ..policy.deadletters import DEAD_LETTER_TOPIC, DELIVERY, EXPIRED, REFUSED, letter_headers
 from ..wheel.checks import check_topic
-from ..wheel.rows import headers_of, with_headers
+from ..wheel.rows import Header, from_numpy, header_column, with_headers
 from ..wheel.schema import ROW
 from .ask import ask
-from .names import (
-    DEAD_LETTER_TOPIC,
-    EXPIRED_REASON,
-    PARTITION_HEADER,
-    REASON_HEADER,
-    TOPIC_HEADER,
-)
-from .sink import Answer, Answers, Sink
+from .sink import Answer, Answers, Sink, deliver_rest
 
-_REASON_BYTES_MAX = 1000
+_EXPIRED_TEXT = "it expired before it could be delivered"
 
 
 class DeadLetters:
@@ -43,21 +37,20 @@ class DeadLetters:
     def bury(
         self, rows: pa.RecordBatch, reasons: list[str], errors: list[str], *, trial: bool = False
     ) -> Answers:
-        """Send refused ``rows`` (schema ``ROW``) to the dead letters; ``reasons``: one a row.
-        ``errors``: as for ``ask``."""
+        """Send refused ``rows`` (schema ``ROW``) to the dead letters; ``reasons``: the sink's text,
+        or ``EXPIRED``, one a row. ``errors``: as for ``ask``."""
         letters = self._letters(rows, reasons)
-        answers = Answers.same(rows.num_rows, Answer.REFUSED)
         # A row for the dead-letter topic itself was refused by it already, unless it has expired.
-        tried = np.flatnonzero(
+        hopeless = np.array(
             [
-                topic != self.topic or why == EXPIRED_REASON
+                topic == self.topic and why != EXPIRED
                 for topic, why in zip(rows.column("topic").to_pylist(), reasons, strict=True)
-            ]
+            ],
+            np.bool_,
         )
-        if len(tried):
-            found = ask(self._sink, letters.take(pa.array(tried)), errors, trial=trial)
-            answers.fill(tried, found)
-            answers.down = found.down
+        answers = deliver_rest(
+            letters, hopeless, lambda part: ask(self._sink, part, errors, trial=trial)
+        )
         homeless = np.flatnonzero(answers.which(Answer.REFUSED))
         if len(homeless):
             local = self._local or self._sink
@@ -71,14 +64,14 @@ class DeadLetters:
         """The rows for the dead-letter topic, with further headers. Offset and times stay, so the
         usual three headers still identify the message."""
         count = rows.num_rows
-        why = [one.encode("utf-8", "replace")[:_REASON_BYTES_MAX] for one in reasons]
-        added = headers_of(
-            {
-                REASON_HEADER: pa.array(why, pa.binary()),
-                TOPIC_HEADER: rows.column("topic").cast(pa.binary()),
-                PARTITION_HEADER: rows.column("partition").cast(pa.utf8()).cast(pa.binary()),
-            }
-        )
+        meant = (rows.column(name).to_pylist() for name in ("topic", "partition"))
+        numbers: dict[tuple[str, str, int | None], int] = {}
+        kinds = [
+            numbers.setdefault(kind, len(numbers)) for kind in zip(reasons, *meant, strict=True)
+        ]
+        # Most letters of a batch say the same.
+        added = header_column([_added(*kind) for kind in numbers])
+        added = added.take(from_numpy(np.array(kinds, np.int64), pa.int64()))
         changed = {
             "topic": pa.array([self.topic] * count, pa.utf8()),
             "partition": pa.nulls(count, pa.int32()),
@@ -86,3 +79,9 @@ class DeadLetters:
         }
         columns = [changed.get(name, rows.column(name)) for name in ROW.names]
         return pa.RecordBatch.from_arrays(columns, schema=ROW)
+
+
+def _added(reason: str, topic: str, partition: int | None) -> list[Header]:
+    expired = reason == EXPIRED
+    why = (EXPIRED, _EXPIRED_TEXT) if expired else (REFUSED, reason)
+    return letter_headers(DELIVERY, *why, topic.encode(), partition=partition)

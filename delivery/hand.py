@@ -31,11 +31,10 @@ from ..wheel.backoff import Backoff
 from ..wheel.due.chunk import Chunk
 from ..wheel.errors import ClockBehind, Damaged, SyncFailed
 from ..wheel.schema import times
-from .deadletters import DeadLetters
-from .handover import BatchOutcome, hand_over, lateness, release
+from .handover import BatchOutcome, lateness, release
 from .held import HeldTopics
 from .ports import DeliveryEvents, DuePort
-from .sink import Sink
+from .semantics import AtLeastOnce, NotReady
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +49,15 @@ _DAMAGED_WAIT_S = 1.0
 class Hand:
     """Delivers one wheel's rows. ``clock``: wall clock in ms.
 
-    ``wheel``: the dispatcher of one epoch. ``allowed``: whether this node may deliver now.
+    ``wheel``: the dispatcher of one epoch. ``semantics``: how its chunks are delivered.
+    ``allowed``: whether this node may deliver now.
     ``on_fatal`` is called once, with the error, when the process has to end.
     """
 
     def __init__(
         self,
         wheel: DuePort,
-        sink: Sink,
-        dead_letters: DeadLetters,
+        semantics: AtLeastOnce,
         clock: Callable[[], int],
         *,
         allowed: Callable[[], bool] = lambda: True,
@@ -66,22 +65,26 @@ class Hand:
         on_fatal: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._wheel = wheel
-        self._sink = sink
-        self._dead_letters = dead_letters
+        self._semantics = semantics
         self._clock = clock
         self._allowed = allowed
         self._events = events
         self._on_fatal = on_fatal
         self._held = HeldTopics(
             wheel,
-            sink,
+            semantics.sink,
             self._deliver_held,
             self._settle,
             clock,
             self._events,
+            in_turn=semantics.in_turn,
         )
+        self._begun = False
+        """Whether it is known what has left."""
         self._down = False
+        self._why_down = ""
         self._stuck = Backoff()
+        self._begins = Backoff()
         self._errors = Backoff(0.01, _ERROR_WAIT_MAX_S)
         self._pause_until_s = 0.0
         self._clock_alarm = False
@@ -98,6 +101,7 @@ class Hand:
 
     def run(self, stop: threading.Event) -> None:
         """Deliver until ``stop`` is set. Never raises."""
+        self._semantics.stopping = stop.is_set
         try:
             while not stop.is_set():
                 self._turned_s = time.monotonic()
@@ -119,16 +123,38 @@ class Hand:
         if not self._allowed():
             stop.wait(_NOT_ALLOWED_S)
             return
+        if not self._begun and not self._begin(stop):
+            return
         moved = self._held_topics()
+        if not self._begun:  # what a topic had in flight has left or not: no mark may move now
+            return
         if time.monotonic() >= self._pause_until_s and (not self._down or self._is_back()):
             moved |= self._main()
         if not moved and not stop.is_set():
+            try:
+                self._semantics.idle(self._wheel, self._clock())
+            except NotReady:
+                self._begun = False
             self._sleep(stop)
+
+    def _begin(self, stop: threading.Event) -> bool:
+        """Find out what has left. Where that fails, it is tried again, and nothing is delivered."""
+        try:
+            self._semantics.begin(self._wheel, self._clock())
+        except (NotReady, Damaged) as error:
+            self._goes_down(str(error))
+            stop.wait(self._begins.failed())
+            return False
+        self._begun = True
+        self._begins.worked()
+        if self._down:
+            self._comes_back()
+        return True
 
     def _held_topics(self) -> bool:
         """A turn for held-back topics; their errors must not stop the other topics."""
         try:
-            return self._held.turn(sink_is_up=not self._down)
+            return self._held.turn(lambda: self._begun and not self._down)
         except SyncFailed:
             raise
         except Exception as error:
@@ -177,8 +203,9 @@ class Hand:
             if not self._allowed():  # the thread may have been stopped for long
                 release(self._wheel, chunk, handed=False, sink_down=True)
                 return False
-            outcome = hand_over(self._sink, self._dead_letters, chunk.rows, self._clock())
+            outcome = self._semantics.deliver(self._wheel, chunk, self._clock)
         except BaseException:
+            self._begun = False  # what has left is not known
             release(self._wheel, chunk, handed=True, sink_down=True)
             raise
         held_before = len(self._wheel.held_topics())
@@ -192,13 +219,15 @@ class Hand:
         return True
 
     def _deliver_held(self, chunk: Chunk) -> BatchOutcome:
-        """Deliver a chunk of a held-back topic. Runs in a worker, which may have waited, or been
-        stopped, since the chunk was taken."""
-        now_ms = self._clock()
-        if not self._allowed() or int(times(chunk.rows, "due").max()) > now_ms:
-            nothing = np.zeros(chunk.rows.num_rows, np.bool_)
-            return BatchOutcome(nothing, nothing.copy(), nothing.copy(), why_not="not now")
-        return hand_over(self._sink, self._dead_letters, chunk.rows, now_ms, trial=True)
+        """Deliver a chunk of a held-back topic. Runs in a worker, unless in turn, which may have
+        waited, or been stopped, since the chunk was taken."""
+        if not self._allowed() or int(times(chunk.rows, "due").max()) > self._clock():
+            return BatchOutcome.nothing(chunk.rows.num_rows, "not now")
+        try:
+            return self._semantics.deliver(self._wheel, chunk, self._clock, trial=True)
+        except BaseException:
+            self._begun = False
+            raise
 
     def _settle(self, chunk: Chunk, outcome: BatchOutcome) -> None:
         """Report the outcome of a chunk: first to the wheel, then as events."""
@@ -209,8 +238,11 @@ class Hand:
             outcome.dead.total(),
             expired=outcome.expired,
             unknown=outcome.unknown,
-            sink_down=outcome.down,
+            sink_down=outcome.down or outcome.stop,
         )
+        if outcome.hold:
+            self._wheel.hold(outcome.hold, self._clock())
+        self._begun &= not outcome.begin_again
         if outcome.accepted.any():
             self._events.delivered(lateness(chunk.rows, self._clock())[outcome.accepted])
         for text in outcome.errors:
@@ -222,19 +254,25 @@ class Hand:
         for topic in self._wheel.held_topics():
             if topic not in held_before:
                 self._events.held(topic, outcome.why_not)
-        if outcome.down and not self._down:
-            self._down = True
-            self._events.sink_down(outcome.why_not)
         if outcome.down:
+            self._goes_down(outcome.why_not)
             self._pause(self._stuck.failed())
+
+    def _goes_down(self, reason: str) -> None:
+        if not self._down or reason != self._why_down:
+            self._down, self._why_down = True, reason
+            self._events.sink_down(reason)
+
+    def _comes_back(self) -> None:
+        self._down = False
+        self._events.sink_up()
 
     def _is_back(self) -> bool:
         """Ask a sink that was down whether it is up; bounded by the sink's own limit."""
-        if not self._sink.healthy():
+        if not self._semantics.sink.healthy():
             self._pause(self._stuck.failed())
             return False
-        self._down = False
-        self._events.sink_up()
+        self._comes_back()
         return True
 
     def _pause(self, seconds: float) -> None:

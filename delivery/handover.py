@@ -11,18 +11,19 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
+from ..policy.deadletters import EXPIRED
 from ..wheel.due.chunk import Chunk
 from ..wheel.expiry import expires_ms
 from ..wheel.schema import Int64s, Mask, times
 from .ask import ask
 from .deadletters import DeadLetters
-from .names import EXPIRED_REASON
 from .ports import DuePort
-from .sink import Answer, Answers, Sink
+from .sink import Answer, Sink, deliver_rest
 
 
 @dataclass(slots=True)
@@ -41,10 +42,32 @@ class BatchOutcome:
     down: bool = False
     errors: list[str] = field(default_factory=list)
     """Errors that the sink raised instead of answering."""
+    stop: bool = False
+    """No topic is to be held back for the rows that are not answered: they come again."""
+    hold: list[str] = field(default_factory=list)
+    """Topics that are to be held back with all of their rows."""
+    begin_again: bool = False
+    """What has left is not known any more: the semantics have to ``begin`` again."""
+
+    @classmethod
+    def nothing(cls, rows: int, why_not: str) -> Self:
+        """No row of so many was handed to the sink."""
+        none = np.zeros(rows, np.bool_)
+        return cls(none, none.copy(), none.copy(), why_not=why_not)
 
     @property
     def complete(self) -> bool:
         return bool(self.answered.all())
+
+    def add(self, found: BatchOutcome, at: Int64s) -> None:
+        """Add what became of the rows at these positions."""
+        self.answered[at] |= found.answered
+        self.accepted[at] |= found.accepted
+        self.unknown[at] |= found.unknown
+        self.dead.update(found.dead)
+        self.expired += found.expired
+        self.why_not = found.why_not
+        self.errors += found.errors
 
 
 def hand_over(
@@ -57,19 +80,15 @@ def hand_over(
 ) -> BatchOutcome:
     """Deliver those of ``rows`` that have not expired at ``now_ms``; returns within the limits of
     the sinks. Errors: ``SyncFailed``."""
+    if int(times(rows, "due").max()) > now_ms:
+        outcome = BatchOutcome.nothing(rows.num_rows, "the clock was set back")
+        outcome.down = True
+        return outcome
     errors: list[str] = []
     until = expires_ms(rows.column("headers"))
     expired = np.zeros(rows.num_rows, np.bool_) if until is None else until <= now_ms
-    if expired.any():
-        answers = Answers.same(rows.num_rows, Answer.REFUSED)
-        fresh = np.flatnonzero(~expired)
-        if len(fresh):
-            found = ask(sink, rows.take(pa.array(fresh)), errors, trial=trial)
-            answers.fill(fresh, found)
-            answers.down = found.down
-        answers.reasons |= dict.fromkeys(np.flatnonzero(expired).tolist(), EXPIRED_REASON)
-    else:
-        answers = ask(sink, rows, errors, trial=trial)
+    answers = deliver_rest(rows, expired, lambda part: ask(sink, part, errors, trial=trial))
+    answers.reasons |= dict.fromkeys(np.flatnonzero(expired).tolist(), EXPIRED)
     accepted = answers.which(Answer.ACCEPTED)
     unknown = answers.which(Answer.UNKNOWN)
     outcome = BatchOutcome(accepted.copy(), accepted, unknown, down=answers.down, errors=errors)

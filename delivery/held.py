@@ -5,7 +5,7 @@ until one is not answered as a whole or the topic has caught up. Everything that
 sink - the probe, the delivery - runs in a few worker threads, at most one job a topic; everything
 that uses the wheel runs in the hand's thread, in ``turn``. So a topic that hangs costs the others
 nothing, and turns are fair: each held-back topic gets one chunk between two chunks of the main
-mark.
+mark. ``in_turn``: a delivery runs in the hand's thread as well, and is settled before the next one.
 
 A topic's waiting time is kept for a while after its release, so that one that goes on failing is
 not tried more and more often.
@@ -56,6 +56,7 @@ class HeldTopics:
     settle: Callable[[Chunk, BatchOutcome], None]
     clock: Callable[[], int]
     events: DeliveryEvents
+    in_turn: bool = False
     _topics: dict[str, _Held] = field(default_factory=dict)
     _backoffs: TTLCache[str, Backoff] = field(init=False)
     _pool: ThreadPoolExecutor = field(init=False)
@@ -64,14 +65,15 @@ class HeldTopics:
         self._backoffs = TTLCache(10_000, REMEMBERED_S)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="held-topic")
 
-    def turn(self, *, sink_is_up: bool) -> bool:
-        """One step for each held-back topic. Returns whether any of them made progress."""
+    def turn(self, may_start: Callable[[], bool]) -> bool:
+        """One step for each held-back topic. Returns whether any of them made progress.
+        ``may_start``: whether a topic may be tried; asked for each."""
         moved = False
         for topic in self._current():
             state = self._topics[topic]
             if state.job is not None:
                 moved |= self._finish(state)
-            if state.job is None and sink_is_up:
+            if state.job is None and may_start():
                 moved |= self._start(topic, state)
         return moved
 
@@ -138,6 +140,9 @@ class HeldTopics:
             release(self.wheel, chunk, handed=False)
             return False
         state.chunk = chunk
+        if self.in_turn:
+            state.job = _now(self.hand_over, chunk)
+            return self._finish(state)
         state.job = self._pool.submit(self.hand_over, chunk)
         return True
 
@@ -162,3 +167,13 @@ class HeldTopics:
         else:
             state.next_try_s = time.monotonic() + state.backoff.failed()
         return True
+
+
+def _now(call: Callable[[Chunk], BatchOutcome], chunk: Chunk) -> Future[BatchOutcome]:
+    """Call it here and now."""
+    done: Future[BatchOutcome] = Future()
+    try:
+        done.set_result(call(chunk))
+    except Exception as error:
+        done.set_exception(error)
+    return done

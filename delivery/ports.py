@@ -6,12 +6,14 @@ epoch cannot be counted in the next one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..wheel.due.chunk import Chunk
+from ..wheel.mark import Marks
 from ..wheel.schema import Int64s
 
 
@@ -30,6 +32,37 @@ class DuePort(Protocol):
         unknown: npt.NDArray[np.bool_] | None = None,
         sink_down: bool = False,
     ) -> None: ...
+    def after(
+        self,
+        chunk: Chunk,
+        answered: npt.NDArray[np.bool_],
+        dead: int = 0,
+        *,
+        expired: int = 0,
+        sink_down: bool = False,
+    ) -> Marks: ...
+    @property
+    def marks(self) -> Marks: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    def settle(self, now_ms: int) -> bool: ...
+    def resume(
+        self, now_ms: int, marks: Marks | None = None, *, exact: int, certain: bool = True
+    ) -> None: ...
+    def uncovered(self, topic: str, due: Int64s, offset: Int64s) -> npt.NDArray[np.bool_]: ...
+    def answered_before(
+        self,
+        topic: str,
+        due: Int64s,
+        offset: Int64s,
+        *,
+        dead: bool = False,
+        expired: bool = False,
+    ) -> None: ...
+    def mark_first(self, chunk: Chunk, now_ms: int) -> bool: ...
+    def hold(self, topics: Iterable[str], now_ms: int) -> None: ...
     def held_topics(self) -> list[str]: ...
     def next_due_ms(self) -> int | None: ...
     def wait_for_due(self, until_ms: int | None, now_ms: int, timeout_s: float) -> None: ...

@@ -21,6 +21,7 @@ Rules
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -112,6 +113,22 @@ class Sink(ABC):
 
         A ``deliver`` that is waiting for a broker returns soon, its rows NOT_NOW or UNKNOWN.
         """
+
+
+def deliver_rest(
+    rows: pa.RecordBatch, refused: Mask, deliver: Callable[[pa.RecordBatch], Answers]
+) -> Answers:
+    """Answers for all ``rows``: those that are ``refused`` beforehand, shape (rows,), are REFUSED
+    without a reason; ``deliver`` gets the others."""
+    if not refused.any():
+        return deliver(rows)
+    answers = Answers.same(rows.num_rows, Answer.REFUSED)
+    rest = np.flatnonzero(~refused)
+    if len(rest):
+        found = deliver(rows.take(pa.array(rest)))
+        answers.fill(rest, found)
+        answers.down = found.down
+    return answers
 
 
 def split_by_topic(rows: pa.RecordBatch) -> tuple[list[str], list[Int64s]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from operator import methodcaller
 from typing import Any
 
-from ..wheel.rows import Header
+from ..delivery.kafka.header_names import headers_of
 from .delay_topic import SourceOutOfRange, SourceUnreachable
-from .records import ConsumerRecords, NotText
+from .records import ConsumerRecords
 
 RECORDS_MAX = 5000
 _TIMEOUT_S = 3.0
@@ -77,7 +76,7 @@ class ConfluentReader:
             [record.timestamp()[1] for record in records],
             [record.key() for record in records],
             [record.value() for record in records],
-            [_headers(record) for record in records],
+            [headers_of(record) for record in records],
         )
 
     def range(self) -> tuple[int, int]:
@@ -97,15 +96,3 @@ class ConfluentReader:
         closing = threading.Thread(target=self._consumer.close, name="reader-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
-
-
-# Called from C on purpose: for a key that is not UTF-8 the method returns and leaves an exception
-# set, which the interpreter's fast path for methods misses, and raises somewhere else.
-_ask_headers = methodcaller("headers")
-
-
-def _headers(record: Any) -> list[Header]:
-    try:
-        return _ask_headers(record) or []
-    except (UnicodeDecodeError, SystemError):  # a key is not UTF-8: no header can be read
-        return [(NotText("unreadable"), None)]

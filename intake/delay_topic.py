@@ -21,10 +21,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.backoff import Backoff
 from ..wheel.errors import Overloaded
-from .ports import Clock, IntakeEvents, WheelPort
-from .records import DEAD_TOPIC, ConsumerRecords, rows_of
+from .ports import Clock, IntakeEvents, PoliciesPort, WheelPort
+from .records import ConsumerRecords, rows_of
 
 POLL_S = 0.25
 COMMIT_INTERVAL_S = 5.0
@@ -75,7 +76,8 @@ class DelayTopicIntake:
         partition: int,
         clock: Clock = lambda: time.time_ns() // 1_000_000,
         events: IntakeEvents,
-        dead_topic: str = DEAD_TOPIC,
+        dead_topic: str = DEAD_LETTER_TOPIC,
+        policies: PoliciesPort | None = None,
     ) -> None:
         self._wheel = wheel
         self._open_reader = open_reader
@@ -84,6 +86,7 @@ class DelayTopicIntake:
         self._clock = clock
         self._events = events
         self._dead_topic = dead_topic
+        self._policies = policies
         self._backoff = Backoff(0.1)
         self._next_commit = 0.0
         self._next_check = 0.0
@@ -154,8 +157,9 @@ class DelayTopicIntake:
             count = len(part.offsets)
             started = time.perf_counter()
             now_ms = self._clock()
-            rows, dead = rows_of(part, self._source, config, now_ms, self._dead_topic)
-            too_much = count > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
+            settings = None if self._policies is None else self._policies.current
+            rows, dead = rows_of(part, self._source, config, now_ms, self._dead_topic, settings)
+            too_much = rows.num_rows > config.batch_rows_max or rows.nbytes > config.batch_bytes_max
             if too_much and count > 1:
                 parts += [part.part(count // 2), part.part(0, count // 2)]
                 continue

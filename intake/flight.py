@@ -33,6 +33,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from ..policy.failure import retry_topic
+from ..policy.rule import parse_rule
+from ..wheel.checks import check_topic
 from ..wheel.errors import (
     AddressInUse,
     InvalidBatch,
@@ -47,10 +50,13 @@ from ..wheel.protocol import (
     ACTIONS,
     CANCEL,
     DEFAULT_ADDRESS,
+    FORGET,
     HELLO,
     IN_FLIGHT_MAX,
     PEER_ACTION,
     PEER_COMMAND,
+    POLICIES,
+    REGISTER,
     RESCHEDULE,
     STATUS,
     STEP_DOWN,
@@ -63,7 +69,15 @@ from ..wheel.protocol import (
 from .append_stream import AppendStream
 from .calls import OpenCalls
 from .connections import CONNECTIONS_MAX, Address, Connections, address_of, cut_connections
-from .ports import Clock, GroupPort, IntakeEvents, PeerPort, StepDown, WheelPort
+from .ports import (
+    Clock,
+    GroupPort,
+    IntakeEvents,
+    PeerPort,
+    PoliciesPort,
+    StepDown,
+    WheelPort,
+)
 
 STREAMS_MAX = 64
 QUIET_S = 5.0
@@ -80,8 +94,8 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     asked for.
 
     ``group`` and ``step_down``: on a node with peers, which calls ``depose`` when it is not the
-    master any more. ``peers``: serves the calls of other peers. ``damaged``: the errors of files of
-    the data directory, for ``status``.
+    master any more. ``peers``: serves the calls of other peers.
+    ``facts``: what the node adds to its ``status``. ``policies``: the group's; None: it has none.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -100,10 +114,12 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         group: GroupPort | None = None,
         step_down: StepDown | None = None,
         peers: PeerPort | None = None,
-        damaged: Callable[[], list[str]] = list,
+        facts: Callable[[], dict[str, Any]] = dict,
+        policies: PoliciesPort | None = None,
     ) -> None:
         self._wheel = wheel
-        self._damaged = damaged
+        self._policies = policies
+        self._facts = facts
         self._clock = clock
         self._events = events or IntakeEvents()
         self._room_timeout_s = room_timeout_s
@@ -120,6 +136,9 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             RESCHEDULE: self._reschedule,
             STATUS: self._status,
             STEP_DOWN: self._step_down,
+            POLICIES: self._show_policies,
+            REGISTER: self._register,
+            FORGET: self._forget,
         }
         check_free(address)
         try:
@@ -264,7 +283,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
 
     def _status(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         status = dataclasses.asdict(self._wheel.status())
-        answer: dict[str, Any] = {"status": {**status, "damaged_files": self._damaged()}}
+        answer: dict[str, Any] = {"status": {**status, **self._facts()}}
         if self._group is not None:
             answer["replication"] = self._group()
         return answer
@@ -281,6 +300,24 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             raise InvalidMessage("the node has no peers", remedy="There is nobody to step down for")
         self._check_master()
         return {"done": self._hand_over(float(timeout_s)), **self._place()}
+
+    def _show_policies(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        return {"policies": self._port().current.to_dict()}
+
+    def _register(self, fields: dict[str, Any]) -> dict[str, Any]:
+        rule = None if fields.get("rule") is None else parse_rule(fields["rule"])
+        self._check_master()
+        settings = self._port().register(_group_of(fields), rule)
+        return {"policies": settings.to_dict()}
+
+    def _forget(self, fields: dict[str, Any]) -> dict[str, Any]:
+        self._check_master()
+        return {"policies": self._port().forget(_group_of(fields)).to_dict()}
+
+    def _port(self) -> PoliciesPort:
+        if self._policies is None:
+            raise NotRunning("this server has no policies", remedy="Ask a slotwheel node")
+        return self._policies
 
     def _check_master(self) -> None:
         """Errors: ``NotMaster``, with the master's address if it is known."""
@@ -315,6 +352,14 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         while shutdown.is_alive() and time.monotonic() < deadline:
             cut_connections(self.port)
             shutdown.join(0.02)
+
+
+def _group_of(fields: dict[str, Any]) -> str:
+    """The consumer group in a request; its name has to make a topic's. Errors:
+    ``InvalidMessage``."""
+    group = str(fields.get("group") or "")
+    check_topic(retry_topic(group) if group else "")
+    return group
 
 
 @contextlib.contextmanager

@@ -7,59 +7,24 @@ call is bounded in time.
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, SupportsIndex
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, OffsetOutOfRangeError
-from kafka.record.default_records import DefaultRecordBatch
 from kafka.structs import OffsetAndMetadata
 
+from ..delivery.kafka.header_names import read_leniently
 from .delay_topic import SourceOutOfRange, SourceUnreachable
-from .records import ConsumerRecords, NotText
+from .records import ConsumerRecords
 
 RECORDS_MAX = 5000
 _TIMEOUT_S = 3.0
-
-
-class _LenientBytes(bytes):
-    """Bytes whose slices decode to text, whatever is in them: ``NotText`` if it is not UTF-8."""
-
-    def __getitem__(self, key: SupportsIndex | slice) -> Any:
-        found = super().__getitem__(key)
-        return _LenientBytes(found) if isinstance(found, bytes) else found
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        try:
-            return super().decode(encoding, errors)
-        except UnicodeDecodeError:
-            return NotText(super().decode(encoding, "replace"))
-
-
-def _read_leniently() -> None:
-    """Make kafka-python return records whose header keys are not UTF-8.
-
-    It raises for such a record each time, and the rest of the partition would never be read. So a
-    batch is read a second time, leniently; ``records`` makes dead letters of such records.
-    """
-    strict = DefaultRecordBatch._read_msg
-
-    def read(batch: Any) -> Any:
-        try:
-            return strict(batch)
-        except UnicodeDecodeError:
-            batch._buffer = _LenientBytes(batch._buffer)
-            return strict(batch)
-
-    DefaultRecordBatch._read_msg = read
-
-
-_read_leniently()
 
 
 class KafkaPythonReader:
     """Errors on construction: ``SourceUnreachable`` (also when the partition does not exist)."""
 
     def __init__(self, bootstrap: str, topic: str, partition: int, group: str) -> None:
+        read_leniently()
         self._source = TopicPartition(topic, partition)
         try:
             self._consumer = KafkaConsumer(

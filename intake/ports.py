@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from ..policy.policyset import PolicySet
+from ..policy.rule import Rule
 from ..wheel.config import WheelConfig
 from ..wheel.ids import IdMint, MessageId
 
@@ -65,6 +67,19 @@ class WheelPort(Protocol):
         timeout_s: float = 10.0,
     ) -> Any: ...
     def status(self) -> Any: ...
+
+
+class PoliciesPort(Protocol):
+    """The group's policies."""
+
+    @property
+    def current(self) -> PolicySet: ...
+    def register(self, group: str, rule: Rule | None) -> PolicySet:
+        """Errors: ``InvalidMessage`` when the group has another rule; ``NotMaster``,
+        ``NotRunning``."""
+
+    def forget(self, group: str) -> PolicySet:
+        """Errors: ``NotMaster``, ``NotRunning``."""
 
 
 class PeerPort(Protocol):

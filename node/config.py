@@ -11,7 +11,9 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..delivery.names import DEAD_LETTER_TOPIC
+from ..delivery.semantics import AT_LEAST_ONCE, EXACTLY_ONCE, SEMANTICS
+from ..policy.deadletters import DEAD_LETTER_TOPIC
+from ..policy.policyset import PolicySet
 from ..replication.rules.group import Group
 from ..replication.rules.timing import Timing
 from ..wheel.checks import check_topic
@@ -21,6 +23,7 @@ from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
 EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
 DEFAULT_METRICS_ADDRESS = "127.0.0.1:7701"
+_HELD_MAX = 64
 ELECTION_MS = (50, 60_000)
 """With a shorter one, a busy machine loses its mastership; a longer one is a mistake."""
 
@@ -54,6 +57,13 @@ class NodeConfig:
     delay_partition: int = 0
     """The partition of it that this node reads."""
     dead_letter_topic: str = DEAD_LETTER_TOPIC
+    delivery: str = AT_LEAST_ONCE
+    """One of ``SEMANTICS``; all peers of a group have the same."""
+    accept_repeats: bool = False
+    """Begin exactly-once where nobody knows what has left."""
+    policies: PolicySet | None = None
+    """Levels, retry policies and routes for the group, while this node is master; None: those that
+    it has."""
 
     def __post_init__(self) -> None:
         check_address(self.listen, "--listen")
@@ -79,6 +89,34 @@ class NodeConfig:
                 got=", ".join(self.kafka_settings),
                 remedy="Choose --sink kafka-python or --sink confluent",
             )
+        if self.delivery not in SEMANTICS:
+            raise InvalidConfiguration(
+                "no such delivery",
+                got=self.delivery,
+                limit=", ".join(SEMANTICS),
+                remedy="Choose another --delivery",
+            )
+        if self.delivery == EXACTLY_ONCE and self.peers and not self.to_kafka:
+            raise InvalidConfiguration(
+                "exactly-once with peers needs a Kafka: embedded topics are each peer's own, and"
+                " after a change of master nobody sees what the last one has delivered",
+                got=f"--sink {self.sink} with {len(self.peers)} peers",
+                remedy="Choose --sink confluent or kafka-python, a node without --peer, or"
+                f" --delivery {AT_LEAST_ONCE}",
+            )
+        if self.delivery == EXACTLY_ONCE and self.wheel.held_topics_max > _HELD_MAX:
+            raise InvalidConfiguration(
+                "under exactly-once Kafka's mark has no room for so many held-back topics",
+                got=self.wheel.held_topics_max,
+                limit=_HELD_MAX,
+                remedy="Lower --held-topics",
+            )
+        if self.accept_repeats and self.delivery != EXACTLY_ONCE:
+            raise InvalidConfiguration(
+                "only exactly-once asks whether repeats are accepted",
+                got=f"--accept-repeats with --delivery {self.delivery}",
+                remedy="Leave out --accept-repeats",
+            )
         check_topic(self.dead_letter_topic)
         if self.delay_topic is not None:
             check_topic(self.delay_topic)
@@ -96,6 +134,8 @@ class NodeConfig:
                 limit=f"{low} to {high} ms",
                 remedy="Change --election; a few times the slowest round trip between peers",
             )
+        if self.policies is not None:
+            self.policies.check_horizon(self.wheel.horizon_ms)
         self.group()
         if self.delay_partition < 0:
             raise InvalidConfiguration(
@@ -124,7 +164,7 @@ class NodeConfig:
             promise_s=promise_s,
             election_spread_s=promise_s / 2,
         )
-        return Group(self.node_id, self.peers, timing)
+        return Group(self.node_id, self.peers, timing, self.delivery)
 
 
 def check_address(address: str, option: str) -> tuple[str, int]:

@@ -8,16 +8,20 @@ shared: a new hand waits until the old one has released it.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 
 from ..delivery.hand import Hand
 from ..intake.ports import Clock
 from ..wheel.dispatcher import Dispatcher
+from ..wheel.errors import SlotwheelError
 from ..wheel.wheel import Wheel
 from . import work
 from .config import NodeConfig
 from .events import NodeEvents
+from .policies import GroupPolicies
 from .sinks import WaysOut, delay_topic
 from .threads import Threads
 
@@ -33,6 +37,7 @@ class MasterThreads:
         wheel: Wheel,
         dispatcher: Dispatcher,
         out: WaysOut,
+        policies: GroupPolicies,
         clock: Clock,
         events: NodeEvents,
         on_fatal: Callable[[BaseException], None],
@@ -42,11 +47,10 @@ class MasterThreads:
         self.stopping = False
         """Whether its threads are ending."""
         self._threads = Threads(events.failed, on_fatal)
-        self._source = delay_topic(config, wheel, clock, events)
+        self._source = delay_topic(config, wheel, policies, clock, events)
         self._hand = hand = Hand(
             dispatcher,
-            out.sink,
-            out.dead_letters,
+            out.semantics,
             clock,
             allowed=allowed,
             events=events,
@@ -55,7 +59,15 @@ class MasterThreads:
         self._threads.loop("prefetcher", lambda: work.prepare(dispatcher, clock))
         self._threads.run("hand", hand.run, lambda: hand.silent_s)
         if self._source is not None:
-            self._threads.run("delay-topic", self._source.run)
+            source = self._source
+
+            def read(stop: threading.Event) -> None:
+                with contextlib.suppress(SlotwheelError):  # the loop beside it tells of it
+                    policies.settle(stop)
+                source.run(stop)
+
+            self._threads.run("delay-topic", read)
+        self._threads.loop("policies", policies.turn)
 
     @property
     def source_lag(self) -> int | None:
@@ -74,7 +86,7 @@ class MasterThreads:
     def request_stop(self) -> None:
         """Ask all its threads to end, without waiting."""
         self.stopping = True
-        self._threads.request_stop("delay-topic", "hand", "prefetcher")
+        self._threads.request_stop("delay-topic", "hand", "prefetcher", "policies")
 
     def stop(self, within_s: float) -> list[str]:
         """Stop. Returns the names of threads that did not end in time. May be called again."""

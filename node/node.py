@@ -42,6 +42,7 @@ from .master import MasterThreads
 from .metrics import Metrics, Scrape
 from .opening import open_wheel
 from .peer import PeerNode
+from .policies import GroupPolicies
 from .sinks import WaysOut
 from .threads import Threads
 
@@ -125,7 +126,8 @@ class Node:
             undo.callback(self._files.close)
             self.wheel = open_wheel(self.config, self._files, self._clock, self.metrics)
             undo.callback(self.wheel.close)
-            self._out = WaysOut(self.config, self._files, self.wheel.mint, self._clock)
+            self._policies = GroupPolicies(self.wheel, self.config.policies, self.events)
+            self._out = WaysOut(self.config, self._files, self.wheel.mint, self._clock, self.events)
             undo.callback(self._close_sinks)
             self._damage = Damage(
                 self.wheel,
@@ -151,6 +153,7 @@ class Node:
             metrics=self.metrics_at or "off",
             data=str(self.config.data),
             sink=self.config.sink,
+            delivery=self.config.delivery,
             group=self.config.wheel.group,
             pid=os.getpid(),
         )
@@ -191,6 +194,7 @@ class Node:
             self.wheel,
             dispatcher,
             self._out,
+            self._policies,
             self._clock,
             self.events,
             self._on_fatal,
@@ -205,7 +209,12 @@ class Node:
             self._clock,
             events=self.events,
             connections_max=self._connections_max,
-            damaged=self._damage.all,
+            facts=lambda: {
+                "delivery": self.config.delivery,
+                "damaged_files": self._damage.all(),
+                "policies": self._policies.current.version,
+            },
+            policies=self._policies,
         )
         peers = self._peers
         if peers is None:

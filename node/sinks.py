@@ -9,11 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from ..delivery.deadletters import DeadLetters
+from ..delivery.embedded.exactly_once import EmbeddedExactlyOnce
 from ..delivery.embedded.sink import EmbeddedSink
-from ..delivery.kafka.sink import KafkaSettings
+from ..delivery.kafka.exactly_once import KafkaExactlyOnce
+from ..delivery.kafka.plan import KafkaSettings
+from ..delivery.kafka.sink import KafkaSink
+from ..delivery.ports import DeliveryEvents
+from ..delivery.semantics import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, AtLeastOnce, AtMostOnce
 from ..delivery.sink import Sink
 from ..intake.delay_topic import DelayTopicIntake, SourceReader
-from ..intake.ports import Clock, IntakeEvents
+from ..intake.ports import Clock, IntakeEvents, PoliciesPort
 from ..wheel.files import Files
 from ..wheel.ids import IdMint
 from ..wheel.wheel import Wheel
@@ -21,12 +26,20 @@ from .config import CONFLUENT, NodeConfig
 
 
 class WaysOut:
-    """The sink, and the dead letters with their last resort in the data directory.
+    """The sink, the dead letters with their last resort in the data directory, and the delivery
+    semantics that use both.
 
     Errors: ``UnsupportedVersion`` for embedded topics; ``MissingExtra``.
     """
 
-    def __init__(self, config: NodeConfig, files: Files, mint: IdMint, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        files: Files,
+        mint: IdMint,
+        clock: Clock,
+        events: DeliveryEvents,
+    ) -> None:
         embedded = EmbeddedSink(files, mint, clock)
         self._local = embedded
         try:
@@ -36,7 +49,25 @@ class WaysOut:
             embedded.close()
             raise
         local = None if self.sink is embedded else embedded
-        self.dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)
+        dead_letters = DeadLetters(self.sink, local, config.dead_letter_topic)
+        self.semantics: AtLeastOnce
+        if config.delivery == AT_MOST_ONCE:
+            self.semantics = AtMostOnce(self.sink, dead_letters)
+        elif config.delivery == AT_LEAST_ONCE:
+            self.semantics = AtLeastOnce(self.sink, dead_letters)
+        elif isinstance(self.sink, KafkaSink):
+            self.semantics = KafkaExactlyOnce(
+                self.sink,
+                config.dead_letter_topic,
+                events,
+                local=embedded,
+                alone=not config.peers,
+                accept_repeats=config.accept_repeats,
+            )
+        else:
+            self.semantics = EmbeddedExactlyOnce(
+                embedded, dead_letters, files, accept_repeats=config.accept_repeats
+            )
         if config.delay_topic is not None:
             # Now, not when a standby takes over: by then another version may be installed.
             _reader_of(config)
@@ -51,17 +82,24 @@ class WaysOut:
             self.sink.close()
 
 
-def _kafka_sink(config: NodeConfig, mint: IdMint) -> Sink:
+def _kafka_sink(config: NodeConfig, mint: IdMint) -> KafkaSink:
     assert config.bootstrap is not None
+    kind: type[KafkaSink]
     if config.sink == CONFLUENT:
         from ..delivery.kafka.confluent import ConfluentSink
 
-        extra: dict[str, Any] = dict(config.kafka_settings)
-        return ConfluentSink(mint, KafkaSettings(config.bootstrap, extra=extra))
-    from ..delivery.kafka.kafka_python import KafkaPythonSink, typed
+        kind, extra = ConfluentSink, dict[str, Any](config.kafka_settings)
+    else:
+        from ..delivery.kafka.kafka_python import KafkaPythonSink, typed
 
-    extra = typed(config.kafka_settings)
-    return KafkaPythonSink(mint, KafkaSettings(config.bootstrap, extra=extra))
+        kind, extra = KafkaPythonSink, typed(config.kafka_settings)
+    settings = KafkaSettings(config.bootstrap, extra=extra)
+    if config.delivery != EXACTLY_ONCE:
+        return kind(mint, settings)
+    # Not the group that reads the delay topic: one that keeps the mark must have no members.
+    group = f"slotwheel-{config.wheel.group}-mark"
+    transactions = kind.make_transactions(settings, group, config.dead_letter_topic)
+    return kind(mint, settings, transactions)
 
 
 def _reader_of(config: NodeConfig) -> Callable[[str, str, int, str], SourceReader]:
@@ -76,7 +114,7 @@ def _reader_of(config: NodeConfig) -> Callable[[str, str, int, str], SourceReade
 
 
 def delay_topic(
-    config: NodeConfig, wheel: Wheel, clock: Clock, events: IntakeEvents
+    config: NodeConfig, wheel: Wheel, policies: PoliciesPort, clock: Clock, events: IntakeEvents
 ) -> DelayTopicIntake | None:
     """The intake of the delay topic; None if the node has none."""
     topic, bootstrap = config.delay_topic, config.bootstrap
@@ -95,4 +133,5 @@ def delay_topic(
         clock=clock,
         events=events,
         dead_topic=config.dead_letter_topic,
+        policies=policies,
     )

@@ -49,7 +49,8 @@ class Conclusion:
     def counts(self) -> dict[str, int]:
         """Messages by class, as in ``Verdict.counts``."""
         counts = {name: number for name, number in self.sums.items() if ":" not in name}
-        return {name: counts.get(name, 0) for name in ("accepted", *CLASSES)} | counts
+        asked = ("repeated",) if self.context.options.exactly_once else ()
+        return {name: counts.get(name, 0) for name in ("accepted", *CLASSES, *asked)} | counts
 
     def problem_counts(self) -> dict[str, int]:
         """How many problems of each kind there are, listed or not."""

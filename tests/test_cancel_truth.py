@@ -108,7 +108,9 @@ def test_masters_whose_clocks_differ(
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("sink", ["confluent", "kafka-python"])
+@pytest.mark.parametrize(
+    "sink", ["confluent", pytest.param("kafka-python", marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize(
     ("asked", "pause_s", "step_ms"),
     [(6_000, 5.0, 3_000), pytest.param(SOAK, 16.0, 10_000, marks=pytest.mark.soak)],

@@ -97,6 +97,17 @@ def test_a_page_refers_to_what_is_there(page: Path) -> None:
     assert refer(page, *EVERYWHERE, missing_links, missing_code) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_block_of_code_ends_before_the_next_section(page: Path) -> None:
+    fences = re.findall(r"^(?:```(\w*)|(#{2,4} .*))$", page.read_text("utf-8"), re.MULTILINE)
+    inside = False
+    for _, heading in fences:
+        inside = inside if heading else not inside
+        # A comment of a shell or a TOML file has one "#".
+        assert not (heading and inside), heading
+    assert not inside
+
+
 def test_code_and_scripts_refer_to_pages_that_are_there() -> None:
     files = [ROOT / name for name in modules(ROOT)] + SCRIPTS
     mine = Path(__file__).resolve()
@@ -147,9 +158,9 @@ def test_every_invariant_names_its_tests() -> None:
 def test_every_known_defect_has_a_test_or_says_why_not() -> None:
     section = text_of(DEFECTS).split("## Known defects elsewhere", 1)[1].split("\n## ", 1)[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
-    assert len(rows) == 25
+    assert len(rows) >= 32
     for row in rows:
         defect, seen, shown = (cell.strip() for cell in row.strip("|").split("|"))
         assert defect
         assert seen
-        assert "`tests/" in shown or "`benchmarks." in shown or "uses no" in shown, row
+        assert "`tests/" in shown or "`benchmarks." in shown, row

@@ -19,6 +19,7 @@ from kafka.admin import (
     ACLFilter,
     ACLOperation,
     ACLPermissionType,
+    ACLResourcePatternType,
     ResourcePattern,
     ResourceType,
 )
@@ -27,7 +28,8 @@ from kafka.errors import KafkaError
 from slotwheel import Client, Message
 from slotwheel.delivery.kafka.confluent import ConfluentSink
 from slotwheel.delivery.kafka.kafka_python import KafkaPythonSink
-from slotwheel.delivery.kafka.sink import KafkaSettings, KafkaSink
+from slotwheel.delivery.kafka.plan import KafkaSettings
+from slotwheel.delivery.kafka.sink import KafkaSink
 from slotwheel.delivery.sink import Answer
 from support import kafkaload
 from support.broker import Broker, Cluster, TopicFactory
@@ -171,17 +173,86 @@ def test_a_topic_that_refuses_everything_across_the_due_time(
     figure(f"a topic refused for {seconds} s, {sink}: the other one late by at most {latest} ms")
 
 
-def rules(topic: str) -> list[ACL]:
+def exactly_once(broker: Broker, tmp_path: Path, name: str, sink: str) -> NodeProcess:
+    """A node that delivers exactly once, with that name for its group and its dead-letter topic."""
+    options = ("--delivery", "exactly-once", "--group", name, "--dead-letter-topic", name)
+    return node_for(broker, tmp_path / "data", sink, *options)
+
+
+@pytest.mark.parametrize(
+    "sink", ["confluent", pytest.param("kafka-python", marks=pytest.mark.soak)]
+)
+def test_64_held_back_topics_with_the_longest_names_survive_a_restart(
+    weak_broker: Broker, tmp_path: Path, sink: str
+) -> None:
+    """Under exactly-once Kafka's mark has room for them, and the names are found again."""
+    broker, each = weak_broker, 5
+    denied = f"denied-{sink}-"
+    names = [f"{denied}{n:02d}-".ljust(249, "x") for n in range(64)]
+    for name in names:
+        broker.create_topic(name)
+    free, dead = broker.create_topic(f"free-{sink}"), broker.create_topic(f"many-held-{sink}")
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_acls(rules(denied, prefix=True))
+        with exactly_once(broker, tmp_path, dead, sink) as node:
+            due = now_ms() + 1000
+            with Client(node.address) as client:
+                sent = [Message(name, b"%d" % n, due=due) for n in range(each) for name in names]
+                client.send_many(sent).result(30)
+            eventually(lambda: node.metric("slotwheel_held_topics") == 64)
+            node.kill()
+            node.start()
+            with Client(node.address) as client:
+                client.send_many(Message(free, b"%d" % n, delay=0.1) for n in range(100)).result(30)
+            assert len(read_all(broker.bootstrap, [free], 100)) == 100
+            assert node.metric("slotwheel_held_topics") == 64
+            assert node.metric("slotwheel_pending") == each * 64
+            admin.delete_acls([all_rules(denied, prefix=True)])
+            eventually(lambda: node.metric("slotwheel_pending") == 0)
+            assert node.metric("slotwheel_dead_total") == 0
+    found = Counter((one.topic, one.value) for one in read_all(broker.bootstrap, names, each * 64))
+    assert found == Counter({(name, b"%d" % n): 1 for name in names for n in range(each)})
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_exactly_once_without_its_rights_says_which_and_begins_once_it_has_them(
+    weak_broker: Broker, tmp_path: Path, sink: str
+) -> None:
+    broker, name = weak_broker, f"rights-{sink}"
+    topic = broker.create_topic(f"allowed-{sink}")
+    denied = ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"slotwheel-{name}-mark-0")
+    rule = ACL("User:*", "*", ACLOperation.WRITE, ACLPermissionType.DENY, denied)
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_acls([rule])
+        with exactly_once(broker, tmp_path, name, sink) as node:
+            with Client(node.address) as client:
+                client.send_many(Message(topic, b"%d" % n, delay=0.1) for n in range(50)).result(30)
+            eventually(lambda: f"dead-letter topic {name} does not exist" in node.get("/readyz")[1])
+            broker.create_topic(name)
+            eventually(lambda: "WRITE and DESCRIBE on transactional ids" in node.get("/readyz")[1])
+            assert node.metric("slotwheel_pending") == 50
+            admin.delete_acls(
+                [ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, denied)]
+            )
+            assert len(read_all(broker.bootstrap, [topic], 50)) == 50
+            eventually(lambda: node.metric("slotwheel_pending") == 0)
+
+
+def rules(topic: str, *, prefix: bool = False) -> list[ACL]:
     """Everybody may read and see the topic, nobody may write to it."""
-    pattern = ResourcePattern(ResourceType.TOPIC, topic)
+    pattern = ResourcePattern(ResourceType.TOPIC, topic, _kind(prefix=prefix))
     allow, deny = ACLPermissionType.ALLOW, ACLPermissionType.DENY
     wanted = {ACLOperation.READ: allow, ACLOperation.DESCRIBE: allow, ACLOperation.WRITE: deny}
     return [ACL("User:*", "*", operation, may, pattern) for operation, may in wanted.items()]
 
 
-def all_rules(topic: str) -> ACLFilter:
-    pattern = ResourcePattern(ResourceType.TOPIC, topic)
+def all_rules(topic: str, *, prefix: bool = False) -> ACLFilter:
+    pattern = ResourcePattern(ResourceType.TOPIC, topic, _kind(prefix=prefix))
     return ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)
+
+
+def _kind(*, prefix: bool) -> ACLResourcePatternType:
+    return ACLResourcePatternType.PREFIXED if prefix else ACLResourcePatternType.LITERAL
 
 
 @pytest.mark.parametrize("sink", SINKS)
@@ -215,12 +286,12 @@ def test_two_bad_ones_among_ten_thousand(
     said = dict(unknown.headers)
     assert (unknown.id, unknown.value) == (ids[3000], b"3000")
     assert said["slotwheel-dead-topic"] == b"nobody-made-this"
-    assert b"does not exist" in (said["slotwheel-dead-reason"] or b""), said
+    assert b"does not exist" in (said["slotwheel-dead-error"] or b""), said
     (oversized,) = node.delivered(dead)
     assert len(oversized["value"]) == 2_000_000
     local = {one["key"]: one["value"] for one in oversized["headers"]}
     assert local["slotwheel-dead-topic"] == target.encode()
-    assert b"arge" in local["slotwheel-dead-reason"], local
+    assert b"arge" in local["slotwheel-dead-error"], local
     figure(f"2 bad ones among {count}, {sink}: the others late by at most {late.max()} ms")
 
 

@@ -25,17 +25,31 @@ from .texts import time_text
 _NEVER_NULL = [(number, field.name) for number, field in enumerate(INPUT) if not field.nullable]
 TOPIC_LENGTH_MAX = 249
 _TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_LENGTH_MAX}}}")
+TOPIC_PATTERN = f"^{_TOPIC.pattern}$"
 RESERVED_PREFIX = "slotwheel-"
 """Headers with this prefix are slotwheel's own. A reader of a record trusts them, so a message from
 outside may not bring any."""
 REDELIVERED_PREFIX = "slotwheel-redelivered-"
-"""Except these, which describe the first delivery of a message that is delivered again;
+"""Of a message that is delivered again: what its first delivery was."""
+DEAD_PREFIX = "slotwheel-dead-"
+INPUT_PREFIXES = (REDELIVERED_PREFIX, DEAD_PREFIX, "slotwheel-retry-", "slotwheel-origin-")
+"""Except these, with which whoever sends a message again says what it was before;
 ``EXPIRES_HEADER`` is input, too."""
+STAGE_HEADER = "slotwheel-dead-stage"
+"""Of these, this one is a node's own: by it a dead letter of the sink is known."""
+DEAD_ERROR_HEADER = "slotwheel-dead-error"
+"""A message that says of itself that it is a dead letter says why. Without it it could pass for a
+letter of the sink in the former format, which had neither this nor a stage."""
+
+
+def is_topic(name: str) -> bool:
+    """Whether it is a legal name of a Kafka topic."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def check_topic(topic: str) -> None:
     """Raise ``InvalidMessage`` unless ``topic`` is a legal Kafka topic name."""
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not is_topic(topic):
         raise InvalidMessage(
             "no topic" if topic == "" else "illegal topic name",
             got=repr(topic[:300]),
@@ -46,8 +60,17 @@ def check_topic(topic: str) -> None:
 
 def is_reserved(header: str) -> bool:
     """Whether a message from outside may not have a header of this name."""
-    ours = header.startswith(RESERVED_PREFIX) and not header.startswith(REDELIVERED_PREFIX)
-    return ours and header != EXPIRES_HEADER
+    if not header.startswith(RESERVED_PREFIX) or header == EXPIRES_HEADER:
+        return False
+    return header == STAGE_HEADER or not header.startswith(INPUT_PREFIXES)
+
+
+def reserved_among(names: Sequence[str]) -> list[str]:
+    """Which of a message's header names it may not have."""
+    wrong = [name for name in names if is_reserved(name)]
+    if DEAD_ERROR_HEADER not in names:
+        wrong += [name for name in names if name.startswith(DEAD_PREFIX) and name not in wrong]
+    return wrong
 
 
 def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
@@ -56,22 +79,27 @@ def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
         return {}
     names = headers.flatten().field(0)
     if len(names) <= FEW_ROWS:
-        wrong = [number for number, name in enumerate(names.to_pylist()) if is_reserved(name)]
+        asked = [number for number, name in enumerate(names.to_pylist()) if _is_asked(name)]
     else:
         ours = pc.starts_with(names, RESERVED_PREFIX)
         if not ours.true_count:
             return {}
-        ours = pc.and_not(ours, pc.starts_with(names, REDELIVERED_PREFIX))
-        ours = pc.and_not(ours, pc.equal(names, EXPIRES_HEADER))
-        wrong = np.flatnonzero(np.asarray(ours)).tolist()
-    if not wrong:
+        there = names.filter(ours).unique().to_pylist()
+        some = pa.array([name for name in there if _is_asked(name)], pa.utf8())
+        asked = np.flatnonzero(np.asarray(pc.is_in(names, some))).tolist()
+    if not asked:
         return {}
     ends = np.cumsum(np.asarray(pc.list_value_length(headers), dtype=np.int64))
     found: dict[int, list[str]] = {}
-    for number in wrong:
-        row = int(np.searchsorted(ends, number, side="right"))
-        found.setdefault(row, []).append(names[number].as_py())
+    for row in np.unique(np.searchsorted(ends, asked, side="right")).tolist():
+        start = ends[row - 1] if row else 0
+        if wrong := reserved_among(names[start : ends[row]].to_pylist()):
+            found[row] = wrong
     return found
+
+
+def _is_asked(name: str) -> bool:
+    return name.startswith(DEAD_PREFIX) or is_reserved(name)
 
 
 def reserved_header(names: Sequence[str]) -> InvalidMessage:

@@ -15,7 +15,7 @@ See docs/design.md, "The mark".
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -29,9 +29,11 @@ from .due.due import DueQueue
 from .ids import IdMint
 from .journal.log import Log
 from .mark import Marks
+from .schema import Int64s
 from .slots.storage import Storage
 
 _NEVER = 1 << 62
+_TO_BE_QUEUED = Marks()
 
 
 class Dispatcher:
@@ -88,6 +90,13 @@ class Dispatcher:
         self._reach_ms = marks.reach
         """The reach of the newest mark that was queued."""
         self._disk_is_low = disk_is_low
+        self._log = log
+        self._exact = 0
+        """What knows, too, what has left: as in ``Marks``."""
+        self._awaited: Marks | None = None
+        """Nothing is handed out before this mark is committed."""
+        self._first: Marks | None = None
+        """The marks behind the chunk in flight, which the journal has already."""
         self._mark_changes = 0
         self._mark_ms = now_ms - config.mark_interval_ms  # none yet: the first need not wait
         self._appended_c = -1
@@ -115,6 +124,10 @@ class Dispatcher:
         """
         if self._ended:
             return None
+        if self.due.lines.exact and not self._exact:  # these semantics keep no marks elsewhere
+            with self._lock:
+                self.due.lines.exact = 0
+                self._await_mark(now_ms)
         self.append_mark(now_ms)
         chunk = self.due.next_chunk(now_ms)
         if chunk is None:
@@ -155,9 +168,23 @@ class Dispatcher:
         Topics of the other rows are held back; ``sink_down`` pauses all of delivery instead.
         """
         with self._lock:
+            self._first = None
             self.due.lines.answer(
                 chunk, answered, dead, expired=expired, unknown=unknown, sink_down=sink_down
             )
+
+    def after(
+        self,
+        chunk: Chunk,
+        answered: npt.NDArray[np.bool_],
+        dead: int = 0,
+        *,
+        expired: int = 0,
+        sink_down: bool = False,
+    ) -> Marks:
+        """The marks as they will stand once this ``answer`` is given."""
+        with self._lock:
+            return self.due.lines.after(chunk, answered, dead, expired=expired, sink_down=sink_down)
 
     def prepare(self, now_ms: int, ahead_ms: int = 2_000) -> bool:
         """Open the next slot ahead of its time; whether one was opened. For a thread of its own."""
@@ -189,6 +216,100 @@ class Dispatcher:
             self._wake_before_ms = before
             self._due_changed.wait(wait)
             self._wake_before_ms = None
+
+    # -- delivery that knows more than the journal -------------------------------------------------
+
+    @property
+    def marks(self) -> Marks:
+        """The marks as they stand now, committed or not."""
+        with self._lock:
+            return self.due.lines.marks()
+
+    @property
+    def room(self) -> int:
+        """How many more topics can be held back."""
+        with self._lock:
+            return self.due.lines.room
+
+    @property
+    def end_offset(self) -> int:
+        """No message has this offset yet, nor a higher one."""
+        return self._log.committed_offset
+
+    def begin_epoch(self, now_ms: int) -> None:
+        """Under the lock, alone: queue the first mark. Before it is committed the group's key may
+        not be on disk, and the sink gets no mark that is made with it."""
+        self._awaited = _TO_BE_QUEUED
+        self.queue_mark(now_ms)
+
+    def settle(self, now_ms: int) -> bool:
+        """Whether every mark that rows have to wait for is committed; queues one that was lost."""
+        with self._lock:
+            if self._awaited is _TO_BE_QUEUED and not self._ended:
+                self.queue_mark(now_ms)
+            return self._awaited is None
+
+    def resume(
+        self, now_ms: int, marks: Marks | None = None, *, exact: int, certain: bool = True
+    ) -> None:
+        """It is known what has left: what ``marks`` cover, those of now if None, and what was told
+        by ``answered_before``. ``exact`` keeps that knowledge from now on, and rows wait until the
+        journal says so. No chunk may be in flight.
+
+        Cancels of rows of an earlier epoch get true answers if it kept it then, too, and nothing
+        of it was missing: ``certain``.
+        """
+        with self._lock:
+            lines = self.due.lines
+            if certain and lines.exact == exact and not self._exact:
+                self.canceller.know_what_left()
+            self._exact = lines.exact = exact
+            lines.forget_unknown()
+            if marks is not None:
+                self.due.load(replace(marks, epoch=lines.epoch, exact=exact))
+            self._await_mark(now_ms)
+
+    def answered_before(
+        self, topic: str, due: Int64s, offset: Int64s, *, dead: bool = False, expired: bool = False
+    ) -> None:
+        """Rows of a topic that the marks do not cover, and that were answered for before."""
+        with self._lock:
+            self.due.lines.answered_before(topic, due, offset, dead=dead, expired=expired)
+
+    def uncovered(self, topic: str, due: Int64s, offset: Int64s) -> npt.NDArray[np.bool_]:
+        """Which rows of a topic the marks do not cover, shape (rows,)."""
+        with self._lock:
+            return self.due.lines.uncovered(topic, due, offset)
+
+    def hold(self, topics: Iterable[str], now_ms: int) -> None:
+        """Hold topics back, as many as there is room for; rows wait until the journal has their
+        names. No chunk may be in flight."""
+        with self._lock:
+            for topic in topics:
+                self.due.lines.hold(topic)
+            self._await_mark(now_ms)
+
+    def mark_first(self, chunk: Chunk, now_ms: int) -> bool:
+        """Commit the mark behind a chunk before it is handed to the sink. False when it could not
+        be written, or the epoch is over: then no row of the chunk may leave."""
+        everything = np.ones(chunk.rows.num_rows, np.bool_)
+        with self._lock:
+            self._first = self.due.lines.after(chunk, everything)
+            self._await_mark(now_ms)
+            mine = self._awaited
+            while self._awaited is mine and not self._ended:
+                self._due_changed.wait()
+            if self._awaited is not None or self._ended:
+                self._first = None
+                return False
+            return True
+
+    def _await_mark(self, now_ms: int) -> None:
+        """Under the lock: queue a mark, and hand out nothing before it is committed."""
+        self.due.reach = -1
+        self._awaited = _TO_BE_QUEUED
+        if not self._ended:
+            self.queue_mark(now_ms)
 
     # -- marks -----------------------------------------------------------------------------------
 
@@ -225,9 +346,12 @@ class Dispatcher:
             if not self._ended and abs(now_ms - self._mark_ms) >= self._config.mark_interval_ms:
                 self.queue_mark(now_ms)
 
-    def reach_committed(self, reach_ms: int) -> None:
-        """Under the lock: a mark with this reach is committed."""
-        self.due.reach = max(self.due.reach, reach_ms)
+    def mark_committed(self, marks: Marks) -> None:
+        """Under the lock: these are the committed marks now."""
+        if self._awaited is not None and self._awaited is not marks:
+            return
+        self._awaited = None
+        self.due.reach = max(self.due.reach, marks.reach)
         self._due_changed.notify_all()
 
     def queue_mark(self, now_ms: int) -> None:
@@ -236,12 +360,17 @@ class Dispatcher:
         low = self._disk_is_low(now_ms)
         ahead_ms = self._config.horizon_ms if low else self._config.reach_ahead_ms
         self._reach_ms = max(self._reach_ms, self.due.lines.main.mark.c, now_ms + ahead_ms)
-        marks = self.due.lines.marks(self._reach_ms)
+        marks = replace(self._first or self.due.lines.marks(), reach=self._reach_ms)
         self._queue_marks(marks)
+        if self._awaited is _TO_BE_QUEUED:
+            self._awaited = marks
         self._mark_changes = self.due.lines.changes
         self._mark_ms = now_ms
         self._appended_c = marks.main.c
 
-    def mark_lost(self) -> None:
+    def mark_lost(self, marks: Marks) -> None:
         """Under the lock: a mark could not be written and has to be appended again."""
         self._mark_changes = -1
+        if self._awaited is marks:
+            self._awaited = _TO_BE_QUEUED
+            self._due_changed.notify_all()

@@ -33,13 +33,13 @@ MARK_VERSION = 3
 
 # +---------+---------+-------+---+---+---+---------+---------+-----------+------+-------+---------+
 # | version | copies  | epoch | c | r | L | covered | cancels | delivered | dead | reach | expired |
-# | u16     | u16+pad | u64   |   i64     | u64     | u64     | u64       | u64  | i64   | u64     |
+# | u16     | u16+u32 | u64   |   i64     | u64     | u64     | u64       | u64  | i64   | u64     |
 # +---------+---------+-------+---+---+---+---------+---------+-----------+------+-------+---------+
 _HEAD_V1 = struct.Struct(
     "<"
     "H"  # version of this layout
     "H"  # number of copies that follow
-    "I"  # reserved, zero
+    "I"  # exact, in version 3: what knows, too, which messages have left; zero in older versions
     "Q"  # epoch the mark was made in
     "q"  # c: due time reached, ms
     "q"  # r: offset reached within c
@@ -49,6 +49,8 @@ _HEAD_V1 = struct.Struct(
     "Q"  # delivered: rows a sink accepted
     "Q"  # dead: rows that no topic took, and that went to the dead-letter topic
 )
+BY_KAFKA, BY_TOPICS = 1, 2
+"""What knows beside the journal which messages have left: ``Marks.exact``."""
 _REACH = struct.Struct("<q")  # reach: due time up to which rows may be handed out, ms
 _EXPIRED = struct.Struct("<Q")  # expired: rows that were not delivered as their time was over
 _HEADS = {
@@ -119,6 +121,9 @@ class Marks:
     reach: int = -1
     """No row due later than this, ms, was handed out before another mark was durable. -1: not
     known, in a mark of version 1 or without any mark."""
+    exact: int = 0
+    """Made under exactly-once, with a sink that knows at least as well what has left: ``BY_KAFKA``,
+    which holds a mark of its own, ``BY_TOPICS``, which are embedded; 0: there is none."""
 
     @property
     def every(self) -> list[Mark]:
@@ -141,6 +146,17 @@ class Marks:
             mask &= copy.mark.covered(due, offset)
         return mask
 
+    @property
+    def answered(self) -> int:
+        """Messages that were delivered, became dead letters, or expired."""
+        return self.delivered + self.dead + self.expired
+
+    @property
+    def passed(self) -> int:
+        """Messages that their own mark has passed and that were not cancelled. After a partial
+        answer more were ``answered``: those ahead of the mark."""
+        return self.covered - self.cancels - sum(copy.behind for copy in self.copies.values())
+
     def pending(self, rows: int, cancel_rows: int) -> int:
         """Messages that have not left, given how many rows and cancel rows were ever committed.
 
@@ -155,7 +171,7 @@ class Marks:
             _HEAD_V1.pack(
                 MARK_VERSION,
                 len(self.copies),
-                0,
+                self.exact,
                 self.epoch,
                 self.main.c,
                 self.main.r,
@@ -180,7 +196,7 @@ class Marks:
         """Errors: ``UnsupportedVersion``, ``Damaged`` naming ``where``."""
         if len(data) < _HEAD_V1.size:
             raise Damaged(where, len(data), expected=f"{_HEAD_V1.size} bytes", found=len(data))
-        version, count, reserved, epoch, c, r, last, covered, cancels, delivered, dead = (
+        version, count, exact, epoch, c, r, last, covered, cancels, delivered, dead = (
             _HEAD_V1.unpack_from(data)
         )
         if version not in _HEADS:
@@ -190,8 +206,8 @@ class Marks:
                 limit=MARK_VERSION,
                 remedy="Use the slotwheel version that wrote it, or a newer one",
             )
-        if reserved:
-            raise Damaged(where, 4, expected="zero in the reserved field", found=reserved)
+        if exact not in ((0, BY_KAFKA, BY_TOPICS) if version > 2 else (0,)):
+            raise Damaged(where, 4, expected="0 to 2, what is exact", found=exact)
         at = _HEADS[version]
         if len(data) < at:
             raise Damaged(where, len(data), expected=f"{at} bytes", found=len(data))
@@ -217,5 +233,14 @@ class Marks:
                 where, at, expected="the end of the mark", found=f"{len(data) - at} bytes"
             )
         return cls(
-            Mark(c, r, last), epoch, copies, covered, cancels, delivered, dead, expired, reach
+            Mark(c, r, last),
+            epoch,
+            copies,
+            covered,
+            cancels,
+            delivered,
+            dead,
+            expired,
+            reach,
+            exact=exact,
         )

@@ -51,12 +51,18 @@ CANCEL = "cancel"
 RESCHEDULE = "reschedule"
 STATUS = "status"
 STEP_DOWN = "step-down"
+POLICIES = "policies"
+REGISTER = "register"
+FORGET = "forget"
 ACTIONS = {
     HELLO: "version, group, limits and clock of this node",
     CANCEL: "cancel messages by id",
     RESCHEDULE: "give a message a new due time",
     STATUS: "what the wheel holds, in plain numbers",
     STEP_DOWN: "hand the mastership to a peer",
+    POLICIES: "levels, retry policies, routes and rules of this group",
+    REGISTER: "a consumer group's rule; refused when it has another one",
+    FORGET: "take back a consumer group's rule",
 }
 
 PEER_COMMAND = b"SWPEER1"

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from .answers import AppendReceipt, CancelAnswer, Status
@@ -31,7 +32,7 @@ from .config import TICK_MS, WheelConfig
 from .dispatcher import Dispatcher
 from .due.canceller import QueueRows
 from .due.cancels import Cancels
-from .errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning
+from .errors import InvalidBatch, InvalidMessage, NotMaster, NotRunning, Overloaded
 from .files import Files
 from .ids import IdMint, MessageId
 from .journal.entry import EntryKind
@@ -141,7 +142,7 @@ class Wheel:
         self._config_queued = self._configuration == known
         with self._lock:
             self._start_dispatcher(self._log.next_offset, now_ms)
-            self._serving_dispatcher.queue_mark(now_ms)
+            self._serving_dispatcher.begin_epoch(now_ms)
 
     def _start_dispatcher(self, epoch_offset: int, now_ms: int) -> None:
         """Under the lock: be the master from the committed marks on."""
@@ -170,6 +171,32 @@ class Wheel:
         queued = self._log.queue(EntryKind.CONFIG, json.dumps(config, sort_keys=True).encode())
         queued.config = config
         return queued
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the group has agreed on besides its messages, as committed here. The engine keeps it
+        with the group's configuration and does not look into it."""
+        found: Mapping[str, Any] = self._configuration.get("settings", {})
+        return found
+
+    def change_settings(
+        self, known: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Future[AppendReceipt]:
+        """Replace the group's settings; the future resolves when that is committed.
+
+        ``known``: those that the change was made from. Errors: ``NotMaster``; ``Overloaded`` when
+        they are not the newest any more, or another change is on its way.
+        """
+        with self._lock:
+            _ = self._serving_dispatcher
+            changing = any(queued.config is not None for queued in self._log.uncommitted())
+            if changing or known != self.settings:
+                raise Overloaded("the configuration is changing", remedy="Try again in a moment")
+            self._config_queued = True
+            queued = self._queue_config({**self._configuration, "settings": dict(settings)})
+            entry = queued.entry
+            receipt = AppendReceipt(entry.base_offset, 0, 0, np.empty(0, np.int64))
+            return queued.wait_for(receipt, early=False).future
 
     def _queue_marks(self, marks: Marks) -> None:
         self._queue_config_once()
@@ -408,7 +435,7 @@ class Wheel:
             if queued.marks is not None and queued.marks.follows(self._committed_marks):
                 self._committed_marks = queued.marks
                 if self._dispatcher is not None:
-                    self._dispatcher.reach_committed(queued.marks.reach)
+                    self._dispatcher.mark_committed(queued.marks)
             if queued.config is not None:
                 self._configure(queued.config)
             if queued.cancels is not None:
@@ -426,7 +453,7 @@ class Wheel:
                 if queued.cancels is not None:
                     self._cancels.revert(queued.cancels)
                 if queued.marks is not None and self._dispatcher is not None:
-                    self._dispatcher.mark_lost()
+                    self._dispatcher.mark_lost(queued.marks)
                 if queued.entry.kind is EntryKind.CONFIG:
                     self._config_queued = False
 

@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from ...delivery.semantics import EXACTLY_ONCE
 from ...wheel.errors import NodeUnreachable
 
 _PORTS = (12_000, 32_000)
@@ -19,10 +20,11 @@ _RETAIN = ("--retain", "1GiB")
 
 
 def make_nodes(directory: Path, count: int) -> dict[str, NodeProcess]:
-    """One node on ``directory`` itself, or peers with a folder each in it; by their names."""
+    """One node that delivers exactly once, on ``directory`` itself; or peers with a folder each in
+    it. By their names."""
     addresses = free_addresses(count)
     if count == 1:
-        return {"node": NodeProcess(directory, addresses[0])}
+        return {"node": NodeProcess(directory, addresses[0], "--delivery", EXACTLY_ONCE)}
     named = dict(zip("abcdefg", addresses, strict=False))
     peers = [word for name in named for word in ("--peer", f"{name}={named[name]}")]
     return {

@@ -73,8 +73,12 @@ class EmbeddedSink(Sink):
         files.make_directory(TOPICS_DIRECTORY)
 
     def recover_all(self) -> int:
-        """Recover every topic now. Returns the number of topics. Errors: ``UnsupportedVersion``."""
+        """Recover every topic now, from what is on disk. Returns the number of topics.
+
+        Errors: ``UnsupportedVersion``."""
         topics = self._files.list(TOPICS_DIRECTORY)
+        with self._lock:
+            self._ends.clear()
         for topic in topics:
             self._end_of(topic)
         self._writer.damaged.update(damaged_segments(self._files))

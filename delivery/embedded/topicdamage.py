@@ -71,7 +71,7 @@ def set_aside(files: Files, topic: str, first: int, error: Damaged) -> int:
         handle.pwrite([error.message.encode() + b"\n"], 0)
         handle.sync()
     files.sync_dir(directory_of(topic))
-    last = _records(files, topic, first)[-1:] or [IndexRecord(first, 0, 0, 0, 0)]
+    last = records(files, topic, first)[-1:] or [IndexRecord(first, 0, 0, 0, 0)]
     # Bytes without an index record: a row takes at least one.
     unknown = max(0, len(_whole(files, segment_path(topic, first))) - last[0].end)
     return max(last[0].next_position + unknown, first + 1)
@@ -89,7 +89,7 @@ def is_torn(data: bytes, at: int) -> bool:
 
 
 class SoundBlocks:
-    """The blocks of a segment that was set aside, as far as they are sound.
+    """The blocks of a segment, also of one that was set aside, as far as they are sound.
 
     ``schema``: None when nothing can be read. ``blocks``: the complete records; ``blocks[0]``
     stands for the schema message.
@@ -107,7 +107,7 @@ class SoundBlocks:
             return
         end = source.tell()
         crc = crc32c(self._data[:end])
-        self.blocks = [IndexRecord(first, end, 0, crc, 0), *_records(files, topic, first)]
+        self.blocks = [IndexRecord(first, end, 0, crc, 0), *records(files, topic, first)]
         # Checksums run on from the schema, so the header or a block's record proves it.
         try:
             header = IndexHeader.decode(_whole(files, index_path(topic, first)), "", first)
@@ -130,7 +130,7 @@ class SoundBlocks:
         return pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
 
 
-def _records(files: Files, topic: str, first: int) -> list[IndexRecord]:
+def records(files: Files, topic: str, first: int) -> list[IndexRecord]:
     """The complete records of an index, whatever is between them."""
     data = memoryview(_whole(files, index_path(topic, first)))
     found: list[IndexRecord] = []

@@ -1,8 +1,5 @@
 """The fast sink to a real Kafka, with confluent-kafka (librdkafka): the extra ``fast``.
 
-A record costs one call of ``produce`` and, when it succeeds, no Python at all: only failures are
-called back (``delivery.report.only.error``), and ``flush`` returns whether everything was reported.
-
 librdkafka fails a refused batch as a whole: one oversized or invalid record makes its neighbours
 fail. So a refused batch is sent again, one record a batch, by a *careful* producer, which shows the
 bad record; and for a while that topic is sent carefully from the start, at a fraction of the rate.
@@ -14,69 +11,48 @@ topics, so that an oversized record is a batch of its own from the start.
 
 from __future__ import annotations
 
-import importlib
-import logging
 import threading
 import time
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from cachetools import TTLCache
 
-from ...wheel.errors import SlotwheelError
 from ...wheel.ids import IdMint
 from ..sink import Answer
-from .sink import KafkaSettings, KafkaSink, SendFailure, SendPlan
+from .confluent_client import (
+    ck,
+    ck_admin,
+    client_config,
+    client_log,
+    end_producer,
+    need_extra,
+    producer_config,
+    send_by,
+)
+from .confluent_transactions import ConfluentTransactions
+from .plan import KafkaSettings, SendFailure, SendPlan
+from .sink import KafkaSink
 from .topicbook import TOPIC_LIMIT, TOPICS_REMEMBERED, NotYet, TopicInfo, Unreachable
+from .transactions import Transactions
 
-ck: Any = None  # None when the extra is not installed, which is reported when a sink is made
-ck_admin: Any = None
-with suppress(ImportError):
-    ck = importlib.import_module("confluent_kafka")
-    ck_admin = importlib.import_module("confluent_kafka.admin")
-
-log = logging.getLogger(__name__)
-_client_log = logging.getLogger("slotwheel.librdkafka")
-
-BATCH_BYTES = 256 * 1024
-_LATE_S = 0.5
-"""librdkafka gives up a record by itself; so much longer, s, is waited for it to do so."""
 _SILENT_MAX = 5
 """Requests without an answer, in a row, after which the client is made anew: the client may be
 stuck, and the broker long up."""
 _MAIN, _TRIAL, _CAREFUL = "main", "trial", "careful"
 _COMPRESSION = ("compression.type", "compression.codec")
 
-_REFUSED = {
-    "MSG_SIZE_TOO_LARGE",
-    "RECORD_LIST_TOO_LARGE",
-    "TOPIC_EXCEPTION",
-    "INVALID_MSG_SIZE",
-    "INVALID_RECORD",
-    "INVALID_TIMESTAMP",
-}
 CAREFUL_S = 60.0
 """How long, s, a topic is sent record by record after one of its batches was refused."""
-
-
-class MissingExtra(SlotwheelError):
-    """An optional dependency is needed and not installed."""
-
-    code = "missing-extra"
 
 
 class ConfluentSink(KafkaSink):
     """Sends with confluent-kafka. Errors: ``MissingExtra`` when it is not installed."""
 
-    def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
-        if ck is None:
-            raise MissingExtra(
-                "the confluent sink needs confluent-kafka, which is not installed",
-                remedy="Run: pip install 'slotwheel[fast]', or use --sink kafka-python",
-            )
-        super().__init__(mint, settings)
+    def __init__(
+        self, mint: IdMint, settings: KafkaSettings, transactions: Transactions | None = None
+    ) -> None:
+        need_extra()
+        super().__init__(mint, settings, transactions)
         self._lock = threading.Lock()
         self._producers: dict[str, Any] = {}
         # Trials run in parallel. After a failure the producer is thrown away, with all that it has
@@ -89,7 +65,13 @@ class ConfluentSink(KafkaSink):
         self._closed = False
         self._careful_alone = threading.Lock()  # for one call at a time
 
+    @staticmethod
+    def make_transactions(settings: KafkaSettings, group: str, topic: str) -> Transactions:
+        return ConfluentTransactions(settings, group, topic)
+
     def close(self) -> None:
+        if self.transactions is not None:
+            self.transactions.close()
         with self._lock:
             self._closed = True
             trials, self._trials, self._idle_trials = self._trials, [], []
@@ -97,7 +79,7 @@ class ConfluentSink(KafkaSink):
         for name in (_MAIN, _CAREFUL):
             self._abandon(name)
         for producer in trials:
-            _end(producer)
+            end_producer(producer)
 
     def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
         topics = plan.records.topics
@@ -131,7 +113,7 @@ class ConfluentSink(KafkaSink):
         """Send ``rows`` by the producer of that name; abandon it if an outcome is unknown."""
         if not rows:
             return {}
-        failures = self._send_by(self._producer(name), plan, rows, timeout_s)
+        failures = send_by(self._producer(name), plan, rows, timeout_s)
         if _any_unknown(failures):
             self._abandon(name)
         return failures
@@ -148,7 +130,7 @@ class ConfluentSink(KafkaSink):
                 self._trials.append(producer)
         sound = False
         try:
-            failures = self._send_by(producer, plan, rows, timeout_s)
+            failures = send_by(producer, plan, rows, timeout_s)
             sound = not _any_unknown(failures)
         finally:
             self._release(producer, sound=sound)
@@ -162,54 +144,7 @@ class ConfluentSink(KafkaSink):
                 self._idle_trials.append(producer)
                 return
             self._trials.remove(producer)
-        _end(producer)
-
-    def _send_by(
-        self, producer: Any, plan: SendPlan, rows: list[int], timeout_s: float
-    ) -> dict[int, SendFailure]:
-        """Send ``rows`` by one producer and wait until each is reported."""
-        failures: dict[int, SendFailure] = {}
-
-        def note(row: int, error: Any, _message: Any) -> None:
-            failures[row] = classify(error)
-
-        deadline = time.monotonic() + timeout_s + _LATE_S
-        produce, records = producer.produce, plan.records
-        topics, keys, values, headers = (
-            records.topics,
-            records.keys,
-            records.values,
-            records.headers,
-        )
-        partitions = plan.partitions.tolist()
-        for row in rows:
-            report = partial(note, row)
-            while True:
-                try:
-                    produce(
-                        topics[row],
-                        values[row],
-                        keys[row],
-                        partitions[row],
-                        report,
-                        headers=headers[row],
-                    )
-                except BufferError:
-                    if time.monotonic() < deadline:
-                        producer.poll(0.05)
-                        continue
-                    failures[row] = SendFailure(Answer.NOT_NOW, "the client's queue is full")
-                except ck.KafkaException as error:  # the client did not accept it
-                    failure = classify(error.args[0])
-                    unsent = failure.answer is Answer.UNKNOWN
-                    failures[row] = replace(failure, answer=Answer.NOT_NOW) if unsent else failure
-                break
-        if producer.flush(max(0.0, deadline - time.monotonic())) > 0:
-            producer.purge()
-            if producer.flush(_LATE_S) > 0:  # still not all: the outcome of every row is unknown
-                late = SendFailure(Answer.UNKNOWN, "no acknowledgement in time")
-                return dict.fromkeys(rows, late) | failures
-        return dict(failures)  # the client may go on to report into the original
+        end_producer(producer)
 
     def _fetch(self, topic: str) -> TopicInfo | None:
         deadline = time.monotonic() + self.settings.metadata_timeout_s
@@ -254,7 +189,7 @@ class ConfluentSink(KafkaSink):
             if self._closed:
                 raise Unreachable("the sink is closed")
             if self._admin is None:
-                self._admin = ck_admin.AdminClient(self._client_config(), logger=_client_log)
+                self._admin = ck_admin.AdminClient(client_config(self.settings), logger=client_log)
             return self._admin
 
     def _producer(self, name: str) -> Any:
@@ -269,65 +204,23 @@ class ConfluentSink(KafkaSink):
     def _make(self, name: str) -> Any:
         if self._closed:
             raise Unreachable("the sink is closed")
-        return ck.Producer(self._config(name), logger=_client_log)
+        return ck.Producer(self._config(name), logger=client_log)
 
     def _config(self, name: str) -> dict[str, Any]:
         settings = self.settings
         timeout_s = settings.trial_timeout_s if name == _TRIAL else settings.delivery_timeout_s
-        config: dict[str, Any] = {
-            "enable.idempotence": True,
-            "acks": "all",
-            "partitioner": "murmur2_random",
-            "allow.auto.create.topics": False,
-            "delivery.report.only.error": True,
-            "message.timeout.ms": int(timeout_s * 1000),
-            "request.timeout.ms": int(timeout_s * 500),
-            "message.max.bytes": settings.record_bytes_max,
-            "batch.size": BATCH_BYTES,
-            "linger.ms": 1,
-            "queue.buffering.max.messages": settings.rows_in_flight_max * 2,
-            "queue.buffering.max.kbytes": settings.bytes_in_flight_max * 2 // 1024,
-            "socket.timeout.ms": max(1000, int(timeout_s * 1000)),
-        }
+        config = producer_config(settings, timeout_s)
         if name == _CAREFUL:
             config |= {"batch.num.messages": 1, "linger.ms": 0}
-        return config | self._client_config()
-
-    def _client_config(self) -> dict[str, Any]:
-        """What every client needs, also one that sends nothing."""
-        return {
-            "bootstrap.servers": self.settings.bootstrap,
-            "client.id": "slotwheel",
-            "reconnect.backoff.max.ms": 1000,
-            "log.connection.close": False,
-        } | self.settings.extra
+        return config | client_config(settings)
 
     def _abandon(self, name: str) -> None:
         """End a producer, and drop all records that it still holds."""
         with self._lock:
             producer = self._producers.pop(name, None)
         if producer is not None:
-            _end(producer)
-
-
-def _end(producer: Any) -> None:
-    """End a producer without sending what it still holds."""
-    producer.purge()
-    producer.flush(0)
-    # Destroying it waits for its threads, in a thread that nothing waits for.
-    threading.Thread(target=producer.close, name="confluent-close", daemon=True).start()
+            end_producer(producer)
 
 
 def _any_unknown(failures: dict[int, SendFailure]) -> bool:
     return any(failure.answer is Answer.UNKNOWN for failure in failures.values())
-
-
-def classify(error: Any) -> SendFailure:
-    """The answer for a record, from librdkafka's error. A record that the client gave up may have
-    been sent before, whatever the error: the broker reads what is in its socket's buffer."""
-    reason = f"{error.name()}: {error.str()}"
-    if error.name() == "_INVALID_DIFFERENT_RECORD":
-        return SendFailure(Answer.UNKNOWN, reason, bystander=True)
-    if error.name() in _REFUSED:
-        return SendFailure(Answer.REFUSED, reason)
-    return SendFailure(Answer.UNKNOWN, reason)

@@ -17,7 +17,7 @@ from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
 from ...wheel.rows import Header
-from .sink import KafkaSettings, SendPlan
+from .plan import KafkaSettings, SendPlan
 
 BATCH_BYTES = 128 * 1024
 _CLOSE_S = 1.0
@@ -34,8 +34,11 @@ class _HeadersWithNull(list[Header]):
 class ProducerLane:
     """A producer with its own connections and its own place in each partition's sequence."""
 
-    def __init__(self, settings: KafkaSettings, timeout_s: float) -> None:
-        """Connect. Errors: those of kafka-python when no broker answers."""
+    def __init__(
+        self, settings: KafkaSettings, timeout_s: float, own: dict[str, Any] | None = None
+    ) -> None:
+        """Connect. ``own``: settings that the user's do not override. Errors: those of kafka-python
+        when no broker answers."""
         timeout_ms = int(timeout_s * 1000)
         config: dict[str, Any] = {
             "bootstrap_servers": settings.bootstrap,
@@ -50,7 +53,10 @@ class ProducerLane:
             "allow_auto_create_topics": False,
             "metrics_enabled": False,
         }
-        self._producer = KafkaProducer(**config | settings.extra)
+        self._producer = KafkaProducer(**config | settings.extra | (own or {}))
+        self._keep_batches_in_flight()
+
+    def _keep_batches_in_flight(self) -> None:
         # After a refused batch kafka-python gives up all others as well, also those that the broker
         # may have by then, which would be sent twice. Only batches that were not sent yet are given
         # up; the broker answers for the rest.
@@ -84,6 +90,17 @@ class ProducerLane:
                 wake()
         wake()
         return futures
+
+    def append(
+        self, target: TopicPartition, key: bytes | None, value: bytes | None, headers: list[Header]
+    ) -> Any:
+        """Append one record; its future. Never blocks."""
+        if any(value is None for _, value in headers):
+            headers = _HeadersWithNull(headers)
+        result = self._producer._accumulator.append(target, None, key, value, headers)
+        if result[1] or result[2]:
+            self._producer._sender.wakeup()
+        return result[0]
 
     @staticmethod
     def aborted(future: Any) -> bool:

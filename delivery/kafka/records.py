@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ...wheel.ids import IdMint
 from ...wheel.rows import Header, from_numpy
 from ...wheel.schema import FEW_ROWS, Int64s, times
-from ..names import CREATED_HEADER, DUE_HEADER, ID_HEADER
 
 
 @dataclass(frozen=True, slots=True)

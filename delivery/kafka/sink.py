@@ -16,80 +16,59 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+from cachetools import TTLCache
 
-from ...wheel.config import MIB
 from ...wheel.ids import IdMint
 from ...wheel.schema import Int64s, sizes
 from ..sink import Answer, Answers, Sink, split_by_topic
-from .records import ProducerRecords, to_records
-from .topicbook import NotYet, TopicBook, TopicInfo, Unreachable
+from .plan import NO_PARTITION, KafkaSettings, SendFailure, SendPlan
+from .records import to_records
+from .topicbook import TOPICS_REMEMBERED, NotYet, TopicBook, TopicInfo, Unreachable
+from .transactions import Transactions
 
-NO_PARTITION = -1
 _RECORD_OVERHEAD = 200
 """About the bytes of a record besides key, value and own headers: further headers and framing."""
+SINGLY_S = 60.0
+"""How long, s, a topic is sent row by row after a batch was refused for a row, not known which."""
 _BATCH_OVERHEAD = 61 + 100
 """Least bytes of a batch of one record besides its key, value and own headers."""
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaSettings:
-    """How a Kafka sink reaches its brokers, and its limits.
+class KafkaSink(Sink):
+    """Base of the sinks to a real Kafka. Construction does not need Kafka to be there.
 
-    ``extra``: further settings of the client, in its own names (``security.protocol`` for
-    confluent-kafka, ``security_protocol`` for kafka-python). They override ours.
+    ``transactions``: rows are sent in the transaction that is open there, and every answer only
+    counts once it is committed. If a row is refused, the unknown ones may only have shared its
+    batch: abort, and send them again at once. A sink closes its transactions.
     """
 
-    bootstrap: str
-    delivery_timeout_s: float = 10.0
-    """After this a record that was not acknowledged is given up; its outcome is unknown."""
-    trial_timeout_s: float = 3.0
-    """Likewise for topics that are held back."""
-    metadata_timeout_s: float = 2.0
-    unknown_topic_after_s: float = 1.0
-    """How long the brokers must have reported a topic missing before its rows are refused."""
-    rows_in_flight_max: int = 32_768
-    bytes_in_flight_max: int = 32 * MIB
-    record_bytes_max: int = 64 * MIB
-    """The clients' own limit. It is high, so that the topic's own limit decides."""
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SendFailure:
-    """Why a record was not accepted. ``bystander``: another record failed, this one only with it;
-    it can be sent again at once."""
-
-    answer: Answer
-    reason: str
-    bystander: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SendPlan:
-    """The rows to send. ``rows``: indices into ``records``, in order. ``partitions``: one a record,
-    ``NO_PARTITION`` where the key decides. ``topics``: all topics of ``rows``."""
-
-    batch: pa.RecordBatch
-    records: ProducerRecords
-    rows: list[int]
-    partitions: Int64s
-    topics: dict[str, TopicInfo]
-
-
-class KafkaSink(Sink):
-    """Base of the sinks to a real Kafka. Construction does not need Kafka to be there."""
-
-    def __init__(self, mint: IdMint, settings: KafkaSettings) -> None:
+    def __init__(
+        self, mint: IdMint, settings: KafkaSettings, transactions: Transactions | None = None
+    ) -> None:
         super().__init__(mint)
         self.settings = settings
+        self.transactions = transactions
+        self._singly: TTLCache[str, bool] = TTLCache(TOPICS_REMEMBERED, SINGLY_S)
         self.book = TopicBook(self._fetch, settings.unknown_topic_after_s)
         self._asked = "slotwheel-dead-letters"
+        self.failed: Callable[[SendPlan, dict[int, SendFailure]], None] = lambda _plan, _failed: (
+            None
+        )
+        """Gets the rows of a transaction that failed: it can only be aborted."""
+
+    def sends_singly(self, topics: Iterable[str]) -> bool:
+        """Whether rows of one of these topics are sent one by one now, which takes long."""
+        return any(topic in self._singly for topic in topics)
+
+    @staticmethod
+    @abstractmethod
+    def make_transactions(settings: KafkaSettings, group: str, topic: str) -> Transactions:
+        """The ``Transactions`` with this sink's client."""
 
     @abstractmethod
     def _fetch(self, topic: str) -> TopicInfo | None:
@@ -200,6 +179,8 @@ class KafkaSink(Sink):
 
     def _send_all(self, plan: SendPlan, trial: bool) -> dict[int, SendFailure]:
         """Send; send bystanders of a failure again for as long as the time limit allows."""
+        if self.transactions is not None:
+            return self._send_in(self.transactions, plan)
         limit_s = self.settings.trial_timeout_s if trial else self.settings.delivery_timeout_s
         deadline = time.monotonic() + limit_s
         failures = self._send(plan, limit_s, trial=trial)
@@ -216,4 +197,25 @@ class KafkaSink(Sink):
             for row, failure in found.items():
                 unsent = failure.answer is Answer.NOT_NOW  # in this try, but not in an earlier one
                 failures[row] = replace(failure, answer=Answer.UNKNOWN) if unsent else failure
+        return failures
+
+    def _send_in(self, transactions: Transactions, plan: SendPlan) -> dict[int, SendFailure]:
+        """Send in the open transaction. Where a refusal may be of another row of the batch, it is
+        no answer yet; for a while that topic is sent row by row, which shows the bad one."""
+        topics = plan.records.topics
+        batched = [row for row in plan.rows if topics[row] not in self._singly]
+        failures = transactions.send(replace(plan, rows=batched)) if batched else {}
+        if not failures and len(batched) < len(plan.rows):
+            singly = [row for row in plan.rows if topics[row] in self._singly]
+            failures = transactions.send(replace(plan, rows=singly), singly=True)
+        elif failures:
+            behind = SendFailure(Answer.UNKNOWN, "not sent: another row failed", bystander=True)
+            unsent = [row for row in plan.rows if topics[row] in self._singly]
+            failures |= dict.fromkeys(unsent, behind)
+        if failures:
+            self.failed(plan, failures)
+        for row, failure in failures.items():
+            if failure.answer is Answer.REFUSED and failure.bystander:
+                self._singly[topics[row]] = True
+                failures[row] = replace(failure, answer=Answer.UNKNOWN)
         return failures

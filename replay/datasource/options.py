@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from ...delivery.names import DEAD_LETTER_TOPIC
+from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...reading.files import TOPIC, File
 from ...reading.layout import FileFilter
 from ...wheel.errors import InvalidConfiguration

@@ -7,8 +7,8 @@ all rows together. Names are compared as numbers: there are few of them.
 Headers that slotwheel adds stand behind the message's own headers, in this order
 (``delivery/kafka/records.py``, ``delivery/deadletters.py``):
 
-    own ... | reason topic [partition] | id due created
-              a dead letter's            a Kafka record's
+    own ... | stage reason error topic [partition] ... | id due created
+              a dead letter's                            a Kafka record's
 """
 
 from __future__ import annotations
@@ -19,15 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...delivery.names import (
-    CREATED_HEADER,
-    DUE_HEADER,
-    EXPIRED_REASON,
-    ID_HEADER,
-    PARTITION_HEADER,
-    REASON_HEADER,
-    TOPIC_HEADER,
-)
+from ...policy.deadletters import EXPIRED
+from ...policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
+from ...policy.lettercolumns import sink_letters
 from ...wheel.schema import Int64s, Mask
 
 
@@ -54,11 +48,37 @@ class HeaderColumn:
         found: Mask = self._codes == self._names.index(name)
         return found
 
+    def last_places(self, name: str) -> Int64s:
+        """The place of each row's last header of that name; -1 where there is none."""
+        places = np.flatnonzero(self.of_name(name))
+        row = np.searchsorted(self.ends, places, side="right")
+        at = np.full(len(self.ends), -1, np.int64)
+        at[row] = places
+        return at
+
+    def last_values(self, name: str, since: Int64s | None = None) -> pa.Array:
+        """The value of each row's last header of that name, binary; null where there is none.
+        ``since``: the place of each row from which on it counts."""
+        at = self.last_places(name)
+        return self._flat.field(1).take(pa.array(at, mask=at < (0 if since is None else since)))
+
     def values(self, places: Int64s) -> pa.Array:
         return self._flat.field(1).take(pa.array(places))
 
+    @property
+    def flat(self) -> pa.Array:
+        """All headers, also those that were removed."""
+        return self._flat
+
     def remove(self, places: Int64s) -> None:
         self._kept[places] = False
+
+    def cut(self, rows: Int64s, first: Int64s) -> None:
+        """Remove the headers of these rows from a place on, one for each."""
+        counts = self.ends[rows] - first
+        steps = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.remove(np.repeat(first, counts) + steps)
+        self.ends[rows] = first
 
     def left(self) -> pa.Array | None:
         """The column without the headers that were removed; None if no header is left."""
@@ -100,9 +120,8 @@ def split_identity(headers: HeaderColumn) -> IdHeaders:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHeaders:
-    """The topic of each dead letter before it died, ``partition`` (-1: none asked for), and whether
-    it died because it ``expired``, for the ``rows`` that are dead letters. A row in the dead-letter
-    topic that does not end with these headers was sent to that topic."""
+    """The dead letters among the rows: the topic of each before it died, the ``partition`` that was
+    asked for (-1: none), and whether it had expired."""
 
     rows: Int64s
     topic: pa.Array
@@ -113,19 +132,13 @@ class DeadLetterHeaders:
 def split_dead_letter(headers: HeaderColumn, rows: Int64s) -> DeadLetterHeaders:
     """Remove the headers that were added to dead letters, and return them. They are the last ones
     once ``split_identity`` has removed its own. ``rows``: those to look at."""
-    reason, topic = headers.of_name(REASON_HEADER), headers.of_name(TOPIC_HEADER)
-    rows = rows[headers.ends[rows] - headers.starts[rows] >= 2]
-    last = headers.ends[rows] - 1
-    asked = headers.of_name(PARTITION_HEADER)[last] & (last - headers.starts[rows] >= 2)
-    topic_at = last - asked
-    dead = topic[topic_at] & reason[topic_at - 1]
-    rows, asked, last, topic_at = rows[dead], asked[dead], last[dead], topic_at[dead]
-    partition = np.full(len(rows), -1, np.int64)
-    partition[asked] = decimals(headers.values(last[asked]))
-    headers.remove(np.concatenate([topic_at - 1, topic_at, last[asked]]))
-    why = headers.values(topic_at - 1)
-    expired = np.asarray(pc.fill_null(pc.equal(why, EXPIRED_REASON.encode()), False))
-    return DeadLetterHeaders(rows, texts(headers.values(topic_at)), partition, expired)
+    dead = sink_letters(headers.flat, headers.starts, headers.ends, rows)
+    partition = np.full(len(dead.rows), -1, np.int64)
+    asked = np.asarray(dead.partition.is_valid())
+    partition[asked] = decimals(dead.partition.filter(pa.array(asked)))
+    headers.cut(dead.rows, dead.first)
+    expired = np.asarray(pc.fill_null(pc.equal(dead.reason, EXPIRED.encode()), False))
+    return DeadLetterHeaders(dead.rows, texts(dead.topic), partition, expired)
 
 
 def decimals(values: pa.Array) -> Int64s:
@@ -152,4 +165,10 @@ def texts(values: pa.Array) -> pa.Array:
     try:
         return values.cast(pa.utf8())
     except pa.ArrowInvalid:
-        return pa.array([(value or b"").decode("utf-8", "replace") for value in values.to_pylist()])
+        return pa.array(
+            [
+                None if value is None else value.decode("utf-8", "replace")
+                for value in values.to_pylist()
+            ],
+            pa.utf8(),
+        )

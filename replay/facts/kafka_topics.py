@@ -35,7 +35,7 @@ import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from ...delivery.names import DEAD_LETTER_TOPIC
+from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...wheel.errors import InvalidConfiguration, SlotwheelError
 from .summary import TOPICS_MAX
 

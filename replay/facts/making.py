@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-from ...delivery.names import DEAD_LETTER_TOPIC
+from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...reading.files import File
 from ...wheel.digest import content_digests, topic_crcs
 from ...wheel.expiry import NEVER_MS, expires_ms

@@ -190,6 +190,7 @@ class Audit:
             "flagged": dict(self.state.flagged),
             "windows_open": open_,
             "looked_ms": self.state.looked_ms,
+            "exactly_once": self.settings.exactly_once,
             "failed": self.failed,
         }
 

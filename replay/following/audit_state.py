@@ -15,7 +15,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from ...delivery.names import DEAD_LETTER_TOPIC
+from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...reading.files import Layout
 from ...wheel.errors import InvalidConfiguration, UnsupportedVersion
 from ...wheel.mark import Marks

@@ -100,6 +100,8 @@ def judge_conservation(board: Board, found: Judged) -> None:
     _arrivals(board, found, accepted, n_arrived + again, n_dead - again, cancelled)
     for seen, facts in ((Seen.DELIVERED, arrived), (Seen.DEAD, dead)):
         _contents(board, found, seen, facts)
+    if board.context.options.exactly_once:
+        _strangers_again(board, found, np.concatenate([arrived, dead]), accepted)
     _receipts(board, found)
 
 
@@ -269,6 +271,29 @@ def _strangers(board: Board, found: Judged, facts: Int64s) -> None:
     judged = context.options.judges(fields["due"][facts])
     found.count("unaccounted", int((judged & ~unknown & ~newer).sum()))
     found.count("newer", int((judged & newer).sum()))
+
+
+def _strangers_again(board: Board, found: Judged, facts: Int64s, accepted: Mask) -> None:
+    """Report messages that arrived several times and are not among the accepted ones: their journal
+    segment is gone, or was read before they were in it. No class counts them, and two records are
+    one too many all the same."""
+    fields = board.facts
+    facts = facts[fields["flags"][facts] & FORGED == 0]
+    facts = facts[board.context.options.judges(fields["due"][facts])]
+    times = board.count(facts)
+    again = ~accepted & (times > 1)
+    again[found.strange] = False
+    found.count("repeated", (times[again] - 1).sum())
+    facts = facts[again[board.place[facts]]]
+    _each(
+        board,
+        found,
+        "repeated",
+        facts,
+        lambda at: (
+            f"arrived {times[board.place[facts[at]]]} times; no journal shows its acceptance"
+        ),
+    )
 
 
 def _each(

@@ -32,8 +32,9 @@ from .reach import TopicCoverage, group_size, reach
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of a proof. ``interval_ms``: width of a time bucket. ``late_ms``: lateness that is
-    reported; None: none is. ``start_ms`` (inclusive), ``end_ms`` (exclusive): due times that are
-    judged; None: no limit."""
+    reported; None: none is. ``exactly_once``: a message that arrived several times fails the proof,
+    also one whose acceptance no journal shows. ``start_ms`` (inclusive), ``end_ms`` (exclusive):
+    due times that are judged; None: no limit."""
 
     interval_ms: int = 10_000
     late_ms: int | None = None

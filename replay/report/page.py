@@ -63,9 +63,10 @@ def _reasons(verdict: Verdict) -> str:
     if verdict.reasons:
         return "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in verdict.reasons) + "</ul>"
     count = verdict.counts["accepted"]
+    once = " exactly once" if verdict.exactly_once else ""
     text = (
-        f"{counted(count, 'accepted message')}: each was delivered, is still held, was cancelled,"
-        " or died with a reason; none was early"
+        f"{counted(count, 'accepted message')}: each was delivered{once}, is still held, was"
+        " cancelled, or died with a reason; none was early"
     )
     ending = "." if verdict.open_points else ", and nothing else arrived."
     return f"<p>{text}{ending}</p>"
@@ -82,11 +83,11 @@ def _cards(verdict: Verdict) -> str:
     cards = []
     for name in _CARDS:
         value = verdict.counts.get(name, 0)
-        if value or name in _ALWAYS:
-            colour = ' class="bad"' if name in BAD and value else ""
-            cards.append(
-                f'<div class="card"><b{colour}>{value:,}</b>{_NAMES.get(name, name)}</div>'
-            )
+        asked = name == "repeated" and verdict.exactly_once
+        if value or asked or name in _ALWAYS:
+            colour = ' class="bad"' if (name in BAD or asked) and value else ""
+            label = _NAMES.get(name, name) + (" (exactly once)" if asked else "")
+            cards.append(f'<div class="card"><b{colour}>{value:,}</b>{label}</div>')
     return f'<div class="cards">{"".join(cards)}</div>'
 
 

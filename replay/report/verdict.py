@@ -73,9 +73,9 @@ class Verdict:
     """Points that could not be decided; also listed beside reasons, as they may explain some."""
     counts: Mapping[str, int]
     """accepted, the ``CLASSES``, and of these overdue (pending); repeated (arrivals beyond the
-    first), unaccounted (records whose acceptance lies outside the journals that were given), newer
-    (records of messages that were accepted after the proof began), in doubt (entries not known to
-    be committed)."""
+    first; in a proof of exactly once also if there are none), unaccounted (records whose acceptance
+    lies outside the journals that were given), newer (records of messages that were accepted after
+    the proof began), in doubt (entries not known to be committed)."""
     problem_counts: Mapping[str, int]
     """How many problems of each kind there are, listed or not."""
     problems: Sequence[Problem]
@@ -107,6 +107,11 @@ class Verdict:
     def proven(self) -> bool:
         """Whether all is proven, and nothing is open."""
         return self.outcome is Outcome.PROVEN
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether a message that arrived several times fails this proof."""
+        return bool(self.options.get("exactly_once"))
 
     def to_dict(self) -> dict[str, Any]:
         return {"outcome": str(self.outcome), "proven": self.proven, **asdict(self)}

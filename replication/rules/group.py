@@ -28,6 +28,7 @@ _EVERYWHERE = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104
 @dataclass(frozen=True, slots=True)
 class Group:
     """The peers of one wheel group, seen from ``me``. ``peers``: node id to ``host:port``.
+    ``delivery``: the delivery semantics, for whoever becomes the master.
 
     Errors on construction: ``InvalidConfiguration``.
     """
@@ -35,6 +36,7 @@ class Group:
     me: str
     peers: Mapping[str, str]
     timing: Timing = field(default_factory=Timing)
+    delivery: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peers", MappingProxyType(dict(sorted(self.peers.items()))))

@@ -35,7 +35,8 @@ _VERSION_KEY = "slotwheel-peer"
 class Greeting:
     """The sender's identity and configuration. ``to``: the id it wants to reach. ``key``:
     fingerprint of the group's key, empty while it is not known. ``promise_ms``: how long it keeps
-    the promise that leases rely on. ``lane``: what the exchange is for."""
+    the promise that leases rely on. ``lane``: what the exchange is for. ``delivery``: the delivery
+    semantics."""
 
     group: str
     node_id: str
@@ -46,6 +47,7 @@ class Greeting:
     key: str = ""
     promise_ms: int = 0
     lane: str = CONTROL
+    delivery: str = ""
 
     def encode(self) -> bytes:
         fields = {
@@ -59,6 +61,7 @@ class Greeting:
             "key": self.key,
             "promise_ms": self.promise_ms,
             "lane": self.lane,
+            "delivery": self.delivery,
         }
         return PEER_COMMAND + json.dumps(fields).encode()
 
@@ -80,7 +83,7 @@ class Greeting:
                 limit=PEER_VERSION,
                 remedy="Run the same version of slotwheel on every peer",
             )
-        names = ("group", "node", "to", "instance", "key", "lane")
+        names = ("group", "node", "to", "instance", "key", "lane", "delivery")
         texts: list[Any] = [fields.get(name) for name in names]
         peers, store = fields.get("peers"), fields.get("store")
         if (
@@ -98,9 +101,9 @@ class Greeting:
             raise _unreadable(body) from None
         if len(store_id) != STORE_ID_BYTES:
             raise _unreadable(body)
-        group, node_id, to, instance, key, lane = texts
+        group, node_id, to, instance, key, lane, delivery = texts
         promise_ms: int = fields["promise_ms"]
-        return cls(group, node_id, to, instance, store_id, peers, key, promise_ms, lane)
+        return cls(group, node_id, to, instance, store_id, peers, key, promise_ms, lane, delivery)
 
 
 def fingerprint(key: bytes | None) -> str:
@@ -152,6 +155,13 @@ def check_greeting(mine: Greeting, theirs: Greeting) -> None:
             got=f"{theirs.promise_ms} ms",
             limit=f"{mine.promise_ms} ms",
             remedy="Give all peers the same --election: a master's lease relies on it",
+        )
+    if theirs.delivery != mine.delivery:
+        raise InvalidConfiguration(
+            f"{theirs.node_id!r} and {mine.node_id!r} deliver differently",
+            got=theirs.delivery,
+            limit=mine.delivery,
+            remedy="Give all peers the same --delivery; to change it, stop all of them first",
         )
     if theirs.key and mine.key and theirs.key != mine.key:
         raise InvalidConfiguration(

@@ -165,6 +165,7 @@ class Transport:
             key=self._key(),
             promise_ms=round(self._group.timing.promise_s * 1000),
             lane=lane,
+            delivery=self._group.delivery,
         )
 
     # -- for the driver --------------------------------------------------------------------------

@@ -28,6 +28,12 @@ ROOT = Path(__file__).resolve().parents[2]
             ["--messages", "3000", "--ahead", "3"],
             ["last one after the second began, ms", "ratio: to the raw limit"],
         ),
+        (
+            "exactlyonce",
+            ["--only", "burst", "--quick"],
+            ["ratio: burst, to at-least-once"],
+        ),
+        ("consumer", ["--quick"], ["ratio: in batches, to the bare client"]),
         ("spill", ["--messages", "20000", "--slots", "50", "--repeats", "1"], ["into 50 slots, s"]),
         ("cancel", ["--messages", "300", "--ids", "50"], ["cancelled/s, 50 a call"]),
         ("intake", ["--messages", "2000"], ["ratio: to the bare consumer"]),

@@ -72,6 +72,7 @@ def sender(
                 batch_bytes=1 << 20,
                 bytes_max=64 << 20,
             ),
+            producer=1,
             acks=acks,
             timeout_s=timeout_s,
             answer_timeout_s=timeout_s,

@@ -6,9 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from slotwheel.delivery.kafka import confluent
-from slotwheel.delivery.kafka.confluent import ConfluentSink, MissingExtra
-from slotwheel.delivery.kafka.sink import KafkaSettings
+from slotwheel.delivery.kafka import confluent_client
+from slotwheel.delivery.kafka.confluent import ConfluentSink
+from slotwheel.delivery.kafka.confluent_client import MissingExtra
+from slotwheel.delivery.kafka.plan import KafkaSettings
 from slotwheel.delivery.sink import Answer, Sink
 from support.broker import Cluster, TopicFactory
 from support.deliveries import MINT, Sent, rows_of
@@ -52,6 +53,6 @@ def test_the_broker_measures_what_is_compressed(broker: Cluster, topic: TopicFac
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confluent, "ck", None)
+    monkeypatch.setattr(confluent_client, "ck", None)
     with pytest.raises(MissingExtra, match=r"slotwheel\[fast\]"):
         ConfluentSink(MINT, KafkaSettings("127.0.0.1:9092"))

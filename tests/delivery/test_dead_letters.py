@@ -11,8 +11,8 @@ import pytest
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.handover import hand_over, lateness
-from slotwheel.delivery.names import DEAD_LETTER_TOPIC
 from slotwheel.delivery.sink import Answer, Answers
+from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.reading.topicreader import TopicReader, ids
 from slotwheel.wheel.errors import InvalidMessage
 from slotwheel.wheel.expiry import EXPIRES_HEADER
@@ -54,13 +54,22 @@ def test_a_letter_is_the_row_and_the_reason(local: EmbeddedSink, tmp_path: Path)
     assert [(f["key"], f["value"]) for f in found] == [(s.key, s.value) for s in sent]
     assert [f["id"] for f in found] == [id_of(s, 9 + n) for n, s in enumerate(sent)]
     for number, (letter, row) in enumerate(zip(found, sent, strict=True)):
-        added: list[tuple[str, bytes | None]] = [
-            ("slotwheel-dead-reason", b"why %d" % number),
+        asked = [("slotwheel-dead-partition", b"3")] if row.partition is not None else []
+        connect = [("__connect.errors.partition", b"3")] if row.partition is not None else []
+        assert letter["headers"] == [
+            *row.headers,
+            ("slotwheel-dead-stage", b"delivery"),
+            ("slotwheel-dead-reason", b"refused"),
+            ("slotwheel-dead-error", b"why %d" % number),
             ("slotwheel-dead-topic", b"target"),
+            *asked,
+            ("__connect.errors.topic", b"target"),
+            *connect,
+            ("__connect.errors.connector.name", b"slotwheel"),
+            ("__connect.errors.stage", b"delivery"),
+            ("__connect.errors.exception.class.name", b"refused"),
+            ("__connect.errors.exception.message", b"why %d" % number),
         ]
-        if row.partition is not None:
-            added.append(("slotwheel-dead-partition", b"3"))
-        assert letter["headers"] == [*row.headers, *added]
         assert letter["partition"] is None
 
 
@@ -128,12 +137,12 @@ def test_reasons_are_counted(scripted: ScriptedSink, local: EmbeddedSink) -> Non
     assert outcome.accepted.tolist() == [False, True, False]
 
 
-def test_a_long_reason_is_cut(local: EmbeddedSink, tmp_path: Path) -> None:
+def test_a_long_text_is_cut(local: EmbeddedSink, tmp_path: Path) -> None:
     DeadLetters(local, None).bury(rows_of([Sent("t")]), ["é" * 5000], [])
     (letter,) = letters(tmp_path)
     headers = letter["headers"]
     assert isinstance(headers, list)
-    assert len(headers[0][1]) == 1000
+    assert dict(headers)["slotwheel-dead-error"] == "é".encode() * 500
 
 
 def test_an_illegal_dead_letter_topic_is_refused_at_once(scripted: ScriptedSink) -> None:

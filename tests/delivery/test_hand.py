@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.delivery import hand
-from slotwheel.delivery.names import DEAD_LETTER_TOPIC, EXPIRED_REASON
 from slotwheel.delivery.sink import Answer
+from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import Damaged, SyncFailed
@@ -184,7 +184,7 @@ def test_what_expires_in_a_topic_that_is_held_back_is_not_delivered(
     rig.wait(lambda: ("released", "bad") in rig.events.notes)
     assert rig.scripted.values("bad") == [b"0", b"2", b"4"]
     assert rig.scripted.values(DEAD_LETTER_TOPIC) == [b"1", b"3", b"5"]
-    assert rig.events.deaths == {EXPIRED_REASON: 3}
+    assert rig.events.deaths == {EXPIRED: 3}
     status = rig.wheel.status()
     assert (status.delivered, status.dead, status.expired, status.pending) == (3, 0, 3, 0)
 

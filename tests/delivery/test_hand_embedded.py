@@ -11,6 +11,7 @@ import pyarrow as pa
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded.sink import EmbeddedSink
 from slotwheel.delivery.hand import Hand
+from slotwheel.delivery.semantics import AtLeastOnce
 from slotwheel.delivery.sink import Answers
 from slotwheel.reading.topicreader import TopicReader, ids
 from slotwheel.wheel.ids import MessageId
@@ -21,7 +22,12 @@ from support.wheels import master_of
 def test_all_arrive_once_in_order_and_none_early(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     sink = EmbeddedSink(rig.files, rig.wheel.mint, rig.clock)
-    hand = Hand(master_of(rig.wheel), sink, DeadLetters(sink, None), rig.clock, events=rig.events)
+    hand = Hand(
+        master_of(rig.wheel),
+        AtLeastOnce(sink, DeadLetters(sink, None)),
+        rig.clock,
+        events=rig.events,
+    )
     stop = threading.Event()
     thread = threading.Thread(target=hand.run, args=(stop,))
     thread.start()
@@ -62,7 +68,12 @@ def test_a_chunk_whose_answer_was_lost_is_repeated_and_nothing_else(tmp_path: Pa
         return answers
 
     sink.deliver = lose_one_answer  # type: ignore[method-assign]
-    hand = Hand(master_of(rig.wheel), sink, DeadLetters(sink, None), rig.clock, events=rig.events)
+    hand = Hand(
+        master_of(rig.wheel),
+        AtLeastOnce(sink, DeadLetters(sink, None)),
+        rig.clock,
+        events=rig.events,
+    )
     rig.send([("t", b"%d" % n) for n in range(100)])
     stop = threading.Event()
     thread = threading.Thread(target=hand.run, args=(stop,))

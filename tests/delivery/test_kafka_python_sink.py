@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotwheel.delivery.kafka.kafka_python import KafkaPythonSink
-from slotwheel.delivery.kafka.sink import KafkaSettings
+from slotwheel.delivery.kafka.plan import KafkaSettings
 from slotwheel.delivery.sink import Sink
 from support.deliveries import MINT
 from support.sinkcontract import KafkaContract

@@ -28,7 +28,8 @@ from slotwheel.intake.delay_topic import (
 )
 from slotwheel.intake.kafka_reader import KafkaPythonReader
 from slotwheel.intake.ports import IntakeEvents
-from slotwheel.intake.records import DEAD_TOPIC, ConsumerRecords
+from slotwheel.intake.records import ConsumerRecords
+from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.rows import Header
@@ -112,7 +113,7 @@ def test_records_arrive_once_through_restarts(
             row, dead = wheel.rows
             assert (row["topic"], row["key"], row["value"]) == ("orders", b"k", b"first")
             assert row["headers"] == [{"key": "h", "value": b"1"}]
-            assert dead["topic"] == DEAD_TOPIC
+            assert dead["topic"] == DEAD_LETTER_TOPIC
             assert dead["value"] is None
             eventually(lambda: intake.reachable)
         for start in range(0, 6000, 2000):
@@ -275,7 +276,7 @@ def test_header_key_that_is_not_utf8_blocks_nobody(
         eventually(lambda: intake.position == 9, 20)
     assert "delay-topic-failed" not in events.names, events.fields
     assert wheel.values() == [b"%d" % number for number in range(10)]
-    assert [row["topic"] == DEAD_TOPIC for row in wheel.rows] == [n == 4 for n in range(10)]
+    assert [row["topic"] == DEAD_LETTER_TOPIC for row in wheel.rows] == [n == 4 for n in range(10)]
 
 
 def test_partition_that_is_not_there(broker: Cluster, topic: TopicFactory) -> None:
@@ -455,10 +456,14 @@ def test_lag_is_told_to_kafka_for_the_group(broker: Cluster, topic: TopicFactory
     source = topic("delays")
     reader = KafkaPythonReader(broker.bootstrap, source, 0, "lag-of-a-wheel")
     reader.seek(0)
-    reader.commit(0)
-    reader.poll(0.2)
-    reader.close()
+
+    def told() -> object:
+        reader.commit(0)  # it is not waited for, and a new broker takes its time
+        reader.poll(0.2)
+        return consumer.committed(TopicPartition(source, 0), metadata=True)
+
     with KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id="lag-of-a-wheel") as consumer:
-        found = consumer.committed(TopicPartition(source, 0), metadata=True)
+        found = eventually(told)
+    reader.close()
     assert isinstance(found, OffsetAndMetadata)
     assert found.offset == 0

@@ -287,6 +287,9 @@ def test_hello(server: FlightIntake) -> None:
             "reschedule",
             "status",
             "step-down",
+            "policies",
+            "register",
+            "forget",
         }
 
 

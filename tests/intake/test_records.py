@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from slotwheel.intake.records import DEAD_TOPIC, ConsumerRecords, rows_of
+from slotwheel.intake.records import ConsumerRecords, rows_of
+from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.expiry import EXPIRES_HEADER
@@ -14,7 +15,7 @@ from slotwheel.wheel.rows import Header
 from slotwheel.wheel.schema import times
 
 NOW = 1_700_000_000_000
-CONFIG = WheelConfig(message_bytes_max=2000)
+CONFIG = WheelConfig(message_bytes_max=4_000)
 DUE = ("slotwheel-due-ms", b"%d" % (NOW + 5))
 TOPIC = ("slotwheel-topic", b"orders")
 
@@ -36,7 +37,7 @@ def rows(found: ConsumerRecords) -> list[dict[str, Any]]:
     for row, due in zip(batch.to_pylist(), times(batch, "due").tolist(), strict=True):
         headers = [(pair["key"], pair["value"]) for pair in row["headers"]]
         result.append(row | {"due": due, "headers": headers})
-    assert taken.dead == sum(row["topic"] == DEAD_TOPIC for row in result)
+    assert taken.dead == sum(row["topic"] == DEAD_LETTER_TOPIC for row in result)
     return result
 
 
@@ -84,9 +85,9 @@ def test_a_record_that_says_nonsense_of_its_time_to_live(
     """The dead letter itself does not expire, whatever stands in it."""
     good, letter = rows(records([TOPIC, DUE], [TOPIC, DUE, *headers]))
     assert good["topic"] == "orders"
-    assert letter["topic"] == DEAD_TOPIC
+    assert letter["topic"] == DEAD_LETTER_TOPIC
     said = dict(letter["headers"])
-    assert reason in said["slotwheel-dead-reason"]
+    assert reason in said["slotwheel-dead-error"]
     assert EXPIRES_HEADER not in said
     if headers[0][0] == EXPIRES_HEADER:
         assert said["slotwheel-dead-expires-ms"] == headers[-1][1]
@@ -141,8 +142,8 @@ BAD: list[tuple[list[Header], str]] = [
     ([TOPIC, DUE, ("\ud800", b"")], "a header key that is not UTF-8"),
     ([TOPIC, DUE, ("slotwheel-id", b"x")], "reserved header name; got slotwheel-id; expected"),
     (
-        [("slotwheel-id", b"x"), TOPIC, DUE, ("slotwheel-dead-reason", None)],
-        "reserved header names; got slotwheel-id, slotwheel-dead-reason; expected",
+        [("slotwheel-id", b"x"), TOPIC, DUE, ("slotwheel-dead-stage", None)],
+        "reserved header names; got slotwheel-id, slotwheel-dead-stage; expected",
     ),
     ([TOPIC, DUE, ("slotwheel-due", b"5")], "reserved header name; got slotwheel-due; expected"),
 ]
@@ -153,11 +154,15 @@ def test_dead_letter(number: int) -> None:
     headers, reason = BAD[number]
     before, dead, after = rows(records([TOPIC, DUE], headers, [TOPIC, DUE]))
     assert (before["topic"], after["topic"]) == ("orders", "orders")
-    assert (dead["topic"], dead["due"], dead["partition"]) == (DEAD_TOPIC, NOW, None)
+    assert (dead["topic"], dead["due"], dead["partition"]) == (DEAD_LETTER_TOPIC, NOW, None)
     assert (dead["key"], dead["value"]) == (b"k", b"v")
     said = dict(dead["headers"][len(headers) :])
-    assert reason in said["slotwheel-dead-reason"].decode()
+    assert said["slotwheel-dead-stage"] == b"intake"
+    assert said["slotwheel-dead-reason"] == b"bad-record"
+    assert reason in said["slotwheel-dead-error"].decode()
     assert said["slotwheel-dead-source"] == b"delays/3/101"
+    assert said["__connect.errors.topic"] == b"delays"
+    assert said["__connect.errors.exception.message"] == said["slotwheel-dead-error"]
     wanted = [value for name, value in headers if name == "slotwheel-topic" and value is not None]
     assert said.get("slotwheel-dead-topic") == (wanted[0] if wanted else None)
     kept = [(name.replace("\ud800", "?"), value) for name, value in headers]
@@ -166,16 +171,16 @@ def test_dead_letter(number: int) -> None:
 
 def test_delay_without_a_timestamp() -> None:
     found = records([TOPIC, ("slotwheel-delay-ms", b"5")])._replace(timestamps=[-1])
-    assert b"without a timestamp" in dict(rows(found)[0]["headers"])["slotwheel-dead-reason"]
+    assert b"without a timestamp" in dict(rows(found)[0]["headers"])["slotwheel-dead-error"]
 
 
 @pytest.mark.parametrize(
     ("key", "value", "extra", "left_out"),
     [
-        (b"k", b"v" * 3000, b"", {"value": 3000}),
-        (b"k" * 3000, b"v", b"", {"value": 1, "headers": 50, "key": 3000}),
-        (b"k", b"v", b"h" * 3000, {"value": 1, "headers": 3055}),
-        (b"k" * 1000, b"v" * 1001, b"", {"value": 1001}),
+        (b"k", b"v" * 5000, b"", {"value": 5000}),
+        (b"k" * 5000, b"v", b"", {"value": 1, "headers": 50, "key": 5000}),
+        (b"k", b"v", b"h" * 5000, {"value": 1, "headers": 5055}),
+        (b"k" * 2000, b"v" * 2001, b"", {"value": 2001}),
     ],
 )
 def test_too_large(key: bytes, value: bytes, extra: bytes, left_out: dict[str, int]) -> None:
@@ -184,8 +189,8 @@ def test_too_large(key: bytes, value: bytes, extra: bytes, left_out: dict[str, i
         headers.append(("extra", extra))
     row = rows(records(headers, key=key, value=value))[0]
     said = dict(row["headers"])
-    assert row["topic"] == DEAD_TOPIC
-    assert b"message too large" in said["slotwheel-dead-reason"]
+    assert row["topic"] == DEAD_LETTER_TOPIC
+    assert b"message too large" in said["slotwheel-dead-error"]
     found = {part: said.get(f"slotwheel-dead-{part}-bytes") for part in ("value", "key", "headers")}
     assert {part: int(size) for part, size in found.items() if size is not None} == left_out
     assert row["value"] is None

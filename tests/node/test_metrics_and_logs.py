@@ -114,6 +114,12 @@ def test_settings_that_contradict_each_other() -> None:
         NodeConfig(data, bootstrap="b:1", delay_topic="dead", dead_letter_topic="dead")
     with pytest.raises(InvalidConfiguration, match="--sink"):
         NodeConfig(data, sink="rabbits")
+    with pytest.raises(InvalidConfiguration, match="no such delivery"):
+        NodeConfig(data, delivery="twice")
+    with pytest.raises(InvalidConfiguration, match="embedded topics are each peer's own"):
+        NodeConfig(data, node_id="a", peers={"a": "h:1", "b": "h:2"}, delivery="exactly-once")
+    with pytest.raises(InvalidConfiguration, match="only exactly-once asks"):
+        NodeConfig(data, accept_repeats=True)
     with pytest.raises(InvalidConfiguration, match="--sink"):
         NodeConfig(data, kafka_settings={"acks": "all"})
     with pytest.raises(InvalidConfiguration, match="--delay-partition"):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from slotwheel import Client, Message
-from support.nodeprocess import NodeProcess
+from support.nodeprocess import NodeProcess, run_cli
 from support.waiting import eventually
 
 
@@ -52,3 +52,9 @@ def test_metrics_can_be_turned_off(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", "--metrics", "off") as node:
         assert node.metrics == ""
         assert "metrics=off" in node.log_text()
+
+
+def test_the_status_tells_the_delivery_semantics(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", "--delivery", "exactly-once") as node:
+        said = run_cli("status", "--node", node.address, "--json").stdout
+        assert json.loads(said)["delivery"] == "exactly-once"

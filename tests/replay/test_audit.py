@@ -196,6 +196,8 @@ def test_repeats_fail_only_when_asked(tmp_path: Path) -> None:
         told = run.batch(END, *accepted(3), *arrived(3), *arrived(3), marks=covers(99))
         assert told == [("repeated", 3)]
         assert run.audit.failed is asked
+        summary = run.audit.summary()
+        assert (summary["exactly_once"], summary["repeated"]) == (asked, 1)
 
 
 def test_accepted_after_it_was_due_has_its_own_grace(run: Run) -> None:

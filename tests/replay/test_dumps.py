@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import Client, Message
-from slotwheel.delivery.names import DEAD_LETTER_TOPIC
+from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove

@@ -245,6 +245,31 @@ def test_the_same_record_in_two_dumps_came_once() -> None:
     assert found.counts["repeated"] == 1
 
 
+def test_what_comes_twice_is_repeated_though_no_journal_shows_it() -> None:
+    """Of offset 3 the segment is gone, of 8 one journal of three is not enough, and 2,000 is behind
+    all ends: the first two are repeats, the third is unknown already."""
+    gone = three(unread=ranges((0, 5)), log_end=1_000)
+    gone = replace(
+        gone,
+        peers=[replace(one, journal=ranges((5, 1_000))) for one in gone.peers],
+        made_ms=DUE + 9_000,
+    )
+    seen = [fact(Seen.ACCEPTED, 8), *(arrived(at, where=n) for at in (3, 8, 2_000) for n in (1, 2))]
+    for asked in (False, True):
+        options = Options(exactly_once=asked)
+        found, _ = judged(replace(gone, options=options), *seen, arrived(4, flags=FORGED))
+        told = {one.offset: one.text for one in found.problems if one.kind == "repeated"}
+        assert sorted(told) == ([3, 8] if asked else [])
+        assert found.counts.get("repeated", 0) == len(told)
+        assert found.problem_counts["unknown"] == 1
+    assert told[3] == "arrived 2 times; no journal shows its acceptance"
+    dead = fact(Seen.DEAD, 3, at=DUE + 9)
+    late = replace(gone, options=Options(exactly_once=True, start_ms=DUE + 4))
+    found, _ = judged(replace(gone, options=options), arrived(3), dead)
+    assert kinds(found) == {"repeated": 1}
+    assert kinds(judged(late, arrived(3), dead)[0]) == {}, "it is not asked about"
+
+
 def test_a_receipt_counts_as_accepted() -> None:
     receipt = fact(Seen.RECEIPT, 5, created=-1)
     assert judged(context(), receipt)[0].counts == {"accepted": 1, "lost": 1}

@@ -9,6 +9,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
+from slotwheel.policy.deadletters import letter_headers
 from slotwheel.reading.files import File
 from slotwheel.replay.facts.fact import CANCEL_ROW, FORGED, NO_DIGEST, Seen
 from slotwheel.replay.facts.making import (
@@ -124,15 +125,17 @@ def test_dead_letters_are_described_as_they_were() -> None:
         {"offset": 2, "topic": "bills"},
         # Its own headers look like the added ones.
         {"offset": 3, "headers": [("slotwheel-dead-topic", b"x"), ("slotwheel-id", b"y")]},
+        # It was a dead letter of a consumer before.
+        {"offset": 5, "headers": letter_headers("consumer", "buried", "by hand", b"bills")},
     )
     sink = Keeps()
-    DeadLetters(sink, None).bury(sent, ["too large", "no such topic", "why"], [])
+    DeadLetters(sink, None).bury(sent, ["too large", "no such topic", "why", "no room"], [])
     direct = rows({"offset": 4, "topic": TERMS.dead_letter_topic})
     letters = pa.concat_batches([*sink.rows, direct])
     made = topic_facts(
         FILE, TERMS.dead_letter_topic, "lab", topic_rows(letters, TERMS.dead_letter_topic), TERMS
     )
-    assert made.facts["seen"].tolist() == [Seen.DEAD] * 3 + [Seen.DELIVERED]
+    assert made.facts["seen"].tolist() == [Seen.DEAD] * 4 + [Seen.DELIVERED]
     accepted = journal_facts(FILE, pa.concat_batches([sent, direct]), 1, 1).facts
     for name in ("offset", "due", "created", "digest", "topic", "partition"):
         assert made.facts[name].tolist() == accepted[name].tolist()

@@ -7,11 +7,14 @@ The faults are judged without Spark, by the same steps (``prove_here``), a few b
 
 from __future__ import annotations
 
+import json
 import os
+import time
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,6 +22,7 @@ import slotwheel
 from slotwheel.reading import layout
 from slotwheel.reading.files import Layout
 from slotwheel.reading.layout import find
+from slotwheel.reading.problems import Problem
 from slotwheel.replay.conclusion import Conclusion
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.replay.judging.context import Options, make_context
@@ -28,8 +32,12 @@ from slotwheel.replay.report.verdict import CLASSES, Verdict
 from slotwheel.wheel.mark import Mark
 from slotwheel.wheel.state import STATE_DIRECTORY, StoredState
 from support import replayrun
+from support.broker import Cluster
+from support.connector import connector_jars
 from support.datadirs import state_of
 from support.faulttable import BY_SPARK, FAULTS, TOGETHER
+from support.kafkaplanting import KAFKA_FAULTS, KafkaFault, KafkaRun, plant_in_kafka
+from support.nodeprocess import run_process
 from support.planting import RUNS, Fault, Lab, Labs, blamed_in, matches, shown
 from support.replayrun import LATER_MS, NOW_MS
 from support.told import scan
@@ -105,6 +113,17 @@ def check(lab: Lab, verdict: Verdict, *faults: Fault) -> None:
     assert sum(verdict.counts[name] for name in CLASSES) == verdict.counts["accepted"]
 
 
+KAFKA_PART = "Kafka's topics, read with `--kafka --exactly-once`"
+PROOF_S = 400
+
+
+class InKafka(NamedTuple):
+    """What was planted in Kafka, and the verdict as JSON."""
+
+    planted: KafkaRun
+    verdict: dict[str, Any]
+
+
 WORST = ["proven", "proven in part", "not proven"]
 EVERY = {f"{part}: {fault.name}": fault for part, faults in FAULTS.items() for fault in faults}
 PAIRS = list(combinations(TOGETHER, 2))
@@ -135,15 +154,59 @@ def test_a_fault(
     lab = labs.planted(tmp_path / "lab", fault)
     verdict = proof_of(lab)
     check(lab, verdict, fault)
-    rows[name] = f"| {fault.name} | {verdict.outcome} | {shown(verdict)} |"
+    rows[name] = (
+        f"| {fault.name} | {verdict.outcome} | {shown(verdict.problems, verdict.open_points)} |"
+    )
+
+
+@pytest.fixture(scope="module")
+def in_kafka(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> InKafka:
+    """One proof of all faults that are planted in Kafka, by the command."""
+    root, name = tmp_path_factory.mktemp("kafka"), f"planted-{time.time_ns()}"
+    # The messages were due some time ago, and their topics say when they got there.
+    times = {"message_timestamp_type": "CreateTime", "retention_ms": -1}
+    topic = broker.create_topic(name, 2, **times)
+    dead = broker.create_topic(f"{name}-dead", 2, **times)
+    lab, planted = plant_in_kafka(broker, topic, dead, root / "lab")
+    kafka = ("--kafka", broker.bootstrap, "--kafka-jars", connector_jars())
+    more = ("--dead-letter-topic", dead, "--receipts", *lab.receipts, "--exactly-once")
+    spark = ("--master", "local[2]", "--driver-memory", "1g", "--json")
+    done = run_process("replay", *lab.directories, *kafka, *more, *spark, timeout_s=PROOF_S)
+    for one in (topic, dead):
+        broker.delete_topic(one)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return InKafka(planted, json.loads(done.stdout))
+
+
+def test_all_faults_in_kafka_are_told_apart(in_kafka: InKafka) -> None:
+    verdict, planted = in_kafka.verdict, in_kafka.planted
+    wanted = Counter(fault.kind for fault in KAFKA_FAULTS if fault.kind)
+    assert verdict["problem_counts"] == wanted
+    assert verdict["reasons"] == [f"{kind}: {wanted[kind]}" for kind in sorted(wanted)]
+    assert verdict["open_points"] == []
+    assert verdict["options"]["exactly_once"] is True
+    assert verdict["counts"]["repeated"] == wanted["repeated"]
+    assert verdict["counts"]["delivered"] == len({offset for offset, _ in planted.committed})
+    (lost,) = (one for one in verdict["problems"] if one["kind"] == "lost")
+    assert "though a mark covers it" in lost["text"]
+
+
+@pytest.mark.parametrize("fault", KAFKA_FAULTS, ids=[fault.text for fault in KAFKA_FAULTS])
+def test_a_fault_in_kafka(in_kafka: InKafka, rows: dict[str, str], fault: KafkaFault) -> None:
+    named = in_kafka.planted.blamed[fault.text]
+    found = [Problem(**one) for one in in_kafka.verdict["problems"] if one["id"] == named]
+    assert [one.kind for one in found] == ([fault.kind] if fault.kind else [])
+    rows[f"{KAFKA_PART}: {fault.text}"] = f"| {fault.text} | {fault.outcome} | {shown(found)} |"
 
 
 def test_the_table(rows: dict[str, str]) -> None:
     """Of the faults that were planted in this run."""
     lines = []
-    for part, faults in FAULTS.items():
+    parts = {part: [fault.name for fault in faults] for part, faults in FAULTS.items()}
+    parts[KAFKA_PART] = [fault.text for fault in KAFKA_FAULTS]
+    for part, names in parts.items():
         lines += [f"| **{part}** | | |"]
-        lines += [rows.get(f"{part}: {fault.name}", "") for fault in faults]
+        lines += [rows.get(f"{part}: {name}", "") for name in names]
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     table, _, behind = rest.partition(END)
@@ -180,7 +243,7 @@ def test_the_run_without_a_fault_by_spark(spark: Any, tmp_path: Path) -> None:
     verdict = prove(spark, find(directories), Options(exactly_once=True, late_ms=3))
     assert verdict.proven
     assert verdict.reasons == []
-    assert verdict.counts == WHOLE
+    assert verdict.counts == WHOLE | {"repeated": 0}
     assert verdict.problems == []
     assert [(pair.equal, pair.different) for pair in verdict.agreement] == [(6000, 0)] * 3
     whole = verdict.lateness[0]

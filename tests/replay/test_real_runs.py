@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from slotwheel.reading.layout import find
 from slotwheel.replay.judging.context import Options
@@ -82,6 +83,7 @@ def test_the_demo(spark: Any, tmp_path: Path) -> None:
     assert "receipts" in {one.kind for one in verdict.inputs}
 
 
+@pytest.mark.soak
 def test_the_demo_with_peers(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "demo"
     options = ("--messages", "6000", "--kept", "400", "--seconds", "9")

@@ -20,6 +20,7 @@ from slotwheel.wheel.schema import times
 from support import replayrun
 from support.nodeprocess import NodeProcess, run_cli
 from support.replayrun import GROUP, TERMS, Run
+from support.waiting import eventually
 
 
 def write_receipts(run: Run, path: Path, offsets: Sequence[int], **changes: Any) -> str:
@@ -122,8 +123,11 @@ def test_a_node_and_its_producer(spark: Any, tmp_path: Path) -> None:
     """Every kind of content, through a real node: client and proof agree on each digest."""
     odd: list[bytes | None] = [None, b"", b"k" * 127, b"k" * 130, b"\0\0", "ä".encode()]
     receipts = tmp_path / "receipts"
-    with NodeProcess(tmp_path / "data") as node:
+    (tmp_path / "policies").write_text("[[routes.both]]\nto = ['left', 'right']")
+    policies = ("--policies", str(tmp_path / "policies"))
+    with NodeProcess(tmp_path / "data", *policies) as node:
         with Client(node.address, receipts=receipts) as client:
+            eventually(lambda: client.policies()["version"] == 1)
             client.send_many(
                 Message("odd", value, key, [("h", value), ("h", key)][: n % 3], delay=0.2)
                 for n, (key, value) in enumerate((k, v) for k in odd for v in odd)
@@ -144,9 +148,16 @@ def test_a_node_and_its_producer(spark: Any, tmp_path: Path) -> None:
         )
         assert done.returncode == 1
         assert "there already" in done.stderr
+        done = run_cli(
+            *("send", "a", "b", "--route", "both", "--delay", "1ms", "--node", node.address),
+            *("--receipts", tmp_path / "routed"),
+        )
+        assert done.returncode == 0, done.stderr
+        node.wait_for("right", 2)
+        node.wait_for("left", 2)
         node.signal()
-    paths = [str(receipts), str(tmp_path / "of-the-cli")]
+    paths = [str(receipts), str(tmp_path / "of-the-cli"), str(tmp_path / "routed")]
     verdict = proof_of(spark, [str(tmp_path / "data")], *paths)
     assert verdict.proven, (verdict.reasons, verdict.problems)
-    assert (verdict.counts["accepted"], verdict.counts["pending"]) == (1038, 2)
-    assert {one.kind: one.rows for one in verdict.inputs}["receipts"] == 1038
+    assert (verdict.counts["accepted"], verdict.counts["pending"]) == (1042, 2)
+    assert {one.kind: one.rows for one in verdict.inputs}["receipts"] == 1042

@@ -168,6 +168,21 @@ def test_what_could_not_be_decided_is_told_with_why_and_what_to_do(
     assert replace(one, reasons=["lost: 1"]).outcome is Outcome.NOT_PROVEN
 
 
+def test_a_proof_of_exactly_once_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    one = verdict()
+    one = replace(one, counts={**one.counts, "repeated": 0}, options={"exactly_once": True})
+    print_verdict(one)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["repeated", "0", "(exactly", "once)"] in lines
+    told = json.loads(json.dumps(one.to_dict()))
+    assert (told["options"]["exactly_once"], told["counts"]["repeated"]) == (True, 0)
+    assert "<b>0</b>repeated (exactly once)" in page(one, MADE_MS)
+    assert "each was delivered exactly once, is still held" in page(one, MADE_MS)
+    assert "exactly once" not in page(verdict(), MADE_MS)
+    failing = replace(one, counts={**one.counts, "repeated": 2}, reasons=["repeated: 2"])
+    assert '<b class="bad">2</b>repeated (exactly once)' in page(failing, MADE_MS)
+
+
 def test_it_needs_nothing_from_elsewhere_and_runs_nothing() -> None:
     for one in (verdict(), in_part(), failed(), grouped(), verdict(buckets=2_000)):
         text = page(one, MADE_MS)

@@ -429,6 +429,7 @@ def greeting(peers: dict[str, str], **changed: Any) -> Greeting:
         ({"peers": "strange"}, "is not among the peers"),
         ({"dial": "c"}, "connected to the wrong node"),
         ({"timing": Timing(promise_s=0.9)}, "wait differently long"),
+        ({"delivery": "exactly-once"}, "deliver differently"),
     ],
 )
 def test_a_mismatch_is_told_on_both_sides_and_hurts_nobody(
@@ -516,7 +517,8 @@ def test_hostile_greetings_are_refused(make: Make, peers: dict[str, str], body: 
 
 
 @pytest.mark.parametrize(
-    "field", ["group", "node", "to", "instance", "store", "peers", "lane", "promise_ms"]
+    "field",
+    ["group", "node", "to", "instance", "store", "peers", "lane", "promise_ms", "delivery"],
 )
 @pytest.mark.parametrize("value", [None, 3.5, "x" * 300, [], {"a": 1}])
 def test_a_greeting_with_a_field_that_is_none_is_refused(

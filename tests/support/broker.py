@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 
 from . import java
@@ -110,6 +110,11 @@ class Cluster:
         with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
             admin.delete_topics([name])
 
+    def delete_records(self, name: str) -> None:
+        """Delete what is in partition 0 of a topic, which stays."""
+        with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+            admin.delete_records({TopicPartition(name, 0): -1})
+
 
 class TopicFactory(Protocol):
     """Creates a topic under a name that no other test has, and returns that name."""
@@ -122,8 +127,9 @@ class Broker(Cluster):
 
     `directory` is where it keeps its data and logs; by default a temporary one, which `close()`
     removes. `settings` are further lines of server.properties, with `.` in their names. `host` is
-    the address it listens on and gives to its clients. `steady`: it is measured, so its Java runs
-    as one of production does.
+    the address it listens on and gives to its clients. `behind` is the `host:port` of a proxy:
+    clients that come to `port_behind` are sent there by all that the broker tells them, and never
+    to the broker itself. `steady`: it is measured, so its Java runs as one of production does.
     """
 
     def __init__(
@@ -133,6 +139,7 @@ class Broker(Cluster):
         settings: dict[str, str] | None = None,
         start_timeout_s: float = 90.0,
         host: str = "127.0.0.1",
+        behind: str | None = None,
         steady: bool = False,
     ) -> None:
         libs = jars()
@@ -148,8 +155,10 @@ class Broker(Cluster):
         super().__init__(f"{host}:{port}")
         self.host = host
         self.port = port
+        self.port_behind = None if behind is None else free_port()
         try:
-            self._configure(controller_port, settings or {})
+            proxied = {} if behind is None else self._proxied(controller_port, behind)
+            self._configure(controller_port, proxied | (settings or {}))
             self._format()
             self.start()
         except BaseException:
@@ -263,6 +272,17 @@ class Broker(Cluster):
         lines = [f"{key}={value}\n" for key, value in properties.items()]
         self._properties.write_text("".join(lines))
         (self.directory / "log4j2.properties").write_text(_LOGGING)
+
+    def _proxied(self, controller_port: int, behind: str) -> dict[str, str]:
+        """Settings of one more listener, whose clients are told the proxy's address."""
+        own, inner = f"PLAINTEXT://{self.bootstrap}", f"127.0.0.1:{self.port_behind}"
+        kinds = ("PLAINTEXT", "PROXIED", "CONTROLLER")
+        return {
+            "listeners": f"{own},PROXIED://{inner},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"{own},PROXIED://{behind}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": ",".join(f"{kind}:PLAINTEXT" for kind in kinds),
+        }
 
     def _format(self) -> None:
         data = self.directory / "data"

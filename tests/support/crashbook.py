@@ -62,6 +62,10 @@ class Book:
     """Answered before a mark that was committed: never to be delivered again."""
     this_life: set[Key] = field(default_factory=set)
     repeats: int = 0
+    may_be_lost: set[Key] = field(default_factory=set)
+    """Under at-most-once: what was leaving at a crash."""
+    once: bool = False
+    """Nothing may be repeated."""
 
     def own(self, key: Key, order: Order) -> None:
         """The row at that offset is this one, for ever (I2, I8)."""
@@ -88,6 +92,7 @@ class Book:
         self.offered.add(key)
 
     def accept(self, key: Key) -> None:
+        assert not self.once or key not in self.answered, f"{key} is repeated"
         self.repeats += key in self.answered
         self.answered.add(key)
         self.this_life.add(key)
@@ -104,9 +109,12 @@ class Book:
         for offset, (due, order) in self.owner.items():
             key = due, offset
             if covers(marks, order.topic, key):
-                assert key in self.answered or key in self.asked, (
+                assert self._settled(key), (
                     f"{marks} covers {order} at {key}, for which nobody answered"
                 )
+
+    def _settled(self, key: Key) -> bool:
+        return any(key in one for one in (self.answered, self.asked, self.may_be_lost))
 
     def check_grown(self, before: Marks, after: Marks) -> None:
         """I4: what was covered stays covered."""
@@ -149,8 +157,9 @@ class Book:
         for key in self.owner:
             due, order = self.owner[key]
             at = due, key
-            assert at in self.answered or at in self.asked, f"{order} never arrived"  # I1
-            assert at in self.answered or at in self.cancelled or at not in self.receipts, (
+            assert self._settled(at), f"{order} never arrived"  # I1
+            done = self.answered, self.cancelled, self.may_be_lost
+            assert any(at in one for one in done) or at not in self.receipts, (
                 f"{order} never arrived, and its cancel did not come through"
             )
         values = [order.value for _, order in self.owner.values()]

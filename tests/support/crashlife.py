@@ -8,8 +8,9 @@ the mark" is as much a point of the sweep as a write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -19,14 +20,9 @@ from crc32c import crc32c
 
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.embedded.sink import EmbeddedSink
-from slotwheel.delivery.handover import hand_over
-from slotwheel.delivery.names import (
-    DEAD_LETTER_TOPIC,
-    EXPIRED_REASON,
-    REASON_HEADER,
-    TOPIC_HEADER,
-)
+from slotwheel.delivery.handover import BatchOutcome, hand_over
 from slotwheel.delivery.sink import Answer, Answers, Sink
+from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED, REASON, TOPIC
 from slotwheel.reading.topicreader import TopicReader, topics, walk
 from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.config import WheelConfig
@@ -38,6 +34,7 @@ from slotwheel.wheel.slots.slotfile import decode_blocks, path_of
 from slotwheel.wheel.wheel import Wheel
 from support.crashbook import Book, Key, Order, Stored, covers
 from support.crashfs import CrashFiles, Mode
+from support.fakekafka import POISON
 from support.memstate import MemoryState
 from support.steps import PowerCut, Steps
 from support.wheels import batch, keys_of, master_of, next_chunk
@@ -45,9 +42,6 @@ from support.wheels import batch, keys_of, master_of, next_chunk
 START_MS = 1_900_000_000_000
 EXPIRING, TTL_MS = b"expiring ", 100
 """A value that begins so expires so long after it is due, ms."""
-POISON = b"poison"
-"""A value that starts so is refused for good."""
-
 CONFIG = WheelConfig(
     segment_bytes=2_500,
     tail_age_ms=2_000,
@@ -81,28 +75,30 @@ class Target(Sink):
             elif value.startswith(POISON) and topic != DEAD_LETTER_TOPIC:
                 answers.set(row, Answer.REFUSED, "poison")
         taken = answers.which(Answer.ACCEPTED)
-        try:
+        with self._findings():
             self._offer(rows)
-        except AssertionError as finding:
-            world.finding = finding
-            raise
         if self._inner is not None and taken.any():
             inner = self._inner.deliver(rows.filter(pa.array(taken)), trial=trial)
             answers.codes[taken] = inner.codes
-        for key in keys_of(rows.filter(pa.array(answers.which(Answer.ACCEPTED)))):
-            world.book.accept(key)
+        with self._findings():
+            for key in keys_of(rows.filter(pa.array(answers.which(Answer.ACCEPTED)))):
+                world.book.accept(key)
         world.steps.hit("handed over")
         return answers
+
+    @contextmanager
+    def _findings(self) -> Iterator[None]:
+        try:
+            yield
+        except AssertionError as finding:
+            self._world.finding = finding
+            raise
 
     def _offer(self, rows: pa.RecordBatch) -> None:
         columns = (rows.column(name).to_pylist() for name in ("topic", "value", "headers"))
         for key, topic, value, headers in zip(keys_of(rows), *columns, strict=True):
             own = {header["key"]: header["value"] for header in headers}
-            order = Order(own.get(TOPIC_HEADER, topic.encode()).decode(), value, key[0])
-            over = value.startswith(EXPIRING) and key[0] + TTL_MS <= self._world.now_ms
-            died = own.get(REASON_HEADER) == EXPIRED_REASON.encode()
-            assert over == died, f"{order} at {self._world.now_ms}: expired {over}, told {died}"
-            self._world.book.offer(key, order, self._world.now_ms)
+            self._world.offer(key, topic, value, own)
 
     def probe(self, topic: str) -> bool:
         return topic not in self._world.blocked
@@ -167,6 +163,7 @@ class World:
             inner.recover_all()
         self.target = Target(self, inner)
         self.dead = DeadLetters(self.target, None)
+        self.choose_semantics()
         self.check_disk()
         marks = master_of(self.wheel).due.lines.marks()
         if self._last_marks is not None:
@@ -178,6 +175,13 @@ class World:
             assert covers(marks, order.topic, key), f"{order}: its mark was committed and is lost"
         if self.embedded:
             self.check_topics()
+
+    def choose_semantics(self) -> None:
+        """Another target, or another hand-over, for another delivery mode."""
+
+    def ready(self) -> bool:
+        """Whether it is known what has left, and delivery may begin."""
+        return True
 
     def let_go(self) -> None:
         """The process ends: note what callers and the journal know at that moment."""
@@ -298,6 +302,8 @@ class World:
         """Hand out what is due; ``between`` runs while a chunk is in flight. Rows answered."""
         count = 0
         for _ in range(200):
+            if not self.ready():
+                return count
             try:
                 chunk = next_chunk(self.wheel, self.now_ms, self.commit)
             except ClockBehind:
@@ -321,14 +327,17 @@ class World:
                 chunk = master_of(self.wheel).next_topic_chunk(topic, self.now_ms)
                 if chunk is None:
                     break
-                count += self._settle(chunk)
+                done = self._settle(chunk)
+                count += done
                 self.commit()
+                if done < chunk.rows.num_rows or not self.ready():
+                    break
         return count
 
     def _settle(self, chunk: Chunk) -> int:
         outcome = None
         if chunk.rows.num_rows:
-            outcome = hand_over(self.target, self.dead, chunk.rows, self.now_ms)
+            outcome = self.hand_over(chunk)
         self._raise_finding()
         answered = outcome.answered if outcome else np.empty(0, np.bool_)
         names = chunk.rows.column("topic").to_pylist()
@@ -339,9 +348,23 @@ class World:
             answered,
             outcome.dead.total() if outcome else 0,
             expired=outcome.expired if outcome else 0,
-            sink_down=outcome.down if outcome else False,
+            unknown=outcome.unknown if outcome else None,
+            sink_down=outcome.down or outcome.stop if outcome else False,
         )
+        if outcome is not None and outcome.hold:
+            master_of(self.wheel).hold(outcome.hold, self.now_ms)
         return int(np.count_nonzero(answered))
+
+    def hand_over(self, chunk: Chunk) -> BatchOutcome:
+        return hand_over(self.target, self.dead, chunk.rows, self.now_ms)
+
+    def offer(self, key: Key, topic: str, value: bytes, headers: dict[str, bytes]) -> None:
+        """A row reaches a topic."""
+        order = Order(headers.get(TOPIC, topic.encode()).decode(), value, key[0])
+        over = value.startswith(EXPIRING) and key[0] + TTL_MS <= self.now_ms
+        died = headers.get(REASON) == EXPIRED.encode()
+        assert over == died, f"{order} at {self.now_ms}: expired {over}, told {died}"
+        self.book.offer(key, order, self.now_ms)
 
     def _raise_finding(self) -> None:
         if self.finding is not None:

@@ -404,10 +404,13 @@ def other_topic_dump(lab: Lab) -> None:
     lab.leave_open("topic orders")
 
 
-def in_dump(change: Callable[[list[dict[str, Any]], int], None], kind: str) -> Plant:
+def in_dump(
+    change: Callable[[list[dict[str, Any]], int], None], kind: str, **options: Any
+) -> Plant:
     """Change the records of the dump; ``change`` is given the number of one."""
 
     def plant(lab: Lab) -> None:
+        lab.options |= options
         path = Path(lab.dumps[0])
         rows = read_dump(path)
         at = 300

@@ -103,6 +103,10 @@ TOPICS = [
         "a record twice, with `--exactly-once`",
         f.in_run(replayrun.repeat_delivered, "repeated", exactly_once=True),
     ),
+    Meant(
+        "a dead letter twice, with `--exactly-once`",
+        f.in_run(replayrun.repeat_dead, "repeated", exactly_once=True),
+    ),
     Meant("a record is 1 ms early", f.in_run(replayrun.deliver_early, "early")),
     Meant(
         "a record is late, with `--late-ms`", f.in_run(replayrun.deliver_late, "late", late_ms=999)
@@ -166,6 +170,11 @@ DUMPS = [
     Fault("cut", f.harmed("orders.dump", f.cut_most, "truncated"), *KAFKA),
     Fault("a record is missing", f.in_dump(f.remove_record, "lost"), *KAFKA),
     Fault("a record twice", f.in_dump(f.add_copy, "repeated"), PROVEN, KAFKA_RUN),
+    Fault(
+        "a record twice, with `--exactly-once`",
+        f.in_dump(f.add_copy, "repeated", exactly_once=True),
+        *KAFKA,
+    ),
     Fault("another value", f.in_dump(f.set_field("value", b"x"), "altered"), *KAFKA),
     Fault("another key", f.in_dump(f.set_field("key", b"x"), "altered"), *KAFKA),
     Fault("another due time in the header", f.another_due, *KAFKA),
@@ -211,6 +220,7 @@ BY_SPARK = [
     TOGETHER[0],
     TOGETHER[5],
     one(TOPICS, "an expired message is there"),
+    one(TOPICS, "a record twice, with `--exactly-once`"),
     TOGETHER[8],
     one(DUMPS, "all forgotten"),
     one(DUMPS, "that of the dead letters forgotten"),

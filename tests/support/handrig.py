@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from slotwheel.delivery.deadletters import DeadLetters
 from slotwheel.delivery.hand import Hand
-from slotwheel.delivery.names import EXPIRED_REASON
 from slotwheel.delivery.ports import DeliveryEvents
+from slotwheel.delivery.semantics import AtLeastOnce
 from slotwheel.delivery.sink import Answer, Answers, Sink
+from slotwheel.policy.deadletters import EXPIRED
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.schema import Int64s, times
@@ -108,7 +109,7 @@ class Recorder(DeliveryEvents):
         self.deaths[reason] += count
 
     def expired(self, count: int) -> None:
-        self.deaths[EXPIRED_REASON] += count
+        self.deaths[EXPIRED] += count
 
     def held(self, topic: str, reason: str) -> None:
         self.notes.append(("held", topic))
@@ -132,7 +133,12 @@ class Recorder(DeliveryEvents):
 class Rig:
     """Wheel, syncer thread and hand thread over one directory."""
 
-    def __init__(self, path: Path, config: WheelConfig | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: WheelConfig | None = None,
+        semantics: Callable[[Sink, DeadLetters], AtLeastOnce] | None = None,
+    ) -> None:
         self.clock = StepClock()
         self.files = OsFiles(path)
         self.state = MemoryState()
@@ -144,8 +150,7 @@ class Rig:
         self.dead_letters = DeadLetters(self.sink, None)
         self.hand = Hand(
             master_of(self.wheel),
-            self.sink,
-            self.dead_letters,
+            (semantics or AtLeastOnce)(self.sink, self.dead_letters),
             self.clock,
             events=self.events,
             on_fatal=self.fatal.append,

@@ -17,10 +17,12 @@ import numpy as np
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicPartition,
 )
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from kafka.partitioner.default import murmur2
 
 from slotwheel.wheel.rows import Header
@@ -55,11 +57,13 @@ class Arrived(NamedTuple):
 
 
 class Reader:
-    """Follows topics from their beginning."""
+    """Follows the committed records of topics from their beginning."""
 
     def __init__(self, bootstrap: str, topics: Iterable[str]) -> None:
         config = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
-        self._consumer = Consumer(config | {"auto.offset.reset": "error", "log_level": 0})
+        config |= {"auto.offset.reset": "error", "log_level": 0, "enable.partition.eof": True}
+        self._consumer = Consumer(config)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._parts = []
         for topic in topics:
             known = self._consumer.list_topics(topic, 10).topics[topic]
@@ -67,42 +71,51 @@ class Reader:
             self._parts += [TopicPartition(topic, p, 0) for p in sorted(known.partitions)]
         self._consumer.assign(self._parts)
         self._all: list[Arrived] = []
-
-    def ends(self) -> int:
-        """Records the topics hold now, in all; of a broker that has just come back, once it has
-        told the client of all partitions again."""
-        deadline = time.monotonic() + _WITHIN_S
-        while True:
-            try:
-                marks = [self._consumer.get_watermark_offsets(part, 10) for part in self._parts]
-                return sum(high for _, high in marks)
-            except KafkaException:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+        self._latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        self._read = {(part.topic, part.partition): 0 for part in self._parts}
 
     def read(self, count: int, within_s: float = _WITHIN_S) -> list[Arrived]:
         """Wait until there are ``count`` records, and read all that there are."""
         deadline = time.monotonic() + within_s
-        while (held := self.ends()) < count:
-            assert time.monotonic() < deadline, f"{held} of {count} are there"
+        while len(self._all) < count:
+            assert time.monotonic() < deadline, f"{len(self._all)} of {count} are there"
             time.sleep(0.05)
-        self.new(within_s)
+            self.new(within_s)
         return list(self._all)
 
     def new(self, within_s: float = _WITHIN_S) -> list[Arrived]:
-        """What came since this was asked last, up to what the topics hold now."""
+        """What came since this was asked last, up to what can be read now: not what stands behind
+        the beginning of an open transaction."""
         known, deadline = len(self._all), time.monotonic() + within_s
-        held = self.ends()  # once: they may grow faster than they are read
-        while len(self._all) < held:
-            assert time.monotonic() < deadline, f"{len(self._all)} of {held} were read"
+        ends = self._ends(deadline)  # once: they may grow faster than they are read
+        while any(self._read[part] < end for part, end in ends.items()):
+            assert time.monotonic() < deadline, f"read up to {self._read} of {ends}"
             for record in self._consumer.consume(10_000, 0.2):
                 error = record.error()
                 if error is None:
                     self._all.append(_arrived(record))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    at: Any = (record.topic(), record.partition())
+                    self._read[at] = record.offset() or 0
                 elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
                     raise AssertionError(error)
         return self._all[known:]
+
+    def _ends(self, deadline: float) -> dict[tuple[str, int], int]:
+        """Where each partition ends for a reader of committed records; of a broker that has just
+        come back, once it has told the client of all partitions again."""
+        while True:
+            asked = self._admin.list_offsets(
+                dict.fromkeys(self._parts, self._latest),
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=10,
+            )
+            try:
+                return {(at.topic, at.partition): one.result().offset for at, one in asked.items()}
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def close(self) -> None:
         self._consumer.close()
@@ -115,9 +128,9 @@ def read_all(bootstrap: str, topics: Iterable[str], count: int) -> list[Arrived]
 
 
 def held(bootstrap: str, topics: Iterable[str]) -> int:
-    """Records that ``topics`` hold now, in all."""
+    """Committed records that ``topics`` hold now, in all."""
     with closing(Reader(bootstrap, topics)) as reader:
-        return reader.ends()
+        return len(reader.new())
 
 
 def _arrived(record: Any) -> Arrived:

@@ -109,9 +109,12 @@ class Killing:
         self.receipts = receipts
         self.deaths: list[Death] = []
 
-    def run(self, kills: int, arrived: Callable[[], list[Arrival]]) -> Report:
+    def run(
+        self, kills: int, arrived: Callable[[], list[Arrival]], *, wait_s: float = 15.0
+    ) -> Report:
         """``arrived``: everything at the target so far, what is new at the end. It is asked after
-        each death, and in the end until nothing is missing."""
+        each death, and in the end until nothing is missing, at most ``wait_s`` after the last one
+        is due."""
         started, clock = time.monotonic(), time.time()
         with self.node:
             load = Load(
@@ -127,7 +130,7 @@ class Killing:
                 self._kill(arrived)
             time.sleep(0.3)
             load.stop()
-            found = self._wait(load, arrived)
+            found = self._wait(load, arrived, wait_s)
             self.node.signal()
         seconds = time.monotonic() - started
         step_ms = round((time.time() - clock - seconds) * 1000)
@@ -144,8 +147,8 @@ class Killing:
         self.node.start()
 
     @staticmethod
-    def _wait(load: Load, arrived: Callable[[], list[Arrival]]) -> list[Arrival]:
-        deadline = time.monotonic() + DUE_AHEAD_MS / 1000 + 15
+    def _wait(load: Load, arrived: Callable[[], list[Arrival]], wait_s: float) -> list[Arrival]:
+        deadline = time.monotonic() + DUE_AHEAD_MS / 1000 + wait_s
         while True:
             found = arrived()
             if len({one.number for one in found}) >= len(load.due):

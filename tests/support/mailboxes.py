@@ -58,6 +58,7 @@ class Mailbox:
         group_name: str = "g",
         key: str = "",
         timing: Timing | None = None,
+        delivery: str = "",
         listen: str | None = None,
         dial: Mapping[str, str] | None = None,
         load: Callable[[int, int, int], Sequence[Entry]] | None = None,
@@ -71,7 +72,7 @@ class Mailbox:
         self.has_room.set()
         self.loaded: list[tuple[int, int, int]] = []
         self._load = load or (lambda first, last, nbytes: entries_from(first, last))
-        group = Group(name, peers, timing or Timing())
+        group = Group(name, peers, timing or Timing(), delivery)
         self.transport = Transport(
             group,
             group_name,

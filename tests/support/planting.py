@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from slotwheel.client.receiptfile import RECEIPTS
 from slotwheel.delivery.deadletters import DeadLetters
+from slotwheel.reading.problems import OpenPoint, Problem
 from slotwheel.replay.report.verdict import Outcome, Verdict
 from slotwheel.wheel.digest import digests
 from slotwheel.wheel.ids import IdMint
@@ -170,15 +171,13 @@ def matches(found: Collection[str], blamed: set[str]) -> bool:
     )
 
 
-def shown(verdict: Verdict) -> str:
+def shown(problems: Iterable[Problem], open_points: Iterable[OpenPoint] = ()) -> str:
     """What a verdict blames, for a table: names without what is another at each run."""
     found = [
         f"{one.kind}: " + ("a message" if one.id else f"`{_BIG_NUMBER.sub('N', one.file)}`")
-        for one in verdict.problems
+        for one in problems
     ]
-    found += [
-        f"not decided: {re.sub('[0-9][0-9,]*', 'N', one.subject)}" for one in verdict.open_points
-    ]
+    found += [f"not decided: {re.sub('[0-9][0-9,]*', 'N', one.subject)}" for one in open_points]
     counts = Counter(found).items()
     return "; ".join(f"{what} ({n} times)" if n > 1 else what for what, n in counts) or "nothing"
 

@@ -76,15 +76,19 @@ class Proxy:
             far.settimeout(None)
             with self._lock:
                 self._open.add(far)
-            there, back = self._links(near)
-            answers = threading.Thread(target=self._pump, args=(far, near, back), daemon=True)
-            answers.start()
-            self._pump(near, far, there)
-            answers.join()
+            self._carry(near, far)
         with self._lock:
             self._open.difference_update(ends)
         for end in ends:
             end.close()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        """Forward both ways of a connection until it ends."""
+        there, back = self._links(near)
+        answers = threading.Thread(target=self._pump, args=(far, near, back), daemon=True)
+        answers.start()
+        self._pump(near, far, there)
+        answers.join()
 
     def _pump(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
         with contextlib.suppress(OSError):

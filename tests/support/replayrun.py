@@ -33,7 +33,7 @@ from slotwheel.delivery.embedded.topicfile import (
     schema_of,
     segment_path,
 )
-from slotwheel.delivery.names import DEAD_LETTER_TOPIC, EXPIRED_REASON
+from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED
 from slotwheel.replay.facts.fact import IN_FLIGHT_MS
 from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.due.runs import sort_rows
@@ -136,7 +136,7 @@ class Run:
 
     def reasons(self, buried: Sequence[int]) -> list[str]:
         """Why these messages died."""
-        return [EXPIRED_REASON if one in self.expired else "too large" for one in buried]
+        return [EXPIRED if one in self.expired else "too large" for one in buried]
 
     def a_pending(self) -> int:
         """A message that every peer has in a live slot file."""
@@ -385,6 +385,12 @@ def repeat_delivered(run: Run) -> int:
     peer = run.holder(offset)
     peer.delivered.append((offset, peer.delivered[-1][1]))
     return offset
+
+
+def repeat_dead(run: Run) -> int:
+    peer = run.peers[0]
+    peer.dead.append(peer.dead[0])
+    return peer.dead[0][0]
 
 
 def deliver_at(run: Run, shift_ms: int, offset: int | None = None) -> int:

@@ -38,19 +38,22 @@ ENGINE_VALUES = "wheel: values"
 
 # A room is a folder, for itself: who may import "wheel" may not, for that, import "wheel/due".
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    ROOT_ROOM: frozenset({"client", ENGINE_VALUES}),
-    "client": frozenset({ENGINE_VALUES}),
-    "intake": frozenset({ENGINE_VALUES}),
+    ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
+    "client": frozenset({ENGINE_VALUES, "policy"}),
+    "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
+    "policy": frozenset({ENGINE_VALUES}),
     "wheel/tail": frozenset({ENGINE_VALUES}),
     "wheel/journal": frozenset({ENGINE_VALUES, "wheel/tail"}),
     "wheel/slots": frozenset({ENGINE_VALUES, "wheel/tail", "wheel/journal"}),
     "wheel/due": frozenset({ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots"}),
     "wheel": frozenset({ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "wheel/due"}),
     "wheel/peers": frozenset({ENGINE_VALUES, "wheel/journal", "wheel/slots", "wheel/due", "wheel"}),
-    "delivery": frozenset({ENGINE_VALUES, "wheel/due"}),
-    "delivery/embedded": frozenset({ENGINE_VALUES, "wheel/slots", "delivery"}),
-    "delivery/kafka": frozenset({ENGINE_VALUES, "delivery"}),
+    "delivery": frozenset({ENGINE_VALUES, "policy", "wheel/due"}),
+    "delivery/embedded": frozenset(
+        {ENGINE_VALUES, "policy", "wheel/slots", "wheel/due", "delivery"}
+    ),
+    "delivery/kafka": frozenset({ENGINE_VALUES, "policy", "wheel/due", "delivery"}),
     "replication/rules": frozenset({ENGINE_VALUES, "wheel/journal"}),
     "replication/transport": frozenset({ENGINE_VALUES, "wheel/journal", "replication/rules"}),
     "replication/snapshots": frozenset(
@@ -68,11 +71,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "node": frozenset(
         {
             *(ROOT_ROOM, ENGINE_VALUES, "wheel/slots", "wheel", "wheel/peers", "intake"),
-            *("delivery", "delivery/embedded", "delivery/kafka"),
+            *("delivery", "delivery/embedded", "delivery/kafka", "policy"),
             *("replication/rules", "replication"),
         }
     ),
     "reading": frozenset({ENGINE_VALUES, "wheel/journal", "wheel/slots", "delivery/embedded"}),
+    "consumer": frozenset(
+        {
+            *(ENGINE_VALUES, "policy", "client", "reading"),
+            *("delivery", "delivery/kafka"),
+        }
+    ),
     "reading/verify": frozenset(
         {
             *(ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "wheel/due", "wheel"),
@@ -86,10 +95,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
-    "replay/facts": frozenset({ENGINE_VALUES, "delivery", "delivery/kafka", "reading"}),
+    "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading"}),
     "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
     "replay/report": frozenset({ENGINE_VALUES, "reading"}),
-    "replay/datasource": frozenset({ENGINE_VALUES, "delivery", "reading", "replay/facts"}),
+    "replay/datasource": frozenset({ENGINE_VALUES, "policy", "reading", "replay/facts"}),
     "replay": frozenset(
         {
             *(ENGINE_VALUES, "wheel/journal", "reading", "reading/growing", "replay/facts"),
@@ -98,7 +107,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "replay/following": frozenset(
         {
-            *(ENGINE_VALUES, "delivery", "reading", "replay/facts", "replay/judging"),
+            *(ENGINE_VALUES, "policy", "reading", "replay/facts", "replay/judging"),
             *("replay/datasource", "replay"),
         }
     ),
@@ -109,6 +118,7 @@ ROOMS = frozenset(name.partition("/")[0] for name in MAY_IMPORT) - {ROOT_ROOM, E
 # Of some rooms another may use only what holds formats, ids, errors and limits, and no state. A
 # module of that kind is added here when it comes.
 _TOPIC_FILES = frozenset({"topicfile", "topicdamage", "topiclog"})
+_LETTERS = frozenset({"headers", "deadletters", "lettercolumns"})
 ONLY_MODULES = {
     (ROOT_ROOM, ENGINE_VALUES): frozenset({"errors"}),
     ("client", ENGINE_VALUES): frozenset(
@@ -117,17 +127,28 @@ ONLY_MODULES = {
             *("ids", "protocol", "rows", "schema"),
         }
     ),
+    ("consumer", ENGINE_VALUES): frozenset(
+        {"checks", "errors", "expiry", "files", "protocol", "rows", "schema"}
+    ),
+    ("consumer", "reading"): frozenset({"topicreader"}),
+    ("consumer", "delivery"): frozenset({"sink"}),
+    ("consumer", "delivery/kafka"): frozenset(
+        {"collection", "header_names", "kafka_python_client", "kafka_python_transactions", "plan"}
+    ),
+    ("intake", "delivery/kafka"): frozenset({"header_names"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
-    ("replay/facts", "delivery"): frozenset({"names"}),
+    ("replay/facts", "policy"): _LETTERS,
+    ("replay/datasource", "policy"): _LETTERS,
+    ("replay/following", "policy"): _LETTERS,
     ("replay/facts", "delivery/kafka"): frozenset({"murmur2"}),
-    ("replay/datasource", "delivery"): frozenset({"names"}),
-    ("replay/following", "delivery"): frozenset({"names"}),
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("reading", "replay")
+OUTSIDE = ("consumer", "reading", "replay")
+# The root's public names of this room are loaded when they are first used.
+LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.
 SCRIPTS = frozenset({"replay/job.py"})
 # What only one room imports, and of the command line's modules only the one that is named.

@@ -18,7 +18,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource
 
 from slotwheel.delivery.kafka.murmur2 import partitions_of
-from slotwheel.delivery.kafka.sink import KafkaSettings
+from slotwheel.delivery.kafka.plan import KafkaSettings
 from slotwheel.delivery.sink import Answer, Answers, Sink
 from slotwheel.wheel.rows import Header
 from support.broker import Broker, Cluster, TopicFactory

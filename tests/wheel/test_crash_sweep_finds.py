@@ -116,9 +116,9 @@ def mark_ahead_of_the_answers(patch: Patch) -> None:
     marks = Lines.marks
     next_chunk = Dispatcher.next_chunk
 
-    def with_flight(self: Lines, reach: int = -1) -> Marks:
+    def with_flight(self: Lines) -> Marks:
         flight = self.main.flight
-        found = marks(self, reach)
+        found = marks(self)
         return found if flight is None else replace(found, main=flight.chunk.after)
 
     def tell_at_once(self: Dispatcher, now_ms: int) -> Any:

@@ -90,8 +90,8 @@ def test_bad_fields_are_named() -> None:
     encoded = bytearray(Marks(copies={"topic": TopicMark(Mark())}).encode())
     with pytest.raises(UnsupportedVersion, match="got 4"):
         Marks.decode(b"\4" + bytes(encoded[1:]))
-    with pytest.raises(Damaged, match="reserved"):
-        Marks.decode(bytes(encoded[:4]) + b"\1" + bytes(encoded[5:]))
+    with pytest.raises(Damaged, match="what is exact"):
+        Marks.decode(bytes(encoded[:4]) + b"\3" + bytes(encoded[5:]))
     with pytest.raises(Damaged, match="UTF-8"):
         Marks.decode(bytes(encoded[:-1]) + b"\xff")
 

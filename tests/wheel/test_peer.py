@@ -6,20 +6,19 @@ import errno
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
+from slotwheel.wheel.answers import CancelAnswer
 from slotwheel.wheel.config import TICK_MS, WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.errors import Damaged, InvalidConfiguration, NotMaster
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import MessageId
-from slotwheel.wheel.journal.entry import Entry, EntryKind, decode_entry
+from slotwheel.wheel.journal.entry import EntryKind
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.peers.heal import SlotRows
 from slotwheel.wheel.peers.peer import PeerWheel
@@ -29,66 +28,8 @@ from slotwheel.wheel.wheel import Wheel
 from support import wheels
 from support.damage import flip
 from support.datadirs import assert_sound
+from support.handpeer import NOW, STORES, Peer, over_the_wire
 from support.wheels import as_version_1, batch, master_of
-
-NOW = 1_800_000_000_000
-STORES = {"a": b"a" * 16, "b": b"b" * 16}
-
-
-class Peer:
-    """One directory and its wheel."""
-
-    def __init__(self, path: Path, name: str, config: WheelConfig) -> None:
-        self.path, self.name, self.config = path / name, name, config
-        self.path.mkdir()
-        self.open()
-
-    def open(self) -> None:
-        self.files = OsFiles(self.path)
-        self.state = LmdbState(self.path)
-        self.wheel = PeerWheel.open(self.files, self.state, self.config, NOW, node_id=self.name)
-
-    def close(self) -> None:
-        self.wheel.close()
-        self.files.close()
-
-    def reopen(self) -> None:
-        self.close()
-        self.open()
-
-    def sync(self) -> None:
-        while self.wheel.write_pending(0):
-            pass
-
-    def send(self, *rows: tuple[int, str, bytes], sequence: int = -1) -> Future[AppendReceipt]:
-        producer = 7 if sequence >= 0 else 0
-        return self.wheel.append(batch(rows), NOW, producer=producer, sequence=sequence)
-
-    def lead(self, epoch: int) -> None:
-        self.wheel.promise(epoch, self.name, True)
-        self.wheel.lead(epoch, STORES, NOW)
-        self.sync()
-        self.wheel.commit(self.wheel.log_view().durable)
-        assert self.wheel.serving
-
-    def ship(self, other: Peer, commit: int | None = None) -> None:
-        """All that the other one lacks, as bytes; then tell it what is committed."""
-        epoch, _, voter = other.wheel.hard()
-        if epoch < self.wheel.hard()[0]:
-            other.wheel.promise(self.wheel.hard()[0], "", voter)
-        first = other.wheel.log_view().placed + 1
-        last = self.wheel.log_view().written
-        while first <= last:
-            found = self.wheel.entries(first, last, 1 << 20)
-            other.wheel.receive([over_the_wire(entry) for entry in found])
-            first = found[-1].index + 1
-        other.sync()
-        other.wheel.commit(self.wheel.commit_index if commit is None else commit)
-
-
-def over_the_wire(entry: Entry) -> Entry:
-    data = b"".join(bytes(part) for part in entry.encode())
-    return decode_entry(data, "the wire", 0)
 
 
 @pytest.fixture

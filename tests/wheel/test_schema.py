@@ -198,17 +198,38 @@ def test_a_legal_topic(topic: str) -> None:
 def test_reserved_header_names(extra: int, start: int) -> None:
     """``extra``: rows before, so that it is found by column as well as by row."""
     fine = [("slotwheel", b"1"), ("Slotwheel-id", None), ("slotwheel-redelivered-id", b"2")]
-    pairs = [fine] * (extra + 1) + [[], [*fine, ("slotwheel-id", b"x"), ("slotwheel-", b"")], fine]
+    fine += [("slotwheel-dead-reason", b"refused"), ("slotwheel-dead-error", b"too large")]
+    fine += [("slotwheel-origin-id", b"3")]
+    wrong_ones = [("slotwheel-id", b"x"), ("slotwheel-dead-stage", b"")]
+    pairs = [fine] * (extra + 1) + [[], [*fine, *wrong_ones], fine]
     rows = len(pairs)
     none = [None] * rows
     batch = from_columns([NOW] * rows, ["t"] * rows, none, none, [b"v"] * rows, pairs).slice(start)
     wrong = extra + 2 - start
-    assert reserved_headers(batch.column("headers")) == {wrong: ["slotwheel-id", "slotwheel-"]}
-    with pytest.raises(InvalidMessage, match=r"got slotwheel-id, slotwheel-; .*Leave") as one:
+    assert reserved_headers(batch.column("headers")) == {
+        wrong: ["slotwheel-id", "slotwheel-dead-stage"]
+    }
+    with pytest.raises(
+        InvalidMessage, match=r"got slotwheel-id, slotwheel-dead-stage; .*Leave"
+    ) as one:
         check_input(batch, WheelConfig(), NOW)
     assert one.value.row == wrong
     assert check_input(batch, WheelConfig(), NOW, reserved=True).num_rows == batch.num_rows
     assert check_input(batch.slice(0, wrong), WheelConfig(), NOW).num_rows == wrong
+
+
+@pytest.mark.parametrize("extra", [0, 100], ids=["few", "many"])
+def test_a_dead_letter_that_does_not_say_why_is_refused(extra: int) -> None:
+    """It could pass for one of the sink, in the format without a stage."""
+    letter = [("slotwheel-dead-reason", b"expired"), ("slotwheel-dead-topic", b"orders")]
+    whole = [*letter, ("slotwheel-dead-error", b"late")]
+    pairs = [whole] * (extra + 1) + [letter, whole]
+    rows = len(pairs)
+    none = [None] * rows
+    batch = from_columns([NOW] * rows, ["t"] * rows, none, none, [b"v"] * rows, pairs)
+    with pytest.raises(InvalidMessage, match="slotwheel-dead-reason, slotwheel-dead-topic") as one:
+        check_input(batch, WheelConfig(), NOW)
+    assert one.value.row == extra + 1
 
 
 def test_a_null_where_none_may_be() -> None:

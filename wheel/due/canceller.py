@@ -9,7 +9,7 @@ Rules
 - For a row in flight the request waits for the sink's answer. If the sink gave no clear one, the
   answer is *unknown* until a later try succeeds.
 - Of an older row that the last epoch's marks reach but do not cover, nobody knows whether it left:
-  *unknown*. No clock decides it.
+  *unknown*. No clock decides it. Under exactly-once the sink knows (``know_what_left``).
 - A row that has left is *already delivered* only if it is known that no cancel came first.
 - Slot files are read outside the lock, each once a request, and only if an answer depends on it.
 
@@ -132,6 +132,10 @@ class Canceller:
         self._epoch_offset = epoch_offset
         self._reach_ms = reach_ms
         self._lost_seconds = lost_seconds
+
+    def know_what_left(self) -> None:
+        """Under the lock: the lines know of each older row whether it left before this epoch."""
+        self._reach_ms = -1
 
     def cancel(
         self, ids: Sequence[MessageId | str], append: QueueRows, timeout_s: float

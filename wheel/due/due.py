@@ -80,6 +80,11 @@ class DueQueue:
         if self.unseen is None or earliest_due < self.unseen:
             self.unseen = earliest_due
 
+    def load(self, marks: Marks) -> None:
+        """Under the lock: go on from ``marks``. No chunk may be in flight."""
+        self.lines.load(marks)
+        self._prepared.clear()
+
     # -- the deliverer ---------------------------------------------------------------------------
 
     def next_chunk(self, now_ms: int) -> Chunk | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -83,39 +83,111 @@ class Lines:
 
     def __init__(self, marks: Marks, held_max: int, lock: threading.RLock) -> None:
         self._held_max = held_max
+        self._lock = lock
+        self.load(marks)
+        self.changes = 0
+        """Counts the moves since which a new mark should be appended."""
+        self.answered = threading.Condition(lock)
+        """Notified after each answer of the sink."""
+
+    def load(self, marks: Marks) -> None:
+        """Stand where ``marks`` do, with nothing in flight and no answer unclear."""
         self.main = Line(None, marks.main)
         self.held = {
             topic: Line(topic, copy.mark, copy.behind) for topic, copy in marks.copies.items()
         }
-        self._unknown: set[int] = set()
-        """Offsets handed to the sink and not clearly answered yet."""
-        self._unknown_upto = -1
-        """All offsets up to here that have not left count as such, too: there were too many."""
-        self._epoch = marks.epoch
+        self.exact = marks.exact
+        self.forget_unknown()
+        self.epoch = marks.epoch
         self._covered = marks.covered
         self._withdrawn = marks.cancels
         """Rows passed that are cancel rows, or messages that were cancelled."""
         self._delivered = marks.delivered
         self._dead = marks.dead
         self._expired = marks.expired
-        self.changes = 0
-        """Counts the moves since which a new mark should be appended."""
-        self.answered = threading.Condition(lock)
-        """Notified after each answer of the sink."""
+        self._counted_ahead = marks.answered - marks.passed
+        """Messages that the marks count as answered, although they have not passed them."""
 
-    def marks(self, reach: int = -1) -> Marks:
-        """The marks as they stand, for a journal entry with that reach."""
+    def forget_unknown(self) -> None:
+        """Of no row it is unknown any more whether it has left."""
+        self._unknown: set[int] = set()
+        """Offsets handed to the sink and not clearly answered yet."""
+        self._unknown_upto = -1
+        """All offsets up to here that have not left count as such, too: there were too many."""
+        self._passes_unknown = False
+        """Whether the mark has passed such rows, as it does under at-most-once."""
+
+    def marks(self) -> Marks:
+        """The marks as they stand, without a reach."""
         return Marks(
             main=self.main.mark,
-            epoch=self._epoch,
+            epoch=self.epoch,
             copies={topic: TopicMark(line.mark, line.behind) for topic, line in self.held.items()},
             covered=self._covered,
             cancels=self._withdrawn,
             delivered=self._delivered,
             dead=self._dead,
             expired=self._expired,
-            reach=reach,
+            exact=self.exact,
         )
+
+    @property
+    def room(self) -> int:
+        """How many more topics can be held back."""
+        return max(0, self._held_max - len(self.held))
+
+    def after(
+        self,
+        chunk: Chunk,
+        answered: Mask,
+        dead: int = 0,
+        *,
+        expired: int = 0,
+        sink_down: bool = False,
+    ) -> Marks:
+        """The marks as they will stand after this ``answer``; nothing changes now."""
+        then = Lines(self.marks(), self._held_max, self._lock)
+        then.main.ahead = set(self.main.ahead)
+        for topic, line in self.held.items():
+            then.held[topic].ahead = set(line.ahead)
+        flight = self._line_of(chunk).flight
+        assert flight is not None, "no chunk is in flight"
+        then._line_of(chunk).flight = replace(flight, of_held=dict(flight.of_held))
+        then.answer(chunk, answered, dead, expired=expired, sink_down=sink_down)
+        return then.marks()
+
+    def hold(self, topic: str) -> None:
+        """Hold a topic back from where the main mark stands; no chunk may be in flight there."""
+        assert self.main.flight is None, "a chunk is in flight"
+        if self.room and topic not in self.held:
+            self.held[topic] = Line(topic, self.main.mark)
+            self.changes += 1
+
+    def uncovered(self, topic: str, due: Int64s, offset: Int64s) -> Mask:
+        """Which rows of a topic its mark does not cover, shape (rows,)."""
+        mask: Mask = ~self.held.get(topic, self.main).mark.covered(due, offset)
+        return mask
+
+    def answered_before(
+        self, topic: str, due: Int64s, offset: Int64s, *, dead: bool = False, expired: bool = False
+    ) -> None:
+        """Rows of a topic, all uncovered, that were answered before this epoch all the same."""
+        main = self.main.mark.covered(due, offset)
+        before = self.ahead
+        self.main.ahead.update(offset[~main].tolist())
+        if topic in self.held:
+            self.held[topic].ahead.update(offset[main].tolist())
+        count = self.ahead - before  # before exactly-once one of them may have left twice
+        counted = min(count, max(0, self._counted_ahead))
+        self._counted_ahead -= counted
+        count -= counted
+        self._delivered += 0 if dead or expired else count
+        self._dead += count if dead else 0
+        self._expired += count if expired else 0
+        self.changes += 1
+
+    def _line_of(self, chunk: Chunk) -> Line:
+        return self.main if chunk.topic is None else self.held[chunk.topic]
 
     @property
     def ahead(self) -> int:
@@ -141,6 +213,8 @@ class Lines:
             line, at = self.held[topic], held[np.equal(names, topic)]
             left[at[line.mark.covered(due[at], offset[at])]] = HasLeft.YES
             left[at[line.in_flight(due[at], offset[at])]] = HasLeft.IN_FLIGHT
+        if self._passes_unknown:
+            left[(left == HasLeft.YES) & unknown] = HasLeft.UNKNOWN
         left[self.main.in_flight(due, offset)] = HasLeft.IN_FLIGHT
         asked, ahead = set(offset.tolist()), set[int]()
         for line in (self.main, *self.held.values()):
@@ -222,7 +296,7 @@ class Lines:
         Topics with unanswered rows are held back; where that is not possible (``sink_down``, or too
         many), the main mark pauses before the first of them.
         """
-        line = self.main if chunk.topic is None else self.held[chunk.topic]
+        line = self._line_of(chunk)
         flight = line.flight
         assert flight is not None, "no chunk is in flight"
         assert flight.chunk is chunk, "not the chunk in flight"
@@ -230,6 +304,7 @@ class Lines:
         if self._unknown:
             self._unknown.difference_update(flight.offset[flight.kept[answered]].tolist())
         if unknown is not None and unknown.any():
+            self._passes_unknown |= bool((unknown & answered).any())
             self._unknown.update(flight.offset[flight.kept[unknown]].tolist())
             if len(self._unknown) > _UNKNOWN_MAX:
                 self._unknown_upto = max(self._unknown_upto, *self._unknown)
@@ -291,7 +366,7 @@ class Lines:
         waiting = flight.kept[~answered]
         topics = flight.topics.take(from_numpy(waiting, pa.int64()))
         names = topics.unique().to_pylist()  # in the order of their first rows
-        room = max(0, self._held_max - len(self.held))
+        room = self.room
         first = [int(waiting[pc.index(topics, name).as_py()]) for name in names]
         for name, at in zip(names[:room], first, strict=False):
             mark = flight.mark_before(at)

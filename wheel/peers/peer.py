@@ -50,7 +50,6 @@ class PeerWheel(Wheel):
         self._vote = found.stored.vote
         self._voter = found.stored.voter
         self._epoch = found.stored.epoch
-        self._group_config = found.config
         self._first_own = 0  # index of the first entry of the epoch this peer leads; 0: it does not
         self._led_ms = now_ms
         self._epoch_offset = 0
@@ -209,10 +208,6 @@ class PeerWheel(Wheel):
             self._epoch_offset = self._log.next_offset
             self._led_ms = now_ms
             self._master_address = ""
-            known = self._configuration
-            for queued in self._log.uncommitted():
-                known = known if queued.config is None else dict(queued.config)
-            self._group_config = configuration(known, self.config)
             self._first_own = self._queue_stores(stores)
 
     def admit_stores(self, stores: Mapping[str, bytes]) -> None:
@@ -221,9 +216,12 @@ class PeerWheel(Wheel):
             self._queue_stores(stores)
 
     def _queue_stores(self, stores: Mapping[str, bytes]) -> int:
+        known = self._configuration
+        for queued in self._log.uncommitted():
+            known = known if queued.config is None else dict(queued.config)
         named = {name: store.hex() for name, store in sorted(stores.items())}
-        self._group_config = {**self._group_config, "stores": named}
-        return self._queue_config(self._group_config).entry.index
+        config = {**configuration(known, self.config), "stores": named}
+        return self._queue_config(config).entry.index
 
     @property
     def serving(self) -> bool:

@@ -1,0 +1,337 @@
+"""``slotwheel dead``: dead letters counted, shown, exported, and sent where they were meant to go.
+
+All four commands read the topic to where it ends when they begin, and take the same filters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
+
+from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...wheel.checks import check_topic
+from ...wheel.errors import InvalidMessage
+from ...wheel.schema import Mask
+from ...wheel.texts import counted, time_text
+from ..consume import arrow_file
+from ..fields import Fields, message_fields
+from ..printing import Listing, print_table, quiet_pipe
+from ..progress import progress_bar
+from ..shared import (
+    F,
+    check_range,
+    epoch_ms,
+    json_option,
+    moment,
+    node_options,
+    pair,
+    print_json,
+)
+from .letters import LETTER, LetterFilter, letters_of, place_of
+from .notes import Redriven, notes_topic
+from .redrive import read_notes
+from .resend import Asked, redrive
+from .source import LetterSource, Topic, open_source
+
+_COLUMNS = ("reason", "topic", "letters", "redriven")
+
+
+@click.group("dead", short_help="Look at dead letters, and send them again.")
+def command() -> None:
+    """Look at dead letters, and send them where they were meant to go."""
+
+
+def _source_options(function: F) -> F:
+    options = (
+        click.option(
+            "--data",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Read the embedded topic in this data directory of a node.",
+        ),
+        click.option(
+            "--bootstrap", metavar="HOST:PORT,…", help="Read the topic of the Kafka there."
+        ),
+        click.option(
+            "--kafka",
+            "kafka_settings",
+            type=pair,
+            multiple=True,
+            help="A setting of the Kafka client; may be repeated.",
+        ),
+        click.option(
+            "--topic",
+            metavar="TOPIC",
+            default=DEAD_LETTER_TOPIC,
+            help="Where the dead letters are.",
+        ),
+    )
+    return _all(options, function)
+
+
+def _filter_options(function: F) -> F:
+    def several(flag: str, name: str, metavar: str, text: str) -> Callable[[F], F]:
+        return click.option(flag, name, multiple=True, metavar=metavar, help=text)
+
+    options = (
+        several("--reason", "reasons", "REASON", "Only letters with this reason; may be repeated."),
+        several(
+            "--for-topic", "topics", "TOPIC", "Only those meant for this topic; may be repeated."
+        ),
+        several("--key", "keys", "TEXT", "Only those with this key; may be repeated."),
+        several("--id", "ids", "ID", "Only the message with this id; may be repeated."),
+        several("--group", "groups", "GROUP", "Only those of this group; may be repeated."),
+        click.option("--from", "start", type=moment, help="Only those buried from this time on."),
+        click.option("--to", "end", type=moment, help="Only those buried before this time."),
+    )
+    return _all(options, function)
+
+
+def _all(options: tuple[Callable[[F], F], ...], function: F) -> F:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """The letters that a command is about: those of a topic that a selection wants."""
+
+    source: LetterSource
+    topic: str
+    selection: LetterFilter
+
+    def read(self, opened: Topic) -> Iterator[pa.RecordBatch]:
+        """Batches of the schema ``LETTER``, with a progress bar."""
+        total = opened.total() or None
+        columns = (MofNCompleteColumn(), TimeElapsedColumn())
+        with progress_bar(f"reading {self.topic}", total, *columns) as step:
+            for records in opened.batches():
+                wanted = self.selection.of(letters_of(records))
+                if wanted.num_rows:
+                    yield wanted
+                step(records.num_rows)
+
+    def redriven(self, opened: Topic, *, whole: bool = False) -> Redriven:
+        """What was redriven before; nothing where no topic of notes exists. ``whole``: as of
+        ``read_notes``."""
+        notes = notes_topic(self.topic)
+        if notes not in opened.topics:
+            return Redriven()
+        return read_notes(self.source, notes, whole=whole)
+
+
+def _letters(
+    stack: ExitStack,
+    data: Path | None,
+    bootstrap: str | None,
+    kafka_settings: tuple[tuple[str, str], ...],
+    topic: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    **wanted: tuple[str, ...],
+) -> _Letters:
+    """From the options that all commands share. Errors: ``click.UsageError``."""
+    check_range(start, end)
+    check_topic(notes_topic(topic))
+    begin_ms, end_ms = (None if one is None else epoch_ms(one) for one in (start, end))
+    selection = LetterFilter(**wanted, start_ms=begin_ms, end_ms=end_ms)
+    return _Letters(open_source(stack, data, bootstrap, kafka_settings), topic, selection)
+
+
+@command.command("list", short_help="Count the letters by reason and topic.")
+@_source_options
+@_filter_options
+@json_option
+def list_command(as_json: bool, **options: Any) -> None:
+    """Count the dead letters by reason and by the topic they were meant for, and how many of them
+    were redriven already."""
+    counts: Counter[tuple[str, str | None, bool]] = Counter()
+    with quiet_pipe(), ExitStack() as stack:
+        letters = _letters(stack, **options)
+        opened = stack.enter_context(letters.source.opened(letters.topic))
+        redriven = letters.redriven(opened)
+        for batch in letters.read(opened):
+            counts.update(_counted(batch, redriven.has(batch)))
+        kinds = {(reason, topic) for reason, topic, _ in counts}
+        rows = []
+        for reason, topic in sorted(kinds, key=lambda kind: (kind[0], kind[1] or "")):
+            again = counts[reason, topic, True]
+            rows.append((reason, topic, again + counts[reason, topic, False], again))
+        if as_json:
+            for row in rows:
+                print_json(dict(zip(_COLUMNS, row, strict=True)))
+            return
+        texts = [(reason, topic or "", f"{n:,}", f"{again:,}") for reason, topic, n, again in rows]
+        print_table(texts, "llrr", _COLUMNS)
+        total, again = (sum(row[2] for row in rows), sum(row[3] for row in rows))
+        click.echo(f"{counted(total, 'letter')}, {again:,} redriven")
+
+
+def _counted(letters: pa.RecordBatch, redriven: Mask) -> Counter[tuple[str, str | None, bool]]:
+    reason = letters.column("reason").dictionary_encode()
+    topic = letters.column("for_topic").dictionary_encode("encode")
+    reasons, topics = (one.dictionary.to_pylist() for one in (reason, topic))
+    code = np.asarray(reason.indices) * len(topics) + np.asarray(topic.indices)
+    codes, counts = np.unique(2 * code + redriven, return_counts=True)
+    found: Counter[tuple[str, str | None, bool]] = Counter()
+    for one, count in zip(codes.tolist(), counts.tolist(), strict=True):
+        number, again = divmod(one, 2)
+        found[reasons[number // len(topics)], topics[number % len(topics)], bool(again)] = count
+    return found
+
+
+@command.command("show", short_help="Print one letter whole.")
+@click.argument("letter")
+@_source_options
+@json_option
+def show_command(letter: str, as_json: bool, **options: Any) -> None:
+    """Print the dead letter that LETTER names: PARTITION/POSITION (of an embedded topic 0/POSITION)
+    or the id of its message. All letters with that id are printed."""
+    place = place_of(letter)
+    options |= {} if place else {"ids": (letter,)}
+    listed, found = Listing(as_json), 0
+    with quiet_pipe(), ExitStack() as stack:
+        letters = _letters(stack, **options)
+        opened = stack.enter_context(letters.source.opened(letters.topic))
+        redriven = letters.redriven(opened)
+        for wanted in letters.read(opened):
+            batch = wanted if place is None else _at(wanted, *place)
+            again = redriven.has(batch).tolist()
+            for fields, sent in zip(_fields(batch), again, strict=True):
+                found += 1
+                if as_json:
+                    listed.line({**fields, "redriven": sent})
+                else:
+                    _print_whole({"redriven": "yes" if sent else "no", **fields})
+            if place is not None and found:
+                break
+    if not found:
+        raise InvalidMessage(
+            "no such dead letter",
+            got=repr(letter[:300]),
+            limit="PARTITION/POSITION, or the id of a message",
+            remedy="'slotwheel dead export' prints the letters with their places and ids",
+        )
+
+
+def _at(letters: pa.RecordBatch, partition: int, position: int) -> pa.RecordBatch:
+    at = np.asarray(letters.column("partition")) == partition
+    at &= np.asarray(letters.column("position")) == position
+    return letters.filter(pa.array(at))
+
+
+def _fields(letters: pa.RecordBatch) -> Iterator[Fields]:
+    """What is printed of each letter: where it stands, what it says, and the message with all of
+    its headers."""
+    names = ("id", "reason", "error", "for_topic", "for_partition", "group")
+    said = zip(*(letters.column(name).to_pylist() for name in names), strict=True)
+    positions = letters.column("position").to_pylist()
+    buried = letters.column("buried").cast(pa.int64()).to_pylist()
+    for position, buried_ms, texts, message in zip(
+        positions, buried, said, message_fields(letters), strict=True
+    ):
+        where = {"partition": message.pop("partition"), "position": position}
+        yield {**where, "buried_ms": buried_ms, **dict(zip(names, texts, strict=True)), **message}
+
+
+def _print_whole(fields: Fields) -> None:
+    """A letter for people, a line for each of its parts."""
+    for name, value in fields.items():
+        if name == "headers":
+            for header in value:
+                content = next(text for key, text in header.items() if key != "key")
+                click.echo(f"header {header['key']}: {content}")
+        elif name == "buried_ms":
+            click.echo(f"buried: {'unknown' if value is None else time_text(value)}")
+        elif value is not None:
+            click.echo(f"{name}: {value}")
+
+
+@command.command("redrive", short_help="Send letters where they were meant to go, each once.")
+@_source_options
+@_filter_options
+@click.option(
+    "--to-topic",
+    metavar="TOPIC",
+    help="Send them to this topic, and not to those they were meant for.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Let N letters be due in each second. [default: all at once]",
+)
+@click.option("--dry-run", is_flag=True, help="Count, and send nothing.")
+@click.option("--yes", is_flag=True, help="Send them without asking.")
+@click.option(
+    "--create-topics", is_flag=True, help="Create the topic of the notes in Kafka if it is missing."
+)
+@click.option(
+    "--despite-deleted-notes",
+    is_flag=True,
+    help="Send although notes are deleted: letters that they name are sent again.",
+)
+@node_options
+@json_option
+def redrive_command(
+    to_topic: str | None,
+    rate: float | None,
+    dry_run: bool,
+    yes: bool,
+    create_topics: bool,
+    despite_deleted_notes: bool,
+    address: str,
+    timeout: timedelta,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Send dead letters again, through a node, to the topics they were meant for. Each letter is
+    sent once, however often this is run and by whatever filters: what was sent stands in the topic
+    TOPIC-redriven."""
+    asked = Asked(
+        *(to_topic, rate, dry_run, yes, create_topics, despite_deleted_notes),
+        *(address, timeout, as_json),
+    )
+    asked.check(options["topic"])
+    with ExitStack() as stack:
+        letters = _letters(stack, **options)
+        opened = stack.enter_context(letters.source.opened(letters.topic))
+        return redrive(
+            asked,
+            letters.source,
+            letters.topic,
+            opened,
+            letters.redriven(opened, whole=True),
+            letters.read(opened),
+        )
+
+
+@command.command("export", short_help="Write letters to a file, or print them as JSON.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@_source_options
+@_filter_options
+def export_command(file: Path | None, **options: Any) -> None:
+    """Write dead letters to FILE as an Arrow IPC stream. Without FILE, print them as JSON, one
+    object a line. The topic stays as it is."""
+    with quiet_pipe(), ExitStack() as stack:
+        letters = _letters(stack, **options)
+        opened = stack.enter_context(letters.source.opened(letters.topic))
+        if file is not None:
+            write = stack.enter_context(arrow_file(file, LETTER, keep=False))
+            for batch in letters.read(opened):
+                write(batch)
+            return
+        listed = Listing(as_json=True)
+        for batch in letters.read(opened):
+            for fields in _fields(batch):
+                listed.line(fields)

@@ -1,0 +1,126 @@
+"""``slotwheel routes``: where messages with a route go, and what consumer groups filter by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..client import Client
+from ..policy.routes import find_route
+from .policies import settings_of
+from .printing import print_table
+from .shared import json_option, node_options, pair, print_json
+
+_ALWAYS = "(each message)"
+
+
+@click.group("routes", short_help="Show and try routes, and rules of consumer groups.")
+def command() -> None:
+    """Routes turn one message into messages for several topics, by rules over its headers."""
+
+
+def _source(function: Callable[..., None]) -> Callable[..., None]:
+    path = click.option(
+        "--file",
+        "path",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Read a node's --policies file instead, without a node.",
+    )
+    return path(node_options(json_option(function)))
+
+
+@command.command("list")
+@_source
+def list_command(path: Path | None, address: str, timeout: timedelta, as_json: bool) -> None:
+    """Show all routes, and the rules that consumer groups have registered."""
+    settings = settings_of(path, address, timeout)
+    if as_json:
+        fields = settings.to_dict()
+        print_json({name: fields[name] for name in ("version", "routes", "groups")})
+        return
+    rows = [
+        (name, _ALWAYS if branch.where is None else str(branch.where), " ".join(branch.to))
+        for name, route in sorted(settings.routes.items())
+        for branch in route.branches
+    ]
+    print_table(rows, "lll", ("route", "where", "to"))
+    if settings.groups:
+        click.echo()
+        groups = sorted(settings.groups.items())
+        print_table(
+            [(group, _ALWAYS if rule is None else str(rule)) for group, rule in groups],
+            "ll",
+            ("consumer group", "takes"),
+        )
+
+
+@command.command("explain")
+@click.argument("route")
+@click.option(
+    "--header",
+    "headers",
+    type=pair,
+    multiple=True,
+    help="A header of the message; may be repeated.",
+)
+@_source
+def explain(
+    route: str,
+    headers: tuple[tuple[str, str], ...],
+    path: Path | None,
+    address: str,
+    timeout: timedelta,
+    as_json: bool,
+) -> None:
+    """Show which branches of ROUTE match a message with these headers, and where it goes.
+
+    The exit code is 1 when no branch matches: such a message is refused.
+    """
+    found = find_route(settings_of(path, address, timeout).routes, route)
+    pairs = [(name, value.encode()) for name, value in headers]
+    branches: list[dict[str, Any]] = [
+        {
+            "matches": branch.matches(pairs),
+            "where": None if branch.where is None else branch.where.to_dict(),
+            "to": list(branch.to),
+        }
+        for branch in found.branches
+    ]
+    topics = found.topics(pairs) if any(one["matches"] for one in branches) else []
+    if as_json:
+        print_json({"route": route, "branches": branches, "topics": topics})
+    else:
+        rows = [
+            (
+                "yes" if one["matches"] else "no",
+                _ALWAYS if branch.where is None else str(branch.where),
+                " ".join(branch.to),
+            )
+            for one, branch in zip(branches, found.branches, strict=True)
+        ]
+        print_table(rows, "lll", ("matches", "where", "to"))
+        click.echo(f"\ngoes to  {' '.join(topics) or 'no topic: it is refused'}")
+    if not topics:
+        found.topics(pairs)  # raises
+
+
+@command.command("forget")
+@click.argument("group")
+@node_options
+@json_option
+def forget(group: str, address: str, timeout: timedelta, as_json: bool) -> None:
+    """Take back the rule of a consumer GROUP, so that its members can come with another one.
+
+    Stop all of them first: messages that one member filters away are gone for the group.
+    """
+    with Client(address, timeout_s=timeout.total_seconds()) as client:
+        known = group in client.policies()["groups"]
+        client.forget(group)
+    if as_json:
+        print_json({"group": group, "forgotten": known})
+    else:
+        click.echo(f"{group}: " + ("forgotten" if known else "had no rule"))

@@ -1,0 +1,72 @@
+"""What becomes of a message's level and route: a delay, and the topics that it goes to.
+
+The group's policies are asked for when the first message needs them, and again after a while; so a
+change of them counts for a client that runs within ``FRESH_S``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from ..policy.levels import level_ms
+from ..policy.policyset import PolicySet
+from ..policy.routes import Route, find_route
+from ..wheel.errors import InvalidMessage
+from .message import Message
+
+FRESH_S = 10.0
+_STANDS_FOR_ALL = "t"
+
+
+class Resolver:
+    """``ask``: asks a node for the group's policies. Thread-safe."""
+
+    def __init__(self, ask: Callable[[], dict[str, Any]]) -> None:
+        self._ask = ask
+        self._known: tuple[float, PolicySet] | None = None
+
+    def settings(self) -> PolicySet:
+        """Errors: ``NodeUnreachable``."""
+        known, now = self._known, time.monotonic()
+        if known is None or now - known[0] > FRESH_S:
+            known = self._known = (now, PolicySet.from_dict(self._ask()))
+        return known[1]
+
+    def resolve(self, message: Message) -> tuple[Message, Route | None]:
+        """The message with a delay instead of its level, and its route, if it has one; then its
+        topic stands for those of the route. Errors: ``InvalidMessage``, ``NodeUnreachable``."""
+        for name, given in (("level", message.level), ("route", message.route)):
+            if not isinstance(given, str | None):
+                raise InvalidMessage(
+                    f"unusable {name}",
+                    got=repr(given)[:80],
+                    limit="a text",
+                    remedy=f"Give the name of a {name}; 'slotwheel policies' and 'slotwheel routes"
+                    " list' show them",
+                )
+        if message.level is not None:
+            if message.due is not None or message.delay is not None:
+                raise InvalidMessage(
+                    "both a level and a due time",
+                    got=f"level {message.level}, due {message.due}, delay {message.delay}",
+                    limit="one of due, delay and level",
+                    remedy="Leave the others out",
+                )
+            delay_ms = level_ms(self.settings().levels, message.level)
+            message = replace(message, delay=timedelta(milliseconds=delay_ms), level=None)
+        if message.route is None:
+            return message, None
+        if message.topic or message.partition is not None:
+            raise InvalidMessage(
+                "both a route and a topic or partition",
+                got=f"route {message.route}, topic {message.topic!r}, partition"
+                f" {message.partition}",
+                limit="a route alone",
+                remedy="Leave topic and partition out: the route says where it goes",
+            )
+        route = find_route(self.settings().routes, message.route)
+        return replace(message, topic=_STANDS_FOR_ALL, route=None), route

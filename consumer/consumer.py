@@ -1,0 +1,305 @@
+"""The consumer, with which an application receives messages, and says what became of each.
+
+    with Consumer("orders", "billing", bootstrap="localhost:9092", retry="1s 10s 1m") as consumer:
+        for message in consumer:
+            try:
+                charge(message.value)
+            except CardIsDown as error:
+                consumer.retry(message, error)
+            else:
+                consumer.done(message)
+
+Theory: one thread of its own (``pump``) reads, commits and takes part in the group; so neither a
+slow handler nor a full queue keeps the member from its group. The application's threads take
+messages and answer for them; both sides meet in ``InFlight``. A position is committed up to the
+first message that is not finished, so whatever crashes, nothing is lost, and what is repeated is
+what was not finished, or finished since the last commit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from ..client.message import Headers, Message, clock_ms, encoded, flatten
+from ..delivery.kafka.header_names import UNREADABLE
+from ..policy.deadletters import BAD_RECORD, BURIED, DEAD_LETTER_TOPIC, EXPIRED, REFUSED
+from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning
+from ..wheel.rows import Content
+from .failing import Cause
+from .message import OutputRecord, Received, SourcePartition, expiry
+from .parts import Parts, Wanted
+from .pump import Pump
+from .running import run
+from .transactions import Transactor
+
+MIB = 1 << 20
+_FEW = 64
+
+
+class Consumer:
+    """A member of the consumer group ``group``, which reads ``topics`` and the group's retry topic,
+    ``<group>-retry``. Thread-safe: its messages may be handled by many threads.
+
+    - ``bootstrap``: brokers of Kafka; or ``data``: the data directory of a node, whose embedded
+      topics are read. ``client``: ``"kafka-python"``, or ``"confluent"`` (the extra ``fast``).
+    - ``wheel``: the node that brings retries back at their time; by default the one on this
+      machine.
+    - ``retry``: a retry policy's name at that node, or levels: ``"1s 10s 1m"``.
+    - ``where``: a rule over headers; other messages are left out. All members of a group need the
+      same one.
+    - ``dead_letter_topic``: for messages that are given up, unless the policy names another.
+    - ``create_topics``: make the retry topic and the dead-letter topic if they are not there.
+    - ``transactional``: outputs (``send``), retries, dead letters and positions go to Kafka in one
+      transaction. Retries then go through ``delay_topic``, from which a node takes them; ``wheel``
+      is asked only if it is given. ``transactional_id``: one of its own for each member, the same
+      after a restart: what a crashed process left open is then ended at once, else after 10 s. Of
+      two members with the same one, one ends with ``ConsumerFailed``.
+    - ``messages_max``, ``bytes_max``: so much is read that is not finished, at most.
+    - ``kafka``: further settings of the client, by its own names.
+
+    Errors: ``InvalidConfiguration``, also for a topic that is not there; ``InvalidMessage`` for an
+    unknown policy; ``NodeUnreachable``, also for brokers; ``DirectoryInUse``.
+    """
+
+    def __init__(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        bootstrap: str | None = None,
+        data: str | os.PathLike[str] | None = None,
+        client: str = "kafka-python",
+        wheel: str | Sequence[str] | None = None,
+        retry: str = "default",
+        where: Mapping[str, Any] | None = None,
+        transactional: bool = False,
+        transactional_id: str | None = None,
+        delay_topic: str | None = None,
+        dead_letter_topic: str = DEAD_LETTER_TOPIC,
+        create_topics: bool = False,
+        messages_max: int = 10_000,
+        bytes_max: int = 64 * MIB,
+        kafka: Mapping[str, Any] | None = None,
+    ) -> None:
+        wanted = Wanted(
+            topics=(topics,) if isinstance(topics, str) else tuple(topics),
+            group=group,
+            bootstrap=bootstrap,
+            data=data,
+            client=client,
+            wheel=wheel,
+            retry=retry,
+            where=where,
+            transactional=transactional,
+            transactional_id=transactional_id,
+            delay_topic=delay_topic,
+            dead_letter_topic=dead_letter_topic,
+            create_topics=create_topics,
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+            kafka=kafka or {},
+        )
+        self.group = group
+        self._parts = Parts(wanted)
+        self._inflight, self._outbox = self._parts.inflight, self._parts.outbox
+        self._transactor = self._parts.transactor
+        self._current = threading.local()
+        self._known: dict[str, int] = {}
+        self._pid = os.getpid()
+        self._pump = Pump(self._parts)
+
+    # Receiving
+
+    def __iter__(self) -> Iterator[Received]:
+        """The messages; waits for the next one, and ends when the consumer is closed. A few are
+        taken at a time: several threads share them better by ``take(1)``, or ``run``.
+
+        Errors: ``ConsumerFailed``."""
+        while messages := self._taken(_FEW, None):
+            at = 0
+            try:
+                for message in messages:
+                    at += 1
+                    if not message.lane.closed and self._is_wanted(message):
+                        self._current.message = message
+                        yield message
+            finally:
+                if at < len(messages):
+                    self._inflight.put_back(messages[at:])
+
+    def take(self, count: int, timeout_s: float | None = None) -> list[Received]:
+        """The next messages, up to ``count``; waits for the first one. Empty after ``timeout_s``,
+        and when the consumer is closed. Errors: ``ConsumerFailed``."""
+        self._current.message = None
+        while messages := self._taken(count, timeout_s):
+            if found := [one for one in messages if self._is_wanted(one)]:
+                return found
+        return []
+
+    def _taken(self, count: int, timeout_s: float | None) -> list[Received]:
+        self._check_process()
+        messages = self._inflight.take(count, timeout_s)
+        self._pump.check()
+        return messages
+
+    def _is_wanted(self, message: Received) -> bool:
+        """Whether the application gets it; else it is a dead letter."""
+        if message.headers is UNREADABLE:
+            self._outbox.bury(
+                message, BAD_RECORD, Cause("a header's name is not UTF-8: none can be read")
+            )
+            return False
+        if self._pump.refused:
+            place = SourcePartition(message.topic, message.partition), message.offset
+            if reasons := self._pump.refused.get(place):
+                error = Cause(f"its output is refused: {reasons[0]}")
+                self._outbox.bury(message, REFUSED, error, short=len(reasons) > 1)
+                self._known.clear()  # a topic may have gone
+                return False
+        if message.headers:
+            expires_ms = expiry(message.headers, message.timestamp_ms)
+            if expires_ms is not None and expires_ms <= (now_ms := clock_ms()):
+                error = Cause(f"expired {now_ms - expires_ms} ms ago")
+                self._outbox.bury(message, EXPIRED, error)
+                return False
+        return True
+
+    # Answers. Of several for one message the first counts.
+
+    def done(self, *messages: Received) -> None:
+        """They are processed."""
+        self._inflight.done(messages)
+
+    def retry(self, message: Received, error: BaseException | str = "") -> None:
+        """It could not be processed now: it comes again after the policy's next level, or becomes a
+        dead letter past the last one. What was sent for it (``send``) does not leave."""
+        self._outbox.retry(message, Cause.of(error))
+
+    def dead(self, message: Received, reason: BaseException | str = "") -> None:
+        """It can never be processed: it becomes a dead letter."""
+        self._outbox.bury(message, BURIED, Cause.of(reason))
+
+    def send(
+        self,
+        topic: str,
+        value: Content = None,
+        *,
+        key: Content = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        message: Received | None = None,
+    ) -> None:
+        """Send a record to Kafka together with the position behind ``message`` (by default the one
+        that this thread got last), or not at all. It leaves when the message is done.
+
+        Errors: ``InvalidConfiguration`` without ``transactional=True``; ``InvalidMessage``, also
+        for a topic or partition that is not there; ``NotRunning`` for a message that has been
+        answered.
+        """
+        if self._transactor is None:
+            raise InvalidConfiguration(
+                "this consumer has no transactions",
+                got="transactional=False",
+                remedy="Make it with transactional=True, or send with a producer of your own",
+            )
+        of = message if message is not None else getattr(self._current, "message", None)
+        if of is None:
+            raise InvalidMessage(
+                "an output without its message",
+                remedy="Say message=…, of whichever message this is an output",
+            )
+        flat = flatten(Message(topic, value, key, partition=partition, due=0), 0)
+        # All names are allowed here: an output may ask a node for a delay.
+        pairs, _ = encoded(list(headers.items()) if isinstance(headers, Mapping) else headers)
+        self._check_target(self._transactor, topic, flat.partition)
+        output = OutputRecord(topic, flat.value, flat.key, pairs, flat.partition)
+        if not self._inflight.put_out(of, output):
+            raise NotRunning(
+                "the message has been answered, or is another member's now",
+                got=f"{of.topic}/{of.partition}/{of.offset}",
+                remedy="Send before done; a handler that was given up can send nothing more",
+            )
+
+    def _check_target(self, transactor: Transactor, topic: str, partition: int | None) -> None:
+        least = (partition or 0) + 1
+        if self._known.get(topic, 0) >= least:
+            return
+        count = transactor.partitions(topic)
+        if count is not None and count < least:
+            raise InvalidMessage(
+                "no such partition" if count else "no such topic",
+                got=f"{topic}/{partition}" if count else topic,
+                limit=f"{count} partitions" if count else None,
+                remedy="Create it, or correct the name or the number",
+            )
+        self._known[topic] = count or 0
+
+    def commit(self, timeout_s: float = 10.0) -> None:
+        """Commit now what is finished, and wait for it; it happens by itself about twice a second.
+        ``message.committed`` tells whether a message was among it: not one that is another member's
+        by now, or that begins again.
+
+        Errors: ``TimeoutError``, also when the consumer is closed; ``ConsumerFailed``."""
+        self._pump.commit(timeout_s)
+
+    def run(
+        self,
+        handler: Callable[[Received], object],
+        *,
+        workers: int = 1,
+        limit_s: float = 30.0,
+        processes: bool = False,
+    ) -> None:
+        """Call ``handler`` for each message, until ``close``, Ctrl-C or SIGTERM; then close.
+
+        A message is done when the handler returns. When it raises, or takes longer than
+        ``limit_s``, the message is retried; a handler that hangs is left behind, and its answer is
+        ignored. ``processes``: each worker is a process, so that a handler may also crash it, and
+        one that hangs is killed; then it must be importable, gets no ``Consumer``, and cannot
+        ``send``.
+
+        Errors: ``ConsumerFailed``.
+        """
+        run(self, handler, workers=workers, limit_s=limit_s, processes=processes)
+
+    def handling(self, message: Received) -> None:
+        """Outputs of this thread are ``message``'s from now on, unless they say another."""
+        self._current.message = message
+
+    # Life
+
+    def check(self) -> None:
+        """Errors: ``ConsumerFailed``, if it has ended by that."""
+        self._pump.check()
+
+    def close(self) -> None:
+        """Commit what is finished, leave the group and end, within two seconds. What is not
+        finished comes again to whoever reads next. May be called again."""
+        if os.getpid() == self._pid:
+            self._pump.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._pump.closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise NotRunning(
+                "the consumer was made before this process was forked",
+                remedy="Make a Consumer in each process",
+            )

@@ -1,0 +1,186 @@
+"""Embedded topics of a node's data directory, as one member of a group that has no others.
+
+The group's positions are in a file of its own, ``consumers/<group>/positions.json`` below the data
+directory; a lock beside it lets one process at a time read as the group. A topic that does not
+exist yet is looked for again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
+from ..reading.topicreader import TopicReader, ids
+from ..wheel.errors import Damaged, DirectoryInUse, InvalidConfiguration
+from ..wheel.files import DirectoryLock, OsFiles
+from ..wheel.rows import Header
+from ..wheel.schema import times
+from .message import Received, SourcePartition
+from .source import Assignment, ConsumerFailed, Source, SourceAway
+
+DIRECTORY = "consumers"
+POSITIONS = "positions.json"
+VERSION = 1
+_STEP_S = 0.01
+
+
+class EmbeddedSource(Source):
+    """Errors on construction: ``InvalidConfiguration`` without the directory, ``DirectoryInUse``
+    when another process reads as this group, ``Damaged`` for an unreadable file."""
+
+    def __init__(
+        self,
+        data: str | os.PathLike[str],
+        group: str,
+        topics: Sequence[str],
+        assignment: Assignment,
+    ) -> None:
+        root = Path(data)
+        if not root.is_dir():
+            raise InvalidConfiguration(
+                "no such data directory",
+                got=str(root),
+                remedy="Name the --data directory of the node whose embedded topics are read",
+            )
+        self._folder = root / DIRECTORY / group
+        try:
+            self._lock = DirectoryLock(self._folder)
+        except DirectoryInUse as error:
+            raise DirectoryInUse(
+                "another process consumes as this group",
+                got=error.got,
+                remedy="Stop it, or take another group; of embedded topics a group has one member",
+            ) from None
+        try:
+            self._positions = read_positions(self._folder / POSITIONS)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._files = OsFiles(root)
+        self._held: set[str] = set()
+        self._rest: list[Received] = []
+        self._readers = {
+            topic: TopicReader(self._files, topic, self._positions.get(topic, 0))
+            for topic in topics
+        }
+        assignment.assigned([SourcePartition(topic, 0) for topic in topics], None)
+
+    def poll(self, timeout_s: float, count: int) -> list[Received]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self._read(count)
+            self.seen = {SourcePartition(one.topic, 0): one.offset for one in found}
+            if found or time.monotonic() >= deadline:
+                unwanted = self.unwanted
+                if unwanted is not None:
+                    found = [one for one in found if not unwanted(one.topic, one.headers)]
+                return found
+            time.sleep(_STEP_S)
+
+    def _read(self, count: int) -> list[Received]:
+        """A block is read whole; what is too much of it is kept for the next time."""
+        held = [message for message in self._rest if message.topic in self._held]
+        found = [message for message in self._rest if message.topic not in self._held]
+        waiting = {message.topic for message in self._rest}
+        try:
+            for topic in list(self._readers):
+                if len(found) >= count:
+                    break
+                if topic in self._held or topic in waiting:
+                    continue
+                # Who has been read comes last, so that a backlog keeps no other topic waiting.
+                reader = self._readers[topic] = self._readers.pop(topic)
+                batch = reader.read()
+                if batch is not None:
+                    found += messages(topic, batch)
+        except (Damaged, OSError) as error:
+            raise ConsumerFailed(
+                f"an embedded topic cannot be read: {error}",
+                remedy="Run 'slotwheel verify' on the data directory",
+            ) from error
+        self._rest = found[count:] + held
+        return found[:count]
+
+    def commit(self, positions: Mapping[SourcePartition, int]) -> None:
+        self._positions |= {one.topic: position for one, position in positions.items()}
+        try:
+            write_positions(self._folder / POSITIONS, self._positions)
+        except OSError as error:
+            raise SourceAway(f"the positions cannot be written: {error}") from error
+
+    def hold(self, partitions: Collection[SourcePartition]) -> None:
+        self._held = {one.topic for one in partitions}
+
+    def rewind(self, starts: Mapping[SourcePartition, int]) -> None:
+        for one in starts:
+            self._readers[one.topic].close()
+            self._readers[one.topic].position = self._positions.get(one.topic, 0)
+        again = {one.topic for one in starts}
+        self._rest = [message for message in self._rest if message.topic not in again]
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._files.close()
+        self._lock.release()
+
+
+def messages(topic: str, batch: pa.RecordBatch) -> list[Received]:
+    """Rows of an embedded topic as a Kafka consumer would get them, with the headers of a
+    delivery."""
+    due, created = times(batch, "due").tolist(), times(batch, "created").tolist()
+    delivered = times(batch, "delivered").tolist()
+    columns = [batch.column(name).to_pylist() for name in ("position", "key", "value", "headers")]
+    found = []
+    for row, text in enumerate(ids(batch)):
+        position, key, value, own = (column[row] for column in columns)
+        headers: list[Header] = [(one["key"], one["value"]) for one in own or ()]
+        headers += [
+            (ID_HEADER, text.encode()),
+            (DUE_HEADER, b"%d" % due[row]),
+            (CREATED_HEADER, b"%d" % created[row]),
+        ]
+        found.append(Received(topic, 0, position, key, value, headers, delivered[row]))
+    return found
+
+
+def read_positions(path: Path) -> dict[str, int]:
+    """By topic. Errors: ``Damaged``."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    try:
+        fields = json.loads(content)
+        assert fields["version"] == VERSION
+        return {str(topic): int(position) for topic, position in fields["positions"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
+        raise Damaged(
+            str(path),
+            0,
+            expected=f"the positions of a group, version {VERSION}",
+            found=repr(content[:60]),
+            remedy="Remove it to begin at the start of the topics, or write the positions anew",
+        ) from None
+
+
+def write_positions(path: Path, positions: Mapping[str, int]) -> None:
+    """Durable, and the old file or the new one, whenever the machine stops."""
+    text = json.dumps({"version": VERSION, "positions": dict(positions)})
+    new = path.with_suffix(".new")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,243 @@
+"""A group's subscription by kafka-python.
+
+The client's own thread runs its callbacks, where a call that waits is refused; so positions of
+revoked partitions are committed by awaiting there. A partition that a member had, and has again
+after the next rebalance, the client goes on reading where it was, so it counts as never revoked;
+unless the member was out of the group in between, which the client may learn only as it joins.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from kafka import KafkaConsumer
+from kafka import errors as kafka_errors
+from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
+from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
+
+from ..delivery.kafka.header_names import read_leniently
+from .limits import within
+from .making import make_by_kafka_python, no_brokers
+from .message import Received, SourcePartition
+from .source import (
+    CLOSE_S,
+    COMMIT_S,
+    Assignment,
+    ConsumerFailed,
+    Source,
+    SourceAway,
+    no_topic,
+)
+
+_log = logging.getLogger("slotwheel.consumer")
+_BOOTSTRAP_S = 5.0
+_CLOSE_MS = int(CLOSE_S * 1000)
+_NO_MEMBER = (
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.UnknownMemberIdError,
+    kafka_errors.RebalanceInProgressError,
+    kafka_errors.CommitFailedError,
+)
+
+
+class KafkaPythonSource(Source):
+    """Errors on construction: ``InvalidConfiguration`` for a topic that is not there,
+    ``NodeUnreachable``."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topics: Sequence[str],
+        assignment: Assignment,
+        *,
+        create: Sequence[str] = (),
+        needed: Sequence[str] = (),
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``create``: topics to make if they are not there; ``needed``: further ones that must be
+        there; ``extra``: settings of the client."""
+        read_leniently()
+        config: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "client_id": "slotwheel-consumer",
+            "auto_offset_reset": "earliest",
+            "isolation_level": "read_committed",  # it also asks for stable offsets
+            "allow_auto_create_topics": False,
+            "bootstrap_timeout_ms": int(_BOOTSTRAP_S * 1000),
+            "reconnect_backoff_max_ms": 1000,
+            "metrics_enabled": False,
+            # A fetch of a partition that has nothing new makes those of others wait so long.
+            "fetch_max_wait_ms": 50,
+            "max_partition_fetch_bytes": 4 << 20,
+        }
+        config |= extra or {}
+        config |= {"group_id": group, "enable_auto_commit": False}
+        try:
+            make_by_kafka_python(config, create)
+            self._consumer = KafkaConsumer(**config)
+            try:
+                there = self._consumer.topics()
+                if missing := [name for name in (*topics, *needed) if name not in there]:
+                    raise no_topic(missing, list(there))
+                self._listener = _Listener(self._consumer, assignment)
+                self._consumer.subscribe(list(topics), listener=self._listener)
+            except BaseException:
+                self._consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)
+                raise
+        except (kafka_errors.KafkaError, OSError) as error:
+            raise no_brokers(bootstrap, error) from error
+
+    def poll(self, timeout_s: float, count: int) -> list[Received]:
+        try:
+            polled = self._consumer.poll(int(timeout_s * 1000), max_records=max(1, count))
+        except (kafka_errors.KafkaError, OSError) as error:
+            self.seen = {}
+            raise _meaning(error) from error
+        self._listener.look()
+        self.seen = {SourcePartition(*part): records[-1].offset for part, records in polled.items()}
+        unwanted = self.unwanted
+        return [
+            Received(
+                record.topic,
+                record.partition,
+                record.offset,
+                record.key,
+                record.value,
+                record.headers,
+                record.timestamp,
+            )
+            for records in polled.values()
+            for record in records
+            if unwanted is None or not unwanted(record.topic, record.headers)
+        ]
+
+    def commit(self, positions: Mapping[SourcePartition, int]) -> None:
+        try:
+            self._consumer.commit(offsets_of(positions), timeout_ms=int(COMMIT_S * 1000))
+        except _NO_MEMBER as error:
+            raise SourceAway(f"not committed: {error}") from error
+        except (kafka_errors.KafkaError, OSError) as error:
+            raise _meaning(error) from error
+
+    def hold(self, partitions: Collection[SourcePartition]) -> None:
+        # Both are sets of the client that other threads change: what is gone is not an error.
+        wanted = {TopicPartition(*one) for one in partitions}
+        wanted &= self._consumer.assignment()
+        paused = set(self._consumer.paused())
+        if wanted - paused:
+            self._consumer.pause(*(wanted - paused))
+        if paused - wanted:
+            self._consumer.resume(*(paused - wanted))
+            # kafka-python keeps what it had fetched of these, and hands it out only when another
+            # partition has something new: it is fetched again.
+            for partition in paused - wanted:
+                self._consumer._fetcher._paused_partition_records.pop(partition, None)
+
+    def rewind(self, starts: Mapping[SourcePartition, int]) -> None:
+        assignment = self._consumer.assignment()
+        deadline = time.monotonic() + COMMIT_S
+        try:
+            for one, start in starts.items():
+                partition = TopicPartition(*one)
+                if partition not in assignment:
+                    continue
+                left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+                committed = self._consumer.committed(partition, timeout_ms=left_ms)
+                self._consumer.seek(partition, start if committed is None else committed)
+        except (kafka_errors.KafkaError, OSError, AssertionError) as error:
+            raise SourceAway(f"positions could not be read: {error}") from error
+
+    def close(self) -> None:
+        with suppress(kafka_errors.KafkaError):
+            within(CLOSE_S, lambda: self._consumer.close(autocommit=False, timeout_ms=_CLOSE_MS))
+
+
+class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
+    """Makes of what the client reports what ``Assignment`` wants to know."""
+
+    def __init__(self, consumer: Any, assignment: Assignment) -> None:
+        self._consumer, self._assignment = consumer, assignment
+        self._lock = threading.Lock()  # both threads look
+        self._own: set[SourcePartition] = set()
+        self._member: Any = None
+
+    def look(self) -> None:
+        """Pass on what has changed by now."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        member = self._current()
+        own = {SourcePartition(*one) for one in self._consumer.assignment()}
+        if member == self._member and own == self._own:
+            return
+        kept = own & self._own if self._stayed(member) else set()
+        if gone := self._own - kept:
+            self._assignment.revoked(list(gone))
+        self._assignment.assigned(list(own - kept), member)
+        self._own, self._member = own, member
+
+    def _current(self) -> Any:
+        """The member that we are; while the group changes, the one that we were."""
+        member = self._consumer.group_metadata()
+        stable = member.state == MemberState.STABLE and member.generation_id >= 0
+        return member if stable else self._member
+
+    def _stayed(self, member: Any) -> bool:
+        """Whether nobody else can have had our partitions since we last looked."""
+        last = self._member
+        return last is None or (
+            member.member_id == last.member_id and member.generation_id <= last.generation_id + 1
+        )
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        with self._lock:
+            if not self._stayed(self._current()):
+                # The client would go on where it was, and not at what is committed by now.
+                subscription = self._consumer._subscription
+                subscription.assign_from_subscribed([])
+                subscription.assign_from_subscribed(list(assigned))
+            self._look()
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        # A leader that joins again because topics have changed forgets that it does so once it has
+        # shared the partitions out; if its poll ends just then, it never finishes.
+        self._consumer._coordinator.request_rejoin()
+        positions = self._assignment.finished([SourcePartition(*one) for one in revoked])
+        if positions:
+            coordinator = self._consumer._coordinator
+            try:
+                await coordinator._commit_offsets_sync_async(
+                    offsets_of(positions), timeout_ms=int(COMMIT_S * 1000)
+                )
+                self._assignment.committed(positions)
+            except kafka_errors.KafkaError as error:
+                _log.warning("slotwheel consumer: at a rebalance: not committed: %s", error)
+
+    async def on_partitions_lost(self, lost: Any) -> None:
+        gone = {SourcePartition(*one) for one in lost}
+        with self._lock:
+            self._assignment.revoked(list(gone))
+            self._own -= gone
+
+
+def offsets_of(positions: Mapping[SourcePartition, int]) -> dict[Any, Any]:
+    return {
+        TopicPartition(*partition): OffsetAndMetadata(position, "", -1)
+        for partition, position in positions.items()
+    }
+
+
+def _meaning(error: Exception) -> Exception:
+    if isinstance(error, OSError) or getattr(error, "retriable", False):
+        return SourceAway(str(error) or type(error).__name__)
+    return ConsumerFailed(
+        f"Kafka refuses: {type(error).__name__}: {error}",
+        remedy="Check the rights of this client and the settings in kafka={…}",
+    )

@@ -1,0 +1,191 @@
+"""Where messages go that could not be processed: their next attempt, or the dead letters.
+
+``WheelOutbox`` hands them to a node, which brings them back at their time; a message is finished
+once the node has given its receipt. ``KafkaOutbox`` makes them part of the transaction that also
+commits the position: retries go to the delay topic, where a node takes the level; dead letters go
+to their topic.
+
+Rules
+- What a node does not take for good (a retry beyond the horizon, a message that is too large with
+  its new headers) becomes a dead letter; what it does not take now is sent again.
+- Nothing waits here: the consumer's own thread calls ``settle`` again and again. So the client gets
+  no more at a time than its buffer takes; while the node is away, the rest stays here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from ..client import Client, Message, Receipts
+from ..policy.deadletters import UNUSABLE_RETRY
+from ..policy.failure import Failure
+from ..wheel.checks import is_reserved
+from ..wheel.errors import InvalidMessage, SlotwheelError
+from .failing import LETTER_BYTES_MAX, Cause, Failing
+from .inflight import InFlight
+from .message import OutputRecord, Received
+
+_log = logging.getLogger("slotwheel.consumer")
+
+SENT_BYTES_MAX = 32 << 20
+"""So much may be without a receipt: half of what the client's buffer takes by itself."""
+_ROW_BYTES, _HEADER_BYTES = 500, 20
+"""What a record and a header take there besides their content, at most."""
+
+
+class _Row(NamedTuple):
+    """What is sent for a message, and about the bytes of it."""
+
+    message: Received
+    record: Message
+    nbytes: int
+
+
+class ConsumerOutbox(ABC):
+    """Answers for messages that failed, if nobody has; each is finished in time. Thread-safe."""
+
+    @abstractmethod
+    def retry(self, message: Received, cause: Cause) -> None: ...
+
+    @abstractmethod
+    def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> None:
+        """``short``: without its content, as its topic does not take it."""
+
+    @abstractmethod
+    def settle(self) -> int:
+        """Send what waits, and finish what has its receipt. Returns how much has none yet."""
+
+    @abstractmethod
+    def close(self, timeout_s: float) -> None: ...
+
+
+class WheelOutbox(ConsumerOutbox):
+    """By a client, which connects when the first message fails."""
+
+    def __init__(self, client: Client, failing: Failing, inflight: InFlight) -> None:
+        self._client, self._failing, self._inflight = client, failing, inflight
+        self._lock = threading.Lock()
+        self._waiting: list[_Row] = []
+        self._sent: list[tuple[list[_Row], Receipts]] = []
+        self._sent_bytes = 0
+
+    def retry(self, message: Received, cause: Cause) -> None:
+        found = self._failing.again(message, cause)
+        self._answer(message, _whole(message, found), found.due_ms)
+
+    def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> None:
+        letter = _letter(self._failing, message, reason, cause, short)
+        self._answer(message, letter, self._failing.clock_ms())
+
+    def _answer(self, message: Received, output: OutputRecord, due_ms: int) -> None:
+        row = _row(message, output, due_ms)
+        if self._inflight.answer(message):
+            self._add(row)
+
+    def _add(self, row: _Row) -> None:
+        with self._lock:
+            self._waiting.append(row)
+
+    def settle(self) -> int:
+        self._sent = [one for one in self._sent if not self._settled(*one)]
+        if batch := self._next():
+            self._sent.append((batch, self._client.send_many(row.record for row in batch)))
+        return len(self._waiting) + sum(len(batch) for batch, _ in self._sent)
+
+    def _next(self) -> list[_Row]:
+        """What waits, as far as the client takes it at once."""
+        count = 0
+        with self._lock:
+            # Those of partitions that another member has by now are that member's.
+            self._waiting = [row for row in self._waiting if not row.message.lane.closed]
+            for row in self._waiting:
+                if self._sent_bytes and self._sent_bytes + row.nbytes > SENT_BYTES_MAX:
+                    break
+                self._sent_bytes += row.nbytes
+                count += 1
+            batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    def _settled(self, batch: list[_Row], receipts: Receipts) -> bool:
+        """Whether all receipts of a batch are there. What is stored is finished then."""
+        if not receipts.done():
+            return False
+        stored: list[Received] = []
+        away: SlotwheelError | None = None
+        for row, receipt in zip(batch, receipts, strict=True):
+            self._sent_bytes -= row.nbytes
+            error = receipt.error(0)
+            if error is None:
+                stored.append(row.message)
+            elif isinstance(error, InvalidMessage):
+                self._add(self._instead(row, str(error)))
+            else:
+                away = error
+                self._add(row)
+        if away is not None:
+            _log.warning("slotwheel consumer: %s; the node is asked again", away)
+        self._inflight.finish(stored)
+        return True
+
+    def _instead(self, row: _Row, error: str) -> _Row:
+        """The dead letter of what the node does not take."""
+        message, failing = row.message, self._failing
+        _log.warning("slotwheel consumer: the node refuses a message for %s", row.record.topic)
+        if row.record.topic == failing.retries:
+            letter = _letter(failing, message, UNUSABLE_RETRY, Cause(error), short=False)
+        else:
+            letter = failing.short_letter(message, error)
+        return _row(message, letter, failing.clock_ms())
+
+    def close(self, timeout_s: float) -> None:
+        self._client.close(timeout_s)
+
+
+class KafkaOutbox(ConsumerOutbox):
+    """As outputs of the transaction that commits the message's position."""
+
+    def __init__(self, failing: Failing, policy: str, delay_topic: str, inflight: InFlight) -> None:
+        """``policy``: its name, or its levels."""
+        self._failing, self._inflight = failing, inflight
+        self._policy, self._delay_topic = policy, delay_topic
+
+    def retry(self, message: Received, cause: Cause) -> None:
+        output = self._failing.for_delay_topic(message, cause, self._policy, self._delay_topic)
+        self._answer(message, output)
+
+    def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> None:
+        letter = _letter(self._failing, message, reason, cause, short)
+        if letter.nbytes > LETTER_BYTES_MAX:
+            letter = self._failing.short_letter(message, cause.error)
+        self._answer(message, letter)
+
+    def _answer(self, message: Received, output: OutputRecord) -> None:
+        if self._inflight.answer(message):
+            self._inflight.give_back(message, output)
+
+    def settle(self) -> int:
+        return 0
+
+    def close(self, timeout_s: float) -> None:
+        """There is nothing of its own to close."""
+
+
+def _letter(
+    failing: Failing, message: Received, reason: str, cause: Cause, short: bool
+) -> OutputRecord:
+    if short:
+        return failing.short_letter(message, cause.error)
+    return _whole(message, failing.letter(message, reason, cause))
+
+
+def _whole(message: Received, found: Failure) -> OutputRecord:
+    return OutputRecord(found.topic, message.value, message.key, found.headers)
+
+
+def _row(message: Received, output: OutputRecord, due_ms: int) -> _Row:
+    headers = [pair for pair in output.headers if not is_reserved(pair[0])]
+    record = Message(output.topic, output.value, output.key, headers, due=due_ms)
+    return _Row(message, record, output.nbytes + _ROW_BYTES + _HEADER_BYTES * len(headers))

@@ -1,0 +1,165 @@
+"""Exactly once into embedded topics, on one node: what the topics hold is not delivered again.
+
+Theory: the topics lie on the node's own disk, beside the journal. After a crash they hold every row
+that has left, and the last mark in the journal covers all of them but the newest. So before a node
+delivers, it reads the newest blocks of each topic, and rows that the mark does not cover count as
+answered.
+
+How far back: a row is delivered no earlier than the time ``c`` of the mark of that moment, and a
+mark never goes back. So a row that the last mark does not cover lies in a block of ``c`` or later.
+``_CLOCK_S`` is for a clock that is set back in the instant between the hand's look at it and the
+sink's.
+
+Among peers this cannot work: each peer has topics of its own, and another master has not seen them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...policy.deadletters import EXPIRED
+from ...policy.lettercolumns import sink_letters
+from ...wheel.due.chunk import Chunk
+from ...wheel.errors import Damaged, SlotwheelError
+from ...wheel.files import Files
+from ...wheel.mark import BY_TOPICS
+from ...wheel.schema import Int64s, times
+from ..deadletters import DeadLetters
+from ..handover import BatchOutcome
+from ..ports import DuePort
+from ..semantics import AtLeastOnce, NotReady
+from .sink import EmbeddedSink
+from .topicdamage import SoundBlocks, records, set_aside_segments
+from .topicfile import HEADER_BYTES, RECORD_BYTES, TOPICS_DIRECTORY, index_path, segment_path
+from .topiclog import segments
+
+_CLOCK_S = 5
+_REMEDY = "start the node once with --accept-repeats to deliver all the same"
+
+
+class EmbeddedExactlyOnce(AtLeastOnce):
+    """Delivers like ``AtLeastOnce``, once it knows what has left. ``accept_repeats``: also where
+    that cannot be known, because the newest blocks of a topic are damaged."""
+
+    in_turn = True  # so that nothing is in flight when it begins again
+
+    def __init__(
+        self,
+        sink: EmbeddedSink,
+        dead_letters: DeadLetters,
+        files: Files,
+        *,
+        accept_repeats: bool = False,
+    ) -> None:
+        super().__init__(sink, dead_letters)
+        self._topics = sink
+        self._files = files
+        self._accept_repeats = accept_repeats
+        self._certain = True
+
+    def begin(self, wheel: DuePort, now_ms: int) -> None:
+        marks = wheel.marks
+        self._certain = True
+        for topic in self._files.list(TOPICS_DIRECTORY):
+            if topic == self.dead_letters.topic:
+                c = min(mark.c for mark in marks.every)
+            else:
+                c = marks.copies[topic].mark.c if topic in marks.copies else marks.main.c
+            for rows in delivered_since(self._files, topic, c - 1000 * _CLOCK_S, self._damaged):
+                self._count(wheel, topic, rows)
+        self._accept_repeats = False  # it is asked for once
+        wheel.resume(now_ms, exact=BY_TOPICS, certain=self._certain)
+
+    def deliver(
+        self, wheel: DuePort, chunk: Chunk, clock: Callable[[], int], *, trial: bool = False
+    ) -> BatchOutcome:
+        outcome = super().deliver(wheel, chunk, clock, trial=trial)
+        if outcome.unknown.any():  # the topics know
+            self._topics.recover_all()
+            outcome.begin_again = outcome.stop = True
+        return outcome
+
+    def _damaged(self, error: SlotwheelError) -> None:
+        if not self._accept_repeats:
+            raise NotReady(f"{error.message}. Nobody knows what has left: {_REMEDY}")
+        self._certain = False
+
+    def _count(self, wheel: DuePort, topic: str, rows: pa.RecordBatch) -> None:
+        """Tell the wheel which of a block's rows were answered."""
+        due, offset = times(rows, "due"), times(rows, "offset")
+        # Rows of an earlier data directory, which had another key.
+        genuine = np.asarray(rows.column("check")) == self.sink.mint.checks(due, offset)
+        if (genuine & (offset >= wheel.end_offset)).any():
+            text = f"topic {topic} holds messages that the journal does not know: it is an old copy"
+            self._damaged(SlotwheelError(text))
+            genuine &= offset < wheel.end_offset
+        if topic != self.dead_letters.topic:
+            mine = genuine & wheel.uncovered(topic, due, offset)
+            wheel.answered_before(topic, due[mine], offset[mine])
+            return
+        for own, why, at in _letters(rows, np.flatnonzero(genuine), topic):
+            mine = at[wheel.uncovered(own, due[at], offset[at])]
+            dead, expired = why not in (None, EXPIRED), why == EXPIRED
+            wheel.answered_before(own, due[mine], offset[mine], dead=dead, expired=expired)
+
+
+def delivered_since(
+    files: Files, topic: str, since_ms: int, on_damage: Callable[[Damaged], None]
+) -> Iterator[pa.RecordBatch]:
+    """The blocks of a topic that were delivered at or after ``since_ms``, the last one first, and
+    durable. ``on_damage`` gets the error of a block among them that is not sound."""
+    newest = True
+    for first in reversed(segments(files, topic)):
+        known = records(files, topic, first)
+        if newest and first in set_aside_segments(files, topic):
+            with closing(files.open(index_path(topic, first))) as index:
+                size = index.size()
+            if size > HEADER_BYTES + len(known) * RECORD_BYTES:  # of when are the others?
+                path = index_path(topic, first)
+                on_damage(Damaged(path, size, expected="whole records", found="damage"))
+        if not known:
+            continue
+        if known[-1].delivered_ms < since_ms:
+            return
+        if newest:  # its last record may not have been synced before the crash
+            newest = False
+            with closing(files.open(index_path(topic, first))) as index:
+                index.sync()
+        sound = SoundBlocks(files, topic, first)
+        for at in range(len(known), 0, -1):
+            if known[at - 1].delivered_ms < since_ms:
+                return
+            rows = sound.read(at) if at < len(sound.blocks) else None
+            if rows is None:
+                path = segment_path(topic, first)
+                on_damage(
+                    Damaged(path, known[at - 1].end, expected="a sound block", found="damage")
+                )
+                continue
+            yield rows
+
+
+def _letters(
+    rows: pa.RecordBatch, at: Int64s, dead_topic: str
+) -> Iterator[tuple[str, str | None, Int64s]]:
+    """The rows of the dead-letter topic: the topic that they were sent to, why they are dead, and
+    their positions. Those that the sink did not make were sent there."""
+    headers = rows.column("headers").take(pa.array(at))
+    counts = np.asarray(pc.list_value_length(headers), dtype=np.int64)
+    ends = np.cumsum(counts)
+    dead = sink_letters(headers.flatten(), ends - counts, ends, np.arange(len(at)))
+    sent_there = np.delete(at, dead.rows)
+    if len(sent_there):
+        yield dead_topic, None, sent_there
+    positions = at[dead.rows]
+    groups: dict[tuple[bytes, bytes], list[int]] = {}
+    keys = zip(dead.topic.to_pylist(), dead.reason.to_pylist(), strict=True)
+    for position, key in zip(positions.tolist(), keys, strict=True):
+        groups.setdefault(key, []).append(position)
+    for (topic, reason), mine in groups.items():
+        yield topic.decode(), reason.decode("utf-8", "replace"), np.array(mine, np.int64)

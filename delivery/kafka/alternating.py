@@ -1,0 +1,363 @@
+"""Two transactional producers in turn: the states of ``Transactions``, whatever the client.
+
+In turn, because the broker goes on writing the end of one transaction while the next one runs: with
+one producer each cycle would wait for that. After ``start`` the first turn is always that of the id
+that was taken over first. When two masters start at once, each may get one of the ids; then the one
+that got the second id fails before it commits anything, and the other one fails at its second turn.
+
+A client counts the records it sent to each partition, and goes on counting over those that were
+refused; the broker does not. So after a transaction with a failed row there are new producers. To
+take the ids anew might fence another master, so the mark is read again: it must be our last one.
+
+A broker that comes back may end a transaction by itself, a prepared one or one that is too old,
+while it knows of no leader of its partitions; then it never writes the end into them. The rows stay
+open there, and would count with the next commit of that id. So ``start`` aborts once more, in each
+of its topics, what did not end cleanly and does not count by the mark. Where that fails nothing is
+sent until it has worked.
+
+A client's calls that end a transaction may wait without a limit. They run on a thread that is left
+behind after ``END_S``. Such a call may end its transaction yet, so the producer is not used again;
+it is closed once the call is over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from ..sink import Answer
+from .plan import KafkaSettings, SendFailure, SendPlan
+from .topicbook import Unreachable
+from .transactions import (
+    METADATA_BYTES_MAX,
+    Aborted,
+    Fenced,
+    Refused,
+    StoredMark,
+    Transactions,
+    Unclear,
+)
+
+TRANSACTION_TIMEOUT_S = 10.0
+"""The broker itself aborts a transaction that has been open for longer."""
+END_S = 5.0
+"""How long, s, a commit or an abort may take."""
+STABLE_S = 3.0
+"""How long, s, a mark may take to become stable once both ids are taken over."""
+QUICK_S = 2.0
+"""No broker is killed and back within this time, s."""
+TOUCH = b"slotwheel"
+"""Key and value of records that are aborted for sure."""
+SINGLY_S = 5.0
+"""How long, s, rows are sent one by one; what is left then is not sent."""
+
+
+class Abortable(Exception):
+    """A producer's transaction can only be aborted; the producer is good for another one."""
+
+
+class TransactionalProducer(ABC):
+    """One client's producer, with one transactional id. What it raises besides ``Fenced``,
+    ``Refused`` and ``Abortable`` leaves the outcome open."""
+
+    def __init__(self) -> None:
+        self.abandoned = False
+        self._ending: threading.Thread | None = None
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def send(self, plan: SendPlan, *, singly: bool) -> dict[int, SendFailure]: ...
+
+    @abstractmethod
+    def store(self, offset: int, metadata: str) -> None:
+        """Add the mark to the transaction."""
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def abort(self) -> None: ...
+
+    @abstractmethod
+    def touch(self, topics: dict[str, int]) -> bool:
+        """Send something to each partition of ``topics``, which have so many each, in a transaction
+        that will be aborted. Returns whether all of them took it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything; may take long."""
+
+    def within(self, limit_s: float, call: Callable[[], None]) -> None:
+        """Call on a thread that is left behind after ``limit_s``: ``TimeoutError``."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._ending = threading.Thread(target=run, name="kafka-transaction-end", daemon=True)
+        self._ending.start()
+        done.result(limit_s)
+
+    def abandon(self) -> None:
+        """Close it as soon as no call is left in it. Does not wait."""
+        self.abandoned = True
+
+        def close() -> None:
+            if self._ending is not None:
+                self._ending.join()
+            with suppress(Exception):
+                self.close()
+
+        threading.Thread(target=close, name="kafka-transaction-close", daemon=True).start()
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What the last transaction of an id has brought to Kafka, unless it was committed cleanly:
+    ``topics``, with their numbers of partitions, and the ``mark`` that it may have committed."""
+
+    topics: dict[str, int] = field(default_factory=dict)
+    mark: tuple[int, str] | None = None
+
+
+class AlternatingTransactions(Transactions):
+    """Base of the implementations, which make producers and read the mark."""
+
+    client_errors: tuple[type[Exception], ...] = ()
+    """What the client raises."""
+
+    def __init__(self, settings: KafkaSettings, group: str, topic: str) -> None:
+        super().__init__(settings, group, topic)
+        self._lock = threading.Lock()  # for what ``close`` and the other calls share
+        self._producers: list[TransactionalProducer] = []
+        self._closed = False
+        self._turn = 0
+        self._open: TransactionalProducer | None = None
+        self._failed = False  # a row of the open transaction was not accepted
+        self._spoilt = False  # a row of any transaction since ``start`` was not accepted
+        self._last: tuple[int, str] | None = None  # the mark, as far as is known
+        self._sent = [_Sent(), _Sent()]
+        self._hanging: list[dict[str, int]] = [{}, {}]  # by id: topics where it has to end yet
+
+    @abstractmethod
+    def _take_over(self, transactional_id: str, deadline: float) -> TransactionalProducer:
+        """A producer that has the id. Errors: as of ``start``."""
+
+    @abstractmethod
+    def _read_mark(self, deadline: float) -> StoredMark | None:
+        """The mark, by the stable offset of the group. Errors: as of ``start``."""
+
+    def start(self) -> StoredMark | None:
+        self._abandon()
+        self._open = None
+        deadline = time.monotonic() + self.settings.delivery_timeout_s
+        try:
+            for number in range(2):
+                producer = self._take_over(f"{self.group}-{number}", deadline)
+                with self._lock:
+                    closed = self._closed
+                    if not closed:
+                        self._producers.append(producer)
+                if closed:
+                    producer.abandon()
+                    raise Unreachable("the transactions are closed")
+            mark = self._stable_mark(deadline)
+            self._last = (mark.offset, mark.metadata) if mark is not None else None
+            self._end_what_hangs()
+        except BaseException:
+            self._abandon()
+            raise
+        self._turn, self._spoilt = 0, False
+        return mark
+
+    def _stable_mark(self, deadline: float) -> StoredMark | None:
+        """The mark. Nobody has a transaction open by now: if it is not stable, the end of one was
+        never written there. Errors: as of ``start``."""
+        try:
+            return self._read_mark(min(deadline, time.monotonic() + STABLE_S))
+        except Unreachable:
+            self._abort_marks()
+            return self._read_mark(time.monotonic() + STABLE_S)
+
+    def _abort_marks(self) -> None:
+        try:
+            for producer in self._both():
+                self._guard(producer.begin)
+                self._guard(partial(producer.within, END_S, partial(producer.store, 0, "")))
+                self._guard(partial(producer.within, END_S, producer.abort))
+        except (Unclear, Abortable) as error:
+            raise Unreachable(str(error)) from error
+
+    def _end_what_hangs(self) -> None:
+        """Abort again what does not count. Errors: as of ``start``."""
+        for sent, topics in zip(self._sent, self._hanging, strict=True):
+            if sent.mark is None or sent.mark != self._last:
+                topics.update(sent.topics)
+        self._sent = [_Sent(), _Sent()]
+        try:
+            for producer, topics in zip(self._both(), self._hanging, strict=True):
+                if topics and self._abort_in(producer, topics):
+                    topics.clear()
+                for topic, count in list(topics.items()):
+                    if self._abort_in(producer, {topic: count}):
+                        del topics[topic]
+        except (Unclear, Abortable) as error:
+            raise Unreachable(str(error)) from error
+
+    def _abort_in(self, producer: TransactionalProducer, topics: dict[str, int]) -> bool:
+        """Write the end of an aborted transaction into each partition."""
+        self._guard(producer.begin)
+        touched = producer.touch(topics)
+        self._guard(lambda: producer.within(END_S, producer.abort))
+        return touched
+
+    def begin(self) -> None:
+        assert self._open is None, "a transaction is open"
+        producers = self._both()
+        if self._spoilt:
+            self._renew()
+            producers = self._both()
+        producer = producers[self._turn]
+        self._sent[self._turn] = _Sent()
+        self._turn = 1 - self._turn
+        self._guard(producer.begin)
+        self._open, self._failed = producer, False
+
+    def send(self, plan: SendPlan, *, singly: bool = False) -> dict[int, SendFailure]:
+        producer = self._open
+        if producer is None or producer.abandoned:
+            gone = SendFailure(Answer.UNKNOWN, "there is no transaction")
+            return dict.fromkeys(plan.rows, gone)
+        failures = self._stuck(plan)
+        if not failures:
+            sent = self._sent[1 - self._turn]
+            sent.topics.update({topic: info.count for topic, info in plan.topics.items()})
+            failures = producer.send(plan, singly=singly)
+        if failures:
+            self._failed = self._spoilt = True
+        return _in_transaction(failures)
+
+    def _stuck(self, plan: SendPlan) -> dict[int, SendFailure]:
+        """The rows of topics where a transaction has to end yet."""
+        hanging = self._hanging[0].keys() | self._hanging[1].keys()
+        why = SendFailure(Answer.UNKNOWN, "an earlier transaction is still open in this topic")
+        return {row: why for row in plan.rows if hanging and plan.records.topics[row] in hanging}
+
+    def commit(self, offset: int, metadata: str) -> None:
+        assert len(metadata.encode()) <= METADATA_BYTES_MAX, "the text beside the mark is too long"
+        producer = self._take_open()
+        if self._failed:
+            self._abort(producer)
+            raise Aborted("a row of the transaction was not accepted")
+        sent = self._sent[1 - self._turn]
+        sent.mark = offset, metadata
+
+        def end() -> None:
+            producer.store(offset, metadata)
+            if producer.abandoned:
+                raise Unclear("abandoned before the commit")
+            producer.commit()
+
+        try:
+            self._guard(lambda: producer.within(END_S, end))
+        except Abortable as error:
+            self._spoilt = True
+            sent.mark = None
+            self._abort(producer)
+            raise Aborted(str(error)) from error
+        self._last = (offset, metadata)
+        self._sent[1 - self._turn] = _Sent()
+
+    def abort(self) -> None:
+        self._abort(self._take_open())
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._abandon()
+
+    def _both(self) -> list[TransactionalProducer]:
+        with self._lock:
+            producers = list(self._producers)
+        if len(producers) < 2:
+            raise Unclear("there are no producers: start first")
+        return producers
+
+    def _renew(self) -> None:
+        """New producers, unless somebody else stored a mark meanwhile."""
+        known, sent = self._last, self._sent
+        self._sent = [_Sent(), _Sent()]  # they were aborted cleanly, a moment ago
+        began_s = time.monotonic()
+        try:
+            self.start()
+        except (Unreachable, Refused) as error:
+            self._sent = sent
+            raise Unclear(str(error)) from error
+        if time.monotonic() - began_s > QUICK_S:
+            self._sent = sent
+            self._abandon()
+            raise Unclear("the broker may have been away meanwhile")
+        if self._last != known:
+            self._abandon()
+            raise Fenced("another master has stored a mark meanwhile")
+
+    def _take_open(self) -> TransactionalProducer:
+        producer, self._open = self._open, None
+        if producer is None:
+            raise Unclear("there is no transaction")
+        return producer
+
+    def _abort(self, producer: TransactionalProducer) -> None:
+        try:
+            self._guard(lambda: producer.within(END_S, producer.abort))
+        except Abortable as error:
+            self._abandon()
+            raise Unclear(f"not aborted: {error}") from error
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        """Call a producer. After anything but a clean end both are abandoned."""
+        unclear: tuple[type[Exception], ...] = (Unclear, OSError, RuntimeError, *self.client_errors)
+        try:
+            call()
+        except Abortable:
+            raise
+        except (Fenced, Refused):
+            self._abandon()
+            raise
+        except TimeoutError as error:
+            self._abandon()
+            raise Unclear(f"no answer within {END_S:g} s") from error
+        except unclear as error:
+            self._abandon()
+            raise Unclear(str(error) or type(error).__name__) from error
+
+    def _abandon(self) -> None:
+        with self._lock:
+            producers, self._producers = self._producers, []
+        for producer in producers:
+            producer.abandon()
+
+
+def _in_transaction(failures: dict[int, SendFailure]) -> dict[int, SendFailure]:
+    """The answers of rows that share a transaction: those that are not refused can be sent again at
+    once if others are, as they failed only with those."""
+    refused = any(failure.answer is Answer.REFUSED for failure in failures.values())
+    return {
+        row: failure
+        if failure.answer is Answer.REFUSED
+        else replace(failure, answer=Answer.UNKNOWN, bystander=refused)
+        for row, failure in failures.items()
+    }

@@ -1,0 +1,125 @@
+"""What clients of kafka-python have in common.
+
+That is how records are sent and waited for, their partitions, settings, and the meaning of an
+error. Partitions are chosen here, for a chunk at once; ``ProducerLane`` sends.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+
+from ...wheel.schema import Int64s
+from ..sink import Answer
+from .lane import ProducerLane
+from .murmur2 import partitions_of
+from .plan import NO_PARTITION, KafkaSettings, SendFailure, SendPlan
+
+_LATE_S = 0.5
+"""The client gives up a record by itself; so much longer, s, is waited for it to do so."""
+
+_REFUSED: tuple[type[Exception], ...] = (
+    kafka_errors.MessageSizeTooLargeError,
+    kafka_errors.RecordListTooLargeError,
+    kafka_errors.InvalidTopicError,
+    kafka_errors.InvalidRecordError,
+    kafka_errors.InvalidTimestampError,
+)
+
+
+def send_by(lane: ProducerLane, plan: SendPlan, timeout_s: float) -> dict[int, SendFailure]:
+    """Send the plan's rows by one producer and wait until each is acknowledged."""
+    failures = _ensure_topics(lane, plan)
+    rows = [row for row in plan.rows if row not in failures] if failures else plan.rows
+    deadline = time.monotonic() + timeout_s + _LATE_S
+    try:
+        futures = lane.send(plan, rows, choose_partitions(plan).tolist())
+    except kafka_errors.IllegalStateError as error:  # it was closed meanwhile, maybe half-way
+        return failures | dict.fromkeys(rows, SendFailure(Answer.UNKNOWN, str(error)))
+    for row, future in zip(rows, futures, strict=True):
+        if not future.is_done:
+            with suppress(kafka_errors.KafkaError):
+                future.get(max(0.0, deadline - time.monotonic()))
+        if not future.is_done:
+            failures[row] = SendFailure(Answer.UNKNOWN, "no acknowledgement in time")
+        elif future.exception is not None:
+            failures[row] = classify(future.exception, aborted=lane.aborted(future))
+    return failures
+
+
+def _ensure_topics(lane: ProducerLane, plan: SendPlan) -> dict[int, SendFailure]:
+    """Let the producer find the topics' leaders; rows of topics without one fail."""
+    failed: dict[str, SendFailure] = {}
+    for topic in plan.topics:
+        try:
+            lane.ensure_topic(topic)
+        except kafka_errors.KafkaError as error:
+            failed[topic] = SendFailure(Answer.NOT_NOW, str(error))
+    if not failed:
+        return {}
+    topics = plan.records.topics
+    return {row: failed[topics[row]] for row in plan.rows if topics[row] in failed}
+
+
+def choose_partitions(plan: SendPlan) -> Int64s:
+    """The partition of each record, shape (rows,): the named one; else that of the key; else, for
+    records without a key, any one, the same for the whole chunk so that batches stay large."""
+    chosen = plan.partitions.copy()
+    open_rows = np.array(plan.rows, np.int64)
+    open_rows = open_rows[chosen[open_rows] == NO_PARTITION]
+    if not len(open_rows):
+        return chosen
+    topics = plan.batch.column("topic").dictionary_encode()
+    codes = np.asarray(topics.indices)[open_rows]
+    for code, topic in enumerate(topics.dictionary.to_pylist()):
+        info = plan.topics.get(topic)
+        rows = open_rows[codes == code]
+        if info is None or not len(rows):
+            continue
+        keys = plan.batch.column("key").take(pa.array(rows))
+        partitions = partitions_of(keys, info.count)
+        if keys.null_count:
+            without = np.asarray(keys.is_null())
+            partitions[without] = random.randrange(info.count)
+        chosen[rows] = partitions
+    return chosen
+
+
+def classify(error: Exception, *, aborted: bool = False) -> SendFailure:
+    """The answer for a record, from kafka-python's error. ``aborted``: the error is another
+    record's, and ended the producer."""
+    reason = str(error) or type(error).__name__
+    refusal = isinstance(error, _REFUSED)
+    # A bare KafkaError: the broker found a record of the batch invalid, but not this one.
+    if type(error) is kafka_errors.KafkaError or aborted:
+        return SendFailure(Answer.UNKNOWN, reason, bystander=True)
+    if refusal:
+        return SendFailure(Answer.REFUSED, reason)
+    return SendFailure(Answer.UNKNOWN, reason)
+
+
+def client_config(settings: KafkaSettings, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client that only asks needs; of the user's settings those that it knows."""
+    timeout_ms = int(settings.metadata_timeout_s * 1000)
+    ours = {
+        "bootstrap_servers": settings.bootstrap,
+        "client_id": "slotwheel",
+        "bootstrap_timeout_ms": timeout_ms,
+        "reconnect_backoff_max_ms": 1000,
+    }
+    return ours | {key: value for key, value in settings.extra.items() if key in known}
+
+
+def admin_config(settings: KafkaSettings) -> dict[str, Any]:
+    """The settings of a client for administration."""
+    timeout_ms = int(settings.metadata_timeout_s * 1000)
+    ours = {"request_timeout_ms": timeout_ms}
+    return ours | client_config(settings, KafkaAdminClient.DEFAULT_CONFIG)

@@ -1,0 +1,130 @@
+"""Rows and the mark behind them, in one Kafka transaction: what exactly-once delivery builds on.
+
+The mark is the offset that a consumer group without members has at partition 0 of one topic, with a
+text beside it. Kafka makes it visible together with the rows of its transaction, or not at all. So
+after any failure the stored mark says whether the rows count.
+
+Two rules make that safe, and every implementation keeps them:
+
+- ``start`` takes over both transactional ids before it reads the mark. Taking over an id fences the
+  producer that had it, and ends its transaction: no mark can appear behind the one that was read.
+- After an end that is neither a clean commit nor a clean abort, both producers are abandoned. They
+  may end their transaction yet; the next ``start`` comes behind that as well.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...wheel.errors import SlotwheelError
+from .plan import KafkaSettings, SendFailure, SendPlan
+
+METADATA_BYTES_MAX = 4095
+"""The longest text beside a mark that a broker takes by default (``offset.metadata.max.bytes``)."""
+
+
+class Fenced(Exception):
+    """The transactional ids are another's now: another master started with them, or the broker
+    ended a transaction that had been open for too long."""
+
+
+class Unclear(Exception):
+    """It is not known how the transaction ended. The producers are abandoned: ``start`` again."""
+
+
+class Aborted(Exception):
+    """The transaction was aborted: nothing of it counts. The producers are still good."""
+
+
+class Refused(SlotwheelError):
+    """The broker refuses the transactions as such: only a person can mend that."""
+
+    code: ClassVar[str] = "transactions-refused"
+
+    @classmethod
+    def no_topic(cls, topic: str) -> Refused:
+        message = f"topic {topic} does not exist, and the mark is stored for it"
+        return cls(message, remedy="Create it: it is the topic of the dead letters")
+
+    @classmethod
+    def rights(cls, kind: str, reason: str) -> Refused:
+        """``kind``: what the right is for; one of ``RIGHTS``."""
+        remedy = f"Give the user of this node the right {RIGHTS[kind]}"
+        return cls(f"Kafka refuses the transactions: {reason}", remedy=remedy)
+
+
+RIGHTS = {
+    "id": "WRITE and DESCRIBE on transactional ids that begin with the group's name",
+    "group": "READ on the consumer group that holds the mark",
+    "topic": "READ and WRITE on the topic of the dead letters",
+    "cluster": "IDEMPOTENT_WRITE on the cluster",
+}
+"""What exactly-once delivery needs, besides the right to write to each target topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMark:
+    """What Kafka has as the offset of the group. ``members``: how many the group has now. There
+    should be none: a member could overwrite the mark."""
+
+    offset: int
+    metadata: str
+    members: int = 0
+
+
+class Transactions(ABC):
+    """Transactions of one wheel group, one open at a time. Nothing is thread-safe but ``close``.
+
+    ``group``: the consumer group whose offset at partition 0 of ``topic`` is the mark. It also
+    names the two transactional ids, ``<group>-0`` and ``<group>-1``.
+    """
+
+    def __init__(self, settings: KafkaSettings, group: str, topic: str) -> None:
+        self.settings = settings
+        self.group = group
+        self.topic = topic
+
+    @abstractmethod
+    def start(self) -> StoredMark | None:
+        """Abandon what there was, take over both ids, and only then read the mark, waiting for
+        transactions that are about to end. None: there is no mark.
+
+        Takes ``settings.delivery_timeout_s`` at most. Errors: ``Unreachable``, ``Refused``,
+        ``Fenced``.
+        """
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Open a transaction, with the other id than last time; the first after ``start`` with
+        ``<group>-0``. Errors: ``Unclear``, ``Fenced``."""
+
+    @abstractmethod
+    def send(self, plan: SendPlan, *, singly: bool = False) -> dict[int, SendFailure]:
+        """Send the plan's rows in the open transaction, and wait until each is acknowledged.
+
+        Returns those that failed; then the transaction can only be aborted. Never raises for an
+        error of Kafka: one that ended a producer is raised by the next ``commit`` or ``abort``.
+
+        ``REFUSED`` without ``bystander``: the broker refuses this row for good. With it: a row of
+        the same batch is refused, and it is not known which. ``singly`` finds it: each row is
+        sent after the one before it was accepted, up to the first refused one. Anything else is
+        ``UNKNOWN``, with ``bystander`` if another row is refused.
+        """
+
+    @abstractmethod
+    def commit(self, offset: int, metadata: str) -> None:
+        """Store the mark with the transaction and commit both. Returns only when that is certain.
+
+        Errors: ``Aborted``, also if a row of the transaction failed; ``Fenced``; ``Unclear``;
+        ``Refused``, where nothing counts. ``metadata``: at most ``METADATA_BYTES_MAX`` bytes.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Returns only when it is certain that nothing counts. Errors: ``Fenced``, ``Unclear``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Abandon everything. Bounded in time; from any thread, and more than once."""

@@ -1,0 +1,145 @@
+"""Delivery semantics: when a chunk reaches the sink, and when the mark moves past it.
+
+Theory: the mark and the delivery are two writes in two places, and a crash can come between them.
+What is repeated or lost then depends on their order alone:
+
+    at least once   deliver, then the mark: rows behind the last mark are delivered again
+    at most once    the mark, then deliver: rows of the chunk in flight are not delivered at all
+    exactly once    both in one write (``kafka/exactly_once.py``), or the sink is read before
+                    anything is delivered (``embedded/exactly_once.py``)
+
+All of it runs in the hand's thread, but for deliveries to held-back topics unless ``in_turn``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from ..wheel.due.chunk import Chunk
+from ..wheel.errors import SyncFailed
+from ..wheel.schema import Int64s
+from .deadletters import DeadLetters
+from .handover import BatchOutcome, hand_over
+from .ports import DuePort
+from .sink import Answer, Sink
+
+log = logging.getLogger(__name__)
+
+AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE = SEMANTICS = (
+    "at-least-once",
+    "at-most-once",
+    "exactly-once",
+)
+_NOT_NOW_S = 5.0
+_AGAIN_S = 0.05
+
+
+class NotReady(Exception):
+    """Delivery cannot begin yet, and why; nothing was handed to the sink."""
+
+
+class AtLeastOnce:
+    """Deliver, then move the mark."""
+
+    in_turn = False
+    """Whether held-back topics are delivered between the main line's chunks, not beside them."""
+
+    def __init__(self, sink: Sink, dead_letters: DeadLetters) -> None:
+        self.sink = sink
+        self.dead_letters = dead_letters
+        self.stopping: Callable[[], bool] = lambda: False
+
+    def begin(self, wheel: DuePort, now_ms: int) -> None:
+        """Before the first chunk of an epoch, and when an outcome asks for it: find out what has
+        left. Errors: ``NotReady``, ``Damaged``; it is called again then."""
+
+    def deliver(
+        self, wheel: DuePort, chunk: Chunk, clock: Callable[[], int], *, trial: bool = False
+    ) -> BatchOutcome:
+        """Deliver a chunk that is in flight. ``trial``: of a held-back topic.
+
+        Errors: ``SyncFailed``."""
+        del wheel
+        return hand_over(self.sink, self.dead_letters, chunk.rows, clock(), trial=trial)
+
+    def idle(self, wheel: DuePort, now_ms: int) -> None:
+        """Called when nothing is due. Errors: ``NotReady``: it has to begin again."""
+
+
+class AtMostOnce(AtLeastOnce):
+    """Move the mark, wait until that is durable, then deliver.
+
+    A row that was certainly not sent is tried again for as long as the sink is down, and for
+    ``_NOT_NOW_S`` when only its topic is: then it becomes a dead letter, so that others go on.
+    """
+
+    in_turn = True
+
+    def deliver(
+        self, wheel: DuePort, chunk: Chunk, clock: Callable[[], int], *, trial: bool = False
+    ) -> BatchOutcome:
+        del trial
+        count = chunk.rows.num_rows
+        outcome = BatchOutcome.nothing(count, "")
+        if not self.sink.healthy():  # asked now, for the mark does not come back
+            outcome.why_not, outcome.down = "the sink cannot be reached", True
+            return outcome
+        if not wheel.mark_first(chunk, clock()):
+            outcome.why_not, outcome.down = "no mark could be written", True
+            return outcome
+        left = np.arange(count)
+        try:
+            left = self._deliver_marked(chunk.rows, left, clock, outcome)
+        except SyncFailed:
+            raise
+        except Exception as error:
+            log.exception("a delivery failed under at-most-once")
+            outcome.errors.append(f"{type(error).__name__}: {error}")
+            left = np.flatnonzero(~outcome.answered)
+        if len(left):
+            outcome.errors.append(f"{len(left)} messages may be lost: their mark is behind them")
+        outcome.unknown[left] = True
+        outcome.answered[:] = True  # the mark is past them, whatever became of them
+        return outcome
+
+    def _deliver_marked(
+        self,
+        rows: pa.RecordBatch,
+        left: Int64s,
+        clock: Callable[[], int],
+        outcome: BatchOutcome,
+    ) -> Int64s:
+        """Deliver rows that a durable mark has passed; which of them were certainly not sent when
+        the node stopped."""
+        bury_at_s = time.monotonic() + _NOT_NOW_S
+        while len(left) and not self.stopping():
+            mine = rows.take(pa.array(left))
+            found = hand_over(self.sink, self.dead_letters, mine, clock())
+            if not found.down and time.monotonic() >= bury_at_s:
+                self._bury(mine, found)
+            outcome.add(found, left)
+            left = left[~found.answered & ~found.unknown]
+            if not len(left):
+                break
+            if found.down:  # no topic is at fault
+                bury_at_s = time.monotonic() + _NOT_NOW_S
+            time.sleep(_AGAIN_S)
+        return left
+
+    def _bury(self, rows: pa.RecordBatch, outcome: BatchOutcome) -> None:
+        """Make dead letters of the rows that were not sent."""
+        again = np.flatnonzero(~outcome.answered & ~outcome.unknown)
+        if not len(again):
+            return
+        why = f"not taken within {_NOT_NOW_S:.0f} s: {outcome.why_not}"
+        reasons = [why] * len(again)
+        buried = self.dead_letters.bury(rows.take(pa.array(again)), reasons, outcome.errors)
+        stored = buried.which(Answer.ACCEPTED)
+        outcome.answered[again[stored]] = True
+        outcome.unknown[again[buried.which(Answer.UNKNOWN)]] = True
+        outcome.dead[why] += int(np.count_nonzero(stored))

@@ -1,0 +1,219 @@
+"""What a record of the delay topic asks for: its control headers, and the rows that follow.
+
+A record says where it goes (a topic, or a route) and when (a due time, a delay, or a level). Or it
+is a record that a consumer could not process, and asks for its next attempt: then its policy says
+where and when (``policy/failure.py``).
+
+Rules: control headers are removed before delivery; all others stay as they are, in order, also
+repeated ones. A record becomes all of its rows, or none.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..delivery.kafka.header_names import NotText
+from ..policy import deadletters
+from ..policy.failure import Origin, failed
+from ..policy.headers import GROUP, OF_A_NODE
+from ..policy.levels import level_ms
+from ..policy.policyset import PolicySet
+from ..policy.retry import find_policy
+from ..policy.routes import find_route
+from ..wheel.checks import reserved_among, reserved_header
+from ..wheel.errors import InvalidMessage
+from ..wheel.expiry import EXPIRES_HEADER
+from ..wheel.rows import Header
+
+TOPIC = "slotwheel-topic"
+ROUTE = "slotwheel-route"
+DUE_MS = "slotwheel-due-ms"
+DELAY_MS = "slotwheel-delay-ms"
+LEVEL = "slotwheel-delay-level"
+TTL_MS = "slotwheel-ttl-ms"
+PARTITION = "slotwheel-partition"
+RETRY = "slotwheel-retry"
+ERROR = "slotwheel-error"
+_TIMES = (DUE_MS, DELAY_MS, LEVEL)
+_CONTROL = frozenset({TOPIC, ROUTE, *_TIMES, TTL_MS, PARTITION, RETRY, ERROR})
+_NUMBER = re.compile(rb"-?[0-9]{1,18}")
+
+Control = dict[str, bytes | None]
+
+
+class Row(NamedTuple):
+    """One row, in the order of ``from_columns``."""
+
+    due_ms: int
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+
+
+def rows_of_record(
+    timestamp_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[Header],
+    settings: PolicySet,
+    dead_topic: str,
+    source: Origin,
+) -> list[Row]:
+    """The rows of one record, which stands at ``source``.
+
+    Errors: ``InvalidMessage`` for headers that are missing, cannot be read, or contradict each
+    other."""
+    control, kept = _sorted_out(headers)
+    if RETRY in control:
+        return [_retry(timestamp_ms, key, value, control, kept, settings, dead_topic, source)]
+    if ERROR in control:
+        raise InvalidMessage(f"{ERROR} without {RETRY}", remedy="Send both headers, or neither")
+    topics = _topics(control, kept, settings)
+    due_ms = _due_ms(timestamp_ms, control, settings)
+    if TTL_MS in control:
+        if any(name == EXPIRES_HEADER for name, _ in kept):
+            raise InvalidMessage(
+                f"both {TTL_MS} and {EXPIRES_HEADER}", remedy="Send one of the headers, or neither"
+            )
+        ttl_ms = _number(TTL_MS, control[TTL_MS])
+        if ttl_ms <= 0:
+            raise InvalidMessage(f"header {TTL_MS}", got=ttl_ms, limit="at least 1 ms")
+        kept.append((EXPIRES_HEADER, b"%d" % (due_ms + ttl_ms)))
+    partition = None
+    if PARTITION in control:
+        partition = _number(PARTITION, control[PARTITION])
+        if partition >= 1 << 31:
+            raise InvalidMessage("no such partition", got=partition)
+    return [Row(due_ms, topic, partition, key, value, kept) for topic in topics]
+
+
+def _sorted_out(headers: Sequence[Header]) -> tuple[Control, list[Header]]:
+    """The control headers, and the others."""
+    # A consumer that sends a failed record copies what the last delivery has added, too.
+    delivered = OF_A_NODE if any(name == RETRY for name, _ in headers) else frozenset()
+    control: Control = {}
+    kept: list[Header] = []
+    for pair in headers:
+        name = pair[0]
+        if name in _CONTROL and name not in delivered:
+            if name in control:
+                raise InvalidMessage(f"header {name} given twice", remedy="Send it once")
+            control[name] = pair[1]
+        else:
+            if type(name) is not str or not name.isascii():
+                _check_text(name)
+            kept.append(pair)
+    if reserved := reserved_among([name for name, _ in kept if name not in delivered]):
+        raise reserved_header(reserved)
+    return control, kept
+
+
+def _retry(
+    timestamp_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+    control: Control,
+    kept: Sequence[Header],
+    settings: PolicySet,
+    dead_topic: str,
+    source: Origin,
+) -> Row:
+    others = sorted(control.keys() - {RETRY, ERROR})
+    if others:
+        raise InvalidMessage(
+            f"{RETRY} and other headers that say where or when",
+            got=", ".join(others),
+            limit=f"{RETRY}, {ERROR} and those of the failed record",
+            remedy="Leave the others out: the policy says where and when",
+        )
+    if timestamp_ms < 0:
+        raise InvalidMessage(
+            f"{RETRY} on a record without a timestamp",
+            remedy="Produce it with one: the delay counts from there",
+        )
+    groups = [content for name, content in kept if name == GROUP and content]
+    if not groups:
+        raise InvalidMessage(
+            "a retry without its consumer group",
+            got=f"no header {GROUP}",
+            remedy="Name the group in it: retries go to <group>-retry",
+        )
+    found = failed(
+        kept,
+        find_policy(settings.policies, _text(RETRY, control[RETRY])),
+        _text(GROUP, groups[0]),
+        "" if control.get(ERROR) is None else (control[ERROR] or b"").decode("utf-8", "replace"),
+        None,
+        timestamp_ms,
+        random.random(),
+        dead_topic=dead_topic,
+        stage=deadletters.INTAKE,
+        source=source,
+    )
+    return Row(found.due_ms, found.topic, None, key, value, found.headers)
+
+
+def _due_ms(timestamp_ms: int, control: Control, settings: PolicySet) -> int:
+    given = [name for name in _TIMES if name in control]
+    if len(given) != 1:
+        raise InvalidMessage(
+            "both " + " and ".join(given) if given else "no due time",
+            limit=f"one of the headers {', '.join(_TIMES)}",
+        )
+    (name,) = given
+    if name == DUE_MS:
+        return _number(name, control[name])
+    if timestamp_ms < 0:
+        raise InvalidMessage(f"{name} on a record without a timestamp", remedy=f"Give {DUE_MS}")
+    if name == LEVEL:
+        return timestamp_ms + level_ms(settings.levels, _text(name, control[name]))
+    return timestamp_ms + _number(name, control[name])
+
+
+def _topics(control: Control, kept: Sequence[Header], settings: PolicySet) -> list[str]:
+    topic, route = control.get(TOPIC), control.get(ROUTE)
+    if (topic is None) == (route is None):
+        raise InvalidMessage(
+            f"no header {TOPIC}" if topic is None else f"both {TOPIC} and {ROUTE}",
+            limit=f"one of the headers {TOPIC} and {ROUTE}",
+            remedy="Name the target topic, or the route to it",
+        )
+    if topic is not None:
+        return [_text(TOPIC, topic)]
+    if PARTITION in control:
+        raise InvalidMessage(
+            f"both {ROUTE} and {PARTITION}", remedy="Leave the partition out: the key decides"
+        )
+    return find_route(settings.routes, _text(ROUTE, route)).topics(kept)
+
+
+def _number(name: str, text: bytes | None) -> int:
+    if text is None or not _NUMBER.fullmatch(text):
+        raise InvalidMessage(
+            f"unreadable header {name}",
+            got="null" if text is None else repr(text[:80]),
+            limit="a whole number in ASCII digits",
+        )
+    return int(text)
+
+
+def _text(name: str, content: bytes | None) -> str:
+    try:
+        return (content or b"").decode()
+    except UnicodeDecodeError:
+        raise InvalidMessage(f"unreadable header {name}", got=repr((content or b"")[:80])) from None
+
+
+def _check_text(name: str) -> None:
+    try:
+        name.encode()
+        sound = not isinstance(name, NotText)
+    except UnicodeEncodeError:
+        sound = False
+    if not sound:
+        raise InvalidMessage("a header key that is not UTF-8", got=ascii(str(name)[:80]))

@@ -1,0 +1,111 @@
+"""The group's policies on one node: read from the engine's settings, changed on the master.
+
+Rules: what the journal has committed counts, for all peers alike. The file of a node (--policies)
+becomes the group's when that node is master; nodes without one change nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from ..policy.policyset import PolicySet
+from ..policy.rule import Rule
+from ..wheel.errors import NotMaster, NotRunning, Overloaded
+from .events import NodeEvents
+
+CHANGE_S = 10.0
+_TURN_S = 1.0
+"""How long a turn may take, s: threads have to end in time."""
+_AGAIN_S = 0.05
+_LOOK_EVERY_S = 1.0
+
+
+class SettingsPort(Protocol):
+    """The part of the wheel that is used here."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    def change_settings(
+        self, known: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Future[Any]: ...
+
+
+class GroupPolicies:
+    """Thread-safe. ``written``: what this node's file says; None: it has none."""
+
+    def __init__(self, wheel: SettingsPort, written: PolicySet | None, events: NodeEvents) -> None:
+        self._wheel = wheel
+        self._written = written
+        self._events = events
+        self._known: tuple[Mapping[str, Any], PolicySet] = ({}, PolicySet())
+        self._applied: Mapping[str, Any] | None = None
+        self._applying = threading.Lock()
+
+    @property
+    def current(self) -> PolicySet:
+        """As committed on this node."""
+        return self._read()[1]
+
+    def register(self, group: str, rule: Rule | None) -> PolicySet:
+        """Errors: as of ``PolicySet.registered``; ``NotMaster``, ``NotRunning``."""
+        return self._change(lambda settings: settings.registered(group, rule), CHANGE_S)
+
+    def forget(self, group: str) -> PolicySet:
+        """Errors: ``NotMaster``, ``NotRunning``."""
+        return self._change(lambda settings: settings.forgotten(group), CHANGE_S)
+
+    def turn(self) -> float:
+        """On a master: make the file's policies the group's; for a loop."""
+        written, (stored, _) = self._written, self._read()
+        if written is not None and stored is not self._applied:
+            with self._applying, contextlib.suppress(NotMaster, NotRunning):
+                before = self.current.version
+                version = self._change(lambda settings: settings.changed(written), _TURN_S).version
+                self._applied = self._wheel.settings
+                if version != before:
+                    self._events.event("policies-changed", version=version)
+        return _LOOK_EVERY_S
+
+    def settle(self, stop: threading.Event) -> None:
+        """On a master: wait until the file's policies are the group's, or cannot be. What is read
+        before that could ask for a route that is only in the file."""
+        while self._written is not None and not stop.is_set():
+            current = self.current
+            if current.changed(self._written) is current:
+                return
+            self.turn()
+            stop.wait(_AGAIN_S)
+
+    def _read(self) -> tuple[Mapping[str, Any], PolicySet]:
+        stored = self._wheel.settings
+        known = self._known
+        if known[0] is not stored:
+            known = self._known = (stored, PolicySet.from_dict(stored) if stored else PolicySet())
+        return known
+
+    def _change(self, change: Callable[[PolicySet], PolicySet], within_s: float) -> PolicySet:
+        """Make a change and wait until it is committed."""
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            stored, settings = self._read()
+            wanted = change(settings)
+            if wanted is settings:
+                return settings
+            try:
+                self._wheel.change_settings(stored, wanted.to_dict()).result(within_s)
+            except Overloaded:  # another change is on its way, or the disk is full
+                time.sleep(_AGAIN_S)
+                continue
+            except TimeoutError:
+                break
+            return wanted
+        raise NotRunning(
+            "the change is not committed; whether it will be is not known",
+            limit=f"{within_s:.0f} s",
+            remedy="'slotwheel policies' shows what holds; try again",
+        )

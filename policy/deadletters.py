@@ -1,0 +1,117 @@
+"""What a dead letter says in its headers: one format, whoever buries a message.
+
+A dead letter is the original whole - key, value, all headers - and behind its headers those that
+are made here: why it is dead, in a word and in a text, where it was meant to go, and what it was
+made of. Kafka Connect's error reporter has names of its own for the same; they stand beside ours,
+so that tools that know those show our letters, too.
+
+The stage comes first, and only a node can write it (``wheel/checks.py``): the last one among a
+record's headers is where the message ends and the letter begins.
+"""
+
+from __future__ import annotations
+
+from ..wheel.checks import DEAD_ERROR_HEADER, STAGE_HEADER
+from ..wheel.rows import Header
+from .headers import cut
+
+DEAD_LETTER_TOPIC = "slotwheel-dead-letters"
+"""Where dead letters go if nobody says otherwise."""
+
+STAGE = STAGE_HEADER
+REASON = "slotwheel-dead-reason"
+ERROR = DEAD_ERROR_HEADER
+TOPIC = "slotwheel-dead-topic"
+"""The topic that the message was meant for."""
+PARTITION = "slotwheel-dead-partition"
+"""The partition of it that was asked for, if one was."""
+SOURCE = "slotwheel-dead-source"
+"""``topic/partition/offset`` of the record that the letter was made of."""
+GROUP = "slotwheel-dead-group"
+"""The consumer group that buried it."""
+EXPIRES = "slotwheel-dead-expires-ms"
+"""``slotwheel-expires-ms`` of a record of the delay topic: a letter is a message, too, and must not
+expire on its way."""
+TTL = "slotwheel-dead-ttl"
+"""The header ``ttl``, for the same reason."""
+LEFT_OUT = "slotwheel-dead-{}-bytes"
+"""Length of the value, key or headers that had to be left out, bytes."""
+CONNECT_PREFIX = "__connect.errors."
+
+# Reasons
+REFUSED = "refused"
+"""The sink refused it for good."""
+EXPIRED = "expired"
+"""Its time was over before it could be delivered, or processed."""
+BAD_RECORD = "bad-record"
+"""A record of the delay topic that no wheel can take, or whose headers a consumer cannot read."""
+RETRIES_USED_UP = "retries-used-up"
+BURIED = "buried"
+"""The application said so."""
+UNUSABLE_RETRY = "unusable-retry"
+"""A record that asked for a retry, in a way that cannot be understood."""
+
+# Stages
+DELIVERY = "delivery"
+INTAKE = "intake"
+CONSUMER = "consumer"
+
+
+def letter_headers(
+    stage: str,
+    reason: str,
+    error: str,
+    topic: bytes | None,
+    *,
+    partition: int | None = None,
+    source: tuple[str, int, int] | None = None,
+    group: str = "",
+    exception: str = "",
+) -> list[Header]:
+    """The headers to be added to a message that becomes a dead letter, in their order.
+
+    ``topic``, ``partition``: what it was meant for, as far as that is known. ``source``: topic,
+    partition and offset of the record that it is made of. ``exception``: the name of its class;
+    empty: there was none, and the reason stands for it.
+    """
+    text = cut(error)
+    headers: list[Header] = [] if stage == CONSUMER else [(STAGE, stage.encode())]
+    headers += [(REASON, reason.encode()), (ERROR, text)]
+    if topic is not None:
+        headers.append((TOPIC, topic))
+    if partition is not None:
+        headers.append((PARTITION, b"%d" % partition))
+    if source is not None:
+        headers.append((SOURCE, "{}/{}/{}".format(*source).encode()))
+    if group:
+        headers.append((GROUP, group.encode()))
+    return headers + _for_connect(stage, exception or reason, text, topic, partition, source)
+
+
+def _for_connect(
+    stage: str,
+    exception: str,
+    text: bytes,
+    topic: bytes | None,
+    partition: int | None,
+    source: tuple[str, int, int] | None,
+) -> list[Header]:
+    """The same under the names of Kafka Connect: of the record if there is one, else of what the
+    message was meant for."""
+    where: list[tuple[str, bytes | None]] = [("topic", topic)]
+    if source is not None:
+        name, number, offset = source
+        where = [
+            ("topic", name.encode()),
+            ("partition", b"%d" % number),
+            ("offset", b"%d" % offset),
+        ]
+    elif partition is not None:
+        where.append(("partition", b"%d" % partition))
+    why = [
+        ("connector.name", b"slotwheel"),
+        ("stage", stage.encode()),
+        ("exception.class.name", exception.encode()),
+        ("exception.message", text),
+    ]
+    return [(CONNECT_PREFIX + name, value) for name, value in (*where, *why) if value is not None]

@@ -1,0 +1,215 @@
+"""What becomes of a record that a consumer could not process: the next attempt, or a dead letter.
+
+A consumer of ours decides here itself; for others, which send the failed record to a delay topic,
+the node does.
+
+Rules: an attempt is counted once, where it failed; the record of the first attempt stays the origin
+of all later ones; an attempt that would come when the message has expired does not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..wheel.errors import InvalidMessage
+from ..wheel.expiry import EXPIRES_HEADER
+from ..wheel.rows import Header
+from .deadletters import (
+    CONSUMER,
+    DEAD_LETTER_TOPIC,
+    EXPIRED,
+    EXPIRES,
+    RETRIES_USED_UP,
+    TTL,
+    letter_headers,
+)
+from .headers import (
+    ATTEMPT,
+    FIRST_ERROR,
+    GROUP,
+    ID_HEADER,
+    LAST_ERROR,
+    OF_A_NODE,
+    ORIGIN_ID,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_TOPIC,
+    POLICY,
+    TTL_HEADER,
+    cut,
+    number_of,
+    text_of,
+    value_of,
+    without,
+)
+from .retry import RetryPolicy
+
+RETRY_TOPIC = "{}-retry"
+_ATTEMPTS_MAX = 1_000_000
+# A letter is a message, too, and must not expire on its way.
+_AT_REST = {EXPIRES_HEADER: EXPIRES, TTL_HEADER: TTL}
+_ORIGIN = frozenset({ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_ID})
+_COUNTED = frozenset({ATTEMPT, POLICY, GROUP, FIRST_ERROR, LAST_ERROR})
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The record of an attempt: where a consumer read it."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a failed record becomes: a message to ``topic``, due at ``due_ms``. ``reason``: of the
+    dead letter that it is; empty for another attempt."""
+
+    topic: str
+    due_ms: int
+    headers: list[Header]
+    reason: str = ""
+
+
+def retry_topic(group: str) -> str:
+    """The topic on which a consumer group gets its retries."""
+    return RETRY_TOPIC.format(group)
+
+
+def attempt_of(headers: Sequence[Header]) -> int:
+    """Which attempt a delivery of the record is, from 1 on. Errors: ``InvalidMessage``."""
+    if not any(name == ATTEMPT for name, _ in headers):
+        return 1
+    attempt = number_of(headers, ATTEMPT)
+    if attempt is None or not 1 <= attempt <= _ATTEMPTS_MAX:
+        raise InvalidMessage(
+            f"unreadable header {ATTEMPT}",
+            got=repr(text_of(headers, ATTEMPT)[:80]),
+            limit=f"1 to {_ATTEMPTS_MAX}, in ASCII digits",
+            remedy="Copy it from the record that failed, or leave it out at the first failure",
+        )
+    return attempt
+
+
+def failed(
+    headers: Sequence[Header],
+    policy: RetryPolicy,
+    group: str,
+    error: str,
+    origin: Origin | None,
+    now_ms: int,
+    chance: float,
+    *,
+    dead_topic: str = DEAD_LETTER_TOPIC,
+    stage: str = CONSUMER,
+    exception: str = "",
+    source: Origin | None = None,
+) -> Failure:
+    """What becomes of a record that has failed at ``now_ms``.
+
+    ``origin``: the record at hand; None if only its headers can say. ``source``: the record that a
+    dead letter is made of, if that is another one: of a delay topic. ``chance``: as of
+    ``RetryPolicy.delay_ms``. ``exception``: the name of its class. Errors: ``InvalidMessage`` for
+    headers that cannot be used, or that say no origin when they have to.
+    """
+    attempt = attempt_of(headers)
+    delay_ms = policy.delay_ms(attempt, chance)
+    due_ms = now_ms + (delay_ms or 0)
+    expires_ms = number_of(headers, EXPIRES_HEADER)
+    if delay_ms is None:
+        reason = RETRIES_USED_UP
+    elif expires_ms is not None and expires_ms <= due_ms:
+        reason = EXPIRED
+    else:
+        found = noted(headers, error, origin, group)
+        found += [(ATTEMPT, b"%d" % (attempt + 1)), (POLICY, policy.name.encode())]
+        return Failure(retry_topic(group), due_ms, found)
+    topic = policy.dead_letters or dead_topic
+    return buried(
+        headers,
+        reason,
+        group,
+        error,
+        origin,
+        now_ms,
+        topic,
+        stage=stage,
+        exception=exception,
+        source=source,
+    )
+
+
+def buried(
+    headers: Sequence[Header],
+    reason: str,
+    group: str,
+    error: str,
+    origin: Origin | None,
+    now_ms: int,
+    dead_topic: str = DEAD_LETTER_TOPIC,
+    *,
+    stage: str = CONSUMER,
+    exception: str = "",
+    source: Origin | None = None,
+) -> Failure:
+    """The dead letter of a record that is not tried again. A redrive sends it to the group's retry
+    topic, where other groups do not see it a second time. Arguments and errors: as of ``failed``;
+    ``reason``: one of the words in ``deadletters``."""
+    found = noted(headers, error, origin, group)
+    found.append((ATTEMPT, b"%d" % attempt_of(headers)))
+    found = [(_AT_REST.get(name, name), value) for name, value in found]
+    source = source or origin
+    found += letter_headers(
+        stage,
+        reason,
+        error,
+        retry_topic(group).encode(),
+        source=None if source is None else (source.topic, source.partition, source.offset),
+        group=group,
+        exception=exception,
+    )
+    return Failure(dead_topic, now_ms, found, reason)
+
+
+def noted(headers: Sequence[Header], error: str, origin: Origin | None, group: str) -> list[Header]:
+    """A failed record's headers with its origin, its group and its errors; without the count of
+    attempts. Errors: ``InvalidMessage``."""
+    kept = without(headers, OF_A_NODE | _COUNTED | _ORIGIN)
+    where, message_id = _origin_of(headers, origin), value_of(headers, ORIGIN_ID)
+    if message_id is None and attempt_of(headers) == 1:  # later, the id is that of a retry
+        message_id = value_of(headers, ID_HEADER)
+    kept += [
+        (ORIGIN_TOPIC, where.topic.encode()),
+        (ORIGIN_PARTITION, b"%d" % where.partition),
+        (ORIGIN_OFFSET, b"%d" % where.offset),
+    ]
+    if message_id is not None:
+        kept.append((ORIGIN_ID, message_id))
+    first = value_of(headers, FIRST_ERROR)
+    kept += [
+        (GROUP, group.encode()),
+        (FIRST_ERROR, cut(error) if first is None else first),
+        (LAST_ERROR, cut(error)),
+    ]
+    return kept
+
+
+def _origin_of(headers: Sequence[Header], origin: Origin | None) -> Origin:
+    """As the headers say; ``origin`` if they do not say it whole: whoever sent the message may have
+    written anything there. Errors: ``InvalidMessage`` if there is none either."""
+    topic = value_of(headers, ORIGIN_TOPIC)
+    partition, offset = number_of(headers, ORIGIN_PARTITION), number_of(headers, ORIGIN_OFFSET)
+    if topic and partition is not None and offset is not None:
+        return Origin(text_of(headers, ORIGIN_TOPIC), partition, offset)
+    if origin is not None:
+        return origin
+    missing = ORIGIN_OFFSET if topic and partition is not None else ORIGIN_PARTITION
+    missing = missing if topic else ORIGIN_TOPIC
+    raise InvalidMessage(
+        "a retry without its origin",
+        got=f"{missing}: {text_of(headers, missing)[:80]!r}",
+        limit=f"{ORIGIN_TOPIC}, {ORIGIN_PARTITION} and {ORIGIN_OFFSET}",
+        remedy="Say at the first failure which record has failed, in text and ASCII digits",
+    )

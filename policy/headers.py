@@ -1,0 +1,65 @@
+"""Names of headers that travel with a record from one attempt to the next.
+
+They are a format (docs/formats.md): consumers in any language read and copy them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..wheel.checks import STAGE_HEADER
+from ..wheel.rows import Header
+
+ID_HEADER = "slotwheel-id"
+DUE_HEADER = "slotwheel-due-ms"
+CREATED_HEADER = "slotwheel-created-ms"
+DELIVERY = frozenset({ID_HEADER, DUE_HEADER, CREATED_HEADER})
+"""What a delivery adds, and what does not hold for the next one."""
+OF_A_NODE = DELIVERY | {STAGE_HEADER}
+"""What only a node writes: left out of a record that is sent again."""
+
+ATTEMPT = "slotwheel-retry-attempt"
+POLICY = "slotwheel-retry-policy"
+GROUP = "slotwheel-retry-group"
+FIRST_ERROR = "slotwheel-retry-first-error"
+LAST_ERROR = "slotwheel-retry-last-error"
+
+ORIGIN_TOPIC = "slotwheel-origin-topic"
+ORIGIN_PARTITION = "slotwheel-origin-partition"
+ORIGIN_OFFSET = "slotwheel-origin-offset"
+ORIGIN_ID = "slotwheel-origin-id"
+TTL_HEADER = "ttl"
+"""Of other systems: seconds from the record's timestamp, 8 bytes, big-endian."""
+ERROR_CHARACTERS = 500
+"""An error's text is cut to so many."""
+
+
+def value_of(headers: Sequence[Header], name: str) -> bytes | None:
+    """The value of the first header of that name; None if there is none, or it is null."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
+
+
+def text_of(headers: Sequence[Header], name: str) -> str:
+    """The same as text, empty if there is none. Bytes that are not UTF-8 are shown escaped."""
+    value = value_of(headers, name)
+    return "" if value is None else value.decode("utf-8", "backslashreplace")
+
+
+def number_of(headers: Sequence[Header], name: str) -> int | None:
+    """The value as a whole number; None if it is none."""
+    value = value_of(headers, name)
+    if value is None or not (value.isdigit() and len(value) <= 18):
+        return None
+    return int(value)
+
+
+def without(headers: Sequence[Header], names: frozenset[str]) -> list[Header]:
+    return [pair for pair in headers if pair[0] not in names]
+
+
+def cut(error: str) -> bytes:
+    """An error's text as a header's value."""
+    return error[:ERROR_CHARACTERS].encode("utf-8", "replace")

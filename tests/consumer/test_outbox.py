@@ -1,0 +1,105 @@
+"""Messages that failed, on their way to a node: its client is real, the node is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from slotwheel import Client
+from slotwheel.client.message import clock_ms
+from slotwheel.consumer import outbox
+from slotwheel.consumer.failing import Cause, Failing
+from slotwheel.consumer.inflight import InFlight
+from slotwheel.consumer.message import Received, SourcePartition
+from slotwheel.consumer.outbox import WheelOutbox
+from slotwheel.intake.flight import FlightIntake
+from slotwheel.policy.retry import RetryPolicy
+from slotwheel.wheel.errors import Overloaded
+from support.fakewheel import FakeWheel
+from support.stopwatch import Stopwatch
+from support.waiting import eventually
+
+PARTITION = SourcePartition("work", 0)
+FAILING = Failing("group", RetryPolicy.literal("1s 2s"), "dead", clock_ms)
+
+
+@pytest.fixture
+def wheel() -> FakeWheel:
+    return FakeWheel()
+
+
+@pytest.fixture
+def client(wheel: FakeWheel) -> Iterator[Client]:
+    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+    with Client(f"127.0.0.1:{server.port}", timeout_s=3.0, buffer_bytes=4 << 20) as made:
+        yield made
+    server.close()
+
+
+def received(inflight: InFlight, count: int, value: bytes) -> list[Received]:
+    inflight.assigned([PARTITION], None)
+    messages = [Received(*PARTITION, n, b"k", value, [], clock_ms()) for n in range(count)]
+    inflight.receive(PARTITION, messages, count - 1)
+    return messages
+
+
+def test_a_node_that_takes_nothing_keeps_nobody_waiting(
+    wheel: FakeWheel, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five times as much fails as the client's buffer takes."""
+    monkeypatch.setattr(outbox, "SENT_BYTES_MAX", 2 << 20)
+    full = True
+
+    def refuse(_: object) -> None:
+        if full:
+            raise Overloaded("full")
+
+    wheel.before_append = refuse
+    inflight = InFlight(1000, 1 << 30)
+    box = WheelOutbox(client, FAILING, inflight)
+    for message in received(inflight, 40, bytes(500_000)):
+        box.retry(message, Cause("no"))
+    for _ in range(3):
+        watch = Stopwatch()
+        assert box.settle() == 40
+        assert watch.seconds < 1
+    full = False
+    eventually(lambda: box.settle() == 0)
+    assert inflight.batch().positions == {PARTITION: 40}
+    assert sum(batch.num_rows for batch in wheel.batches) == 40
+
+
+def test_a_message_larger_than_all_that_may_be_under_way_is_sent_by_itself(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "SENT_BYTES_MAX", 1000)
+    inflight = InFlight(1000, 1 << 30)
+    box = WheelOutbox(client, FAILING, inflight)
+    for message in received(inflight, 3, bytes(5000)):
+        box.bury(message, "buried", Cause("no"))
+    eventually(lambda: box.settle() == 0)
+    assert inflight.batch().positions == {PARTITION: 3}
+
+
+def test_what_cannot_become_a_record_is_not_answered(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inflight = InFlight(10, 1000)
+    (message,) = received(inflight, 1, b"")
+    box = WheelOutbox(client, FAILING, inflight)
+    with monkeypatch.context() as patch:
+        patch.setattr(Failing, "again", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            box.retry(message, Cause("no"))
+    box.retry(message, Cause("no"))
+    eventually(lambda: box.settle() == 0)
+    assert inflight.batch().positions == {PARTITION: 1}
+
+
+def test_an_error_that_cannot_say_what_it_is_has_its_name() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("nothing to say")
+
+    assert Cause.of(Mute()) == Cause("Mute", "Mute")

@@ -1,0 +1,91 @@
+"""Three peers that deliver exactly once into Kafka: the master is killed, and stopped for longer
+than its lease, under load. Nothing is lost, nothing is read twice, and delivery goes on.
+
+The long run: ``python -m pytest -m soak tests/test_peers_exactly_once.py``
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from support.arrivals import KafkaArrivals
+from support.broker import Cluster, TopicFactory
+from support.chaosaccount import account
+from support.chaosfaults import Faults
+from support.load import steady
+from support.peers import Peers
+from support.proxylab import Loopback
+
+NAMES = ("a", "b", "c")
+SMALL = ("--segment-bytes", "1M", "--tail-age", "1500ms", "--tail-keep", "500ms")
+SILENCE_MS = 5_000
+"""So soon after a master was lost the next one delivers."""
+LATE_S = 40.0
+FENCED = 'reason="fenced: '
+"""What the log of a master says when another one has taken its transactional ids."""
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.mark.parametrize(
+    ("sink", "rounds"),
+    [
+        ("confluent", 1),
+        pytest.param("confluent", 7, marks=pytest.mark.soak),
+        pytest.param("kafka-python", 3, marks=pytest.mark.soak),
+    ],
+)
+def test_masters_killed_and_paused(
+    tmp_path: Path,
+    broker: Cluster,
+    topic: TopicFactory,
+    figure: Callable[[str], None],
+    sink: str,
+    rounds: int,
+) -> None:
+    """Each round: a kill, a pause and a kill."""
+    topics, dead = [topic("one", 2), topic("two", 2)], topic("dead")
+    kafka = ("--sink", sink, "--bootstrap", broker.bootstrap, "--dead-letter-topic", dead)
+    options = (*SMALL, *kafka, "--delivery", "exactly-once", "--group", tmp_path.name)
+    with Peers(tmp_path, *options, names=NAMES, lab=Loopback(NAMES)) as peers:
+        peers.wait_until_whole()
+        arrived = KafkaArrivals(broker.bootstrap, [*topics, dead])
+        faults = Faults(peers, Random(11))
+        load = steady(peers.addresses, topics)
+        peers.wait("delivering", lambda: len(arrived.look()) > 100, 30)
+        paused: list[str] = []
+
+        def pause_master() -> None:
+            paused.append(peers.master())
+            faults.pause_master()
+
+        def fenced() -> int:
+            return sum(peers[name].log_text().count(FENCED) for name in NAMES)
+
+        def steps() -> Iterator[Callable[[], None]]:
+            for _ in range(rounds):
+                yield from (faults.kill_master, pause_master, faults.kill_master)
+            while not fenced() and len(paused) < rounds + 3:  # it was between two transactions
+                yield pause_master
+
+        faults.run(steps())
+        promised = load.stop()
+        arrived.wait_for(promised.wanted(), LATE_S)
+        time.sleep(1.0)
+        found = account(promised, arrived.look(), faults.done)
+        arrived.close()
+        silence_ms = max(fault.silence_ms for fault in faults.done)
+        figure(
+            f"exactly once, three peers, {sink}, {len(faults.done)} masters lost: {found.line()};"
+            f" delivery stood still for at most {silence_ms} ms; {fenced()} of {len(paused)} that"
+            " were paused found themselves fenced"
+        )
+        assert any(FENCED in peers[name].log_text() for name in paused), "nobody was fenced"
+    assert found.violations() == {}
+    assert found.repeated == 0
+    assert silence_ms <= SILENCE_MS
