@@ -55,6 +55,9 @@ class Shipment:
     """Its batch was refused as a whole: it is sent in a batch of its own."""
     whole: bool = False
     """It is stored with all of its rows or not at all, in a batch of its own."""
+    on_done: Callable[[], None] | None = None
+    """Called once when it is done, by the thread that found that out, perhaps under the sender's
+    lock: it must return at once."""
     failure: SlotwheelError | None = None
     stored: StoredBatch | None = None
     _group: str = field(default="", init=False)
@@ -91,12 +94,18 @@ class Shipment:
         if self.kept is not None and stored is not None:
             self._places = np.full(len(self.due), -1, np.int64)
             self._places[self.kept] = np.arange(len(self.kept))
-        self._done.set()
+        self._end()
 
     def fail(self, error: SlotwheelError) -> None:
         self.failure = error
         self.rows = self.columns = None
+        self._end()
+
+    def _end(self) -> None:
         self._done.set()
+        on_done, self.on_done = self.on_done, None
+        if on_done is not None:
+            on_done()
 
     @property
     def done(self) -> bool:

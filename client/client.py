@@ -22,7 +22,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -31,7 +31,13 @@ import pyarrow as pa
 
 from ..policy.routes import Route
 from ..wheel.checks import due_beyond_horizon, too_large
-from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning, SlotwheelError
+from ..wheel.errors import (
+    InvalidBatch,
+    InvalidConfiguration,
+    InvalidMessage,
+    NotRunning,
+    SlotwheelError,
+)
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
     ACKS,
@@ -52,7 +58,7 @@ from .addresses import Addresses, check_addresses, split
 from .asking import Asker
 from .batch import Shipment
 from .buffer import ROW_OVERHEAD, Buffer
-from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
+from .columns import Errors, SortedColumns, conform, pieces, sort_messages, sort_rows
 from .levels import Resolver
 from .link import Link, epoch_of_master
 from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_ms_of, flatten
@@ -236,6 +242,73 @@ class Client:
         for rows in pieces(conform(table), buffer.batch_rows_max, buffer.batch_bytes_max):
             self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments)
         return Receipts(shipments)
+
+    def ship(
+        self, flats: Sequence[FlatMessage], *, whole: bool, done: Callable[[Receipts], None]
+    ) -> Receipts:
+        """Send messages of one or many callers in one batch, without waiting for anything.
+
+        For who sends for many others: an event loop, say. ``flats``: as ``message.flatten`` makes
+        them, at most as many as ``batch_limits`` allow. ``whole``: all of them are stored, or none
+        is; without it a bad one gets its error on its receipt, and the others are sent.
+
+        ``done`` is called once with the receipts, when each of them has its id or its error; by one
+        of the client's threads, or by the caller's before this returns. It must return at once and
+        not call the client.
+
+        Errors at once, nothing is sent then: ``Overloaded`` or ``NodeUnreachable`` when the buffer
+        is full; ``InvalidBatch`` beyond ``batch_limits``; with ``whole``, ``InvalidMessage`` with
+        the number of the bad message in ``row``; ``NotRunning``.
+        """
+        self._check_usable()
+        nbytes = sum(flat.nbytes for flat in flats) + ROW_OVERHEAD * len(flats)
+        rows_max, bytes_max = self.batch_limits
+        if not 0 < len(flats) <= rows_max or nbytes > bytes_max:
+            raise InvalidBatch(
+                "not one batch",
+                got=f"{len(flats)} messages, about {nbytes} bytes",
+                limit=f"1 to {rows_max} messages, {bytes_max} bytes",
+                remedy="Send fewer at a time, but at least one",
+            )
+        errors = self._beyond_limits(flats)
+        if errors and whole:
+            row, error = next(iter(errors.items()))
+            error.row = row
+            raise error
+        shipment = self._sender.new_shipment()
+        shipment.due = [flat.due_ms for flat in flats]
+        receipts = Receipts([shipment])
+        shipment.whole, shipment.errors = whole, errors
+        shipment.on_done = lambda: _report(done, receipts)
+        good = flats
+        if errors:
+            good = [flat for number, flat in enumerate(flats) if number not in errors]
+            shipment.kept = np.array([i for i in range(len(flats)) if i not in errors], np.int64)
+        if good:
+            columns = zip(*(flat[:6] for flat in good), strict=True)
+            shipment.columns = tuple(list(column) for column in columns)
+            shipment.nbytes = nbytes
+            self._sender.submit(shipment, wait=False)
+        else:
+            shipment.finish(None, "")
+        return receipts
+
+    @property
+    def batch_limits(self) -> tuple[int, int]:
+        """Messages, and bytes of these, that one batch may have: the node's, once it answered."""
+        limits = self._buffer.limits
+        return limits.batch_rows, limits.batch_bytes
+
+    def _beyond_limits(self, flats: Sequence[FlatMessage]) -> Errors:
+        """Those of many messages that are too large or due too late."""
+        now_ms = clock_ms()
+        errors: Errors = {}
+        for number, flat in enumerate(flats):
+            try:
+                self._check_limits(flat, now_ms)
+            except InvalidMessage as error:
+                errors[number] = error
+        return errors
 
     def _ship_resolved(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
         """Ship messages some of which have a level or a route, in their order."""
@@ -493,6 +566,13 @@ class Client:
                 "the client was made before this process was forked",
                 remedy="Make a Client in each process",
             )
+
+
+def _report(done: Callable[[Receipts], None], receipts: Receipts) -> None:
+    try:
+        done(receipts)
+    except Exception:  # who waited is gone: nothing else of the client may fail for that
+        _log.exception("slotwheel client: a report of receipts failed")
 
 
 def _needs_policies(message: object) -> bool:

@@ -103,15 +103,15 @@ class Sender:
     def new_shipment(self) -> Shipment:
         return Shipment(time.monotonic() + self._timeout_s, self.nudge)
 
-    def submit(self, shipment: Shipment) -> None:
-        """Queue a shipment whose ``rows`` are set, or ``columns`` and ``nbytes``. Errors:
-        ``Overloaded``, ``NotRunning``."""
+    def submit(self, shipment: Shipment, *, wait: bool = True) -> None:
+        """Queue a shipment whose ``rows`` are set, or ``columns`` and ``nbytes``. ``wait``: for
+        room in the buffer. Errors: ``Overloaded``, ``NodeUnreachable``, ``NotRunning``."""
         if shipment.rows is not None:
             shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
         assert shipment.count
         assert shipment.nbytes
         with self._changed:
-            self._wait_for_room(shipment.nbytes)
+            self._wait_for_room(shipment.nbytes, self._timeout_s if wait else 0.0)
             shipment.deadline = time.monotonic() + self._timeout_s
             self._buffer.add(shipment)
             self._changed.notify_all()
@@ -120,7 +120,7 @@ class Sender:
         """Add a message to the lingering shipment. Returns it and the row's number in it."""
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
-            self._wait_for_room(nbytes)
+            self._wait_for_room(nbytes, self._timeout_s)
             buffer = self._buffer
             shipment, row = buffer.linger(flat, nbytes, time.monotonic(), self.new_shipment)
             if row == 0 or buffer.lingering is None:
@@ -163,15 +163,17 @@ class Sender:
 
     # Under the lock
 
-    def _wait_for_room(self, nbytes: int) -> None:
+    def _wait_for_room(self, nbytes: int, timeout_s: float) -> None:
         buffer = self._buffer
         if not buffer.has_room(nbytes) and not self._closed:
             buffer.seal()
             self._changed.notify_all()
-            if not self._ended.wait_for(
-                lambda: self._closed or buffer.has_room(nbytes), self._timeout_s
+            if not timeout_s or not self._ended.wait_for(
+                lambda: self._closed or buffer.has_room(nbytes), timeout_s
             ):
-                raise self._reason() or Overloaded(
+                # An old failure is no reason while a link is open and nothing was waited for.
+                reason = self._reason() if timeout_s or self._link is None else None
+                raise reason or Overloaded(
                     "the client's buffer is full and the node takes nothing",
                     got=f"{buffer.nbytes} bytes",
                     limit=f"{buffer.bytes_max} bytes",
