@@ -37,9 +37,8 @@ class SendMessages:
         services, message = self._services, given.message()
         if message.route is None and message.level is None:
             (flat,) = services.client.prepare(message)
-            stored = await services.gatherer.store(flat)
             try:
-                (own,) = stored.ids()
+                own = await services.gatherer.store(flat)
             except SlotwheelError as error:
                 error.row = None  # of the batch that it shared with others
                 raise
