@@ -34,7 +34,7 @@ VALUES = {
         }
     ),
     "gateway": frozenset(
-        {"errors", "gathering", "metrics", "requests", "services", "settings"},
+        {"endpoint", "errors", "gathering", "metrics", "requests", "services", "settings"},
     ),
 }
 ENGINE_VALUES = "wheel: values"
