@@ -45,7 +45,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
     GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client"}),
-    "gateway/v1": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "policy"}),
+    "gateway/v1": frozenset(
+        {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "deadletters"}
+    ),
     "gateway": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "gateway/v1"}),
     "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
@@ -87,6 +89,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {
             *(ENGINE_VALUES, "policy", "client", "reading"),
             *("delivery", "delivery/kafka"),
+        }
+    ),
+    "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka"}),
+    "deadletters": frozenset(
+        {
+            *(ENGINE_VALUES, "policy", "client", "delivery/kafka"),
+            *("reading", "reading/kafka", "replay/facts"),
         }
     ),
     "reading/verify": frozenset(
@@ -146,6 +155,8 @@ ONLY_MODULES = {
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
+    ("deadletters", "replay/facts"): frozenset({"headers"}),
+    ("deadletters", "delivery/kafka"): frozenset({"confluent_client"}),
     ("replay/facts", "policy"): _LETTERS,
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/following", "policy"): _LETTERS,
@@ -153,7 +164,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "gateway", "reading", "replay")
+OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.
