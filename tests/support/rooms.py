@@ -95,6 +95,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
+    "search": frozenset(
+        {
+            *(ENGINE_VALUES, "wheel/slots", "policy", "delivery/embedded"),
+            *("reading", "reading/growing"),
+        }
+    ),
     "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading"}),
     "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
     "replay/report": frozenset({ENGINE_VALUES, "reading"}),
@@ -139,6 +145,8 @@ ONLY_MODULES = {
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
+    ("search", "delivery/embedded"): _TOPIC_FILES,
+    ("search", "policy"): _LETTERS,
     ("replay/facts", "policy"): _LETTERS,
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/following", "policy"): _LETTERS,
@@ -146,7 +154,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "reading", "replay")
+OUTSIDE = ("consumer", "reading", "replay", "search")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.
