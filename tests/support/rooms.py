@@ -111,6 +111,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
+    "search": frozenset(
+        {
+            *(ENGINE_VALUES, "wheel/slots", "policy", "delivery/embedded"),
+            *("reading", "reading/growing"),
+        }
+    ),
     "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading"}),
     "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
     "replay/report": frozenset({ENGINE_VALUES, "reading"}),
@@ -157,6 +163,8 @@ ONLY_MODULES = {
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
     ("deadletters", "replay/facts"): frozenset({"headers"}),
     ("deadletters", "delivery/kafka"): frozenset({"confluent_client"}),
+    ("search", "delivery/embedded"): _TOPIC_FILES,
+    ("search", "policy"): _LETTERS,
     ("replay/facts", "policy"): _LETTERS,
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/following", "policy"): _LETTERS,
@@ -164,7 +172,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay")
+OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay", "search")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.
