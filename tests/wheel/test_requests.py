@@ -73,8 +73,8 @@ def test_requests_push_out_the_oldest_of_their_own_kind() -> None:
     assert [producers.find(number(index), 99) for index in (3, 4, 5)] == [None, entry(4), entry(5)]
     assert (len(producers), len(producers.requests)) == (1, 2)
     changed, gone = producers.unsaved(100)
-    assert changed == {1: [entry(1)], number(4): [entry(4)], number(5): [entry(5)]}
-    assert gone == [number(2), number(3)]
+    assert changed == {1: [entry(1)], number(4): (entry(4),), number(5): (entry(5),)}
+    assert set(gone) == {number(2), number(3)}
 
 
 def test_requests_are_saved_once_they_are_committed() -> None:
@@ -82,10 +82,10 @@ def test_requests_are_saved_once_they_are_committed() -> None:
     for index in (1, 2, 3):
         producers.record(number(index), entry(index))
     found = producers.unsaved(2)
-    assert found == ({number(1): [entry(1)], number(2): [entry(2)]}, [])
+    assert found == ({number(1): (entry(1),), number(2): (entry(2),)}, [])
     producers.record(number(1), entry(4))  # meanwhile, after it was pushed out elsewhere
     producers.saved(*found)
-    assert producers.unsaved(4)[0] == {number(3): [entry(3)], number(1): [entry(4)]}
+    assert producers.unsaved(4)[0] == {number(3): (entry(3),), number(1): (entry(4),)}
 
 
 def test_requests_that_were_cut_off_are_forgotten() -> None:
@@ -94,7 +94,9 @@ def test_requests_that_were_cut_off_are_forgotten() -> None:
         producers.record(number(index), entry(index))
     producers.roll_back(1)
     assert [producers.find(number(index), 0) for index in (1, 2, 3)] == [entry(1), None, None]
-    assert producers.unsaved(9) == ({number(1): [entry(1)]}, [number(2), number(3)])
+    changed, gone = producers.unsaved(9)
+    assert changed == {number(1): (entry(1),)}
+    assert set(gone) == {number(2), number(3)}
 
 
 def test_loaded_requests_keep_their_order_and_a_smaller_bound() -> None:

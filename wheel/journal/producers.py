@@ -112,13 +112,14 @@ class Producers:
                 self._changed.discard(producer)
                 self._gone.add(producer)
 
-    def unsaved(self, upto_index: int) -> tuple[dict[int, list[ProducerEntry]], list[int]]:
+    def unsaved(self, upto_index: int) -> tuple[dict[int, Sequence[ProducerEntry]], list[int]]:
         """The producers that changed since ``saved``, with their entries up to an index; and the
         ids of those that were removed."""
         changed, gone = self.requests.unsaved(upto_index)
         for producer in self._changed:
-            changed[producer] = [one for one in self._sent[producer] if one.index <= upto_index]
-            _trim(changed[producer], upto_index)
+            committed = [one for one in self._sent[producer] if one.index <= upto_index]
+            _trim(committed, upto_index)
+            changed[producer] = committed
         return changed, [*gone, *self._gone]
 
     def saved(self, changed: Mapping[int, Sequence[ProducerEntry]], gone: Iterable[int]) -> None:

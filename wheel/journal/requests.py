@@ -19,7 +19,7 @@ class Requests:
     def __init__(self, requests_max: int) -> None:
         self._max = requests_max
         self._sent: OrderedDict[int, ProducerEntry] = OrderedDict()
-        self._unsaved: dict[int, ProducerEntry] = {}
+        self._unsaved: dict[int, tuple[ProducerEntry]] = {}
         self._gone: set[int] = set()
 
     def load(self, stored: Mapping[int, Sequence[ProducerEntry]]) -> None:
@@ -34,7 +34,8 @@ class Requests:
         # At recovery the checkpoint may have recorded this very entry already.
         self._sent.pop(producer, None)
         self._unsaved.pop(producer, None)
-        self._sent[producer] = self._unsaved[producer] = one
+        self._sent[producer] = one
+        self._unsaved[producer] = (one,)
         self._gone.discard(producer)
         self._evict()
 
@@ -52,17 +53,18 @@ class Requests:
         while self._sent and self._sent[last := next(reversed(self._sent))].index > after_index:
             self._forget(last)
 
-    def unsaved(self, upto_index: int) -> tuple[dict[int, list[ProducerEntry]], list[int]]:
+    def unsaved(self, upto_index: int) -> tuple[dict[int, Sequence[ProducerEntry]], list[int]]:
         """As ``Producers.unsaved``."""
-        changed = {
-            producer: [one] for producer, one in self._unsaved.items() if one.index <= upto_index
-        }
+        # There may be very many, and the lock is held: none is looked at that need not be.
+        changed: dict[int, Sequence[ProducerEntry]] = {**self._unsaved}
+        while changed and changed[last := next(reversed(changed))][0].index > upto_index:
+            del changed[last]
         return changed, list(self._gone)
 
     def saved(self, changed: Mapping[int, Sequence[ProducerEntry]], gone: Iterable[int]) -> None:
         """Call when the result of ``unsaved`` is durable."""
         for producer, sent in changed.items():
-            if producer in self._unsaved and self._unsaved[producer] is sent[0]:
+            if self._unsaved.get(producer) is sent:
                 del self._unsaved[producer]
         self._gone.difference_update(gone)
 
