@@ -22,7 +22,7 @@ from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from .configfile import read_policies, read_settings
-from .shared import F, pair, retention, size, span, span_ms
+from .shared import F, need_gateway, pair, retention, size, span, span_ms
 
 log = logging.getLogger("slotwheel.node")
 
@@ -96,6 +96,12 @@ def _limits(function: F) -> F:
     metavar="HOST:PORT|off",
     default=DEFAULT_METRICS_ADDRESS,
     help="Where /metrics, /healthz and /readyz are served.",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Start a gateway beside the node, which serves HTTP there: messages, Kafka's REST proxy,"
+    " search, and metrics and health instead of --metrics. It has no authentication.",
 )
 @click.option("--group", default=_LIMITS.group, help="Name of the wheel group.")
 @click.option("--node-id", help="Name of this node. [default: the machine's name]")
@@ -189,6 +195,7 @@ def command(
     data: Path,
     listen: str,
     metrics: str,
+    http: str | None,
     group: str,
     node_id: str | None,
     peers: tuple[str, ...],
@@ -221,6 +228,10 @@ def command(
             event(log, logging.WARNING, text)
         if click.get_current_context().get_parameter_source("listen") is ParameterSource.DEFAULT:
             listen = among.address
+    if http is not None:
+        need_gateway()
+        if click.get_current_context().get_parameter_source("metrics") is ParameterSource.DEFAULT:
+            metrics = OFF
     config = NodeConfig(
         data=data,
         node_id=me,
@@ -228,6 +239,9 @@ def command(
         election_ms=span_ms(election),
         listen=listen,
         metrics=None if metrics == OFF else metrics,
+        http=http,
+        log_format=log_format,
+        log_level=log_level,
         wheel=wheel_config(group, slots, {**limits, **(retain or {})}),
         sink=sink,
         bootstrap=bootstrap,

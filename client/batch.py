@@ -145,6 +145,20 @@ class Shipment:
         check = int(self.stored.checks[place])
         return str(MessageId(self._group, self.due_ms(row), self.stored.base_offset + place, check))
 
+    def outcomes(self) -> list[str | SlotwheelError]:
+        """The id or the error of each row, once it is done."""
+        if self.failure is not None or self.errors or self.kept is not None or not self.stored:
+            return [self._outcome(row) for row in range(len(self.due))]
+        group, base = self._group, self.stored.base_offset
+        parts = zip(self.due, self.stored.checks.tolist(), strict=True)
+        return [str(MessageId(group, int(d), base + n, c)) for n, (d, c) in enumerate(parts)]
+
+    def _outcome(self, row: int) -> str | SlotwheelError:
+        try:
+            return self.id(row)
+        except SlotwheelError as error:
+            return error
+
     def ids(self, row: int) -> list[str]:
         """All ids of a message: one, or one for each topic of its route. Errors: as of ``id``."""
         first = self.id(row)

@@ -45,6 +45,7 @@ from ..wheel.protocol import (
     DEFAULT_ADDRESS,
     FORGET,
     HELLO,
+    PAGE,
     POLICIES,
     PRODUCER_LIMIT,
     REGISTER,
@@ -243,6 +244,18 @@ class Client:
         for rows in pieces(conform(table), buffer.batch_rows_max, buffer.batch_bytes_max):
             self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments)
         return Receipts(shipments)
+
+    def prepare(self, message: Message) -> list[FlatMessage]:
+        """A message as ``ship`` takes it: checked, and once for each topic of its route. Waits for
+        a node only if it has a level or a route. Errors: ``InvalidMessage``, ``NodeUnreachable``.
+        """
+        if not _needs_policies(message):
+            return [self._checked(message)]
+        message, route = self._resolver.resolve(message)
+        flat = self._checked(message)
+        if route is None:
+            return [flat]
+        return [flat._replace(topic=topic) for topic in route.topics(flat.headers)]
 
     def ship(
         self,
@@ -462,6 +475,11 @@ class Client:
         if "replication" in answer:
             found["replication"] = answer["replication"]
         return found
+
+    def page(self, path: str) -> dict[str, Any]:
+        """What a node says of itself: ``/metrics``, ``/healthz`` or ``/readyz``, as ``status``,
+        ``type`` and ``body``. Errors: ``NodeUnreachable``; ``InvalidMessage``: no such page."""
+        return self._ask(PAGE, {"path": path}, again=True, of_master=False)
 
     def policies(self) -> dict[str, Any]:
         """Levels, retry policies, routes, and the rules of consumer groups, with their version.

@@ -176,6 +176,12 @@ class DirectoryInUse(SlotwheelError):
     code = "directory-in-use"
 
 
+class MissingExtra(SlotwheelError):
+    """An optional dependency is needed and not installed."""
+
+    code = "missing-extra"
+
+
 class AddressInUse(SlotwheelError):
     """The port to listen on is taken."""
 

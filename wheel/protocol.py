@@ -53,6 +53,7 @@ HELLO = "hello"
 CANCEL = "cancel"
 RESCHEDULE = "reschedule"
 STATUS = "status"
+PAGE = "page"
 STEP_DOWN = "step-down"
 POLICIES = "policies"
 REGISTER = "register"
@@ -62,6 +63,7 @@ ACTIONS = {
     CANCEL: "cancel messages by id",
     RESCHEDULE: "give a message a new due time",
     STATUS: "what the wheel holds, in plain numbers",
+    PAGE: "metrics and health of this node",
     STEP_DOWN: "hand the mastership to a peer",
     POLICIES: "levels, retry policies, routes and rules of this group",
     REGISTER: "a consumer group's rule; refused when it has another one",

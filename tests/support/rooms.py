@@ -32,14 +32,21 @@ VALUES = {
             ),
             *("checks", "expiry", "protocol", "request", "rows", "schema", "state", "texts"),
         }
-    )
+    ),
+    "gateway": frozenset(
+        {"errors", "gathering", "metrics", "requests", "services", "settings"},
+    ),
 }
 ENGINE_VALUES = "wheel: values"
+GATEWAY_VALUES = "gateway: values"
 
 # A room is a folder, for itself: who may import "wheel" may not, for that, import "wheel/due".
 MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
+    GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client"}),
+    "gateway/v1": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "policy"}),
+    "gateway": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "gateway/v1"}),
     "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
     "policy": frozenset({ENGINE_VALUES}),
@@ -146,7 +153,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "reading", "replay")
+OUTSIDE = ("consumer", "gateway", "reading", "replay")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.
