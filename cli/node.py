@@ -47,6 +47,7 @@ _LIMIT_OPTIONS = [
     ("--held-topics", "held_topics_max", "Most topics held back; one more pauses delivery."),
     ("--mark-interval", "mark_interval_ms", "Record progress at most so often."),
     ("--producers", "producers_max", "Most producers whose last batches are remembered."),
+    ("--requests", "requests_max", "Most requests with an Idempotency-Key that are remembered."),
     ("--disk-reserve", "disk_reserve_bytes", "Refuse appends when less is free on the disk."),
     ("--cancels-remembered", "cancels_remembered_max", "Most cancels kept for true answers."),
     ("--peer-journal", "peer_journal_bytes_max", "Journal kept for peers that fall behind."),

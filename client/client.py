@@ -54,6 +54,7 @@ from ..wheel.protocol import (
     STEP_DOWN,
     STEP_DOWN_MAX_S,
 )
+from ..wheel.request import RequestKey
 from ..wheel.rows import Content
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
@@ -257,13 +258,21 @@ class Client:
         return [flat._replace(topic=topic) for topic in route.topics(flat.headers)]
 
     def ship(
-        self, flats: Sequence[FlatMessage], *, whole: bool, done: Callable[[Receipts], None]
+        self,
+        flats: Sequence[FlatMessage],
+        *,
+        whole: bool,
+        done: Callable[[Receipts], None],
+        request: RequestKey | None = None,
     ) -> Receipts:
         """Send messages of one or many callers in one batch, without waiting for anything.
 
         For who sends for many others: an event loop, say. ``flats``: as ``message.flatten`` makes
         them, at most as many as ``batch_limits`` allow. ``whole``: all of them are stored, or none
         is; without it a bad one gets its error on its receipt, and the others are sent.
+        ``request``: of what request they are, which is always whole; one that was stored before is
+        not stored again, and its receipts are those of the first time. An error that is
+        ``uncertain`` says that the messages may be stored.
 
         ``done`` is called once with the receipts, when each of them has its id or its error; by one
         of the client's threads, or by the caller's before this returns. It must return at once and
@@ -284,6 +293,7 @@ class Client:
                 remedy="Send fewer at a time, but at least one",
             )
         errors = self._beyond_limits(flats)
+        whole |= request is not None
         if errors and whole:
             row, error = next(iter(errors.items()))
             error.row = row
@@ -291,7 +301,7 @@ class Client:
         shipment = self._sender.new_shipment()
         shipment.due = [flat.due_ms for flat in flats]
         receipts = Receipts([shipment])
-        shipment.whole, shipment.errors = whole, errors
+        shipment.whole, shipment.errors, shipment.request = whole, errors, request
         shipment.on_done = lambda: _report(done, receipts)
         good = flats
         if errors:

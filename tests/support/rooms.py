@@ -30,7 +30,7 @@ VALUES = {
                 "ids",
                 "mark",
             ),
-            *("checks", "expiry", "protocol", "rows", "schema", "state", "texts"),
+            *("checks", "expiry", "protocol", "request", "rows", "schema", "state", "texts"),
         }
     ),
     "gateway": frozenset(
@@ -131,11 +131,11 @@ ONLY_MODULES = {
     ("client", ENGINE_VALUES): frozenset(
         {
             *("backoff", "checks", "config", "digest", "errors", "expiry"),
-            *("ids", "protocol", "rows", "schema"),
+            *("ids", "protocol", "request", "rows", "schema"),
         }
     ),
     ("consumer", ENGINE_VALUES): frozenset(
-        {"checks", "errors", "expiry", "files", "protocol", "rows", "schema"}
+        {"checks", "errors", "expiry", "files", "protocol", "request", "rows", "schema"}
     ),
     ("consumer", "reading"): frozenset({"topicreader"}),
     ("consumer", "delivery"): frozenset({"sink"}),
