@@ -37,6 +37,7 @@ from ..wheel.protocol import (
     translate,
     translated,
 )
+from ..wheel.request import RequestKey
 from ..wheel.schema import INPUT
 from .columns import Limits
 from .message import clock_ms
@@ -114,11 +115,12 @@ class Link:
             raise
         read_in_thread(self._read)
 
-    def write(self, rows: pa.RecordBatch, sequence: int) -> None:
+    def write(self, rows: pa.RecordBatch, sequence: int, request: RequestKey | None = None) -> None:
         """Send a batch; blocks while the node reads nothing. Errors: ``SlotwheelError``."""
+        metadata = pa.py_buffer(encode_sequence(sequence, request))
         try:
             with self._writing:
-                self._writer.write_with_metadata(rows, pa.py_buffer(encode_sequence(sequence)))
+                self._writer.write_with_metadata(rows, metadata)
         except (pa.ArrowException, OSError) as error:
             # The reading side gets the reason why the stream ended.
             self._read_to_the_end.wait(0.5)
@@ -207,6 +209,7 @@ def say_hello(client: Any, timeout_s: float) -> Hello:
                 batch_bytes=int(limits["batch_bytes"]),
                 horizon_ms=int(limits["horizon_ms"]),
                 clock_ahead_ms=int(fields["now_ms"]) - clock_ms(),
+                requests=int(limits.get("requests", 0)),
             ),
             alone or bool(fields["serving"]),
             0 if alone else int(fields["epoch"]),

@@ -26,6 +26,7 @@ from ..wheel.errors import (
     NotRunning,
     Overloaded,
     SlotwheelError,
+    UnsupportedVersion,
 )
 from ..wheel.protocol import AppendCommand, RefusedBatch, StoredBatch
 from ..wheel.schema import times
@@ -198,6 +199,7 @@ class Sender:
                 limit=error.limit,
                 remedy=error.remedy,
             )
+            error.uncertain = True
         self._buffer.remove(shipment)
         shipment.fail(error)
         self._notify_of_end()
@@ -260,6 +262,10 @@ class Sender:
             self._lost(link, link.error)
 
     def _write(self, link: Link, batch: Batch) -> None:
+        if batch.request is not None and not link.limits.requests:
+            with self._changed:
+                self._give_up(batch.shipments[0], _without_requests())
+            return
         rows = self._rows_of(batch)
         if rows is None:  # given up just now
             return
@@ -271,7 +277,7 @@ class Sender:
                 return  # given up meanwhile, and reported as never sent
             batch.sent_at = time.monotonic()
         try:
-            link.write(rows, batch.sequence)
+            link.write(rows, batch.sequence, batch.request)
         except SlotwheelError as error:
             self._lost(link, error)
             return
@@ -339,6 +345,7 @@ class Sender:
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
         if not bad and (len(batch.shipments) == 1 or not sure):
             # Rows that may be stored already must not be sent under another sequence.
+            error.uncertain = batch.uncertain
             for shipment in batch.shipments:
                 self._buffer.end(shipment)
                 shipment.fail(error)
@@ -352,7 +359,7 @@ class Sender:
         promised = BatchReceipts(
             self._group,
             stored.base_offset,
-            times(rows, "due"),
+            times(rows, "due") + stored.shift_ms,
             stored.checks,
             rows.column("topic"),
             batch.digest,
@@ -432,3 +439,11 @@ class Sender:
         if self._link is None and self._last_error is not None:
             return self._addresses.explain(self._last_error)
         return self._last_error
+
+
+def _without_requests() -> UnsupportedVersion:
+    return UnsupportedVersion(
+        "the node knows no requests with a key",
+        limit="a node of this version",
+        remedy="Update all nodes, or send without an Idempotency-Key",
+    )

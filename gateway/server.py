@@ -21,19 +21,24 @@ import uvicorn
 import uvloop
 
 from ..client import Client
+from ..search.worker import SearchProcess
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
 from .app import GatewayApp
 from .gathering import Gatherer
+from .jobs import Jobs
 from .metrics import GatewayMetrics
 from .protocol import LimitedProtocol, look_at_connections
 from .routes import make_app
+from .searcher import Searcher
 from .services import Services
 from .settings import GatewaySettings
 
 log = logging.getLogger("slotwheel.gateway")
 
 END_S = 1
+_OWN_S = 5.0
+"""How long, s, the node beside the gateway may take to say how it is."""
 _THREADS = 16
 """For calls that wait: cancels, status, Kafka's metadata."""
 
@@ -96,15 +101,10 @@ async def _serve(
 def made_services(settings: GatewaySettings) -> Iterator[Services]:
     """Everything the routes work with; in a running loop."""
     with contextlib.ExitStack() as undo:
-        client, own = (
-            Client(
-                addresses,
-                timeout_s=settings.answer_s,
-                # What waits is bounded by the gatherer, so that nothing ever waits for room here.
-                buffer_bytes=4 * settings.waiting_bytes_max,
-            )
-            for addresses in (settings.nodes, settings.nodes[:1])
-        )
+        # What waits is bounded by the gatherer, so that nothing ever waits for room here.
+        room = 4 * settings.waiting_bytes_max
+        client = Client(settings.nodes, timeout_s=settings.answer_s, buffer_bytes=room)
+        own = Client(settings.nodes[0], timeout_s=_OWN_S)
         for one in (client, own):
             undo.callback(one.close, 0.0)
         gatherer = Gatherer(client, settings.waiting_bytes_max)
@@ -117,7 +117,14 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         )
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         undo.callback(pool.shutdown, wait=False, cancel_futures=True)
-        yield Services(settings, client, own, gatherer, metrics, pool)
+        jobs = Jobs()
+        undo.callback(jobs.stop, END_S)
+        searcher = None
+        if settings.data is not None:
+            process = SearchProcess(settings.data)
+            undo.callback(process.close)
+            searcher = Searcher(process, client)
+        yield Services(settings, client, own, gatherer, metrics, pool, jobs, searcher)
 
 
 def _configuration(app: GatewayApp, settings: GatewaySettings) -> uvicorn.Config:

@@ -10,7 +10,9 @@ from typing import ParamSpec, TypeVar
 
 from ..client import Client
 from .gathering import Gatherer
+from .jobs import Jobs
 from .metrics import GatewayMetrics
+from .searcher import Searcher
 from .settings import GatewaySettings
 
 P = ParamSpec("P")
@@ -19,7 +21,8 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Services:
-    """``client``: of the group, it follows the master. ``own``: of the node beside the gateway."""
+    """``client``: of the group, it follows the master. ``own``: of the node beside the gateway.
+    ``searcher``: None without a data directory."""
 
     settings: GatewaySettings
     client: Client
@@ -27,6 +30,8 @@ class Services:
     gatherer: Gatherer
     metrics: GatewayMetrics
     pool: ThreadPoolExecutor
+    jobs: Jobs
+    searcher: Searcher | None
 
     async def run(self, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
         """What waits, on a thread, so that the loop does not. Errors: those of ``function``."""

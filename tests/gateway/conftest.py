@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.gatewayprocess import GatewayProcess
+from support.gatewayalone import GatewayAlone
 from support.nodeprocess import NodeProcess
 
 POLICIES = """
@@ -29,6 +29,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 @pytest.fixture(scope="module")
-def gateway(node: NodeProcess) -> Iterator[GatewayProcess]:
-    with GatewayProcess(node) as one:
+def gateway(node: NodeProcess) -> Iterator[GatewayAlone]:
+    with GatewayAlone(node) as one:
         yield one

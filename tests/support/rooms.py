@@ -30,11 +30,14 @@ VALUES = {
                 "ids",
                 "mark",
             ),
-            *("checks", "expiry", "protocol", "rows", "schema", "state", "texts"),
+            *("checks", "expiry", "protocol", "request", "rows", "schema", "state", "texts"),
         }
     ),
     "gateway": frozenset(
-        {"endpoint", "errors", "gathering", "metrics", "requests", "services", "settings"},
+        {
+            *("arrowbody", "endpoint", "errors", "gathering", "jobs", "metrics", "requests"),
+            *("searcher", "services", "settings"),
+        }
     ),
 }
 ENGINE_VALUES = "wheel: values"
@@ -44,11 +47,11 @@ GATEWAY_VALUES = "gateway: values"
 MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
-    GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client"}),
+    GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client", "reading", "search"}),
     "gateway/v1": frozenset(
-        {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "deadletters"}
+        {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search", "deadletters"}
     ),
-    "gateway": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "gateway/v1"}),
+    "gateway": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "search", "gateway/v1"}),
     "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
     "policy": frozenset({ENGINE_VALUES}),
@@ -146,11 +149,11 @@ ONLY_MODULES = {
     ("client", ENGINE_VALUES): frozenset(
         {
             *("backoff", "checks", "config", "digest", "errors", "expiry"),
-            *("ids", "protocol", "rows", "schema"),
+            *("ids", "protocol", "request", "rows", "schema"),
         }
     ),
     ("consumer", ENGINE_VALUES): frozenset(
-        {"checks", "errors", "expiry", "files", "protocol", "rows", "schema"}
+        {"checks", "errors", "expiry", "files", "protocol", "request", "rows", "schema"}
     ),
     ("consumer", "reading"): frozenset({"topicreader"}),
     ("consumer", "delivery"): frozenset({"sink"}),
