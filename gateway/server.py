@@ -31,7 +31,7 @@ from .metrics import GatewayMetrics
 from .protocol import LimitedProtocol, look_at_connections
 from .routes import make_app
 from .searcher import Searcher
-from .services import Services
+from .services import OneByOne, Services
 from .settings import GatewaySettings
 
 log = logging.getLogger("slotwheel.gateway")
@@ -124,7 +124,9 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             process = SearchProcess(settings.data)
             undo.callback(process.close)
             searcher = Searcher(process, client)
-        yield Services(settings, client, own, gatherer, metrics, pool, jobs, searcher)
+        yield Services(
+            settings, client, own, gatherer, metrics, pool, jobs, OneByOne(pool), searcher
+        )
 
 
 def _configuration(app: GatewayApp, settings: GatewaySettings) -> uvicorn.Config:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from ..client import Client
+from ..wheel.errors import Overloaded
 from .gathering import Gatherer
 from .jobs import Jobs
 from .metrics import GatewayMetrics
@@ -19,10 +20,39 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class OneByOne:
+    """Calls that take processor time: one at a time on ``pool``, and few that wait. Belongs to one
+    event loop."""
+
+    def __init__(self, pool: ThreadPoolExecutor, waiting_max: int = 8) -> None:
+        self._pool = pool
+        self._waiting_max = waiting_max
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+
+    async def run(self, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
+        """Errors: ``Overloaded``: too many wait; those of ``function``."""
+        if self._waiting >= self._waiting_max:
+            raise Overloaded(
+                "as many requests of this kind wait as may",
+                got=self._waiting,
+                limit=self._waiting_max,
+                remedy="Ask again in a moment",
+            )
+        self._waiting += 1
+        try:
+            async with self._turn:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._pool, lambda: function(*args, **named))
+        finally:
+            self._waiting -= 1
+
+
 @dataclass(slots=True)
 class Services:
     """``client``: of the group, it follows the master. ``own``: of the node beside the gateway.
-    ``searcher``: None without a data directory."""
+    ``letters``: for reading dead
+    letters. ``searcher``: None without a data directory."""
 
     settings: GatewaySettings
     client: Client
@@ -31,6 +61,7 @@ class Services:
     metrics: GatewayMetrics
     pool: ThreadPoolExecutor
     jobs: Jobs
+    letters: OneByOne
     searcher: Searcher | None
 
     async def run(self, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:

@@ -169,17 +169,18 @@ def _written(found: PendingPage, kind: str) -> bytes:
 async def count_messages(call: RouteCall[CountQuery, None]) -> Reply:
     """Count pending messages. Without topic, key and header nothing has to be read for it."""
     by, searcher = call.query.by, searcher_of(call.services)
-    found = await searcher.count(
-        call.query.query(), by_second=by == "slot", by_topic=by == "topic"
-    )
+    found = await searcher.count(call.query.query(), by_second=by == "slot", by_topic=by == "topic")
+    return as_json(pending_counts(found, by))
+
+
+def pending_counts(found: PendingCount, by: str | None = None) -> PendingCounts:
+    """As JSON. ``by``: ``slot``, ``topic`` or None."""
     slots = [SlotCount(at * TICK_MS, count) for at, count in found.by_second.items()]
-    return as_json(
-        PendingCounts(
-            found.total,
-            **_read(found),
-            slots=slots if by == "slot" else None,
-            topics=found.by_topic if by == "topic" else None,
-        )
+    return PendingCounts(
+        found.total,
+        **_read(found),
+        slots=slots if by == "slot" else None,
+        topics=found.by_topic if by == "topic" else None,
     )
 
 
