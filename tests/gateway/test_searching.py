@@ -38,7 +38,8 @@ def ended_job(gateway: GatewayAlone, answer: Any) -> dict[str, Any]:
 def test_pages_show_what_was_stored_before_the_question(gateway: GatewayAlone) -> None:
     ids = send_many(gateway, "paged", 25, headers={"own": "1", "raw": {"base64": "/w=="}})
     found: list[dict[str, Any]] = []
-    page, pages = "", 0
+    page: str | None = ""
+    pages = 0
     while page is not None:
         answer = gateway.get("/v1/messages", params={"topic": "paged", "limit": 10, "page": page})
         assert answer["complete"]
