@@ -103,6 +103,7 @@ def _limits(function: F) -> F:
     help="Start a gateway beside the node, which serves HTTP there: messages, Kafka's REST proxy,"
     " search, and metrics and health instead of --metrics. It has no authentication.",
 )
+@click.option("--http-log", is_flag=True, help="With --http: log each request.")
 @click.option("--group", default=_LIMITS.group, help="Name of the wheel group.")
 @click.option("--node-id", help="Name of this node. [default: the machine's name]")
 @click.option(
@@ -196,6 +197,7 @@ def command(
     listen: str,
     metrics: str,
     http: str | None,
+    http_log: bool,
     group: str,
     node_id: str | None,
     peers: tuple[str, ...],
@@ -240,6 +242,7 @@ def command(
         listen=listen,
         metrics=None if metrics == OFF else metrics,
         http=http,
+        http_log=http_log,
         log_format=log_format,
         log_level=log_level,
         wheel=wheel_config(group, slots, {**limits, **(retain or {})}),

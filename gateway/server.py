@@ -34,6 +34,8 @@ from .settings import GatewaySettings
 log = logging.getLogger("slotwheel.gateway")
 
 END_S = 1
+_OWN_S = 5.0
+"""How long, s, the node beside the gateway may take to say how it is."""
 _THREADS = 16
 """For calls that wait: cancels, status, Kafka's metadata."""
 
@@ -96,15 +98,10 @@ async def _serve(
 def made_services(settings: GatewaySettings) -> Iterator[Services]:
     """Everything the routes work with; in a running loop."""
     with contextlib.ExitStack() as undo:
-        client, own = (
-            Client(
-                addresses,
-                timeout_s=settings.answer_s,
-                # What waits is bounded by the gatherer, so that nothing ever waits for room here.
-                buffer_bytes=4 * settings.waiting_bytes_max,
-            )
-            for addresses in (settings.nodes, settings.nodes[:1])
-        )
+        # What waits is bounded by the gatherer, so that nothing ever waits for room here.
+        room = 4 * settings.waiting_bytes_max
+        client = Client(settings.nodes, timeout_s=settings.answer_s, buffer_bytes=room)
+        own = Client(settings.nodes[0], timeout_s=_OWN_S)
         for one in (client, own):
             undo.callback(one.close, 0.0)
         gatherer = Gatherer(client, settings.waiting_bytes_max)

@@ -1,0 +1,132 @@
+"""Messages over HTTP: stored before the answer, whole or not at all, delivered as they are."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from slotwheel import Client
+from support.gatewayprocess import GatewayNode
+from support.waiting import now_ms
+
+SEND = "/v1/messages"
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayNode]:
+    with GatewayNode(tmp_path_factory.mktemp("gateway") / "data") as node:
+        yield node
+
+
+def test_one_message_with_everything_is_delivered_as_it_is(node: GatewayNode) -> None:
+    due_ms = now_ms() + 300
+    odd = base64.b64encode(b"\x00\xff").decode()
+    message = {
+        "topic": "whole",
+        "value": "ünïcode",
+        "key_base64": odd,
+        "headers": [["trace", "1"], ["trace", None], ["raw", {"base64": odd}]],
+        "partition": 2,
+        "due_ms": due_ms,
+        "ttl_ms": 60_000,
+    }
+    sent = node.ask("POST", SEND, message)
+    assert sent.status == 201
+    assert sent.json["due_ms"] == due_ms
+    (row,) = node.wait_for("whole", 1)
+    assert (row["value"], row["key"], row["partition"]) == ("ünïcode".encode(), b"\x00\xff", 2)
+    headers = [(one["key"], one["value"]) for one in row["headers"]]
+    assert headers[:3] == [("trace", b"1"), ("trace", None), ("raw", b"\x00\xff")]
+    assert dict(headers)["slotwheel-expires-ms"] == b"%d" % (due_ms + 60_000)
+    assert row["delivered"].timestamp() * 1000 >= due_ms
+    with Client(node.address) as client:
+        assert client.cancel([sent.json["id"]]) == ["already delivered"]
+
+
+def test_what_was_answered_survives_a_kill_of_everything(node: GatewayNode) -> None:
+    ids = [
+        node.ask("POST", SEND, {"topic": "kept", "value": f"{n}", "delay_ms": 60_000}).json["id"]
+        for n in range(20)
+    ]
+    node.kill()
+    node.start()
+    with Client(node.address) as client:
+        assert client.cancel(ids) == ["cancelled"] * 20
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+def test_many_are_stored_in_their_order(node: GatewayNode, form: str) -> None:
+    topic, due_ms = f"many-{form}", now_ms() + 200
+    messages = [{"topic": topic, "value": str(n), "due_ms": due_ms} for n in range(1000)]
+    if form == "json":
+        sent = node.ask("POST", SEND, messages)
+    else:
+        sent = node.ask("POST", SEND, "\n".join(map(json.dumps, messages)) + "\n", NDJSON)
+    assert sent.status == 200
+    assert sent.json["stored"] == len(set(sent.json["ids"])) == 1000
+    rows = node.wait_for(topic, 1000)
+    assert [row["value"] for row in rows] == [b"%d" % n for n in range(1000)]
+
+
+def test_a_bad_message_among_many_keeps_all_out_and_is_named(node: GatewayNode) -> None:
+    good = {"topic": "never", "value": "x", "delay_ms": 1}
+    for bad, place in (
+        ({"topic": "in/valid", "delay_ms": 1}, "$[2]"),
+        ({"topic": "never", "delay_ms": 1, "due_ms": 1}, "$[2]"),
+        ({"topic": "never"}, "$[2]"),
+        ({"topic": "never", "value": "x", "value_base64": "", "delay_ms": 1}, "$[2]"),
+        ({"topic": "never", "delay_ms": 1 << 50}, "$[2]"),
+        ({"topic": "never", "delay_ms": "soon"}, "$[2].delay_ms"),
+        ({"topic": "never", "delay_ms": 1, "dalay": 1}, "$[2]"),
+        ({"topic": "never", "delay_ms": 1, "value_base64": "&"}, "$[2].value_base64"),
+    ):
+        refused = node.ask("POST", SEND, [good, good, bad, good])
+        assert (refused.status, refused.json["place"]) == (422, place), refused.json
+    line = "\n".join([json.dumps(good), "", json.dumps(good)[:-1]])
+    refused = node.ask("POST", SEND, line, NDJSON)
+    assert (refused.status, refused.json["place"]) == (400, "line 3")
+    assert node.ask("POST", SEND, []).status == 422
+    node.ask("POST", SEND, {"topic": "behind", "delay_ms": 1})
+    node.wait_for("behind", 1)
+    assert node.delivered("never") == []
+
+
+def test_single_messages_of_many_callers_share_batches_and_not_their_errors(
+    node: GatewayNode,
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    before = _figure(node, "slotwheel_http_batches")
+    messages: list[dict[str, Any]] = [
+        {"topic": "shared", "value": str(n), "delay_ms": 1 if n % 10 else 1 << 50}
+        for n in range(300)
+    ]
+    with ThreadPoolExecutor(30) as callers:
+        answers = list(callers.map(lambda one: node.ask("POST", SEND, one), messages))
+    assert [one.status for one in answers] == [201 if n % 10 else 422 for n in range(300)]
+    assert "place" not in answers[0].json
+    rows = node.wait_for("shared", 270)
+    assert {row["value"] for row in rows} == {b"%d" % n for n in range(300) if n % 10}
+    assert _figure(node, "slotwheel_http_batches") - before < 270
+
+
+def test_a_level_and_a_route_of_the_group(node: GatewayNode) -> None:
+    sent = node.ask("POST", SEND, {"topic": "level", "level": "5s"})
+    assert sent.status == 201
+    assert 3_000 < sent.json["due_ms"] - now_ms() <= 5_000
+    refused = node.ask("POST", SEND, {"topic": "level", "level": "soon"})
+    assert refused.status == 422
+    assert "soon" in refused.json["got"]
+    assert node.ask("POST", SEND, {"route": "nowhere", "delay_ms": 1}).status == 422
+
+
+def _figure(node: GatewayNode, name: str) -> float:
+    for line in node.ask("GET", "/metrics").body.decode().splitlines():
+        if line.startswith(name + " "):
+            return float(line.split()[-1])
+    raise AssertionError(name)
