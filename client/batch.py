@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ..wheel.digest import digests
 from ..wheel.errors import SlotwheelError
-from ..wheel.ids import MessageId
+from ..wheel.ids import MessageId, id_texts
 from ..wheel.protocol import StoredBatch
 from ..wheel.request import RequestKey
 from ..wheel.rows import from_columns
@@ -149,9 +149,11 @@ class Shipment:
         """The id or the error of each row, once it is done."""
         if self.failure is not None or self.errors or self.kept is not None or not self.stored:
             return [self._outcome(row) for row in range(len(self.due))]
-        group, base = self._group, self.stored.base_offset
-        parts = zip(self.due, self.stored.checks.tolist(), strict=True)
-        return [str(MessageId(group, int(d), base + n, c)) for n, (d, c) in enumerate(parts)]
+        due = np.asarray(self.due, np.int64)
+        offsets = self.stored.base_offset + np.arange(len(due))
+        found: list[str | SlotwheelError]
+        found = id_texts(self._group, due, offsets, self.stored.checks).to_pylist()
+        return found
 
     def _outcome(self, row: int) -> str | SlotwheelError:
         try:
@@ -220,6 +222,13 @@ class Batch:
             number = bisect.bisect_right(self.starts, row) - 1
             found.setdefault(number, {})[row - self.starts[number]] = error
         return found
+
+
+def nbytes_of(messages: Any) -> int:
+    """Of keys, values and headers: of checked messages, or of rows."""
+    if isinstance(messages, pa.RecordBatch):
+        return int(messages.nbytes)
+    return sum([flat.nbytes for flat in messages])
 
 
 def gathered(contents: Sequence[Columns | pa.RecordBatch]) -> pa.RecordBatch:

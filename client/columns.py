@@ -79,7 +79,10 @@ def batch_of(messages: Sequence[Message], now_ms: int) -> pa.RecordBatch:
         [m.partition for m in messages],
         [m.key for m in messages],
         [m.value for m in messages],
-        [header_pairs(m, at) for m, at in zip(messages, due, strict=True)],
+        [
+            header_pairs(m, at) if m.headers or m.expires is not None or m.ttl is not None else ()
+            for m, at in zip(messages, due, strict=True)
+        ],
     )
 
 

@@ -4,7 +4,8 @@ For programs that send single messages from many processes: a node takes few con
 thousands. Everything of the client stays as it is - batches, receipts, errors, retries - and only
 the last step differs:
 
-    batch, sequence --> POST /v1/messages, Idempotency-Key "producer-sequence" --> ids, or an error
+    batch, sequence --> POST /v1/messages, an Arrow stream, Idempotency-Key "producer-sequence"
+        --> ids, or an error
 
 Rules
 - Each batch is a request with a key of its own, and its due times are absolute. So it may be sent
@@ -17,7 +18,6 @@ Rules
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import json
@@ -55,10 +55,10 @@ from ..wheel.protocol import (
     split_address,
 )
 from ..wheel.request import RequestKey
-from ..wheel.schema import times
 from .columns import Limits
 from .transport import OnAnswer, OnLost, ReadInThread
 
+ARROW = "application/vnd.apache.arrow.stream"
 SCHEMES = ("http://", "https://")
 _CLOSE_S = 1.0
 _ROW = re.compile(r"\$\[(\d+)\]")
@@ -159,16 +159,20 @@ class Exchange:
         key: str = "",
         timeout_s: float | None = None,
     ) -> Answer:
-        """Send a request and return the answer. ``timeout_s``: how long the gateway may say
+        """Send a request and return the answer. ``body``: an Arrow stream as bytes, or what becomes
+        JSON. ``timeout_s``: how long the gateway may say
         nothing; None: until ``cut``. Errors: ``NodeUnreachable``, mostly uncertain."""
         if self._connection.sock is None:
             raise NodeUnreachable("the gateway has ended the connection", remedy="Send it again")
         headers = {"Accept": "application/json"}
         if key:
             headers["Idempotency-Key"] = key
-        if body is not None:
+        data: bytes | None = body if isinstance(body, bytes) else None
+        if data is not None:
+            headers["Content-Type"] = ARROW
+        elif body is not None:
             headers["Content-Type"] = "application/json"
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+            data = json.dumps(body).encode()
         try:
             self._socket.settimeout(timeout_s)
             self._connection.request(method, path, data, headers)
@@ -257,7 +261,7 @@ class HttpLink:
     def _send(self, rows: pa.RecordBatch, sequence: int) -> StoredBatch | RefusedBatch:
         # However long it takes: who waits for it cuts the link.
         key = f"{self._key}-{sequence}"
-        answer = self._exchange.ask("POST", "/v1/messages", messages_of(rows), key=key)
+        answer = self._exchange.ask("POST", "/v1/messages", stream_of(rows), key=key)
         if answer.status != http.HTTPStatus.OK:
             return RefusedBatch(sequence, answer.error())
         try:
@@ -290,40 +294,13 @@ def status_of(exchange: Exchange, timeout_s: float) -> dict[str, Any]:
     )
 
 
-def messages_of(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows of the schema ``INPUT`` as ``POST /v1/messages`` has them."""
-    found = []
-    names = ("topic", "partition", "key", "value", "headers")
-    columns = (rows.column(name).to_pylist() for name in names)
-    for due, topic, partition, key, value, headers in zip(
-        times(rows, "due").tolist(), *columns, strict=True
-    ):
-        message: dict[str, Any] = {"topic": topic, "due_ms": due}
-        if partition is not None:
-            message["partition"] = partition
-        for name, content in (("key", key), ("value", value)):
-            if content is not None:
-                text, encoded = _text_of(content)
-                message[name if text is not None else f"{name}_base64"] = text or encoded
-        if headers:
-            message["headers"] = [[one["key"], _header(one["value"])] for one in headers]
-        found.append(message)
+def stream_of(rows: pa.RecordBatch) -> bytes:
+    """Rows as an Arrow stream; the same bytes each time, as a repeat must have them."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    found: bytes = sink.getvalue().to_pybytes()
     return found
-
-
-def _text_of(content: bytes) -> tuple[str | None, str]:
-    """As text, where it is UTF-8, and else in base64."""
-    try:
-        return content.decode(), ""
-    except UnicodeDecodeError:
-        return None, base64.b64encode(content).decode()
-
-
-def _header(value: bytes | None) -> str | dict[str, str] | None:
-    if value is None:
-        return None
-    text, encoded = _text_of(value)
-    return {"base64": encoded} if text is None else text
 
 
 class HttpTransport:

@@ -16,9 +16,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from ..client import Client, Receipts
+from ..client.batch import nbytes_of
 from ..client.message import FlatMessage
 from ..wheel.errors import Overloaded
+from ..wheel.request import RequestKey
 
 IN_FLIGHT_MAX = 2
 """Batches of joined requests on their way; one more would be smaller, and cost another sync."""
@@ -33,7 +37,12 @@ class Stored:
 
     def ids(self) -> list[str]:
         """Errors: that of the first message that was not stored."""
-        return self.receipts.result(0)
+        found = []
+        for outcome in self.receipts.outcomes():
+            if not isinstance(outcome, str):
+                raise outcome
+            found.append(outcome)
+        return found
 
 
 class Gatherer:
@@ -68,9 +77,12 @@ class Gatherer:
             self._loop.call_soon(self._ship)
         return future
 
-    def store_whole(self, flats: Sequence[FlatMessage]) -> asyncio.Future[Stored]:
-        """Store all of the messages, or none. Errors: as of ``Client.ship``."""
-        nbytes = sum(flat.nbytes + _MESSAGE_OVERHEAD for flat in flats)
+    def store_whole(
+        self, rows: pa.RecordBatch | Sequence[FlatMessage], request: RequestKey | None = None
+    ) -> asyncio.Future[Stored]:
+        """Store all of the messages, or none; ``request``: once, however often it comes. Errors: as
+        of ``Client.ship``."""
+        nbytes = nbytes_of(rows) + _MESSAGE_OVERHEAD * len(rows)
         self._make_room(nbytes)
         future: asyncio.Future[Stored] = self._loop.create_future()
 
@@ -78,12 +90,12 @@ class Gatherer:
             self._call(self._whole_done, receipts, future, nbytes)
 
         try:
-            self._client.ship(flats, whole=True, done=done)
+            self._client.ship(rows, whole=True, done=done, request=request)
         except BaseException:
             self._bytes -= nbytes
             raise
         self.batches += 1
-        self.messages += len(flats)
+        self.messages += len(rows)
         return future
 
     def _make_room(self, nbytes: int) -> None:
@@ -103,7 +115,7 @@ class Gatherer:
             return
         flats = [flat for flat, _ in part]
         futures = [future for _, future in part]
-        nbytes = sum(flat.nbytes for flat in flats) + _MESSAGE_OVERHEAD * len(flats)
+        nbytes = nbytes_of(flats) + _MESSAGE_OVERHEAD * len(flats)
 
         def done(receipts: Receipts) -> None:
             self._call(self._joined_done, receipts, futures, nbytes)

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from slotwheel import (
@@ -41,7 +42,7 @@ def flats(count: int, *, start: int = 0, size: int = 1) -> list[FlatMessage]:
 
 def shipped(
     client: Client,
-    messages: list[FlatMessage],
+    messages: list[FlatMessage] | pa.RecordBatch,
     *,
     whole: bool = False,
     request: RequestKey | None = None,
@@ -78,12 +79,13 @@ def test_a_whole_one_is_stored_with_all_or_none(client: Client, wheel: FakeWheel
     batch = [*flats(3), late]
     refused = shipped(client, batch, whole=True)  # by the node: its horizon is not known yet
     assert [error.row for error in refused.errors(0).values()] == [3] * 4
-    done: list[Receipts] = []
+    messages = [Message("t", delay=60)] * 3 + [Message("t", delay=1e6)]
     with pytest.raises(InvalidMessage) as at_once:
-        client.ship(batch, whole=True, done=done.append)
+        client.prepare_many(messages, now_ms())
     assert at_once.value.row == 3
     assert not wheel.rows
-    assert not done
+    shipped(client, client.prepare_many(messages[:3], now_ms()), whole=True)
+    assert len(wheel.rows) == 3
 
 
 def test_a_full_buffer_is_an_error_at_once(address: str, wheel: FakeWheel) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from slotwheel import Client
@@ -15,6 +16,7 @@ from support.waiting import now_ms
 
 SEND = "/v1/messages"
 NDJSON = {"Content-Type": "application/x-ndjson"}
+ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +132,92 @@ def _figure(node: GatewayNode, name: str) -> float:
         if line.startswith(name + " "):
             return float(line.split()[-1])
     raise AssertionError(name)
+
+
+def test_an_arrow_stream_is_stored_whole(node: GatewayNode) -> None:
+    due_ms = now_ms() + 200
+    table = pa.table(
+        {
+            "due": pa.array([due_ms] * 300, pa.timestamp("ms", "UTC")),
+            "topic": ["arrow"] * 300,
+            "value": [b"%d" % n for n in range(300)],
+        }
+    )
+    sent = node.ask("POST", SEND, _stream(table), ARROW)
+    assert (sent.status, sent.json["stored"]) == (200, 300)
+    rows = node.wait_for("arrow", 300)
+    assert [row["value"] for row in rows] == [b"%d" % n for n in range(300)]
+    offsets = [int(id_.split(".")[2]) for id_ in sent.json["ids"]]
+    assert offsets == [row["offset"] for row in rows]
+
+
+def test_an_arrow_stream_that_could_do_harm_is_refused(node: GatewayNode) -> None:
+    table = pa.table({"due": pa.array([now_ms()], pa.int64()), "topic": ["t"], "value": [b"v"]})
+    good = _stream(table)
+    bad = bytearray(good)
+    at = good.index(b"t" + bytes(7))  # the topic; its offsets stand in the buffer before
+    bad[at - 8 : at] = b"\xff\xff\xff\x7f" * 2
+    words = pa.array(["t"]).dictionary_encode()
+    refused = {
+        "compressed": (_stream(table, compression="zstd"), 422),
+        "dictionary": (_stream(table.set_column(1, "topic", words)), 422),
+        "offsets": (bytes(bad), 400),
+        "cut": (good[: len(good) // 2], 400),
+        "empty": (b"", 400),
+        "no Arrow": (b"x" * 1000, 400),
+        "no messages": (_stream(table.slice(0, 0)), 422),
+        "another column": (_stream(table.append_column("more", [[1]])), 422),
+        "late": (_stream(table.set_column(0, "due", pa.array([1 << 60]))), 422),
+    }
+    for what, (body, status) in refused.items():
+        answer = node.ask("POST", SEND, body, ARROW)
+        assert answer.status == status, (what, answer)
+    assert node.ask("GET", "/healthz").status == 200
+
+
+@pytest.mark.parametrize("form", ["one delay", "one due time", "many delays"])
+def test_a_request_with_a_key_is_stored_once_with_the_same_answer(
+    node: GatewayNode, form: str
+) -> None:
+    topic = f"key-{form.replace(' ', '-')}"
+    message: dict[str, Any] = {"topic": topic, "value": "x"}
+    message |= {"due_ms": now_ms() + 1500} if form == "one due time" else {"delay_ms": 1500}
+    body: Any = [message] * 3 if form == "many delays" else message
+    key = {"Idempotency-Key": f"{topic}/1"}
+    first = node.ask("POST", SEND, body, key)
+    assert first.status in (200, 201)
+    node.gateway.kill()
+    node.wait_for_gateway(node.gateways)
+    assert node.ask("POST", SEND, body, key)[::2] == first[::2]
+    node.kill()
+    node.start()
+    assert node.ask("POST", SEND, body, key)[::2] == first[::2]
+    other = node.ask("POST", SEND, message | {"value": "y"}, key)
+    assert other.status == 422
+    assert "used for another request" in other.json["message"]
+    again = node.ask("POST", SEND, body, {"Idempotency-Key": f"{topic}/2"})
+    assert again.status == first.status
+    assert again.body != first.body
+    count = 3 if form == "many delays" else 1
+    assert len(node.wait_for(topic, 2 * count)) == 2 * count
+
+
+def test_unusable_keys(node: GatewayNode) -> None:
+    message = {"topic": "never", "delay_ms": 1}
+    for key in ("", "x" * 256, "two words", "ü"):
+        refused = node.ask("POST", SEND, message, {"Idempotency-Key": key})
+        assert (refused.status, refused.json["place"]) == (400, "header Idempotency-Key")
+    both = [{"topic": "never", "delay_ms": 1}, {"topic": "never", "due_ms": 1}]
+    assert node.ask("POST", SEND, both, {"Idempotency-Key": "k"}).status == 422
+    node.ask("POST", SEND, {"topic": "behind-keys", "delay_ms": 1})
+    node.wait_for("behind-keys", 1)
+    assert node.delivered("never") == []
+
+
+def _stream(table: pa.Table, compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    settings = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=settings) as stream:
+        stream.write_table(table)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found

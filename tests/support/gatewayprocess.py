@@ -48,11 +48,19 @@ class GatewayNode(NodeProcess):
         """Wait until a gateway listens that has not been seen yet. ``after``: how many there were
         before."""
         deadline = time.monotonic() + _START_S
-        while len(found := _LISTENING.findall(self.log.read_text()[self._seen :])) <= after:
+        while len(found := self._listening()) <= after:
             assert self.running.poll() is None, self.log_text()
             assert time.monotonic() < deadline, self.log_text()
             time.sleep(0.02)
         self.host, self.port = found[-1][0], int(found[-1][1])
+
+    def _listening(self) -> list[tuple[str, str]]:
+        return _LISTENING.findall(self.log.read_text()[self._seen :])
+
+    @property
+    def gateways(self) -> int:
+        """How many gateways have listened beside this process of the node."""
+        return len(self._listening())
 
     @property
     def url(self) -> str:

@@ -34,7 +34,7 @@ VALUES = {
         }
     ),
     "gateway": frozenset(
-        {"errors", "gathering", "metrics", "requests", "services", "settings"},
+        {"arrowbody", "errors", "gathering", "metrics", "requests", "services", "settings"},
     ),
 }
 ENGINE_VALUES = "wheel: values"
