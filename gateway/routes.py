@@ -9,6 +9,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from .app import GatewayApp
+from .rest.errors import error_form
+from .rest.routes import FIRST_SEGMENTS
+from .rest.routes import routes as rest_routes
 from .services import Services
 from .v1.messages import SendMessages
 
@@ -16,9 +19,9 @@ from .v1.messages import SendMessages
 def make_app(services: Services) -> GatewayApp:
     return GatewayApp(
         {("POST", "/v1/messages"): SendMessages(services)},
-        [*_of_the_node(services)],
+        [*_of_the_node(services), *rest_routes(services)],
         services.metrics,
-        error_forms={},
+        error_forms=dict.fromkeys(FIRST_SEGMENTS, error_form),
         access_log=services.settings.access_log,
     )
 
