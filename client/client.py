@@ -62,12 +62,14 @@ from .asking import Asker
 from .batch import Shipment, nbytes_of
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
+from .http import HttpTransport, is_http
 from .levels import Resolver
-from .link import Link, epoch_of_master
+from .link import FlightTransport
 from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_ms_of, flatten
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
 from .sender import Sender
+from .transport import Transport
 
 _log = logging.getLogger("slotwheel.client")
 
@@ -85,6 +87,10 @@ class Client:
     For a group of peers, ``address`` names all of them (``"a:7200,b:7200,c:7200"``, or a sequence):
     the client finds the master and follows it. Messages that were in flight when a master failed
     are sent again to the next one, and stored once.
+
+    An address of a gateway, ``"http://host:port"``, is for programs that send single messages from
+    many processes; several are gateways of one group. ``acks`` is ``"all"`` then, and what
+    concerns single nodes (``register``, ``forget``, ``step_down``) is not to be had.
 
     - ``timeout_s``: how long a message is tried before its receipt gets ``Overloaded`` or
       ``NodeUnreachable``; also how long ``send`` waits for room in a full buffer.
@@ -129,9 +135,9 @@ class Client:
                 remedy="Give the seconds for which a message is tried; 30 is usual",
             )
         self.addresses = split(address)
-        check_addresses(self.addresses)
+        transport = self._transport(acks)
         self.address = ",".join(self.addresses)
-        self._asker = Asker(Addresses(address), timeout_s)
+        self._asker = Asker(Addresses(address), transport, timeout_s)
         self._resolver = Resolver(self.policies)
         self._pid = os.getpid()
         self._closed = False
@@ -147,8 +153,8 @@ class Client:
         )
         self._sender = Sender(
             Addresses(address),
-            Link,
-            epoch_of_master,
+            transport.open_link,
+            transport.epoch_of_master,
             self._buffer,
             producer=producer,
             acks=acks,
@@ -160,6 +166,20 @@ class Client:
         # soon.
         self._at_exit = _close_at_exit(weakref.ref(self))
         atexit.register(self._at_exit)
+
+    def _transport(self, acks: str) -> Transport:
+        """How the addresses are reached. Errors: ``InvalidConfiguration``."""
+        if not is_http(self.addresses):
+            check_addresses(self.addresses)
+            return FlightTransport()
+        if acks != "all":
+            raise InvalidConfiguration(
+                "a gateway answers when a message is stored",
+                got=f'acks="{acks}"',
+                limit='acks="all"',
+                remedy="Leave acks out, or give the address of a node",
+            )
+        return HttpTransport()
 
     def _identity(self) -> tuple[int, int]:
         """As which producer it sends, and its first sequence."""

@@ -35,9 +35,9 @@ from .asking import EpochOfMaster, Suspicion
 from .batch import Batch, Shipment, gathered
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import Errors
-from .link import Link
 from .message import FlatMessage, clock_ms
 from .receiptfile import BatchReceipts, ReceiptFile
+from .transport import LinkPort, OpenLink
 
 _log = logging.getLogger("slotwheel.client")
 
@@ -45,19 +45,13 @@ _BACKOFF_S = 0.02
 _WATCH_S = 0.1
 
 
-OnAnswer = Callable[[StoredBatch | RefusedBatch], None]
-OnLost = Callable[[Link, SlotwheelError], None]
-ReadInThread = Callable[[Callable[[], None]], None]
-Connect = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], Link]
-
-
 class Sender:
-    """``connect``: opens a link; ``epoch_of_master``: asks a peer. Thread-safe."""
+    """``open_link``: as of a ``Transport``; ``epoch_of_master``: asks a peer. Thread-safe."""
 
     def __init__(
         self,
         addresses: Addresses,
-        connect: Connect,
+        open_link: OpenLink,
         epoch_of_master: EpochOfMaster,
         buffer: Buffer,
         *,
@@ -68,7 +62,7 @@ class Sender:
         receipts: ReceiptFile | None = None,
     ) -> None:
         self._addresses = addresses
-        self._connect = connect
+        self._new_link = open_link
         self._suspicion = Suspicion(addresses, epoch_of_master)
         self._buffer = buffer
         self._command = AppendCommand(producer, acks)
@@ -80,7 +74,7 @@ class Sender:
         """Notified when there may be work for the sender."""
         self._ended = threading.Condition(lock)
         """Notified when there is more room, or a shipment is done."""
-        self._link: Link | None = None
+        self._link: LinkPort | None = None
         self._group = ""
         self._not_before = 0.0
         self._backoff = Backoff(_BACKOFF_S)
@@ -247,7 +241,7 @@ class Sender:
         wait_s = min(self._answer_timeout_s, self._timeout_s, self._addresses.attempt_s)
         ours = (self._answered, self._lost, self._reads.put)
         try:
-            link = self._connect(address, self._command, wait_s, *ours)
+            link = self._new_link(address, self._command, wait_s, *ours)
         except SlotwheelError as error:
             self._lost(None, error)
             return
@@ -261,7 +255,7 @@ class Sender:
         elif link.error is not None:  # lost before it was in use
             self._lost(link, link.error)
 
-    def _write(self, link: Link, batch: Batch) -> None:
+    def _write(self, link: LinkPort, batch: Batch) -> None:
         if batch.request is not None and not link.limits.requests:
             with self._changed:
                 self._give_up(batch.shipments[0], _without_requests())
@@ -337,7 +331,7 @@ class Sender:
     def _refused(self, batch: Batch, rows: pa.RecordBatch, error: SlotwheelError) -> None:
         if error.retryable:
             batch.last_error = self._last_error = error
-            batch.uncertain |= isinstance(error, NotRunning)
+            batch.uncertain |= isinstance(error, NotRunning) or error.uncertain
             self._buffer.send_again(batch)
             self._back_off()
             return
@@ -384,7 +378,7 @@ class Sender:
         row, error.row = error.row, None  # its number in a batch that the caller does not know
         return {**bad, row: error}
 
-    def _lost(self, link: Link | None, error: SlotwheelError) -> None:
+    def _lost(self, link: LinkPort | None, error: SlotwheelError) -> None:
         with self._changed:
             if self._closed or link is not self._link:
                 return

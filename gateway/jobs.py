@@ -54,7 +54,7 @@ class JobReports(msgspec.Struct):
     jobs: list[JobReport]
 
 
-class Job:
+class GatewayJob:
     """``summary``: called at any time, by any thread, for what was done so far."""
 
     def __init__(self, kind: str, total: int, summary: Callable[[], dict[str, Any]]) -> None:
@@ -112,7 +112,7 @@ class Job:
             self._error,
         )
 
-    def run(self, work: Callable[[Job], None]) -> None:
+    def run(self, work: Callable[[GatewayJob], None]) -> None:
         """Do the work to its end; by a thread of its own."""
         try:
             work(self)
@@ -134,9 +134,9 @@ class Jobs:
         self._running_max = running_max
         self._kept_max = kept_max
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, GatewayJob] = {}
 
-    def start(self, job: Job, work: Callable[[Job], None]) -> None:
+    def start(self, job: GatewayJob, work: Callable[[GatewayJob], None]) -> None:
         """Errors: ``Overloaded``: as many are running as may."""
         with self._lock:
             running = sum(one.ended_ms is None for one in self._jobs.values())
@@ -151,12 +151,12 @@ class Jobs:
             self._forget()
         threading.Thread(target=job.run, args=(work,), name=f"job {job.id}", daemon=True).start()
 
-    def find(self, job_id: str) -> Job | None:
+    def find(self, job_id: str) -> GatewayJob | None:
         with self._lock:
             self._forget()
             return self._jobs.get(job_id)
 
-    def every(self) -> list[Job]:
+    def every(self) -> list[GatewayJob]:
         """The newest first."""
         with self._lock:
             self._forget()

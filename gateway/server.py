@@ -125,7 +125,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             undo.callback(process.close)
             searcher = Searcher(process, client)
         yield Services(
-            settings, client, own, gatherer, metrics, pool, jobs, OneByOne(pool), searcher
+            settings, client, own, gatherer, metrics, pool, jobs, OneByOne(pool), searcher, undo
         )
 
 

@@ -13,7 +13,7 @@ from ...search.worker import SearchProcess
 from ...wheel.mark import RowKey
 from ..endpoint import AnyEndpoint, Endpoint, RouteCall
 from ..errors import HttpError
-from ..jobs import Job, JobReport
+from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
 from .searching import PendingCounts, pending_counts, problem_texts, searcher_of
 from .types import MessageHeaders, Milliseconds, header_bytes
@@ -119,7 +119,7 @@ async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> 
             "problems": problem_texts(list(cancellation.problems)),
         }
 
-    job = Job("cancellation", counted.total, summary)
+    job = GatewayJob("cancellation", counted.total, summary)
     services.jobs.start(job, lambda one: cancellation.run(one.advance, one.stopped))
     return as_json(job.report(), 202)
 

@@ -24,7 +24,7 @@ from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
 from ..endpoint import AnyEndpoint, Endpoint, RouteCall
 from ..errors import HttpError
-from ..jobs import Job, JobReport
+from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
 from ..services import Services
 from .cancellations import DryRunQuery
@@ -68,7 +68,7 @@ class LetterCount(msgspec.Struct):
     redriven: int
 
 
-class DeadLetters(msgspec.Struct):
+class LetterList(msgspec.Struct):
     """Counts of all letters that were asked for, and the first of them whole."""
 
     counts: list[LetterCount]
@@ -215,14 +215,14 @@ def _list(services: Services, query: LettersQuery, wanted: LetterFilter) -> Repl
             damage = letters.damage
     except HttpError as error:
         if error.status == 404 and query.topic == DEAD_LETTER_TOPIC and services.settings.data:
-            return as_json(DeadLetters([], [], []))  # nothing was ever buried
+            return as_json(LetterList([], [], []))  # nothing was ever buried
         raise
     kinds = sorted({kind[:2] for kind in counts}, key=lambda kind: (kind[0], kind[1] or ""))
     rows = []
     for reason, topic in kinds:
         sent = counts[reason, topic, True]
         rows.append(LetterCount(reason, topic, sent + counts[reason, topic, False], sent))
-    return as_json(DeadLetters(rows, shown, damage))
+    return as_json(LetterList(rows, shown, damage))
 
 
 def _shown(batch: pa.RecordBatch, redriven: list[bool]) -> list[DeadLetter]:
@@ -268,7 +268,7 @@ async def begin_redrive(call: RouteCall[DryRunQuery, RedriveBody]) -> Reply:
     if call.query.dry_run:
         return await services.letters.run(_dry_run, services, order, given)
     redrive: RunningRedrive = await services.letters.run(RunningRedrive, services, order, given)
-    job = Job("redrive", redrive.course.counts.letters, redrive.summary)
+    job = GatewayJob("redrive", redrive.course.counts.letters, redrive.summary)
     try:
         services.jobs.start(job, redrive.run)
     except Overloaded:
@@ -311,7 +311,7 @@ class RunningRedrive:
     def summary(self) -> dict[str, Any]:
         return {**self.course.summary(), "refusals": list(self._refused)}
 
-    def run(self, job: Job) -> None:
+    def run(self, job: GatewayJob) -> None:
         def refused(place: tuple[int, int], error: SlotwheelError) -> None:
             if len(self._refused) < _REFUSED_SHOWN:
                 self._refused.append({"letter": "{}/{}".format(*place), "error": error.to_wire()})
@@ -324,7 +324,7 @@ class RunningRedrive:
 
 
 ENDPOINTS: list[AnyEndpoint] = [
-    Endpoint("GET", "/v1/dead", list_letters, LettersQuery, None, {200: DeadLetters}, (404,)),
+    Endpoint("GET", "/v1/dead", list_letters, LettersQuery, None, {200: LetterList}, (404,)),
     Endpoint(
         *("GET", "/v1/dead/{partition:int}/{position:int}", get_letter, TopicQuery, None),
         {200: DeadLetter},

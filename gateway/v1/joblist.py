@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
-from ..jobs import Job, JobReport, JobReports
+from ..jobs import GatewayJob, JobReport, JobReports
 from ..requests import Reply, as_json
 
 _STOP_S = 5.0
@@ -30,7 +30,7 @@ async def stop_job(call: RouteCall[NoQuery, None]) -> Reply:
     return as_json(job.report())
 
 
-def _job(call: RouteCall[NoQuery, None]) -> Job:
+def _job(call: RouteCall[NoQuery, None]) -> GatewayJob:
     job = call.services.jobs.find(call.path["id"])
     if job is None:
         raise HttpError(

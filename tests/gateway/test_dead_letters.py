@@ -10,7 +10,7 @@ import pytest
 
 from slotwheel.policy.deadletters import BURIED, RETRIES_USED_UP
 from support.deadlab import EmbeddedLab, letter
-from support.gatewayalone import GatewayAlone
+from support.gatewayprocess import GatewayProcess
 from support.waiting import eventually
 
 
@@ -22,9 +22,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLab]:
 
 
 @pytest.fixture(scope="module")
-def dead(lab: EmbeddedLab) -> Iterator[GatewayAlone]:
+def dead(lab: EmbeddedLab) -> Iterator[GatewayProcess]:
     """A gateway before letters for three topics, one of which none names."""
-    with GatewayAlone(lab.node) as one:
+    with GatewayProcess(lab.node) as one:
         assert one.get("/v1/dead") == {"counts": [], "letters": [], "damage": []}
         lab.bury([letter("a", n, BURIED, group="g") for n in range(30)])
         lab.bury([letter("b", n, RETRIES_USED_UP) for n in range(30, 40)])
@@ -32,7 +32,7 @@ def dead(lab: EmbeddedLab) -> Iterator[GatewayAlone]:
         yield one
 
 
-def test_letters_are_counted_and_shown(dead: GatewayAlone) -> None:
+def test_letters_are_counted_and_shown(dead: GatewayProcess) -> None:
     found = dead.get("/v1/dead", params={"limit": 5})
     assert found["counts"] == [
         {"reason": BURIED, "topic": None, "letters": 2, "redriven": 0},
@@ -62,13 +62,13 @@ def test_letters_are_counted_and_shown(dead: GatewayAlone) -> None:
         ("/v1/dead?reasons=buried", 422),
     ],
 )
-def test_what_is_not_there_is_named(dead: GatewayAlone, path: str, status: int) -> None:
+def test_what_is_not_there_is_named(dead: GatewayProcess, path: str, status: int) -> None:
     answer = dead.request("GET", path)
     assert answer.status_code == status, answer.text
     assert answer.json()["error_code"] == status
 
 
-def redriven(dead: GatewayAlone, **body: Any) -> dict[str, Any]:
+def redriven(dead: GatewayProcess, **body: Any) -> dict[str, Any]:
     """The report of a redrive that has ended."""
     answer = dead.request("POST", "/v1/dead/redrive", json=body)
     assert answer.status_code == 202, answer.text
@@ -77,7 +77,7 @@ def redriven(dead: GatewayAlone, **body: Any) -> dict[str, Any]:
     return dict(dead.get(path))
 
 
-def test_a_redrive_sends_each_letter_once(dead: GatewayAlone, lab: EmbeddedLab) -> None:
+def test_a_redrive_sends_each_letter_once(dead: GatewayProcess, lab: EmbeddedLab) -> None:
     body = {"for_topic": ["a"]}
     counted = dead.request("POST", "/v1/dead/redrive?dry_run=true", json=body)
     assert counted.status_code == 200
@@ -109,7 +109,7 @@ def test_a_redrive_sends_each_letter_once(dead: GatewayAlone, lab: EmbeddedLab) 
     ],
 )
 def test_a_redrive_that_cannot_be_done_does_nothing(
-    dead: GatewayAlone, body: dict[str, Any]
+    dead: GatewayProcess, body: dict[str, Any]
 ) -> None:
     answer = dead.request("POST", "/v1/dead/redrive", json=body)
     if answer.status_code == 202:

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from slotwheel.gateway.table import openapi_json
-from support.gatewayalone import GatewayAlone
+from support.gatewayprocess import GatewayProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/openapi.json"
 AGAIN = "from slotwheel.gateway.table import openapi_json as o; print(o().decode(), end='')"
 
 
-def test_what_is_checked_in_is_what_is_served(gateway: GatewayAlone) -> None:
+def test_what_is_checked_in_is_what_is_served(gateway: GatewayProcess) -> None:
     served = gateway.request("GET", "/openapi.json")
     assert served.content == openapi_json()
     assert PAGE.read_bytes() == openapi_json(), f"write it again: {AGAIN} > docs/openapi.json"
 
 
-def test_every_path_answers_other_methods_with_those_it_has(gateway: GatewayAlone) -> None:
+def test_every_path_answers_other_methods_with_those_it_has(gateway: GatewayProcess) -> None:
     for path, methods in gateway.get("/openapi.json")["paths"].items():
         filled = re.sub(r"\{\w+\}", "1", path)
         answer = gateway.request("PATCH", filled)
@@ -40,7 +40,7 @@ def test_every_path_answers_other_methods_with_those_it_has(gateway: GatewayAlon
     ],
 )
 def test_a_parameter_that_is_not_described_is_refused(
-    gateway: GatewayAlone, query: str, place: str
+    gateway: GatewayProcess, query: str, place: str
 ) -> None:
     answer = gateway.request("GET", f"/v1/levels?{query}")
     assert answer.status_code in (400, 422)
@@ -65,7 +65,7 @@ class Looked(HTMLParser):
                 self.links.add(value or "")
 
 
-def test_the_page_needs_no_script_and_no_other_file(gateway: GatewayAlone) -> None:
+def test_the_page_needs_no_script_and_no_other_file(gateway: GatewayProcess) -> None:
     answer = gateway.request("GET", "/docs")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     policy = answer.headers["content-security-policy"]

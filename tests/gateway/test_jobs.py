@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slotwheel.gateway.jobs import Job, Jobs
+from slotwheel.gateway.jobs import GatewayJob, Jobs
 from slotwheel.wheel.errors import NodeUnreachable, Overloaded
 from support.waiting import eventually
 
@@ -18,12 +18,12 @@ class Steps:
     def __init__(self) -> None:
         self.allowed = threading.Semaphore(0)
         self.done = 0
-        self.job = Job("steps", 3, self.summary)
+        self.job = GatewayJob("steps", 3, self.summary)
 
     def summary(self) -> dict[str, Any]:
         return {"done": self.done, "complete": self.done == 3}
 
-    def work(self, job: Job) -> None:
+    def work(self, job: GatewayJob) -> None:
         while self.done < 3 and not job.stopped():
             self.allowed.acquire()
             self.done += 1
@@ -63,11 +63,11 @@ def test_a_job_that_was_complete_before_it_was_stopped_is_done() -> None:
 
 
 def test_a_failure_is_reported_with_what_was_done() -> None:
-    def fail(job: Job) -> None:
+    def fail(job: GatewayJob) -> None:
         job.advance(1)
         raise NodeUnreachable("no node", remedy="Start one")
 
-    jobs, job = Jobs(), Job("fails", 3, dict)
+    jobs, job = Jobs(), GatewayJob("fails", 3, dict)
     jobs.start(job, fail)
     assert job.wait(30)
     report = job.report()
@@ -88,7 +88,7 @@ def test_few_run_and_few_are_kept() -> None:
         assert one.job.wait(30)
     later = []
     for _ in range(4):
-        job = Job("short", 0, dict)
+        job = GatewayJob("short", 0, dict)
         jobs.start(job, lambda _: None)
         assert job.wait(30)
         later.append(job)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from support.gatewayalone import GatewayAlone
+from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
 
 HOUR_MS = 3_600_000
 NOBODYS = "slotwheel.1.1.AAAAAAAAAAA"
 
 
-def test_each_id_gets_its_own_answer(gateway: GatewayAlone, node: NodeProcess) -> None:
+def test_each_id_gets_its_own_answer(gateway: GatewayProcess, node: NodeProcess) -> None:
     pending = gateway.send(topic="a", value="x", delay_ms=HOUR_MS)
     gone = gateway.send(topic="gone", value="x", delay_ms=0)
     node.wait_for("gone", 1)
@@ -23,7 +23,7 @@ def test_each_id_gets_its_own_answer(gateway: GatewayAlone, node: NodeProcess) -
     assert [one["id"] for one in answer.json()["answers"]] == given["ids"]
 
 
-def test_one_message_is_cancelled_by_its_path(gateway: GatewayAlone, node: NodeProcess) -> None:
+def test_one_message_is_cancelled_by_its_path(gateway: GatewayProcess, node: NodeProcess) -> None:
     path = "/v1/messages/" + gateway.send(topic="a", value="x", delay_ms=HOUR_MS)
     assert gateway.request("DELETE", path).json()["answer"] == "cancelled"
     gone = gateway.send(topic="gone-too", value="x", delay_ms=0)
@@ -34,7 +34,7 @@ def test_one_message_is_cancelled_by_its_path(gateway: GatewayAlone, node: NodeP
     assert (unknown.status_code, unknown.json()["error_code"]) == (404, 404)
 
 
-def test_a_message_gets_another_due_time_once(gateway: GatewayAlone, node: NodeProcess) -> None:
+def test_a_message_gets_another_due_time_once(gateway: GatewayProcess, node: NodeProcess) -> None:
     first = gateway.send(topic="moved", value="x", delay_ms=HOUR_MS)
     path = f"/v1/messages/{first}/reschedule"
     answer = gateway.request("POST", path, json={"delay_ms": 0})
@@ -59,14 +59,14 @@ def test_a_message_gets_another_due_time_once(gateway: GatewayAlone, node: NodeP
     ],
 )
 def test_what_is_no_due_time_is_refused(
-    gateway: GatewayAlone, body: dict[str, object], status: int
+    gateway: GatewayProcess, body: dict[str, object], status: int
 ) -> None:
     path = "/v1/messages/" + gateway.send(topic="stays", value="x", delay_ms=HOUR_MS)
     assert gateway.request("POST", path + "/reschedule", json=body).status_code == status
     assert gateway.request("DELETE", path).json()["answer"] == "cancelled"
 
 
-def test_the_group_says_what_it_has(gateway: GatewayAlone) -> None:
+def test_the_group_says_what_it_has(gateway: GatewayProcess) -> None:
     assert gateway.get("/v1/status")["group"]
     assert gateway.get("/v1/peers") == {}
     assert gateway.get("/v1/levels") == {"levels": {"5s": 5000, "10m": 600_000}}
@@ -75,7 +75,7 @@ def test_the_group_says_what_it_has(gateway: GatewayAlone) -> None:
     assert branch["to"] == ["invoices-eu", "audit"]
 
 
-def test_a_route_explains_itself(gateway: GatewayAlone) -> None:
+def test_a_route_explains_itself(gateway: GatewayProcess) -> None:
     def explained(headers: object) -> dict[str, object]:
         body = {"route": "invoices", "headers": headers}
         answer = gateway.request("POST", "/v1/routes/explain", json=body)

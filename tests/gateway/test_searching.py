@@ -9,14 +9,14 @@ from typing import Any
 import psutil
 import pytest
 
-from support.gatewayalone import GatewayAlone
+from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
 from support.waiting import eventually
 
 HOUR_MS = 3_600_000
 
 
-def send_many(gateway: GatewayAlone, topic: str, count: int, **more: Any) -> list[str]:
+def send_many(gateway: GatewayProcess, topic: str, count: int, **more: Any) -> list[str]:
     due_ms = time.time_ns() // 1_000_000 + HOUR_MS
     messages = [
         {"topic": topic, "value": str(n), "key": f"k{n % 3}", "due_ms": due_ms + 1000 * n, **more}
@@ -27,7 +27,7 @@ def send_many(gateway: GatewayAlone, topic: str, count: int, **more: Any) -> lis
     return list(answer.json()["ids"])
 
 
-def ended_job(gateway: GatewayAlone, answer: Any) -> dict[str, Any]:
+def ended_job(gateway: GatewayProcess, answer: Any) -> dict[str, Any]:
     """The report of a job that was begun, once it has ended."""
     assert answer.status_code == 202, answer.text
     path = f"/v1/jobs/{answer.json()['id']}"
@@ -35,7 +35,7 @@ def ended_job(gateway: GatewayAlone, answer: Any) -> dict[str, Any]:
     return dict(gateway.get(path))
 
 
-def test_pages_show_what_was_stored_before_the_question(gateway: GatewayAlone) -> None:
+def test_pages_show_what_was_stored_before_the_question(gateway: GatewayProcess) -> None:
     ids = send_many(gateway, "paged", 25, headers={"own": "1", "raw": {"base64": "/w=="}})
     found: list[dict[str, Any]] = []
     page: str | None = ""
@@ -60,7 +60,7 @@ def test_pages_show_what_was_stored_before_the_question(gateway: GatewayAlone) -
     assert gateway.get("/v1/messages/count", params={"topic": "paged"})["messages"] == 26
 
 
-def test_conditions_hold_together(gateway: GatewayAlone) -> None:
+def test_conditions_hold_together(gateway: GatewayProcess) -> None:
     send_many(gateway, "asked", 9, headers={"from": "here"})
     first = gateway.get("/v1/messages", params={"topic": "asked", "limit": 1})["messages"][0]
     from_ms = first["due_ms"]
@@ -82,7 +82,7 @@ def test_conditions_hold_together(gateway: GatewayAlone) -> None:
     assert topics["asked"] == 9
 
 
-def test_lines_end_with_the_end_of_the_page(gateway: GatewayAlone) -> None:
+def test_lines_end_with_the_end_of_the_page(gateway: GatewayProcess) -> None:
     ids = send_many(gateway, "lines", 3)
     accept = {"Accept": "application/json;q=0.5, application/x-ndjson"}
     answer = gateway.request("GET", "/v1/messages?topic=lines&limit=2", headers=accept)
@@ -94,7 +94,7 @@ def test_lines_end_with_the_end_of_the_page(gateway: GatewayAlone) -> None:
     assert refused.status_code == 406
 
 
-def test_what_is_known_of_a_message(gateway: GatewayAlone, node: NodeProcess) -> None:
+def test_what_is_known_of_a_message(gateway: GatewayProcess, node: NodeProcess) -> None:
     pending, cancelled = send_many(gateway, "known", 2)
     gateway.request("DELETE", f"/v1/messages/{cancelled}")
     gone = gateway.send(topic="known-gone", value="x", delay_ms=0)
@@ -116,13 +116,13 @@ def test_what_is_known_of_a_message(gateway: GatewayAlone, node: NodeProcess) ->
         *("from_ms=5&to_ms=5", "by=slot", "offset=3", "from_ms=null", "limit=%D9%A1"),
     ],
 )
-def test_a_bad_question_is_named(gateway: GatewayAlone, query: str) -> None:
+def test_a_bad_question_is_named(gateway: GatewayProcess, query: str) -> None:
     answer = gateway.request("GET", f"/v1/messages?{query}")
     assert answer.status_code == 422, answer.text
     assert answer.json()["message"]
 
 
-def test_many_are_cancelled_by_what_they_are(gateway: GatewayAlone) -> None:
+def test_many_are_cancelled_by_what_they_are(gateway: GatewayProcess) -> None:
     ids = send_many(gateway, "bulk", 50)
     kept = send_many(gateway, "bulk-kept", 3)
     body = {"where": {"topic": "bulk", "key": ["k0", "k1"]}}
@@ -151,12 +151,12 @@ def test_many_are_cancelled_by_what_they_are(gateway: GatewayAlone) -> None:
         {"key_base64": ["%"]},
     ],
 )
-def test_no_condition_cancels_nothing(gateway: GatewayAlone, where: dict[str, Any]) -> None:
+def test_no_condition_cancels_nothing(gateway: GatewayProcess, where: dict[str, Any]) -> None:
     answer = gateway.request("POST", "/v1/cancellations", json={"where": where})
     assert answer.status_code == 422, answer.text
 
 
-def test_a_search_process_that_was_killed_is_started_again(gateway: GatewayAlone) -> None:
+def test_a_search_process_that_was_killed_is_started_again(gateway: GatewayProcess) -> None:
     gateway.get("/v1/messages")
     (worker,) = _workers(gateway.process)
     assert worker.nice() > gateway.process.nice()
@@ -167,7 +167,7 @@ def test_a_search_process_that_was_killed_is_started_again(gateway: GatewayAlone
 
 
 def test_no_search_process_outlives_a_killed_gateway(node: NodeProcess) -> None:
-    with GatewayAlone(node) as one:
+    with GatewayProcess(node) as one:
         one.get("/v1/messages")
         (worker,) = _workers(one.process)
         one.process.kill()
