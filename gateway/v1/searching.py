@@ -27,7 +27,7 @@ _PAGE = re.compile(r"(-?\d{1,19}),(-?\d{1,19})", re.ASCII)
 _INT64_END = 1 << 63
 
 
-class ReadPoint(msgspec.Struct):
+class ReadUpTo(msgspec.Struct):
     """What an answer has seen."""
 
     next_offset: int
@@ -53,7 +53,7 @@ class PageEnd(msgspec.Struct):
     """Whether nothing can be missing up to ``next``; if something can, ``problems`` say what."""
     looked_through: int
     """Messages that were read for it."""
-    read_point: ReadPoint
+    read_point: ReadUpTo
     problems: list[str]
 
 
@@ -76,7 +76,7 @@ class PendingCounts(msgspec.Struct, omit_defaults=True):
     messages: int
     complete: bool
     looked_through: int
-    read_point: ReadPoint
+    read_point: ReadUpTo
     problems: list[str]
     slots: list[SlotCount] | None = None
     """With ``by=slot``."""
@@ -203,7 +203,7 @@ def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
     return {
         "complete": answer.complete,
         "looked_through": answer.looked_through,
-        "read_point": msgspec.convert(point, ReadPoint, from_attributes=True),
+        "read_point": msgspec.convert(point, ReadUpTo, from_attributes=True),
         "problems": problem_texts(answer.problems),
     }
 
