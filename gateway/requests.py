@@ -31,11 +31,12 @@ class Reply:
 
     async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
         """Send it, as an ASGI application."""
-        headers = [
-            (b"content-type", self.content_type.encode()),
-            (b"content-length", b"%d" % len(self.body)),
-            *self.headers,
-        ]
+        headers = list(self.headers)
+        if self.status != 204:
+            headers += [
+                (b"content-type", self.content_type.encode()),
+                (b"content-length", b"%d" % len(self.body)),
+            ]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 

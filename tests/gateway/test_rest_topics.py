@@ -10,22 +10,10 @@ import pytest
 
 from support.broker import TopicFactory
 from support.gatewayprocess import NodeWithGateway
+from support.rest import BINARY, JSON, V2, refused
 from support.waiting import eventually, now_ms
 
-V2 = "application/vnd.kafka.v2+json"
-BINARY = {"Content-Type": "application/vnd.kafka.binary.v2+json"}
-JSON = {"Content-Type": "application/vnd.kafka.json.v2+json"}
 ANY = {"Accept": "application/vnd.kafka.v2+json, application/vnd.kafka+json, application/json"}
-
-
-def refused(answer: httpx.Response, code: int) -> str:
-    """The message of an error in that interface's form."""
-    assert answer.headers["content-type"] == V2, answer.text
-    body = answer.json()
-    assert set(body) == {"error_code", "message"}
-    assert body["error_code"] == code, body
-    assert answer.status_code == int(str(code)[:3])
-    return str(body["message"])
 
 
 def offsets(answer: httpx.Response) -> list[dict[str, Any]]:
