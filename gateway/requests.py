@@ -166,6 +166,20 @@ def _matches(given: str, offered: str) -> int:
     return 1 if given in ("*/*", "*") else 0
 
 
+def check_objects(body: bytes, limit: int) -> None:
+    """Refuse JSON that could become more objects than ``limit``: a body of ``{},{},…`` takes a
+    hundred times its bytes of memory, and seconds. Errors: ``HttpError`` 413."""
+    count = body.count(b"{")
+    if count > limit:
+        raise HttpError(
+            413,
+            "too many objects in one request",
+            got=count,
+            limit=limit,
+            remedy="Send them in several requests",
+        )
+
+
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, place: str = "") -> T:
     """A body, checked against the decoder's type. Errors: ``HttpError`` with the place."""
     try:

@@ -20,7 +20,6 @@ from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage
 from ..errors import HttpError
 from ..requests import Reply, decoded, read_body
-from ..services import Services
 from .cluster import Cluster
 from .errors import illegal_state, no_topic, not_json
 from .instance import ConsumerInstance, size_of
@@ -40,6 +39,7 @@ from .types import (
 )
 
 T = TypeVar("T")
+_BODY_BYTES_MAX = 1 << 20
 _STEP_S = 0.5
 """How long a thread is held by a client that waits."""
 _INSTANCE = msgspec.json.Decoder(InstanceBody)
@@ -53,8 +53,7 @@ _DONE = Reply(204, b"")
 class Consuming:
     """Answers what stands below ``/consumers``."""
 
-    def __init__(self, services: Services, cluster: Cluster, instances: Instances) -> None:
-        self._limit = services.settings.body_bytes_max
+    def __init__(self, cluster: Cluster, instances: Instances) -> None:
         self._cluster = cluster
         self._instances = instances
 
@@ -261,7 +260,7 @@ class Consuming:
             return await self._instances.run(function, instance)
 
     async def _body(self, request: Request, *, needed: bool = False) -> bytes:
-        body = await read_body(request.scope, request.receive, self._limit)
+        body = await read_body(request.scope, request.receive, _BODY_BYTES_MAX)
         if body or needed:
             check_body_type(request.scope)
         return body

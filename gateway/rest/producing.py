@@ -16,7 +16,7 @@ from starlette.requests import Request
 from ...client.message import FlatMessage
 from ...wheel.errors import SlotwheelError
 from ..errors import HttpError, from_slotwheel
-from ..requests import Reply, decoded, read_body
+from ..requests import Reply, check_objects, decoded, read_body
 from ..services import Services
 from .cluster import Cluster
 from .errors import no_partition, no_topic, partition_in
@@ -40,6 +40,10 @@ _MANY_TOPICS: dict[EmbeddedFormat, msgspec.json.Decoder[Any]] = {
     "binary": msgspec.json.Decoder(BinaryTopicRecords),
     "json": msgspec.json.Decoder(JsonTopicRecords),
 }
+
+_OBJECTS_MAX = 200_000
+"""Records, their headers, and objects in their values, in one request."""
+_MANY = 500
 
 
 class Producing:
@@ -91,11 +95,22 @@ class Producing:
         embedded = format_of_body(request.scope)
         limit = self._services.settings.body_bytes_max
         body = await read_body(request.scope, request.receive, limit)
+        check_objects(body, _OBJECTS_MAX)
         if embedded == "json":
             _check_text(body)
         records: Sequence[Any] = decoded(decoders[embedded], body).records
         if not records:
             raise HttpError(422, "records may not be empty", place="$.records")
+        rows_max, _ = self._services.client.batch_limits
+        if len(records) > rows_max:
+            raise HttpError(
+                422,
+                "more records than can be stored at once",
+                place="$.records",
+                got=len(records),
+                limit=rows_max,
+                remedy="Send them in several requests",
+            )
         return records
 
     async def _store(
@@ -103,7 +118,8 @@ class Producing:
     ) -> tuple[list[FlatMessage], list[str]]:
         """Store all of them, or none; returns the messages, and their ids."""
         services = self._services
-        if any(one.level is not None for one in records):  # policies may have to be asked for
+        # Policies may have to be asked for; and many take longer than others should wait.
+        if len(records) > _MANY or any(one.level is not None for one in records):
             flats = await services.run(self._prepared, records, topics, partition)
         else:
             flats = self._prepared(records, topics, partition)

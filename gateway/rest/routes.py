@@ -50,7 +50,7 @@ def routes(services: Services) -> list[BaseRoute]:
     }
     instances = Instances(cluster, services.settings)
     services.closing.callback(instances.close)
-    consuming = Consuming(services, cluster, instances)
+    consuming = Consuming(cluster, instances)
     one = "/consumers/{group}/instances/{name}"
     table |= {
         ("POST", "/consumers/{group}"): consuming.create,

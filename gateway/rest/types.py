@@ -20,14 +20,14 @@ PLACES_MAX = 1000
 """Topics or partitions in one request, and characters of a pattern."""
 
 
-class RecordHeader(msgspec.Struct, forbid_unknown_fields=True):
+class RecordHeader(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A header of a record; its value in base64."""
 
     name: str
     value: bytes | None = None
 
 
-class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     """A record as a message to be sent later; at once, if it does not say when."""
 
     partition: PartitionNumber | None = None
