@@ -47,6 +47,7 @@ _LIMIT_OPTIONS = [
     ("--held-topics", "held_topics_max", "Most topics held back; one more pauses delivery."),
     ("--mark-interval", "mark_interval_ms", "Record progress at most so often."),
     ("--producers", "producers_max", "Most producers whose last batches are remembered."),
+    ("--requests", "requests_max", "Most requests with an Idempotency-Key that are remembered."),
     ("--disk-reserve", "disk_reserve_bytes", "Refuse appends when less is free on the disk."),
     ("--cancels-remembered", "cancels_remembered_max", "Most cancels kept for true answers."),
     ("--peer-journal", "peer_journal_bytes_max", "Journal kept for peers that fall behind."),
@@ -102,6 +103,7 @@ def _limits(function: F) -> F:
     help="Start a gateway beside the node, which serves HTTP there: messages, Kafka's REST proxy,"
     " search, and metrics and health instead of --metrics. It has no authentication.",
 )
+@click.option("--http-log", is_flag=True, help="With --http: log each request.")
 @click.option("--group", default=_LIMITS.group, help="Name of the wheel group.")
 @click.option("--node-id", help="Name of this node. [default: the machine's name]")
 @click.option(
@@ -195,6 +197,7 @@ def command(
     listen: str,
     metrics: str,
     http: str | None,
+    http_log: bool,
     group: str,
     node_id: str | None,
     peers: tuple[str, ...],
@@ -239,6 +242,7 @@ def command(
         listen=listen,
         metrics=None if metrics == OFF else metrics,
         http=http,
+        http_log=http_log,
         log_format=log_format,
         log_level=log_level,
         wheel=wheel_config(group, slots, {**limits, **(retain or {})}),

@@ -26,6 +26,7 @@ from ..wheel.errors import (
     NotRunning,
     Overloaded,
     SlotwheelError,
+    UnsupportedVersion,
 )
 from ..wheel.protocol import AppendCommand, RefusedBatch, StoredBatch
 from ..wheel.schema import times
@@ -34,9 +35,9 @@ from .asking import EpochOfMaster, Suspicion
 from .batch import Batch, Shipment, gathered
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import Errors
-from .link import Link
 from .message import FlatMessage, clock_ms
 from .receiptfile import BatchReceipts, ReceiptFile
+from .transport import LinkPort, OpenLink
 
 _log = logging.getLogger("slotwheel.client")
 
@@ -44,19 +45,13 @@ _BACKOFF_S = 0.02
 _WATCH_S = 0.1
 
 
-OnAnswer = Callable[[StoredBatch | RefusedBatch], None]
-OnLost = Callable[[Link, SlotwheelError], None]
-ReadInThread = Callable[[Callable[[], None]], None]
-Connect = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], Link]
-
-
 class Sender:
-    """``connect``: opens a link; ``epoch_of_master``: asks a peer. Thread-safe."""
+    """``open_link``: as of a ``Transport``; ``epoch_of_master``: asks a peer. Thread-safe."""
 
     def __init__(
         self,
         addresses: Addresses,
-        connect: Connect,
+        open_link: OpenLink,
         epoch_of_master: EpochOfMaster,
         buffer: Buffer,
         *,
@@ -67,7 +62,7 @@ class Sender:
         receipts: ReceiptFile | None = None,
     ) -> None:
         self._addresses = addresses
-        self._connect = connect
+        self._new_link = open_link
         self._suspicion = Suspicion(addresses, epoch_of_master)
         self._buffer = buffer
         self._command = AppendCommand(producer, acks)
@@ -79,7 +74,7 @@ class Sender:
         """Notified when there may be work for the sender."""
         self._ended = threading.Condition(lock)
         """Notified when there is more room, or a shipment is done."""
-        self._link: Link | None = None
+        self._link: LinkPort | None = None
         self._group = ""
         self._not_before = 0.0
         self._backoff = Backoff(_BACKOFF_S)
@@ -198,6 +193,7 @@ class Sender:
                 limit=error.limit,
                 remedy=error.remedy,
             )
+            error.uncertain = True
         self._buffer.remove(shipment)
         shipment.fail(error)
         self._notify_of_end()
@@ -245,7 +241,7 @@ class Sender:
         wait_s = min(self._answer_timeout_s, self._timeout_s, self._addresses.attempt_s)
         ours = (self._answered, self._lost, self._reads.put)
         try:
-            link = self._connect(address, self._command, wait_s, *ours)
+            link = self._new_link(address, self._command, wait_s, *ours)
         except SlotwheelError as error:
             self._lost(None, error)
             return
@@ -259,7 +255,11 @@ class Sender:
         elif link.error is not None:  # lost before it was in use
             self._lost(link, link.error)
 
-    def _write(self, link: Link, batch: Batch) -> None:
+    def _write(self, link: LinkPort, batch: Batch) -> None:
+        if batch.request is not None and not link.limits.requests:
+            with self._changed:
+                self._give_up(batch.shipments[0], _without_requests())
+            return
         rows = self._rows_of(batch)
         if rows is None:  # given up just now
             return
@@ -271,7 +271,7 @@ class Sender:
                 return  # given up meanwhile, and reported as never sent
             batch.sent_at = time.monotonic()
         try:
-            link.write(rows, batch.sequence)
+            link.write(rows, batch.sequence, batch.request)
         except SlotwheelError as error:
             self._lost(link, error)
             return
@@ -331,7 +331,7 @@ class Sender:
     def _refused(self, batch: Batch, rows: pa.RecordBatch, error: SlotwheelError) -> None:
         if error.retryable:
             batch.last_error = self._last_error = error
-            batch.uncertain |= isinstance(error, NotRunning)
+            batch.uncertain |= isinstance(error, NotRunning) or error.uncertain
             self._buffer.send_again(batch)
             self._back_off()
             return
@@ -339,6 +339,7 @@ class Sender:
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
         if not bad and (len(batch.shipments) == 1 or not sure):
             # Rows that may be stored already must not be sent under another sequence.
+            error.uncertain = batch.uncertain
             for shipment in batch.shipments:
                 self._buffer.end(shipment)
                 shipment.fail(error)
@@ -352,7 +353,7 @@ class Sender:
         promised = BatchReceipts(
             self._group,
             stored.base_offset,
-            times(rows, "due"),
+            times(rows, "due") + stored.shift_ms,
             stored.checks,
             rows.column("topic"),
             batch.digest,
@@ -377,7 +378,7 @@ class Sender:
         row, error.row = error.row, None  # its number in a batch that the caller does not know
         return {**bad, row: error}
 
-    def _lost(self, link: Link | None, error: SlotwheelError) -> None:
+    def _lost(self, link: LinkPort | None, error: SlotwheelError) -> None:
         with self._changed:
             if self._closed or link is not self._link:
                 return
@@ -432,3 +433,11 @@ class Sender:
         if self._link is None and self._last_error is not None:
             return self._addresses.explain(self._last_error)
         return self._last_error
+
+
+def _without_requests() -> UnsupportedVersion:
+    return UnsupportedVersion(
+        "the node knows no requests with a key",
+        limit="a node of this version",
+        remedy="Update all nodes, or send without an Idempotency-Key",
+    )

@@ -43,6 +43,9 @@ class GatewayApp:
         access_log: bool,
     ) -> None:
         self._direct = dict(direct)
+        self._methods: dict[str, list[str]] = {}
+        for method, path in direct:
+            self._methods.setdefault(path, []).append(method)
         self._router = Router(routes, redirect_slashes=False, default=_no_such_route)
         self._metrics = metrics
         self._error_forms = error_forms
@@ -67,7 +70,7 @@ class GatewayApp:
         seconds = time.perf_counter() - began
         self._metrics.answered(method, route, status, seconds)
         if self._access_log:
-            log.info("%s %s %s %d %.1f ms", _peer(scope), method, path, status, seconds * 1000)
+            log.info("%s %s %d %.1f ms %s", method, path, status, seconds * 1000, _peer(scope))
 
     async def _by_router(self, scope: Any, receive: Any, send: Any) -> tuple[str, int]:
         """The route's name and the status."""
@@ -94,6 +97,9 @@ class GatewayApp:
         return getattr(endpoint, "__name__", _NO_SUCH_ROUTE), status
 
     def _refusal(self, path: str, error: Exception) -> Reply:
+        allowed = self._methods.get(path)
+        if isinstance(error, HttpError) and error.status == 404 and allowed:
+            error = HTTPException(405, headers={"Allow": ", ".join(allowed)})
         if isinstance(error, SlotwheelError):
             refused = from_slotwheel(error)
         elif isinstance(error, HttpError):

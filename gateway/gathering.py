@@ -16,29 +16,32 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from ..client import Client, Receipts
+from ..client.batch import nbytes_of
 from ..client.message import FlatMessage
 from ..wheel.errors import Overloaded
+from ..wheel.request import RequestKey
 
-IN_FLIGHT_MAX = 4
+IN_FLIGHT_MAX = 2
 """Batches of joined requests on their way; one more would be smaller, and cost another sync."""
 _MESSAGE_OVERHEAD = 200
 
 
 @dataclass(slots=True)
 class Stored:
-    """Where a request's messages are: rows ``first`` to ``first + count`` of receipts that are
-    done."""
+    """Receipts of messages that are stored, or have failed."""
 
     receipts: Receipts
-    first: int
-    count: int
 
     def ids(self) -> list[str]:
         """Errors: that of the first message that was not stored."""
         found = []
-        for row in range(self.first, self.first + self.count):
-            found.append(self.receipts[row].result(0))
+        for outcome in self.receipts.outcomes():
+            if not isinstance(outcome, str):
+                raise outcome
+            found.append(outcome)
         return found
 
 
@@ -50,7 +53,7 @@ class Gatherer:
         self._bytes_max = bytes_max
         self._rows_max = rows_max
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[tuple[FlatMessage, asyncio.Future[Stored]]] = []
+        self._waiting: list[tuple[FlatMessage, asyncio.Future[str]]] = []
         self._in_flight = 0
         self._bytes = 0
         self._scheduled = False
@@ -62,11 +65,11 @@ class Gatherer:
         """Of all messages that are not stored yet."""
         return self._bytes
 
-    def store(self, flat: FlatMessage) -> asyncio.Future[Stored]:
-        """Store one message, together with others. Errors: ``Overloaded``; all others are the
-        future's receipts'."""
+    def store(self, flat: FlatMessage) -> asyncio.Future[str]:
+        """Store one message, together with others; its id. Errors: ``Overloaded`` at once; all
+        others are the future's."""
         self._make_room(flat.nbytes + _MESSAGE_OVERHEAD)
-        future: asyncio.Future[Stored] = self._loop.create_future()
+        future: asyncio.Future[str] = self._loop.create_future()
         self._waiting.append((flat, future))
         if not self._scheduled and self._in_flight < IN_FLIGHT_MAX:
             self._scheduled = True
@@ -74,9 +77,12 @@ class Gatherer:
             self._loop.call_soon(self._ship)
         return future
 
-    def store_whole(self, flats: Sequence[FlatMessage]) -> asyncio.Future[Stored]:
-        """Store all of the messages, or none. Errors: as of ``Client.ship``."""
-        nbytes = sum(flat.nbytes + _MESSAGE_OVERHEAD for flat in flats)
+    def store_whole(
+        self, rows: pa.RecordBatch | Sequence[FlatMessage], request: RequestKey | None = None
+    ) -> asyncio.Future[Stored]:
+        """Store all of the messages, or none; ``request``: once, however often it comes. Errors: as
+        of ``Client.ship``."""
+        nbytes = nbytes_of(rows) + _MESSAGE_OVERHEAD * len(rows)
         self._make_room(nbytes)
         future: asyncio.Future[Stored] = self._loop.create_future()
 
@@ -84,12 +90,12 @@ class Gatherer:
             self._call(self._whole_done, receipts, future, nbytes)
 
         try:
-            self._client.ship(flats, whole=True, done=done)
+            self._client.ship(rows, whole=True, done=done, request=request)
         except BaseException:
             self._bytes -= nbytes
             raise
         self.batches += 1
-        self.messages += len(flats)
+        self.messages += len(rows)
         return future
 
     def _make_room(self, nbytes: int) -> None:
@@ -109,7 +115,7 @@ class Gatherer:
             return
         flats = [flat for flat, _ in part]
         futures = [future for _, future in part]
-        nbytes = sum(flat.nbytes for flat in flats) + _MESSAGE_OVERHEAD * len(flats)
+        nbytes = nbytes_of(flats) + _MESSAGE_OVERHEAD * len(flats)
 
         def done(receipts: Receipts) -> None:
             self._call(self._joined_done, receipts, futures, nbytes)
@@ -132,17 +138,21 @@ class Gatherer:
             self._loop.call_soon_threadsafe(function, *arguments)  # type: ignore[arg-type]
 
     def _joined_done(
-        self, receipts: Receipts, futures: list[asyncio.Future[Stored]], nbytes: int
+        self, receipts: Receipts, futures: list[asyncio.Future[str]], nbytes: int
     ) -> None:
         self._in_flight -= 1
         self._bytes -= nbytes
         if self._waiting and not self._scheduled:
             self._ship()
-        for row, future in enumerate(futures):
-            if not future.done():  # its connection may be gone
-                future.set_result(Stored(receipts, row, 1))
+        for future, outcome in zip(futures, receipts.outcomes(), strict=True):
+            if future.done():  # its connection is gone
+                continue
+            if isinstance(outcome, str):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
 
     def _whole_done(self, receipts: Receipts, future: asyncio.Future[Stored], nbytes: int) -> None:
         self._bytes -= nbytes
         if not future.done():
-            future.set_result(Stored(receipts, 0, len(receipts)))
+            future.set_result(Stored(receipts))

@@ -59,6 +59,7 @@ from ..wheel.protocol import (
     PEER_COMMAND,
     POLICIES,
     REGISTER,
+    REQUESTS_IN_FLIGHT_MAX,
     RESCHEDULE,
     STATUS,
     STEP_DOWN,
@@ -248,6 +249,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 "batch_rows": config.batch_rows_max,
                 "batch_bytes": config.batch_bytes_max,
                 "in_flight": IN_FLIGHT_MAX,
+                "requests": REQUESTS_IN_FLIGHT_MAX,
             },
             **self._place(),
         }

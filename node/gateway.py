@@ -79,5 +79,6 @@ def command(config: NodeConfig, listening: str) -> Sequence[str]:
         given["bootstrap"] = config.bootstrap
     options = [f"--{name}={value}" for name, value in given.items()]
     options += [f"--kafka={name}={value}" for name, value in config.kafka_settings.items()]
+    options += ["--access-log"] if config.http_log else []
     module = ["-m", "slotwheel.cli.main", "gateway", "--ends-with-stdin"]
     return [sys.executable, *module, *options]

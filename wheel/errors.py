@@ -28,6 +28,9 @@ class SlotwheelError(Exception):
     """How ``limit`` is called in the text. By default a number with its unit, or a time, is a
     *limit*, and anything else is what was *expected*."""
 
+    uncertain: bool = False
+    """Whether what was asked for may have been done all the same."""
+
     def __init__(
         self,
         message: str,

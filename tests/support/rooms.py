@@ -30,11 +30,14 @@ VALUES = {
                 "ids",
                 "mark",
             ),
-            *("checks", "expiry", "protocol", "rows", "schema", "state", "texts"),
+            *("checks", "expiry", "protocol", "request", "rows", "schema", "state", "texts"),
         }
     ),
     "gateway": frozenset(
-        {"errors", "gathering", "metrics", "requests", "services", "settings"},
+        {
+            *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "metrics"),
+            *("requests", "services", "settings"),
+        },
     ),
 }
 ENGINE_VALUES = "wheel: values"
@@ -45,12 +48,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
     GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client"}),
-    "gateway/v1": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "policy"}),
+    "gateway/v1": frozenset(
+        {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search", "deadletters"}
+    ),
     "gateway/rest": frozenset(
-        {
-            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "consumer", "reading"),
-            "delivery/kafka",
-        }
+        {ENGINE_VALUES, GATEWAY_VALUES, "client", "consumer", "reading", "delivery/kafka"}
     ),
     "gateway": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "gateway/v1", "gateway/rest"}),
     "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
@@ -95,6 +97,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             *("delivery", "delivery/kafka"),
         }
     ),
+    "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka"}),
+    "deadletters": frozenset(
+        {
+            *(ENGINE_VALUES, "policy", "client", "delivery/kafka"),
+            *("reading", "reading/kafka", "replay/facts"),
+        }
+    ),
     "reading/verify": frozenset(
         {
             *(ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "wheel/due", "wheel"),
@@ -108,6 +117,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
+    "search": frozenset(
+        {
+            *(ENGINE_VALUES, "wheel/slots", "policy", "delivery/embedded"),
+            *("reading", "reading/growing"),
+        }
+    ),
     "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading"}),
     "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
     "replay/report": frozenset({ENGINE_VALUES, "reading"}),
@@ -137,11 +152,11 @@ ONLY_MODULES = {
     ("client", ENGINE_VALUES): frozenset(
         {
             *("backoff", "checks", "config", "digest", "errors", "expiry"),
-            *("ids", "protocol", "rows", "schema"),
+            *("ids", "protocol", "request", "rows", "schema"),
         }
     ),
     ("consumer", ENGINE_VALUES): frozenset(
-        {"checks", "errors", "expiry", "files", "protocol", "rows", "schema"}
+        {"checks", "errors", "expiry", "files", "protocol", "request", "rows", "schema"}
     ),
     ("consumer", "reading"): frozenset({"topicreader"}),
     ("consumer", "delivery"): frozenset({"sink"}),
@@ -156,6 +171,10 @@ ONLY_MODULES = {
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
+    ("deadletters", "replay/facts"): frozenset({"headers"}),
+    ("deadletters", "delivery/kafka"): frozenset({"confluent_client"}),
+    ("search", "delivery/embedded"): _TOPIC_FILES,
+    ("search", "policy"): _LETTERS,
     ("replay/facts", "policy"): _LETTERS,
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/following", "policy"): _LETTERS,
@@ -163,7 +182,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "gateway", "reading", "replay")
+OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay", "search")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.
