@@ -10,15 +10,22 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
+from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.schema import ROW, Int64s, check_schema, times
+from ..wheel.slots.archive import parse_archived_slot
+from ..wheel.slots.slotfile import MAP_FROM_BYTES, decode_blocks, path_of
+from ..wheel.state import SlotInfo
 from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
 from .files import File
+from .listing import opened
 
 _CRC_BYTES = 16 << 20
 
@@ -40,6 +47,43 @@ def read_slot(file: File) -> Iterator[Event]:
                 yield Ended(file, damaged=True)
                 return
         yield from _blocks(file, data)
+
+
+def committed_blocks(root: Path, second: int, info: SlotInfo) -> list[pa.RecordBatch]:
+    """The blocks of a slot file up to the committed length, zero-copy, when their bytes are those
+    that the catalog recorded: such as the node wrote them, which is not checked again.
+
+    Errors: ``Damaged``, ``UnsupportedVersion``; ``FileNotFoundError``; another ``OSError``.
+    """
+    return _recorded_blocks(root / path_of(second), info.length, info.crc)
+
+
+def archived_blocks(root: Path, second: int) -> list[pa.RecordBatch]:
+    """The blocks of all archived files of a slot that are such as they were archived."""
+    found: list[pa.RecordBatch] = []
+    for path in sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{SLOT_DIRECTORY}/{second}.*")):
+        with suppress(ValueError, OSError, Damaged, UnsupportedVersion):
+            _, length, crc = parse_archived_slot(path.name)
+            found += _recorded_blocks(path, length, crc)
+    return found
+
+
+def _recorded_blocks(path: Path, length: int, recorded: int) -> list[pa.RecordBatch]:
+    shown = "/".join(path.parts[-2:])
+    with opened(path) as handle:
+        if length < MAP_FROM_BYTES:
+            data = pa.py_buffer(handle.pread(length, 0))
+        elif handle.size() < length:
+            data = pa.py_buffer(b"")
+        else:
+            with pa.memory_map(str(path)) as source:
+                data = source.read_buffer(length)
+    if data.size < length:
+        raise Damaged(shown, data.size, expected=f"{length} bytes", found="the end")
+    crc = _checksum(data)
+    if crc != recorded:
+        raise Damaged(shown, 0, expected=f"CRC-32C {recorded:08x}", found=f"{crc:08x}")
+    return decode_blocks(data, shown, with_schema=True) if length else []
 
 
 def _checksum(data: pa.Buffer) -> int:

@@ -278,6 +278,8 @@ class LmdbState:
             _sync_directory(self.path)  # LMDB syncs its file, and not the file's name
         self._meta = self._database(b"meta")
         self._slots = self._database(b"slots")
+        self._known_slots: dict[bytes, tuple[bytes, SlotInfo]] = {}
+        """Records of the catalog as they were loaded last, to decode only what has changed."""
         self._producers = self._database(b"producers")
         self._check_version()
 
@@ -305,7 +307,12 @@ class LmdbState:
                 remedy="Use the slotwheel version that wrote it, or a newer one",
             )
 
-    def load(self) -> StoredState:
+    def generation(self) -> int:
+        """The number of the last commit. As long as it stays, so does everything stored; what was
+        loaded beside a writer is of one commit if it is the same before and after."""
+        return int(self._env.info()["last_txnid"])
+
+    def load(self, *, producers: bool = True) -> StoredState:
         """Errors: ``Damaged`` when a record is not what was written."""
         stored = StoredState()
         with self._env.begin() as txn:
@@ -319,13 +326,22 @@ class LmdbState:
             raw = self._get(txn, b"checkpoint", b"")
             if raw:
                 stored.checkpoint = decode_checkpoint(raw, self.path)
-            for key, record in txn.cursor(db=self._slots):
-                value = unseal(bytes(key), bytes(record), self.path)
-                stored.slots[_SECOND.unpack(key)[0]] = decode_slot(value)
-            for key, record in txn.cursor(db=self._producers):
+            self._load_slots(txn, stored.slots)
+            for key, record in txn.cursor(db=self._producers) if producers else ():
                 value = unseal(bytes(key), bytes(record), self.path)
                 stored.producers[_PRODUCER.unpack(key)[0]] = decode_sent(value)
         return stored
+
+    def _load_slots(self, txn: Any, slots: dict[int, SlotInfo]) -> None:
+        before, known = self._known_slots, {}
+        for key, record in txn.cursor(db=self._slots):
+            one = before.get(key)
+            if one is None or one[0] != record:
+                one = record, decode_slot(unseal(key, record, self.path))
+            slots[_SECOND.unpack(key)[0]] = one[1]
+            known[key] = one
+        if self._readonly:  # a node loads it once
+            self._known_slots = known
 
     def _get(self, txn: Any, key: bytes, default: bytes) -> bytes:
         record = txn.get(key, db=self._meta)

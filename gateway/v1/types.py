@@ -11,9 +11,11 @@ from msgspec import Meta
 
 from ...client import Message
 from ...wheel.errors import InvalidMessage
-from ...wheel.rows import Content
+from ...wheel.rows import Content, Header
 
 Milliseconds = Annotated[int, Meta(ge=0, lt=1 << 62)]
+SpanMilliseconds = Annotated[int, Meta(ge=0, lt=1 << 56)]
+"""As many as a ``timedelta`` can hold."""
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,6 +25,7 @@ class Base64(msgspec.Struct, forbid_unknown_fields=True):
 
 
 HeaderValue = str | Base64 | None
+MessageHeaders = dict[str, HeaderValue] | list[tuple[str, HeaderValue]]
 
 
 class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,15 +38,15 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
     value_base64: bytes | None = None
     key: str | None = None
     key_base64: bytes | None = None
-    headers: dict[str, HeaderValue] | list[tuple[str, HeaderValue]] = {}
+    headers: MessageHeaders = {}
     """By name, or pairs in order, where a name may occur twice."""
     partition: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
     due_ms: Milliseconds | None = None
     """Milliseconds since 1970, UTC."""
-    delay_ms: Milliseconds | None = None
+    delay_ms: SpanMilliseconds | None = None
     level: str | None = None
     expires_ms: Milliseconds | None = None
-    ttl_ms: Milliseconds | None = None
+    ttl_ms: SpanMilliseconds | None = None
     route: str | None = None
 
     def message(self, now_ms: int) -> Message:
@@ -72,11 +75,21 @@ def _only(name: str, given: object, other: Any, other_name: str = "") -> Any:
     raise InvalidMessage(both, remedy="Give one of them")
 
 
-def _pairs(
-    given: dict[str, HeaderValue] | list[tuple[str, HeaderValue]],
-) -> list[tuple[str, Content]]:
+def _pairs(given: MessageHeaders) -> list[tuple[str, Content]]:
     pairs = given.items() if isinstance(given, dict) else given
     return [(name, value.base64 if isinstance(value, Base64) else value) for name, value in pairs]
+
+
+def header_bytes(given: MessageHeaders) -> list[Header]:
+    """Headers as they are stored."""
+    pairs = given.items() if isinstance(given, dict) else given
+    return [(name, _bytes(value)) for name, value in pairs]
+
+
+def _bytes(value: HeaderValue) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    return None if value is None else value.base64
 
 
 class StoredMessage(msgspec.Struct, omit_defaults=True):

@@ -21,7 +21,7 @@ from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Handle, OsHandle
 from ...wheel.journal.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 from ...wheel.journal.scan import ENTRY_BYTES_MAX, SegmentReader
-from ...wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES
+from ...wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES, segment_path
 from ..journal import Broken, entries
 from ..listing import journal_segments, opened, segment_file
 from .positions import JournalAt
@@ -36,6 +36,29 @@ def first_entry(root: Path, *, archive: bool) -> JournalAt | None:
         return None
     oldest = next(iter(found))
     return JournalAt(oldest, index=oldest, begun=oldest)
+
+
+def entry_at(root: Path, index: int) -> JournalAt | None:
+    """The position of the entry with an index, or where it will be; None: the live journal begins
+    behind it. Entries before it are skipped frame by frame; where one is damaged, it is the begin
+    of the segment instead. Errors: ``Damaged``, ``UnsupportedVersion``: of the segment's header;
+    ``OSError``."""
+    firsts = [first for first in journal_segments(root, archive=False) if first <= index]
+    if not firsts:
+        return None
+    first = max(firsts)
+    with opened(root / segment_path(first)) as handle:
+        reader = SegmentReader(handle, segment_path(first), ENTRY_BYTES_MAX)
+        position, store = SEGMENT_BYTES, reader.header.store_id.hex()
+        for number in range(first, index):
+            try:
+                position = reader.skip(position)
+            except Damaged:
+                if not reader.ends_at(position):
+                    return JournalAt(first, index=first, store=store, begun=first)
+                index = number
+                break
+    return JournalAt(first, position, index, store=store, begun=first)
 
 
 def look_at_journal(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from support.gatewayprocess import GatewayNode
+from support.gatewaynode import GatewayNode
 from support.nodeprocess import run_process
 from support.waiting import eventually
 
@@ -26,7 +26,7 @@ def test_it_is_started_again_and_ends_with_its_node(tmp_path: Path) -> None:
         node.start()
         third = node.gateway
         assert node.signal() < 5
-        assert not third.is_running()
+        eventually(lambda: _ended(third))
     assert "the gateway ended with" in node.log_text()
 
 

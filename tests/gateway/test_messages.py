@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import Client
-from support.gatewayprocess import GatewayNode
+from support.gatewaynode import GatewayNode
 from support.waiting import now_ms
 
 SEND = "/v1/messages"

@@ -1,101 +1,117 @@
-"""A node with a gateway beside it, and requests to it."""
+"""A node with a gateway beside it, both as processes of their own, and requests to the gateway."""
 
 from __future__ import annotations
 
 import json
 import re
-import time
-from http.client import HTTPConnection
-from pathlib import Path
-from typing import Any, NamedTuple
+import signal
+import socket
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
 
+import httpx
 import psutil
 
-from support.nodeprocess import NodeProcess, command_line
+from support.nodeprocess import NodeProcess, command_line, environment
+from support.waiting import eventually
 
-_LISTENING = re.compile(r"gateway listening on ([\w.\[\]:]+):(\d+)")
-_START_S = 60.0
-
-
-class HttpReply(NamedTuple):
-    """An answer of the gateway."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
+_LISTENING = re.compile(r"gateway listening on ([\w.\[\]:]+:\d+)")
+START_S = 60.0
+_WITH_LIMITS = """
+import functools, json, sys
+from slotwheel.cli.main import main
+from slotwheel.gateway import settings
+limits = json.loads(sys.argv[1])
+settings.GatewaySettings = functools.partial(settings.GatewaySettings, **limits)
+main(["gateway", *sys.argv[2:]])
+"""
+"""The command, with settings that it has no options for."""
 
 
-class GatewayNode(NodeProcess):
-    """Runs ``slotwheel node --http`` on ``data``."""
+class GatewayProcess:
+    """Runs ``slotwheel gateway`` before ``node``; ready when the ``with`` block is entered.
+    ``limits``: fields of ``GatewaySettings`` that have no option of their own."""
 
-    def __init__(self, data: Path, *options: str) -> None:
-        super().__init__(data, *options)
-        self.host, self.port = "", 0
+    def __init__(self, node: NodeProcess, *options: str, **limits: float) -> None:
+        self.node = node
+        self.log = node.data.with_name(node.data.name + ".gateway.log")
+        self._options = options
+        self._limits = limits
+        self.address = ""
+        self.http = httpx.Client()
+        self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
-        own = ["--data", str(self.data), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-        return command_line("node", *own, *self._options)
-
-    def wait_until_it_listens(self) -> None:
-        super().wait_until_it_listens()
-        self.wait_for_gateway()
-
-    def wait_for_gateway(self, after: int = 0) -> None:
-        """Wait until a gateway listens that has not been seen yet. ``after``: how many there were
-        before."""
-        deadline = time.monotonic() + _START_S
-        while len(found := self._listening()) <= after:
-            assert self.running.poll() is None, self.log_text()
-            assert time.monotonic() < deadline, self.log_text()
-            time.sleep(0.02)
-        self.host, self.port = found[-1][0], int(found[-1][1])
-
-    def _listening(self) -> list[tuple[str, str]]:
-        return _LISTENING.findall(self.log.read_text()[self._seen :])
+        given = [
+            *("--listen", "127.0.0.1:0", "--node", self.node.address),
+            *("--data", str(self.node.data)),
+            *self._options,
+        ]
+        if not self._limits:
+            return command_line("gateway", *given)
+        return [sys.executable, "-c", _WITH_LIMITS, json.dumps(self._limits), *given]
 
     @property
-    def gateways(self) -> int:
-        """How many gateways have listened beside this process of the node."""
-        return len(self._listening())
+    def process(self) -> psutil.Process:
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
 
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+    def rss_mb(self) -> float:
+        return float(self.process.memory_info().rss) / 1e6
 
-    @property
-    def gateway(self) -> psutil.Process:
-        """The gateway's process."""
-        (found,) = psutil.Process(self.running.pid).children()
-        return found
+    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return self.http.request(method, path, **more)
 
-    def ask(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> HttpReply:
-        """One request. ``body``: bytes, or what becomes JSON."""
-        return ask(self.host, self.port, method, path, body, headers)
+    def get(self, path: str, **more: Any) -> Any:
+        """The body of an answer 200, as JSON."""
+        answer = self.request("GET", path, **more)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
+    def send(self, **message: Any) -> str:
+        """Store one message; its id."""
+        answer = self.request("POST", "/v1/messages", json=message)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
 
-def ask(
-    host: str,
-    port: int,
-    method: str,
-    path: str,
-    body: Any = None,
-    headers: dict[str, str] | None = None,
-) -> HttpReply:
-    given = dict(headers or {})
-    if body is not None and not isinstance(body, bytes | str):
-        body = json.dumps(body).encode()
-        given.setdefault("Content-Type", "application/json")
-    connection = HTTPConnection(host, port, timeout=60)
-    try:
-        connection.request(method, path, body, given)
-        answer = connection.getresponse()
-        headers_of = {name.lower(): value for name, value in answer.getheaders()}
-        return HttpReply(answer.status, headers_of, answer.read())
-    finally:
-        connection.close()
+    def connect(self) -> socket.socket:
+        split = urlsplit(f"http://{self.address}")
+        return socket.create_connection((split.hostname, split.port), 30)
+
+    def log_text(self) -> str:
+        return self.log.read_text()
+
+    def __enter__(self) -> Self:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(), stdout=subprocess.DEVNULL, stderr=log, env=environment()
+            )
+        found = eventually(self._listening, START_S, otherwise=self.log_text)
+        assert found
+        self.http = httpx.Client(base_url=f"http://{self.address}", timeout=30)
+        return self
+
+    def _listening(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log_text()
+        found = _LISTENING.search(self.log_text())
+        self.address = found[1] if found else ""
+        return found is not None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process is not None
+        self.http.close()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(15)

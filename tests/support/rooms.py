@@ -34,7 +34,10 @@ VALUES = {
         }
     ),
     "gateway": frozenset(
-        {"arrowbody", "errors", "gathering", "metrics", "requests", "services", "settings"},
+        {
+            *("arrowbody", "endpoint", "errors", "gathering", "metrics", "requests", "services"),
+            "settings",
+        },
     ),
 }
 ENGINE_VALUES = "wheel: values"
@@ -45,7 +48,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
     GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client"}),
-    "gateway/v1": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "policy"}),
+    "gateway/v1": frozenset(
+        {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "deadletters"}
+    ),
     "gateway": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "gateway/v1"}),
     "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
@@ -89,6 +94,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             *("delivery", "delivery/kafka"),
         }
     ),
+    "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka"}),
+    "deadletters": frozenset(
+        {
+            *(ENGINE_VALUES, "policy", "client", "delivery/kafka"),
+            *("reading", "reading/kafka", "replay/facts"),
+        }
+    ),
     "reading/verify": frozenset(
         {
             *(ENGINE_VALUES, "wheel/tail", "wheel/journal", "wheel/slots", "wheel/due", "wheel"),
@@ -102,6 +114,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "reading/growing": frozenset({ENGINE_VALUES, "wheel/journal", "delivery/embedded", "reading"}),
+    "search": frozenset(
+        {
+            *(ENGINE_VALUES, "wheel/slots", "policy", "delivery/embedded"),
+            *("reading", "reading/growing"),
+        }
+    ),
     "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading"}),
     "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
     "replay/report": frozenset({ENGINE_VALUES, "reading"}),
@@ -146,6 +164,10 @@ ONLY_MODULES = {
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
+    ("deadletters", "replay/facts"): frozenset({"headers"}),
+    ("deadletters", "delivery/kafka"): frozenset({"confluent_client"}),
+    ("search", "delivery/embedded"): _TOPIC_FILES,
+    ("search", "policy"): _LETTERS,
     ("replay/facts", "policy"): _LETTERS,
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/following", "policy"): _LETTERS,
@@ -153,7 +175,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "gateway", "reading", "replay")
+OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay", "search")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.

@@ -40,7 +40,7 @@ _REMEDY = (
     "With peers it is made anew from their rows. Alone, restore the file from a backup, or stop the"
     " node and see what 'slotwheel repair' says"
 )
-_MAP_FROM_BYTES = 32 << 20
+MAP_FROM_BYTES = 32 << 20
 """Larger files are mapped instead of read: they cost address space, not memory."""
 
 
@@ -106,7 +106,7 @@ class SlotFiles:
         start = known.length if known is not None else 0
         if info.length == start:
             return []
-        if info.length - start >= _MAP_FROM_BYTES:
+        if info.length - start >= MAP_FROM_BYTES:
             data = self._files.map(path, info.length).slice(start)
         else:
             with self.handles.use(path) as handle, unreadable_is_damage(path, start):

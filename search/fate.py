@@ -1,0 +1,282 @@
+"""What became of messages, by their ids.
+
+Theory: an id leads to its slot. While the row is there, the mark and the cancels of the slot say
+all. A row that has left is gone from slot files and journal, and only what it left behind can tell:
+the mark's counters, if nothing was ever cancelled, expired or refused; the archive, where cancels
+stand beside their rows; the embedded topics, if that is where messages go. Without any of these the
+answer is unknown, with the reason.
+
+Rules
+- No answer is guessed. That no cancel is found proves nothing: one that came shortly before its
+  message was due is in no slot file.
+- Embedded topics are read from the blocks on that were delivered when the message was due, and not
+  further than ``_TOPIC_ROWS_MAX`` rows each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ..delivery.embedded.topicfile import (
+    HEADER_BYTES,
+    INDEX_SUFFIX,
+    RECORD_BYTES,
+    TOPICS_DIRECTORY,
+)
+from ..policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED, REASON
+from ..reading.events import RowsSeen
+from ..reading.growing.parts import TopicPart, read_part
+from ..reading.growing.positions import TopicAt
+from ..reading.growing.topics import index_records, look_at_topic, topics
+from ..reading.listing import opened, topic_segments
+from ..reading.slots import archived_blocks
+from ..wheel.config import TICK_MS
+from ..wheel.errors import UnknownId
+from ..wheel.ids import MessageId
+from ..wheel.mark import Marks
+from ..wheel.schema import times
+from .pending import PendingReader
+from .view import View, cancelled
+
+_TOPIC_ROWS_MAX = 1_000_000
+
+
+class MessageState(StrEnum):
+    """What is known of a message."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    """A dead letter, as its time was over."""
+    DEAD = "dead"
+    """A dead letter for another reason."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFate:
+    """What became of a message."""
+
+    id: str
+    state: MessageState
+    why: str
+    """What the state is known by, or why it is not."""
+    due_ms: int | None = None
+    """None: it is no id."""
+    row: pa.RecordBatch | None = None
+    """One row of schema ``ROW``, as long as a slot or the journal has it."""
+
+
+def find(
+    reader: PendingReader, ids: Iterable[str], dead_letter_topic: str = DEAD_LETTER_TOPIC
+) -> list[MessageFate]:
+    """What became of the messages with these ids, in their order.
+
+    Errors: as of ``PendingReader.view``.
+    """
+    view = reader.view()
+    found: dict[str, MessageFate] = {}
+    by_second: dict[int, list[MessageId]] = {}
+    texts = list(ids)
+    for text in dict.fromkeys(texts):
+        try:
+            one = MessageId.parse(text)
+        except UnknownId as error:
+            found[text] = MessageFate(text, MessageState.UNKNOWN, error.message)
+            continue
+        if view.mint.genuine(one):
+            by_second.setdefault(one.due // TICK_MS, []).append(one)
+        else:
+            why = f"no id of the group {view.mint.group}"
+            found[text] = MessageFate(text, MessageState.UNKNOWN, why, one.due)
+    for second, wanted in by_second.items():
+        view, of_slot, gone = _in_slot(reader, view, second, wanted)
+        if gone:
+            of_slot += _Left(reader.root, view, dead_letter_topic).find(gone)
+        found |= {fate.id: fate for fate in of_slot}
+    return [found[text] for text in texts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """A message that has left, with its row if that is still there."""
+
+    id: MessageId
+    row: pa.RecordBatch | None
+
+
+def _in_slot(
+    reader: PendingReader, view: View, second: int, wanted: Sequence[MessageId]
+) -> tuple[View, list[MessageFate], list[_Gone]]:
+    """The view by which it was judged, what the slot says, and which messages have left."""
+    view, batches, problem = reader.slot(view, second)
+    masks = view.pending(second, batches)
+    targets = set(cancelled(batches).tolist())
+    fates: list[MessageFate] = []
+    gone: list[_Gone] = []
+    for one in wanted:
+        row, is_pending = _row_of(batches, masks, one)
+        fate = MessageFate(str(one), MessageState.UNKNOWN, "", one.due, row)
+        if one.offset in targets:
+            fates.append(replace(fate, state=MessageState.CANCELLED, why="a cancel names it"))
+        elif is_pending:
+            why = "not due yet"
+            if one.due <= view.point.looked_ms:
+                why = "no mark covers it; it is due, and may be leaving"
+            fates.append(replace(fate, state=MessageState.PENDING, why=why))
+        elif row is not None:
+            gone.append(_Gone(one, row))
+        elif problem is not None or view.problems or second in view.lost:
+            text = str(problem.text if problem else "rows of the directory are missing")
+            fates.append(replace(fate, why=text))
+        elif one.offset >= view.point.next_offset:
+            text = f"this directory holds the log up to offset {view.point.next_offset - 1}"
+            fates.append(replace(fate, why=text))
+        elif not all(mark.covers(one.due, one.offset) for mark in view.marks.every):
+            fates.append(replace(fate, why="no mark covers it, and it is not in its slot"))
+        else:
+            gone.append(_Gone(one, None))
+    return view, fates, gone
+
+
+def _row_of(
+    batches: Sequence[pa.RecordBatch], masks: Sequence[np.ndarray], one: MessageId
+) -> tuple[pa.RecordBatch | None, bool]:
+    """The row of an id, and whether it is pending."""
+    for batch, mask in zip(batches, masks, strict=True):
+        for at in np.flatnonzero(times(batch, "offset") == one.offset).tolist():
+            row = batch.slice(at, 1)
+            if int(times(row, "due")[0]) == one.due:
+                return row.take(pa.array([0])), bool(mask[at])
+    return None, False
+
+
+class _Left:
+    """Looks for traces of messages of one slot that have left."""
+
+    def __init__(self, root: Path, view: View, dead_letter_topic: str) -> None:
+        self._root = root
+        self._marks = view.marks
+        self._dead_letter_topic = dead_letter_topic
+
+    def find(self, gone: Sequence[_Gone]) -> list[MessageFate]:
+        if all_delivered(self._marks):
+            why = "the mark covers it, and nothing was ever cancelled, expired or a dead letter"
+            return [self._fate(one, MessageState.DELIVERED, why) for one in gone]
+        gone, targets = self._archived(gone)
+        traces = self._in_topics(gone)
+        fates = []
+        for one in gone:
+            key = one.id.due, one.id.offset
+            if one.id.offset in targets:
+                why = "a cancel in the archive names it"
+                fates.append(self._fate(one, MessageState.CANCELLED, why))
+            elif key in traces:
+                fates.append(self._fate(one, *traces[key]))
+            else:
+                fates.append(self._fate(one, MessageState.UNKNOWN, self._open()))
+        return fates
+
+    def _fate(self, one: _Gone, state: MessageState, why: str) -> MessageFate:
+        return MessageFate(str(one.id), state, why, one.id.due, one.row)
+
+    def _open(self) -> str:
+        """What may have become of a message that left no trace."""
+        marks = self._marks
+        counts = {
+            "delivered": marks.delivered,
+            "cancelled": marks.cancels,
+            "expired": marks.expired,
+            "a dead letter": marks.dead,
+        }
+        possible = [name for name, count in counts.items() if count]
+        return f"it has left: {' or '.join(possible)}; nothing here says which"
+
+    def _archived(self, gone: Sequence[_Gone]) -> tuple[list[_Gone], set[int]]:
+        """With the rows that the archive has, and what cancels name there."""
+        second = gone[0].id.due // TICK_MS
+        batches = archived_blocks(self._root, second)
+        masks = [np.zeros(batch.num_rows, np.bool_) for batch in batches]
+        rows = [
+            one if one.row is not None else _Gone(one.id, _row_of(batches, masks, one.id)[0])
+            for one in gone
+        ]
+        return rows, set(cancelled(batches).tolist())
+
+    def _in_topics(self, gone: Sequence[_Gone]) -> dict[tuple[int, int], tuple[MessageState, str]]:
+        """What embedded topics say, by due time and offset."""
+        there = topics(self._root)
+        named = {one.row.column("topic")[0].as_py() for one in gone if one.row is not None}
+        if all(one.row is not None for one in gone):
+            there = [topic for topic in there if topic in {*named, self._dead_letter_topic}]
+        missing = {(one.id.due, one.id.offset) for one in gone}
+        found: dict[tuple[int, int], tuple[MessageState, str]] = {}
+        for topic in there:
+            for key, row in _topic_rows(self._root, topic, missing).items():
+                state = MessageState.DELIVERED
+                if topic == self._dead_letter_topic:
+                    state = _died_of(row)
+                position = row.column("position")[0].as_py()
+                found[key] = state, f"it is at position {position} of the topic {topic}"
+            missing -= found.keys()
+        return found
+
+
+def all_delivered(marks: Marks) -> bool:
+    """Whether every message that the marks cover was delivered."""
+    others = marks.cancels + marks.dead + marks.expired
+    return not others and marks.delivered >= marks.passed
+
+
+def _died_of(row: pa.RecordBatch) -> MessageState:
+    headers = row.column("headers")[0].as_py()
+    reasons = [header["value"] for header in headers if header["key"] == REASON]
+    expired = bool(reasons) and reasons[-1] == EXPIRED.encode()
+    return MessageState.EXPIRED if expired else MessageState.DEAD
+
+
+def _topic_rows(
+    root: Path, topic: str, wanted: set[tuple[int, int]]
+) -> dict[tuple[int, int], pa.RecordBatch]:
+    """The rows of an embedded topic with these due times and offsets."""
+    found: dict[tuple[int, int], pa.RecordBatch] = {}
+    if not wanted:
+        return found
+    end, _ = look_at_topic(root, topic, None)
+    start = _delivered_from(root, topic, min(due for due, _ in wanted))
+    if end is None or start is None:
+        return found
+    offsets = np.array(sorted(offset for _, offset in wanted), np.int64)
+    looked = 0
+    for event in read_part(TopicPart(0, root.name, str(root), topic, start, end)):
+        if not isinstance(event, RowsSeen):
+            continue
+        offset, due = times(event.rows, "offset"), times(event.rows, "due")
+        for at in np.flatnonzero(np.isin(offset, offsets)).tolist():
+            key = int(due[at]), int(offset[at])
+            if key in wanted:
+                found[key] = event.rows.slice(at, 1)
+        looked += event.rows.num_rows
+        if len(found) == len(wanted) or looked >= _TOPIC_ROWS_MAX:
+            break
+    return found
+
+
+def _delivered_from(root: Path, topic: str, ms: int) -> TopicAt | None:
+    """The first block of a topic that was delivered at that time or later."""
+    folder = root / TOPICS_DIRECTORY / topic
+    for segment in topic_segments(folder):
+        with suppress(FileNotFoundError), opened(folder / f"{segment:020d}{INDEX_SUFFIX}") as index:
+            _, blocks = index_records(index, HEADER_BYTES, index.size())
+            for number, block in enumerate(blocks):
+                if block is not None and block.delivered_ms >= ms:
+                    return TopicAt(segment, HEADER_BYTES + number * RECORD_BYTES)
+    return None

@@ -1,0 +1,187 @@
+"""What is asked for: a condition on pending messages, as data.
+
+Rules
+- All kinds of conditions must hold: topic and time and key. Of ids, topics and keys one of those
+  given is enough; of headers each must be there.
+- A message is compared by bytes. No text is ever run or compiled as a pattern.
+- Arrow evaluates it column by column, on whole slots.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..wheel.config import TICK_MS
+from ..wheel.errors import InvalidConfiguration
+from ..wheel.schema import Mask
+
+_FORMS = (
+    "id=ID, topic=TOPIC, key=TEXT, key_base64=BASE64, header:NAME=TEXT, from=TIME, to=TIME;"
+    " TIME: milliseconds since the epoch, or ISO 8601 with a time zone"
+)
+_FORMS_REMEDY = "Write each condition as one of these; all of them must hold"
+_CONDITIONS_MAX = 10_000
+_INT64_END = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A condition; an empty field sets none. ``from_ms`` inclusive, ``to_ms`` exclusive: due
+    times in ms since the epoch."""
+
+    ids: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    keys: tuple[bytes, ...] = ()
+    headers: tuple[tuple[str, bytes], ...] = ()
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of content that it looks at."""
+        wanted = {"topic": self.topics, "key": self.keys, "headers": self.headers}
+        return frozenset(name for name, values in wanted.items() if values)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every message fulfils it."""
+        return self == Query()
+
+    def seconds(self) -> tuple[int | None, int | None]:
+        """The first slot that may hold a match, and the one behind the last; None: no limit."""
+        first = None if self.from_ms is None else self.from_ms // TICK_MS
+        behind = None if self.to_ms is None else -(-self.to_ms // TICK_MS)
+        return first, behind
+
+    def holds_whole(self, second: int) -> bool:
+        """Whether the due times of a slot all fulfil the condition on due times."""
+        after = self.from_ms is None or self.from_ms <= second * TICK_MS
+        return after and (self.to_ms is None or self.to_ms >= (second + 1) * TICK_MS)
+
+
+class ContentMatcher:
+    """Finds the rows with the topics, keys and headers of a query. Ids and due times name slots,
+    and are looked at where these are chosen."""
+
+    def __init__(self, query: Query) -> None:
+        self._values = {
+            name: pa.array(values, kind)
+            for name, values, kind in (
+                ("topic", query.topics, pa.utf8()),
+                ("key", query.keys, pa.binary()),
+            )
+            if values
+        }
+        self._headers = [(name, pa.scalar(value, pa.binary())) for name, value in query.headers]
+
+    def matches(self, batches: Sequence[pa.RecordBatch]) -> Mask | None:
+        """Which rows match, of all batches together, shape (rows,); None: not one."""
+        mask = np.ones(sum(batch.num_rows for batch in batches), np.bool_)
+        for name, values in self._values.items():
+            column = pa.chunked_array([batch.column(name) for batch in batches])
+            found = pc.equal(column, values[0]) if len(values) == 1 else pc.is_in(column, values)
+            if not pc.any(found).as_py():
+                return None
+            mask &= pc.fill_null(found, False).to_numpy()
+        for name, value in self._headers:
+            found = _with_header([batch.column("headers") for batch in batches], name, value)
+            if found is None:
+                return None
+            mask &= found
+        return mask if mask.any() else None
+
+
+def _with_header(columns: Sequence[pa.Array], name: str, value: pa.Scalar) -> Mask | None:
+    """Which rows of headers columns have that header, shape (rows,); None: not one. Most slots have
+    no such value, so that is asked first, of all columns at once."""
+    flat = [column.flatten() for column in columns]
+    found = pc.equal(pa.chunked_array([one.field(1) for one in flat]), value)
+    if not pc.any(found).as_py():
+        return None
+    masks = []
+    for column, headers in zip(columns, flat, strict=True):
+        equal = pc.fill_null(pc.equal(headers.field(1), value), False)
+        both = pc.and_(pc.equal(headers.field(0), name), equal)
+        mask = np.zeros(len(column), np.bool_)
+        mask[np.asarray(pc.list_parent_indices(column).filter(both))] = True
+        masks.append(mask)
+    return np.concatenate(masks)
+
+
+def parse_where(conditions: Iterable[str]) -> Query:
+    """The query of conditions as texts: ``topic=orders``, ``header:source=web``, ``from=…``.
+
+    Errors: ``InvalidConfiguration`` that names the condition.
+    """
+    query = Query()
+    for count, text in enumerate(conditions, 1):
+        if count > _CONDITIONS_MAX:
+            raise InvalidConfiguration("too many conditions", got=count, limit=_CONDITIONS_MAX)
+        name, equals, value = text.partition("=")
+        if name.startswith("header:"):  # a header's name may hold an equals sign no more than ours
+            header = name.removeprefix("header:")
+            if not (equals and header):
+                raise _not_a_condition(text)
+            query = replace(query, headers=(*query.headers, (header, value.encode())))
+        elif equals and value and name == "id":
+            query = replace(query, ids=(*query.ids, value))
+        elif equals and value and name == "topic":
+            query = replace(query, topics=(*query.topics, value))
+        elif equals and name == "key":
+            query = replace(query, keys=(*query.keys, value.encode()))
+        elif equals and name == "key_base64":
+            query = replace(query, keys=(*query.keys, _from_base64(text, value)))
+        elif equals and name == "from" and query.from_ms is None:
+            query = replace(query, from_ms=_time(text, value))
+        elif equals and name == "to" and query.to_ms is None:
+            query = replace(query, to_ms=_time(text, value))
+        else:
+            raise _not_a_condition(text)
+    check_times(query)
+    return query
+
+
+def check_times(query: Query) -> None:
+    """Errors: ``InvalidConfiguration``: no due time can lie between ``from_ms`` and ``to_ms``."""
+    if query.from_ms is not None and query.to_ms is not None and query.from_ms >= query.to_ms:
+        raise InvalidConfiguration(
+            "no time lies between the two",
+            got=f"from {query.from_ms} ms to {query.to_ms} ms",
+            remedy="Give an end behind the begin; the end itself is left out",
+        )
+
+
+def _time(condition: str, text: str) -> int:
+    if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20:
+        ms = int(text)
+        if -_INT64_END <= ms < _INT64_END:
+            return ms
+        raise _not_a_condition(condition)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise _not_a_condition(condition) from None
+    if found.tzinfo is None:
+        raise _not_a_condition(condition)
+    return int(found.timestamp() * 1000)
+
+
+def _from_base64(condition: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _not_a_condition(condition) from None
+
+
+def _not_a_condition(text: str) -> InvalidConfiguration:
+    return InvalidConfiguration(
+        "not a condition", got=repr(text[:200]), limit=_FORMS, remedy=_FORMS_REMEDY
+    )

@@ -1,0 +1,264 @@
+"""Views of a data directory, one after the other, beside a node that may write it.
+
+Theory: the state store is loaded first, then the journal is read from behind the checkpoint to its
+end. In this order nothing is missing: a row that a later spill takes out of the tail is in the
+journal that was read. A slot file only grows, so its committed length stays readable; that it was
+deleted meanwhile is found when it is read, and then a new view is needed.
+
+What is expensive is kept from view to view: records of the catalog that did not change, and the
+journal's rows. Rows below the checkpoint are dropped, so the memory needed is about that of the
+node's own tail.
+
+Rules
+- What was loaded of the state is of one commit (``LmdbState.generation``).
+- A segment that was dropped before it was read means that the checkpoint has moved: look again.
+  Only if it has not is that a fault.
+- On a peer the journal may end in entries that are not committed yet; they count as rows here.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+
+from ..reading.directory import existing, is_data_directory, refuse_a_part
+from ..reading.events import ConfigSeen, MarkSeen, RowsSeen
+from ..reading.growing.journal import entry_at, look_at_journal
+from ..reading.growing.parts import JournalPart, read_part
+from ..reading.growing.positions import JournalAt
+from ..reading.listing import journal_segments
+from ..reading.problems import INTEGRITY, Problem
+from ..reading.state import load_state, not_its_own
+from ..wheel.errors import Damaged, InvalidConfiguration, SlotwheelError, UnsupportedVersion
+from ..wheel.ids import IdMint
+from ..wheel.mark import Marks
+from ..wheel.schema import times
+from ..wheel.state import STATE_DIRECTORY, LmdbState, StoredState
+from .view import AnswerPoint, TailPiece, View, joined
+
+_LOOKS = 10
+_MERGE_FACTOR = 2
+"""A piece at most so much larger than the next one is joined with it: there are few pieces then,
+and a row is copied few times."""
+
+
+@dataclass(slots=True)
+class _Journal:
+    """What was read of the journal behind the checkpoint."""
+
+    at: JournalAt
+    marks: tuple[int, Marks] | None = None
+    """The newest mark, with its index."""
+
+
+class DirectoryWatch:
+    """Makes views of one data directory. Not thread-safe.
+
+    LMDB opens a store once a process: no node, and no other watch, has the directory open in it.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        """Errors: ``InvalidConfiguration``: it is no data directory; ``Damaged``: its state cannot
+        be read."""
+        self.root = existing(str(root))
+        if not is_data_directory(self.root):
+            refuse_a_part(self.root)
+            raise InvalidConfiguration(
+                "not a data directory",
+                got=str(root),
+                remedy="Name the directory that the node was given with --data",
+            )
+        self._state: LmdbState | None = None
+        self._inode = -1
+        self._generation = -1
+        self._stored = StoredState()
+        self._journal: _Journal | None = None
+        self._tail: list[TailPiece] = []
+        self._mint: IdMint | None = None
+        self._faulty = False
+        """The journal was not read without a fault: it is read anew from the checkpoint on."""
+
+    def close(self) -> None:
+        if self._state is not None:
+            self._state.close()
+            self._state = None
+
+    def view(self) -> View:
+        """The directory as it is by now: with all that was acknowledged before the call.
+
+        Errors: ``Damaged``, ``UnsupportedVersion``: of the state; ``OSError``.
+        """
+        problems: list[Problem] = []
+        for look in range(_LOOKS):
+            looked_ms = time.time_ns() // 1_000_000
+            changed = self._load()
+            if look > 1 and not changed:
+                break  # neither has the checkpoint moved, nor was the journal's end replaced
+            if self._faulty:
+                self._journal = None
+            problems = self._read_journal()
+            self._faulty = bool(problems)
+            if not problems:
+                break
+        return self._view(problems + self._of_directory(), looked_ms)
+
+    # -- the state -------------------------------------------------------------------------------
+
+    def _load(self) -> bool:
+        """Load the state if it has changed; whether it has."""
+        state = self._opened()
+        for look in range(_LOOKS):
+            generation = state.generation()
+            if generation == self._generation:
+                return False
+            try:
+                stored = state.load(producers=False)
+            except (SlotwheelError, lmdb.Error, ValueError) as error:
+                if state.generation() != generation and look + 1 < _LOOKS:
+                    continue  # pages were used again while they were read
+                if isinstance(error, SlotwheelError):
+                    raise
+                raise self._not_a_state(str(error)) from None
+            if state.generation() == generation:
+                self._generation, self._stored = generation, stored
+                return True
+        raise self._not_a_state("another commit at each look")
+
+    def _opened(self) -> LmdbState:
+        data = self.root / STATE_DIRECTORY / "data.mdb"
+        try:
+            inode = data.stat().st_ino
+        except FileNotFoundError:
+            raise self._not_a_state("no such file") from None
+        if self._state is None or inode != self._inode:
+            self.close()
+            load_state(self.root)  # pages behind the end of a shortened file would end the process
+            self._state, self._inode = LmdbState(self.root, readonly=True), inode
+            self._generation, self._journal, self._mint = -1, None, None
+        return self._state
+
+    def _not_a_state(self, found: str) -> Damaged:
+        path = str(self.root / STATE_DIRECTORY)
+        return Damaged(path, 0, expected="a state store", found=found)
+
+    # -- the journal -----------------------------------------------------------------------------
+
+    def _read_journal(self) -> list[Problem]:
+        """Read what is new in the journal behind the checkpoint; what is missing of it."""
+        checkpoint = self._stored.checkpoint
+        try:
+            journal = self._journal
+            if journal is None or journal.at.index <= checkpoint.index:
+                # What lies between was spilled before it was read.
+                self._tail = []
+                at = entry_at(self.root, checkpoint.index + 1)
+                if at is None:
+                    live = journal_segments(self.root, archive=False)
+                    return [self._gap(checkpoint.index + 1, min(live))] if live else []
+                self._journal = journal = _Journal(at)
+            self._drop_below(checkpoint.next_offset)
+            end, _ = look_at_journal(self.root, journal.at, archive=False)
+            return self._read_to(journal, end) if end is not None else []
+        except FileNotFoundError:
+            return [self._gap(checkpoint.index + 1, checkpoint.index + 2)]
+        except (Damaged, UnsupportedVersion) as error:
+            return [Problem(INTEGRITY, "damaged", str(error), file="journal")]
+
+    def _read_to(self, journal: _Journal, end: JournalAt) -> list[Problem]:
+        start = journal.at
+        restarted = end.restarts != start.restarts
+        problems: list[Problem] = []
+        rows: list[pa.RecordBatch] = []
+        if end != start:
+            part = JournalPart(0, self.root.name, str(self.root), start, end, archive=False)
+            for event in read_part(part):
+                if isinstance(event, RowsSeen):
+                    rows.append(event.rows)
+                elif isinstance(event, MarkSeen):
+                    journal.marks = event.index, event.marks
+                elif isinstance(event, ConfigSeen):
+                    self._mint = IdMint(event.group, bytes.fromhex(event.key))
+                elif isinstance(event, Problem):
+                    problems.append(event)
+        if restarted:  # what was read before may have been replaced
+            return problems or [Problem(INTEGRITY, "gap", end.note, file="journal")]
+        journal.at = end
+        self._add(rows)
+        return problems
+
+    def _add(self, batches: list[pa.RecordBatch]) -> None:
+        spilled = self._stored.checkpoint.next_offset
+        fresh = [rows for rows in (_from(rows, spilled) for rows in batches) if rows.num_rows]
+        if not fresh:
+            return
+        self._tail.append(joined(fresh))
+        while len(self._tail) > 1 and self._tail[-2].count <= _MERGE_FACTOR * self._tail[-1].count:
+            last, before = self._tail.pop(), self._tail.pop()
+            self._tail.append(joined([before.rows, last.rows]))
+
+    def _drop_below(self, offset: int) -> None:
+        kept = (piece.from_offset(offset) for piece in self._tail)
+        self._tail = [piece for piece in kept if piece is not None]
+
+    def _gap(self, first: int, behind: int) -> Problem:
+        text = f"expected entry {first}, found that the journal begins with {behind}"
+        return Problem(INTEGRITY, "gap", text, file="journal")
+
+    # -- the view --------------------------------------------------------------------------------
+
+    def _of_directory(self) -> list[Problem]:
+        stored, problems = self._stored, []
+        if stored.incoming:
+            text = "a switch to a snapshot is not completed; start its node once"
+            problems.append(Problem(INTEGRITY, "incomplete", text))
+        if self._journal is None or not self._journal.at.last:
+            with suppress(FileNotFoundError):
+                segments = list(journal_segments(self.root, archive=False).values())
+                why = not_its_own(stored, segments)
+                if why is not None:
+                    problems.append(Problem(INTEGRITY, *why, file=STATE_DIRECTORY))
+        return problems
+
+    def _view(self, problems: list[Problem], looked_ms: int) -> View:
+        checkpoint, journal = self._stored.checkpoint, self._journal
+        marks = checkpoint.marks
+        if journal is not None and journal.marks and journal.marks[0] > checkpoint.index:
+            marks = journal.marks[1]
+        behind = [piece.offsets[1] + 1 for piece in self._tail]
+        point = AnswerPoint(
+            next_offset=max([checkpoint.next_offset, *behind]),
+            index=max(checkpoint.index, journal.at.index - 1 if journal is not None else 0),
+            mark_ms=marks.main.c,
+            mark_offset=marks.main.L,
+            reach_ms=marks.reach,
+            looked_ms=looked_ms,
+        )
+        lost = frozenset(loss.second for loss in self._stored.losses)
+        return View(
+            dict(self._stored.slots),
+            tuple(self._tail),
+            marks,
+            self._ids(),
+            point,
+            tuple(problems),
+            lost,
+        )
+
+    def _ids(self) -> IdMint:
+        """What makes the group's ids. The journal's configuration is the first entry of a log."""
+        if self._mint is None:
+            config = self._stored.checkpoint.config
+            key = bytes.fromhex(config["key"]) if config else None
+            self._mint = IdMint(str(config.get("group", "")), key)
+        return self._mint
+
+
+def _from(rows: pa.RecordBatch, offset: int) -> pa.RecordBatch:
+    """The rows from an offset on, of rows in the order of their offsets."""
+    return rows.slice(int(np.searchsorted(times(rows, "offset"), offset)))

@@ -1,0 +1,104 @@
+"""Search in a process of its own, for programs that do other things meanwhile.
+
+Theory: a search is processor time and reading of files. In a process of the lowest priority it
+takes only what nobody else wants, so that neither delivery nor an event loop feels it; and a file
+that cannot be mapped any more ends that process, and not the one that asks.
+
+Rules
+- One question at a time; those behind it wait in order.
+- A process that ended fails the questions it had; the next question starts another one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import ParamSpec, TypeVar
+
+from ..policy.deadletters import DEAD_LETTER_TOPIC
+from ..wheel.mark import RowKey
+from .fate import MessageFate, find
+from .pending import LIMIT, ROWS_MAX, PendingCount, PendingPage, PendingReader
+from .query import Query
+
+NICE = 19
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SearchProcess:
+    """Questions about one data directory, answered in another process. Thread-safe. Each method
+    returns a future; its errors are those of the question, ``BrokenProcessPool`` when the process
+    ended meanwhile, and ``RuntimeError`` after ``close``."""
+
+    def __init__(
+        self, root: Path | str, *, nice: int = NICE, dead_letter_topic: str = DEAD_LETTER_TOPIC
+    ) -> None:
+        """``nice``: how much lower the process's priority is, 0 to 19."""
+        self._root = str(root)
+        self._nice = nice
+        self._dead_letter_topic = dead_letter_topic
+        self._lock = Lock()
+        self._pool = self._started()
+
+    def count(
+        self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
+    ) -> Future[PendingCount]:
+        return self._ask(_count, self._root, query, by_second, by_topic)
+
+    def page(
+        self,
+        query: Query | None = None,
+        after: RowKey | None = None,
+        *,
+        limit: int = LIMIT,
+        rows_max: int = ROWS_MAX,
+        content: bool = True,
+    ) -> Future[PendingPage]:
+        return self._ask(_page, self._root, query, after, limit, rows_max, content)
+
+    def find(self, ids: Sequence[str]) -> Future[list[MessageFate]]:
+        return self._ask(_find, self._root, list(ids), self._dead_letter_topic)
+
+    def close(self) -> None:
+        """End the process after the question it has; those that wait are cancelled."""
+        with self._lock:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _ask(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
+        with self._lock:
+            try:
+                return self._pool.submit(function, *args, **named)
+            except BrokenProcessPool:
+                self._pool = self._started()
+                return self._pool.submit(function, *args, **named)
+
+    def _started(self) -> ProcessPoolExecutor:
+        # Not a fork: locks of other threads would stay locked in it.
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(1, context, initializer=os.nice, initargs=(self._nice,))
+
+
+@cache
+def _reader(root: str) -> PendingReader:
+    return PendingReader(root)
+
+
+def _count(root: str, query: Query | None, by_second: bool, by_topic: bool) -> PendingCount:
+    return _reader(root).count(query, by_second=by_second, by_topic=by_topic)
+
+
+def _page(
+    root: str, query: Query | None, after: RowKey | None, limit: int, rows_max: int, content: bool
+) -> PendingPage:
+    return _reader(root).page(query, after, limit=limit, rows_max=rows_max, content=content)
+
+
+def _find(root: str, ids: list[str], dead_letter_topic: str) -> list[MessageFate]:
+    return find(_reader(root), ids, dead_letter_topic)
