@@ -92,7 +92,9 @@ class ErrorBody(msgspec.Struct, omit_defaults=True):
 def from_slotwheel(error: SlotwheelError) -> HttpError:
     """The answer to a request that ended with one of our errors."""
     headers: dict[str, str] = {}
-    if isinstance(error, _CALLERS_FAULT):
+    if error.uncertain:  # 4xx would say that nothing was done
+        status = 503
+    elif isinstance(error, _CALLERS_FAULT):
         status = 422
     elif isinstance(error, Overloaded):
         status = 429

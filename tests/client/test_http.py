@@ -20,11 +20,12 @@ from slotwheel import (
     Message,
     NodeUnreachable,
     Overloaded,
+    UnknownId,
     UnsupportedVersion,
 )
 from slotwheel.wheel.ids import IdMint, MessageId
 from slotwheel.wheel.schema import times
-from support.gatewayprocess import GatewayNode
+from support.gatewaynode import GatewayNode
 from support.ports import free_address
 from support.proxy import Proxy
 from support.waiting import eventually
@@ -134,6 +135,28 @@ def test_messages_are_delivered_as_they_are(node: GatewayNode) -> None:
         rows = node.wait_for("many", 12_001)
         offsets = {MessageId.parse(one).offset for one in [*ids, bad[0].id]}
         assert {row["offset"] for row in rows} == offsets
+
+
+def test_cancel_reschedule_status_and_policies(node: GatewayNode) -> None:
+    with Client(node.url, timeout_s=30) as client, Client(node.address) as direct:
+        first, second, gone = (client.send("later", b"x", delay=600) for _ in range(3))
+        left = client.send("left", b"x", delay=0.01).id
+        node.wait_for("left", 1)
+        assert client.cancel([gone, left]) == ["cancelled", "already delivered"]
+        answer, moved = client.reschedule(first, delay=900)
+        assert answer == "cancelled"
+        assert moved is not None
+        assert MessageId.parse(moved).due > first.due_ms + 200_000
+        assert client.reschedule(gone, delay=900) == ("cancelled", None)
+        assert client.reschedule(left, delay=900) == ("already delivered", None)
+        stranger = str(MessageId("default", second.due_ms, 5, 7))
+        assert client.reschedule(stranger, delay=900) == ("unknown", None)
+        assert client.cancel(stranger) == ["unknown"]
+        with pytest.raises(UnknownId):
+            client.cancel("no id")
+        assert client.status()["group"] == direct.status()["group"]
+        assert client.policies() == direct.policies()
+        assert direct.cancel([moved, second]) == ["cancelled"] * 2
 
 
 def test_a_row_that_only_the_node_refuses_fails_alone(node: GatewayNode) -> None:
