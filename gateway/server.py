@@ -114,7 +114,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         )
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         undo.callback(pool.shutdown, wait=False, cancel_futures=True)
-        yield Services(settings, client, own, gatherer, metrics, pool)
+        yield Services(settings, client, own, gatherer, metrics, pool, undo)
 
 
 def _configuration(app: GatewayApp, settings: GatewaySettings) -> uvicorn.Config:

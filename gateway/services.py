@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -27,6 +28,8 @@ class Services:
     gatherer: Gatherer
     metrics: GatewayMetrics
     pool: ThreadPoolExecutor
+    closing: ExitStack
+    """What the routes have open; it is closed when the gateway ends."""
 
     async def run(self, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
         """What waits, on a thread, so that the loop does not. Errors: those of ``function``."""

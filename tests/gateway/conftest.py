@@ -1,4 +1,4 @@
-"""A gateway before a node that all tests of a file share."""
+"""Nodes with gateways, shared by the tests of this folder or of a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.gatewayprocess import GatewayProcess
+from support.broker import Cluster
+from support.gatewayprocess import GatewayProcess, NodeWithGateway
 from support.nodeprocess import NodeProcess
 
 POLICIES = """
@@ -32,3 +33,26 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 def gateway(node: NodeProcess) -> Iterator[GatewayProcess]:
     with GatewayProcess(node) as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithGateway]:
+    """With embedded topics. Tests have topics of their own."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with NodeWithGateway(folder / "data") as node:
+        yield node
+        node.signal()
+
+
+@pytest.fixture(scope="session")
+def with_kafka(
+    tmp_path_factory: pytest.TempPathFactory, broker: Cluster
+) -> Iterator[NodeWithGateway]:
+    """Delivers into Kafka."""
+    folder = tmp_path_factory.mktemp("gateway-kafka")
+    sink = ("--sink", "kafka-python", "--bootstrap", broker.bootstrap)
+    letters = broker.create_topic(f"letters-{folder.parent.name}-{folder.name}")
+    with NodeWithGateway(folder / "data", *sink, "--dead-letter-topic", letters) as node:
+        yield node
+        node.signal()
+    broker.delete_topic(letters)

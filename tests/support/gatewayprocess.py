@@ -1,4 +1,4 @@
-"""A node with a gateway beside it, both as processes of their own, and requests to the gateway."""
+"""A gateway as a process, before a node or beside it, and HTTP to talk to it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -115,3 +116,69 @@ class GatewayProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(15)
+
+
+class NodeWithGateway(NodeProcess):
+    """``url``: of the gateway, which has the node's metrics, too; ``http``: a client of it."""
+
+    def __init__(self, data: Path, *options: str, **variables: str) -> None:
+        super().__init__(data, "--http", "127.0.0.1:0", *options, **variables)
+        self.url = ""
+        self.http = httpx.Client(timeout=60)
+
+    def start(self, *, wait: bool = True) -> Self:
+        super().start(wait=wait)
+        if wait:
+            self.metrics = self._wait_for_the_gateway()
+            self.url = f"http://{self.metrics}"
+            self.http.base_url = httpx.URL(self.url)
+        return self
+
+    def command(self) -> list[str]:
+        """Without a server of its own for metrics: the gateway has them."""
+        command = super().command()
+        at = command.index("--metrics")
+        return command[:at] + command[at + 2 :]
+
+    def _wait_for_the_gateway(self) -> str:
+        return str(eventually(lambda: self._listening(0), START_S, otherwise=self.log_text))
+
+    def _listening(self, before: int) -> str:
+        """Where the gateway listens that comes after ``before`` others; empty: not yet."""
+        assert self.running.poll() is None, self.log_text()
+        found = _LISTENING.findall(self.log.read_bytes()[self._seen :].decode())
+        return found[-1] if len(found) > before else ""
+
+    @property
+    def gateway(self) -> psutil.Process:
+        """The gateway's process."""
+        (found,) = psutil.Process(self.running.pid).children()
+        return found
+
+    def kill_gateway(self) -> None:
+        """Kill it, and wait for the next one."""
+        found = _LISTENING.findall(self.log.read_bytes()[self._seen :].decode())
+        self.gateway.kill()
+        self.metrics = eventually(lambda: self._listening(len(found)), START_S)
+        self.url = f"http://{self.metrics}"
+        self.http.base_url = httpx.URL(self.url)
+
+    def ask(self, method: str, path: str, **request: Any) -> httpx.Response:
+        return self.http.request(method, path, **request)
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+        super().__exit__(*_)
+
+
+def ask(
+    node: NodeWithGateway,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> httpx.Response:
+    """One request on a connection of its own. ``body``: bytes, or what becomes JSON."""
+    plain = body is None or isinstance(body, bytes | str)
+    more = {"content" if plain else "json": body}
+    return httpx.request(method, node.url + path, headers=headers, timeout=60, **more)

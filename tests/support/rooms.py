@@ -49,9 +49,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "client": frozenset({ENGINE_VALUES, "policy"}),
     GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client"}),
     "gateway/v1": frozenset(
-        {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "deadletters"}
+        {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search", "deadletters"}
     ),
-    "gateway": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "gateway/v1"}),
+    "gateway/rest": frozenset(
+        {ENGINE_VALUES, GATEWAY_VALUES, "client", "consumer", "reading", "delivery/kafka"}
+    ),
+    "gateway": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "gateway/v1", "gateway/rest"}),
     "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
     "policy": frozenset({ENGINE_VALUES}),
@@ -159,6 +162,10 @@ ONLY_MODULES = {
     ("consumer", "delivery"): frozenset({"sink"}),
     ("consumer", "delivery/kafka"): frozenset(
         {"collection", "header_names", "kafka_python_client", "kafka_python_transactions", "plan"}
+    ),
+    ("gateway/rest", "reading"): frozenset({"topicreader"}),
+    ("gateway/rest", "delivery/kafka"): frozenset(
+        {"header_names", "kafka_python", "kafka_python_client", "plan"}
     ),
     ("intake", "delivery/kafka"): frozenset({"header_names"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,

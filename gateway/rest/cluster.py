@@ -1,0 +1,53 @@
+"""Which topics there are, and where: one interface over embedded topics and Kafka.
+
+Rules
+- Calls wait, for a bounded time, and come from any thread.
+- Errors are ``HttpError``: 503 when the brokers do not answer, which is no reason to say that a
+  topic is not there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from .errors import no_partition, no_topic
+from .types import PartitionExtent, TopicDescription
+
+
+class Cluster(ABC):
+    @abstractmethod
+    def topics(self) -> list[str]:
+        """Names, sorted."""
+
+    @abstractmethod
+    def describe(self, topic: str) -> TopicDescription | None:
+        """None: there is no such topic."""
+
+    @abstractmethod
+    def extent(self, topic: str, partition: int) -> PartitionExtent:
+        """Of a partition that there is."""
+
+    @abstractmethod
+    def brokers(self) -> list[int]: ...
+
+    @abstractmethod
+    def known_partitions(self, topic: str) -> int | None:
+        """How many partitions a topic has that messages may be addressed to; None: ask. Does not
+        wait."""
+
+    @abstractmethod
+    def ask_partitions(self, topic: str) -> int | None:
+        """The same; None: there is no such topic."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def check_partition(self, topic: str, partition: int, place: str = "") -> None:
+        """Errors: 40401, 40402, 503."""
+        count = self.known_partitions(topic)
+        if count is None:
+            count = self.ask_partitions(topic)
+        if count is None:
+            raise no_topic(topic, place)
+        if partition >= count:
+            raise no_partition(topic, partition, count, place)
