@@ -25,7 +25,7 @@ from slotwheel import (
 )
 from slotwheel.wheel.ids import IdMint, MessageId
 from slotwheel.wheel.schema import times
-from support.gatewaynode import GatewayNode
+from support.gatewayprocess import NodeWithGateway
 from support.ports import free_address
 from support.proxy import Proxy
 from support.waiting import eventually
@@ -108,9 +108,9 @@ def client(gateway: Gateway) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayNode]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithGateway]:
     data = tmp_path_factory.mktemp("gateway") / "data"
-    with GatewayNode(data, "--http", free_address()) as node:
+    with NodeWithGateway(data, "--http", free_address()) as node:
         yield node
 
 
@@ -118,7 +118,7 @@ def says(status: int, body: Any) -> Callable[[Any], Reply]:
     return lambda _: (status, body)
 
 
-def test_messages_are_delivered_as_they_are(node: GatewayNode) -> None:
+def test_messages_are_delivered_as_they_are(node: NodeWithGateway) -> None:
     odd = b"\x00\xff"
     with Client(node.url, timeout_s=30) as client:
         one = client.send("odd", odd, key=odd, headers=[("h", odd), ("h", None)], delay=0.2, ttl=60)
@@ -137,7 +137,7 @@ def test_messages_are_delivered_as_they_are(node: GatewayNode) -> None:
         assert {row["offset"] for row in rows} == offsets
 
 
-def test_cancel_reschedule_status_and_policies(node: GatewayNode) -> None:
+def test_cancel_reschedule_status_and_policies(node: NodeWithGateway) -> None:
     with Client(node.url, timeout_s=30) as client, Client(node.address) as direct:
         first, second, gone = (client.send("later", b"x", delay=600) for _ in range(3))
         left = client.send("left", b"x", delay=0.01).id
@@ -159,7 +159,7 @@ def test_cancel_reschedule_status_and_policies(node: GatewayNode) -> None:
         assert direct.cancel([moved, second]) == ["cancelled"] * 2
 
 
-def test_a_row_that_only_the_node_refuses_fails_alone(node: GatewayNode) -> None:
+def test_a_row_that_only_the_node_refuses_fails_alone(node: NodeWithGateway) -> None:
     with Client(node.url, timeout_s=30) as client:
         messages = [Message("far", b"%d" % n, delay=3600) for n in range(10)]
         messages[7] = Message("far", b"beyond", delay=1e6)
@@ -172,11 +172,11 @@ def test_a_row_that_only_the_node_refuses_fails_alone(node: GatewayNode) -> None
 
 
 def test_a_gateway_that_is_killed_and_a_link_that_is_cut_store_nothing_twice(
-    node: GatewayNode,
+    node: NodeWithGateway,
 ) -> None:
     with (
         Client(node.address) as direct,
-        Proxy(node.port) as proxy,
+        Proxy(int(node.url.rpartition(":")[2])) as proxy,
         Client(f"http://{proxy.address}", timeout_s=60) as client,
     ):
         client.send("once", b"first", delay=600).result(30)

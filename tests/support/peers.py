@@ -137,7 +137,10 @@ class Peers:
             raise
         self.nodes = {
             name: PeerProcess(
-                *(name, directory / name, self.lab, *options, *(own or {}).get(name, ())),
+                name,
+                directory / name,
+                self.lab,
+                *(*options, *(own or {}).get(name, ())),
                 **(variables or {}).get(name, {}),
             )
             for name in names
