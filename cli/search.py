@@ -17,7 +17,8 @@ from ..reading.messagefields import Fields, message_fields
 from ..reading.problems import Problem
 from ..search.fate import MessageFate, MessageState, find
 from ..search.pending import LIMIT, PendingCount, PendingPage, PendingReader
-from ..search.query import Query, check_times
+from ..search.query import Query, as_bytes, check_query, page_text, parse_page
+from ..wheel.errors import InvalidConfiguration
 from ..wheel.mark import RowKey
 from ..wheel.schema import times
 from ..wheel.texts import counted, time_text
@@ -40,14 +41,10 @@ _CANCEL = "cancel"
 
 def page_token(value: str) -> RowKey:
     """Option type: ``due,offset``, as a page before has printed it."""
-    due, comma, offset = value.partition(",")
     try:
-        if not comma:
-            raise ValueError
-        return int(due), int(offset)
-    except ValueError:
-        message = f"{value!r} is no page; give what the page before ended with: DUE,OFFSET"
-        raise click.BadParameter(message) from None
+        return parse_page(value)
+    except InvalidConfiguration as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command("search", short_help="Find pending messages in a data directory.")
@@ -130,15 +127,17 @@ def command(
     query = Query(
         ids,
         topics,
-        tuple(key.encode() for key in keys),
-        tuple((name, value.encode()) for name, value in headers),
+        tuple(map(as_bytes, keys)),
+        tuple((name, as_bytes(value)) for name, value in headers),
         *(None if one is None else epoch_ms(one) for one in (start, end)),
     )
-    check_times(query)
+    check_query(query)
     if by is not None and not count:
         raise click.UsageError("--by needs --count.")
     if follow_up is not None and (count or after is not None):
         raise click.UsageError("--follow-up is about all matches: give neither --count nor --page.")
+    if follow_up is not None and query.is_empty:
+        raise click.UsageError("--follow-up needs a condition, or it would be about everything.")
     with quiet_pipe(), PendingReader(directory) as reader:
         if follow_up is not None:
             return BulkCancel(address, timeout, yes, as_json).run(reader, query)
@@ -178,7 +177,7 @@ def _print_page(page: PendingPage, as_json: bool) -> int:
         *columns, topics, message_fields(page.rows), strict=True
     ):
         listed.line({"id": one, "due_ms": due, "created_ms": created, "topic": topic, **message})
-    following = None if page.next is None else f"{page.next[0]},{page.next[1]}"
+    following = None if page.next is None else page_text(page.next)
     if as_json:
         print_json({"page": {"messages": len(page.ids), "next": following, **_read(page)}})
         return Exit.DONE if page.complete else Exit.FAILED

@@ -94,7 +94,9 @@ def error_body(error: HttpError) -> ErrorBody:
 def from_slotwheel(error: SlotwheelError) -> HttpError:
     """The answer to a request that ended with one of our errors."""
     headers: dict[str, str] = {}
-    if isinstance(error, _CALLERS_FAULT):
+    if error.uncertain:  # 4xx would say that nothing was done
+        status = 503
+    elif isinstance(error, _CALLERS_FAULT):
         status = 422
     elif isinstance(error, Overloaded):
         status = 429

@@ -102,6 +102,30 @@ def _end_with(sentinel: int) -> None:
     os._exit(0)
 
 
+class WaitingFinder:
+    """A ``Finder`` that waits for the answers of a search process."""
+
+    def __init__(self, search: SearchProcess) -> None:
+        self._search = search
+
+    def count(
+        self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
+    ) -> PendingCount:
+        return self._search.count(query, by_second=by_second, by_topic=by_topic).result()
+
+    def page(
+        self,
+        query: Query | None = None,
+        after: RowKey | None = None,
+        *,
+        limit: int = LIMIT,
+        rows_max: int = ROWS_MAX,
+        content: bool = True,
+    ) -> PendingPage:
+        asked = self._search.page(query, after, limit=limit, rows_max=rows_max, content=content)
+        return asked.result()
+
+
 @cache
 def _reader(root: str) -> PendingReader:
     return PendingReader(root)

@@ -102,6 +102,7 @@ def test_wrong_uses_are_refused(shop: tuple[NodeProcess, list[str]], tmp_path: P
         ("search", node.data, "--by", "slot"),
         ("search", node.data, "--page", "soon"),
         ("search", node.data, "--follow-up", "cancel", "--count"),
+        ("search", node.data, "--follow-up", "cancel", "--yes"),
         ("cancel", "--where", "topic=orders"),
         ("cancel", ids[0], "--where", "topic=orders", "--data", node.data),
         ("cancel", ids[0], "--yes"),

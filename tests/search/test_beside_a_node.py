@@ -54,18 +54,20 @@ def test_nothing_is_missed_or_doubled_while_the_node_works(tmp_path: Path) -> No
             assert ids_in(all_pages(reader, Query(topics=("far",)))) == far
             sender = threading.Thread(target=send)
             sender.start()
-            looks = 0
-            while sender.is_alive() or looks < LOOKS_MIN:
-                looks += 1
-                known = list(sent)
-                assert ids_in(all_pages(reader, Query(topics=("far",)))) == far
-                near = ids_in(all_pages(reader, Query(topics=("near",))))
-                assert len(near) == len(set(near)), "a row was found twice"
-                delivered = {row["offset"] for row in node.delivered("near")}
-                gone = set(known) - set(near)
-                missing = {int(one.split(".")[2]) for one in gone} - delivered
-                assert not missing, "acknowledged, and neither pending nor delivered"
-            sender.join()
+            try:
+                looks = 0
+                while sender.is_alive() or looks < LOOKS_MIN:
+                    looks += 1
+                    known = list(sent)
+                    assert ids_in(all_pages(reader, Query(topics=("far",)))) == far
+                    near = ids_in(all_pages(reader, Query(topics=("near",))))
+                    assert len(near) == len(set(near)), "a row was found twice"
+                    delivered = {row["offset"] for row in node.delivered("near")}
+                    gone = set(known) - set(near)
+                    missing = {int(one.split(".")[2]) for one in gone} - delivered
+                    assert not missing, "acknowledged, and neither pending nor delivered"
+            finally:
+                sender.join()
             eventually(lambda: not ids_in([reader.page(Query(topics=("near",)))]))
             assert reader.count(by_topic=True).by_topic == {"far": FAR}
             assert reader.count().total == FAR

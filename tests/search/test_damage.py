@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from slotwheel.reading import journal as journal_reading
 from slotwheel.reading.directory import is_data_directory
-from slotwheel.search import pending
+from slotwheel.search import pending, watch
 from slotwheel.search.fate import MessageState, find
 from slotwheel.search.pending import PendingReader
 from slotwheel.search.query import Query
@@ -146,3 +147,28 @@ def test_a_slot_file_is_replaced_by_another_while_it_is_searched(
         assert problem is None
         assert sum(map(len, rows)) == 1
         assert new.page().ids[0] == late
+
+
+def test_a_tail_of_many_pieces(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PendingReader(copied) as reader:
+        whole = reader.page()
+        assert len(reader.view().tail) == 1
+    monkeypatch.setattr(watch, "_PIECE_BYTES_MAX", 1)
+    monkeypatch.setattr(journal_reading, "ROWS_MAX", 1)
+    with PendingReader(copied) as reader:
+        assert len(reader.view().tail) == 2
+        assert reader.page().ids == whole.ids
+        assert reader.count().total == len(whole.ids)
+
+
+def test_the_state_of_another_directory_is_said(copied: Path, tmp_path: Path) -> None:
+    other = SinkNode(tmp_path / "other")
+    other.append(messages(LATER))
+    other.spill()
+    other.close()
+    shutil.rmtree(copied / "state")
+    shutil.copytree(tmp_path / "other/state", copied / "state")
+    with PendingReader(copied) as reader:
+        found = reader.count()
+        assert not found.complete
+        assert "state/" in found.problems[-1].text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotwheel.search.query import Query, parse_where
+from slotwheel.search.query import Query, page_text, parse_page, parse_where
 from slotwheel.wheel.errors import InvalidConfiguration
 
 
@@ -55,3 +55,18 @@ def test_times_between_which_nothing_lies_and_times_that_are_given_twice() -> No
         parse_where(["from=2000", "from=3000"])
     with pytest.raises(InvalidConfiguration, match="limit 10000"):
         parse_where(["topic=orders"] * 10_001)
+
+
+def test_page_tokens() -> None:
+    for key in ((0, 0), (-5, 7), ((1 << 63) - 1, (1 << 63) - 1)):
+        assert parse_page(page_text(key)) == key
+    for text in ("", "1", "1,", "1,-1", "1,2,3", " 1,2", "1e3,2", f"{1 << 63},0", "9" * 5000):
+        with pytest.raises(InvalidConfiguration, match="DUE,OFFSET"):
+            parse_page(text)
+
+
+def test_what_is_no_text() -> None:
+    assert parse_where(["key=\udcff"]).keys == (b"\xff",)
+    for condition in ("topic=\udcff", "header:\udcff=x"):
+        with pytest.raises(InvalidConfiguration, match="UTF-8"):
+            parse_where([condition])

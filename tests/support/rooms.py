@@ -35,8 +35,8 @@ VALUES = {
     ),
     "gateway": frozenset(
         {
-            *("arrowbody", "endpoint", "errors", "gathering", "jobs", "metrics", "requests"),
-            *("searcher", "services", "settings"),
+            *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
+            *("requests", "searcher", "services", "settings"),
         },
     ),
 }
