@@ -9,7 +9,8 @@ An answer's head waits for the first part of its body, and both are one write: a
 the kernel and a packet, which together are a quarter of what a small request costs.
 
 Rules: a connection beyond the limit, and one that is too slow, gets an answer if it can take one,
-and is closed; it never waits for another one.
+and is closed; it never waits for another one. What is no request is answered behind all requests
+that came before it: an answer is never that to another request.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class LimitedProtocol(HttpToolsProtocol):
         """Of the data that came while a head was not complete."""
         self._in_head = True
         self._refusal: HttpError | None = None
+        self._running: RequestResponseCycle | None = None
+        """The request that is being answered, or was answered last."""
+        self._last_words: HttpError | None = None
+        """The answer to what came behind requests that are still being answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -61,7 +66,7 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._last_words is not None:
             return
         if self._in_head:
             self._head_bytes += len(data)
@@ -107,8 +112,15 @@ class LimitedProtocol(HttpToolsProtocol):
     # What is answered
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
         cycle.transport = cast("asyncio.Transport", _HeadWithBody(cycle.transport))
         super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        done = self._running is None or self._running.response_complete
+        if self._last_words is not None and done and not self.transport.is_closing():
+            self._end(self._last_words)
 
     # Time
 
@@ -138,6 +150,27 @@ class LimitedProtocol(HttpToolsProtocol):
         return cycle is not None and cycle.response_started and not cycle.response_complete
 
     def _refuse(self, error: HttpError) -> None:
+        """Answer this and close; behind the requests that came whole before, in their order."""
+        if self._last_words is not None:
+            return
+        self._receiving_since = 0.0
+        newest: RequestResponseCycle | None = self.cycle
+        if self.pipeline and newest is not None and newest.more_body:
+            self.pipeline.popleft()  # it is the one that is refused
+        running = self._running
+        if running is None or running.response_complete:
+            self._end(error)
+        elif running.more_body:
+            running.disconnected = True
+            running.message_event.set()
+            if running.response_started:
+                self.transport.abort()
+            else:
+                self._end(error)
+        else:
+            self._last_words = error
+
+    def _end(self, error: HttpError) -> None:
         body = error.body()
         headers = {
             "content-type": "application/json",
@@ -146,10 +179,6 @@ class LimitedProtocol(HttpToolsProtocol):
             **error.headers,
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
         self.transport.write(STATUS_LINE[error.status] + lines.encode() + b"\r\n" + body)
         self.transport.close()
 
@@ -164,7 +193,9 @@ class _HeadWithBody:
         self._head: bytes | None = None
 
     def write(self, data: bytes) -> None:
-        if self._head is not None:
+        if self._transport.is_closing():  # whoever asked is gone, and a write would raise
+            self._head = None
+        elif self._head is not None:
             self._transport.write(self._head + data)
             self._head = None
         elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):

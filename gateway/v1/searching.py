@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,9 +10,8 @@ from msgspec import Meta
 from ...reading.problems import Problem
 from ...search.fate import MessageFate
 from ...search.pending import LIMIT, PendingCount, PendingPage
-from ...search.query import Query, check_query
+from ...search.query import Query, check_query, page_text, parse_page
 from ...wheel.config import TICK_MS
-from ...wheel.mark import RowKey
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
 from ..requests import JSON, NDJSON, Reply, as_json, wanted_type
@@ -23,8 +21,6 @@ from .found import FoundMessage, found_messages
 from .types import Milliseconds
 
 LIMIT_MAX = 10_000
-_PAGE = re.compile(r"(-?\d{1,19}),(-?\d{1,19})", re.ASCII)
-_INT64_END = 1 << 63
 
 
 class ReadUpTo(msgspec.Struct):
@@ -152,12 +148,14 @@ async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
     NDJSON, the last line is the end of the page."""
     kind = wanted_type(call.scope, (JSON, NDJSON))
     searcher, query = searcher_of(call.services), call.query
-    found = await searcher.page(query.query(), _after(query.page), query.limit)
+    found = await searcher.page(
+        query.query(), parse_page(query.page) if query.page else None, query.limit
+    )
     return Reply(200, await call.services.run(_written, found, kind), kind)
 
 
 def _written(found: PendingPage, kind: str) -> bytes:
-    following = None if found.next is None else f"{found.next[0]},{found.next[1]}"
+    following = None if found.next is None else page_text(found.next)
     end = {"next": following, **_read(found)}
     messages = found_messages(found.ids, found.rows)
     if kind == JSON:
@@ -222,16 +220,6 @@ def _header(text: str) -> tuple[str, bytes]:
     if not (name and colon):
         raise HttpError(422, "not a header", place="query header", got=text, limit="NAME:VALUE")
     return name, value.encode()
-
-
-def _after(page: str) -> RowKey | None:
-    if not page:
-        return None
-    found = _PAGE.fullmatch(page)
-    if found is None or not all(abs(int(one)) < _INT64_END for one in found.groups()):
-        limit = "next of the answer before"
-        raise HttpError(422, "not a page", place="query page", got=page, limit=limit)
-    return int(found[1]), int(found[2])
 
 
 ENDPOINTS: list[AnyEndpoint] = [

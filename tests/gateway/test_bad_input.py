@@ -1,0 +1,350 @@
+"""What a client does wrong: 4xx with the place and what is allowed, in bounded memory and time,
+while others are served; never 2xx for what is not stored, never 5xx."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+
+from support.gatewayprocess import GatewayProcess
+from support.nodeprocess import NodeProcess
+from support.waiting import eventually
+
+BODY_MAX = 100_000
+HEADERS_MAX = 8_192
+CONNECTIONS_MAX = 30
+RECEIVE_S = 1.5
+JSON = b"Content-Type: application/json\r\n"
+GROWTH_MB = 60
+"""More than memory may grow by whatever a test sends: these would send far more."""
+
+
+@pytest.fixture(scope="module")
+def limited(node: NodeProcess) -> Iterator[GatewayProcess]:
+    limits = {
+        "body_bytes_max": BODY_MAX,
+        "header_bytes_max": HEADERS_MAX,
+        "connections_max": CONNECTIONS_MAX,
+        "receive_s": RECEIVE_S,
+        "idle_s": 60.0,
+    }
+    with GatewayProcess(node, **limits) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def sound(limited: GatewayProcess) -> Iterator[None]:
+    """However a test ends, the gateway serves others, has not grown, and has not failed."""
+    before = limited.rss_mb()
+    yield
+    assert limited.get("/v1/levels")["levels"]
+    eventually(lambda: limited.rss_mb() < before + GROWTH_MB)
+    assert "a request failed" not in limited.log_text()
+    assert "Traceback" not in limited.log_text()
+
+
+def pending(gateway: GatewayProcess) -> int:
+    return int(gateway.get("/v1/status")["pending"])
+
+
+def exchange(gateway: GatewayProcess, sent: bytes) -> bytes:
+    """What a connection answers to these bytes until it is closed or silent."""
+    with gateway.connect() as one:
+        one.sendall(sent)
+        return received(one)
+
+
+def received(one: socket.socket, timeout_s: float = 30.0) -> bytes:
+    """Until the other side closes."""
+    one.settimeout(timeout_s)
+    found = b""
+    try:
+        while part := one.recv(1 << 16):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def statuses(answer: bytes) -> list[int]:
+    return [int(one) for one in re.findall(rb"HTTP/1\.1 (\d\d\d) ", answer)]
+
+
+def body_of(answer: bytes) -> Any:
+    return json.loads(answer.rpartition(b"\r\n\r\n")[2])
+
+
+def posted(body: bytes, headers: bytes = JSON, path: bytes = b"/v1/messages") -> bytes:
+    length = b"Content-Length: %d\r\n" % len(body)
+    return (
+        b"POST "
+        + path
+        + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        + headers
+        + length
+        + (b"\r\n" + body)
+    )
+
+
+MESSAGE = {"topic": "t", "value": "x", "delay_ms": 3_600_000}
+
+
+def message(**more: Any) -> bytes:
+    return json.dumps({**MESSAGE, **more}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "place"),
+    [
+        (b"", 400, ""),
+        (b"{", 400, ""),
+        (b"\xff\xfe", 400, ""),
+        (b"{} {}", 400, ""),
+        (b'{"topic": "t\xff"}', 400, ""),
+        (b"null", 422, "$"),
+        (b"12", 422, "$"),
+        (b'"text"', 422, "$"),
+        (b"[]", 422, ""),
+        (b"[1]", 422, "$[0]"),
+        (message(topic=5), 422, "$.topic"),
+        (message(value={"a": 1}), 422, "$.value"),
+        (message(due_ms=True), 422, "$.due_ms"),
+        (message(delay_ms=1.5), 422, "$.delay_ms"),
+        (message(delay_ms=-1), 422, "$.delay_ms"),
+        (message(ttl_ms=1 << 61), 422, "$.ttl_ms"),
+        (message(partition=1 << 31), 422, "$.partition"),
+        (message(delay_ms=10**30), 422, "$.delay_ms"),
+        (message(value_base64="%%%"), 422, "$.value_base64"),
+        (message(headers={"a": 1}), 422, "$.headers[...]"),
+        (message(headers=[["a"]]), 422, "$.headers[0]"),
+        (message(headers=[["a", {"base64": "?"}]]), 422, "$.headers[0][1].base64"),
+        (message(priority=1), 422, "$"),
+        (message(topic=""), 422, ""),
+        (message(topic="../x"), 422, ""),
+        (message(due_ms=1), 422, ""),
+        (message(level="5s"), 422, ""),
+        (message(value="a", value_base64="YQ=="), 422, ""),
+        (message(headers={"slotwheel-id": "1"}), 422, ""),
+        (b"[" + message() + b"," + message(topic=7) + b"]", 422, "$[1].topic"),
+        (b"[" + message() + b"," + message(due_ms=1) + b"]", 422, "$[1]"),
+    ],
+)
+def test_a_bad_message_is_refused_with_its_place(
+    limited: GatewayProcess, body: bytes, status: int, place: str
+) -> None:
+    before = pending(limited)
+    answer = exchange(limited, posted(body))
+    assert statuses(answer) == [status], answer
+    error = body_of(answer)
+    assert error["error_code"] == status
+    assert error["message"]
+    assert error.get("place", "") == place, error
+    assert pending(limited) == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"headers":' * 9_000,
+        b'{"topic": ' + b"[" * 90_000,
+        b'{"headers": [["a", ' + b"[" * 50_000,
+        b'{"extra": ' + b"[" * 40_000 + b"]" * 40_000 + b"}",
+    ],
+)
+def test_nesting_without_end_is_refused(limited: GatewayProcess, body: bytes) -> None:
+    for path in (b"/v1/messages", b"/v1/routes/explain", b"/v1/cancellations"):
+        answer = exchange(limited, posted(body, path=path))
+        assert statuses(answer)[0] in (400, 422), answer
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"",
+        b"Content-Type: text/plain\r\n",
+        b"Content-Type: application/x-www-form-urlencoded\r\n",
+        b"Content-Type: application/json2\r\n",
+        b"Content-Type: \xff\r\n",
+        JSON + b"Content-Type: text/plain\r\n",
+    ],
+)
+def test_another_content_type_is_refused(limited: GatewayProcess, headers: bytes) -> None:
+    for path in (b"/v1/messages", b"/v1/cancel"):
+        answer = exchange(limited, posted(message(), headers, path))
+        assert statuses(answer)[0] in (400, 415), answer
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_read(limited: GatewayProcess) -> None:
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\n" + JSON
+    answer = exchange(limited, head + b"Content-Length: 100000000000\r\n\r\n")
+    assert statuses(answer) == [413]
+    assert body_of(answer)["limit"] == f"{BODY_MAX} bytes"
+    with limited.connect() as one:  # without a length, as long as the other side listens
+        one.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        sent = 0
+        try:
+            while sent < 200 << 20:
+                one.sendall(chunk)
+                sent += len(chunk)
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        assert sent < 200 << 20
+    for length in (b"-5", b"1e3", b"x", b"5\r\nContent-Length: 6", b"9" * 40):
+        answer = exchange(limited, head + b"Content-Length: " + length + b"\r\n\r\n12345")
+        assert statuses(answer)[0] in (400, 413), (length, answer)
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"GET /v1/levels HTTP/1.1\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
+        b"GET /v1/levels HTTP/1.1\r\nX: " + b"y" * 500_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 500_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /v1/levels?" + b"a=1&" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_a_flood_of_headers_is_refused(limited: GatewayProcess, flood: bytes) -> None:
+    with limited.connect() as one:
+        try:
+            one.sendall(flood)
+        except (ConnectionResetError, BrokenPipeError):
+            return
+        assert statuses(received(one)) in ([431], [])
+
+
+def test_headers_that_never_end_are_not_kept(limited: GatewayProcess) -> None:
+    with limited.connect() as one:
+        one.sendall(b"GET /v1/levels HTTP/1.1\r\n")
+        sent = 0
+        try:
+            while sent < 100 << 20:
+                one.sendall(b"X: " + b"y" * 65536)
+                sent += 65536
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        assert sent < 100 << 20
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"POST /v1/messages HTTP/1.1\r\n",
+        b"POST /v1/mess",
+        b"POST /v1/messages HTTP/1.1\r\nHost: x\r\n" + JSON + b"Content-Length: 90000\r\n\r\n{",
+    ],
+)
+def test_who_is_slow_is_ended(limited: GatewayProcess, start: bytes) -> None:
+    """Also if it goes on byte by byte."""
+    with limited.connect() as one:
+        one.sendall(start)
+        began = time.monotonic()
+        one.settimeout(0.2)
+        answer = b""
+        while time.monotonic() - began < 30:
+            try:
+                one.sendall(b" ")
+                part = one.recv(65536)
+                if not part:
+                    break
+                answer += part
+            except TimeoutError:
+                continue
+            except (ConnectionResetError, BrokenPipeError):
+                break
+        else:
+            raise AssertionError("it was served for ever")
+        assert statuses(answer) in ([408], [400], [])
+
+
+def test_an_upload_that_is_given_up_stores_nothing(limited: GatewayProcess) -> None:
+    before = pending(limited)
+    body = b"[" + b",".join([message()] * 100) + b"]"
+    for cut in (1, len(body) // 2, len(body) - 1):
+        one = limited.connect()
+        one.sendall(posted(body)[: -(len(body) - cut)])
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        one.close()
+    limited.get("/v1/levels")
+    assert pending(limited) == before
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00" * 1000,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"HELLO THERE FRIEND\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\n\r\n",
+        b"GET /v1/levels HTTP/1.1\r\nbad header\r\n\r\n",
+        b"GET /v1/levels HTTP/1.1\r\nTransfer-Encoding: gzip, chunked, x\r\n\r\n",
+        b"POST /v1/cancel HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nabc",
+        b"POST /v1/cancel HTTP/1.1\r\n" + JSON + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused(limited: GatewayProcess, garbage: bytes) -> None:
+    good = b"GET /v1/levels HTTP/1.1\r\nHost: x\r\n\r\n"
+    for sent, first in ((garbage, []), (good + garbage, [200])):
+        with limited.connect() as one:
+            one.sendall(sent)
+            one.shutdown(socket.SHUT_WR)
+            found = statuses(received(one))
+            assert found[: len(first)] == first[: len(found)]
+            assert all(400 <= status < 500 for status in found[len(first) :]), found
+            assert len(found) <= len(first) + 1
+
+
+def test_a_burst_of_pipelined_requests_is_bounded(limited: GatewayProcess) -> None:
+    one_request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    with limited.connect() as one:
+        with suppress(ConnectionResetError, BrokenPipeError):
+            one.sendall(one_request * 20_000)
+        found = statuses(received(one))
+    assert set(found) <= {200, 400}
+
+
+def test_who_does_not_read_answers_is_ended(limited: GatewayProcess) -> None:
+    request = b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n"
+    with ExitStack() as stack:
+        deaf = [stack.enter_context(limited.connect()) for _ in range(10)]
+        for one in deaf:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.sendall(request * 90)
+        assert limited.get("/v1/levels")
+        ours = {one.getsockname()[1] for one in deaf}
+        eventually(lambda: not ours & remote_ports(limited))
+
+
+def remote_ports(gateway: GatewayProcess) -> set[int]:
+    connections = gateway.process.net_connections("tcp")
+    return {one.raddr.port for one in connections if one.status == "ESTABLISHED"}
+
+
+def test_too_many_connections_are_turned_away(limited: GatewayProcess) -> None:
+    limited.get("/v1/levels")  # one that was there before is served on
+    with ExitStack() as stack:
+        idle = [stack.enter_context(limited.connect()) for _ in range(CONNECTIONS_MAX + 5)]
+        refused = [statuses(received(one)) for one in idle[-3:]]
+        assert refused == [[503]] * 3
+        assert limited.get("/v1/levels")
+    eventually(lambda: len(remote_ports(limited)) < 5)
+
+
+def test_nothing_waits_for_who_is_slow(limited: GatewayProcess) -> None:
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\n" + JSON + b"Content-Length: 5000\r\n\r\n"
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(limited.connect()).sendall(head)
+        ids = [limited.send(**MESSAGE) for _ in range(20)]
+        assert len(set(ids)) == 20

@@ -1,0 +1,37 @@
+"""docs/http.md is run as it stands: each command, and what it says they print.
+
+Only the addresses are others, so that a node of the user's is left alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from support.pagesession import Session, blocks
+from support.ports import free_address
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/http.md"
+WRITTEN = "127.0.0.1:8082"
+LASTS = "slotwheel node"
+
+
+def test_the_page_runs_as_written(tmp_path: Path) -> None:
+    http, node = free_address(), free_address()
+    found = blocks(PAGE)
+    ran = 0
+    with ExitStack() as stack:
+        for number, (kind, written) in enumerate(found):
+            if kind != "sh":
+                assert kind == "text", kind
+                continue
+            ran += 1
+            commands = written.replace(WRITTEN, http).replace(LASTS, f"{LASTS} --listen {node}")
+            expected = found[number + 1] if number + 1 < len(found) else ("", "")
+            lines = expected[1].replace(WRITTEN, http).splitlines() if expected[0] == "text" else []
+            session = Session(commands, tmp_path)
+            stack.callback(session.stop)
+            session.expect(lines)
+            if LASTS not in commands:
+                session.end(interrupt=False)
+    assert ran > 10, "the page has lost its commands"
