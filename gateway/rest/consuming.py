@@ -40,6 +40,8 @@ from .types import (
 
 T = TypeVar("T")
 _BODY_BYTES_MAX = 1 << 20
+RECORDS_MAX = 5_000
+"""In one answer."""
 _STEP_S = 0.5
 """How long a thread is held by a client that waits."""
 _INSTANCE = msgspec.json.Decoder(InstanceBody)
@@ -237,12 +239,14 @@ class Consuming:
         try:
             while True:
                 left_s = max(0.0, deadline - loop.time())
-                await run(instance.fetch, min(left_s, _STEP_S))
-                found = instance.take(query.max_bytes - nbytes, first=not taken)
+                enough = taken and nbytes >= instance.settings.min_bytes
+                await run(instance.fetch, 0.0 if enough else min(left_s, _STEP_S))
+                room = query.max_bytes - nbytes, RECORDS_MAX - len(taken)
+                found = instance.take(*room, first=not taken)
                 nbytes += sum(size_of(one) for one in found)
                 taken += found
-                enough = taken and nbytes >= instance.settings.min_bytes
-                if enough or instance.more_waits or instance.ended or not left_s:
+                nothing_comes = not found and (enough or not left_s)
+                if nothing_comes or instance.more_waits or instance.ended:
                     return taken
                 if await request.is_disconnected():
                     raise ClientDisconnect

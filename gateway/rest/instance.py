@@ -169,11 +169,12 @@ class ConsumerInstance:
             self._open(topics)
             self._topics = topics
 
-    def take(self, bytes_max: int, *, first: bool) -> list[Received]:
-        """Waiting records of so many bytes; with ``first`` one at least, however large it is."""
+    def take(self, bytes_max: int, count: int, *, first: bool) -> list[Received]:
+        """So many of the waiting records, and of so many bytes; with ``first`` one at least, of
+        whatever size."""
         taken: list[Received] = []
         with self._mutex:
-            while self._waiting:
+            while self._waiting and len(taken) < count:
                 nbytes = size_of(self._waiting[0])
                 if nbytes > bytes_max and not (first and not taken):
                     break
