@@ -141,7 +141,8 @@ def _rendered(
         record = ConsumedRecord(one.topic, key, value, one.partition, one.offset)
         if more:
             record.timestamp = one.timestamp_ms
-            record.headers = [RecordHeader(name, content) for name, content in one.headers]
+            # A name that is not UTF-8 is of a type of its own.
+            record.headers = [RecordHeader(str(name), content) for name, content in one.headers]
         yield record
 
 
