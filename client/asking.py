@@ -18,7 +18,7 @@ from typing import Any
 from ..wheel.backoff import Backoff
 from ..wheel.errors import NodeUnreachable, NotMaster, NotRunning, SlotwheelError
 from .addresses import Addresses
-from .transport import Transport
+from .transport import ClientTransport
 
 _PAUSE_S = 0.05
 _ANSWER_S = 15.0
@@ -34,7 +34,7 @@ EpochOfMaster = Callable[[str, float], int]
 class Asker:
     """Sends requests, over connections that are opened when needed. Thread-safe."""
 
-    def __init__(self, addresses: Addresses, transport: Transport, timeout_s: float) -> None:
+    def __init__(self, addresses: Addresses, transport: ClientTransport, timeout_s: float) -> None:
         self._addresses = addresses
         self._transport = transport
         self._timeout_s = timeout_s

@@ -69,7 +69,7 @@ from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, du
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
 from .sender import Sender
-from .transport import Transport
+from .transport import ClientTransport
 
 _log = logging.getLogger("slotwheel.client")
 
@@ -167,7 +167,7 @@ class Client:
         self._at_exit = _close_at_exit(weakref.ref(self))
         atexit.register(self._at_exit)
 
-    def _transport(self, acks: str) -> Transport:
+    def _transport(self, acks: str) -> ClientTransport:
         """How the addresses are reached. Errors: ``InvalidConfiguration``."""
         if not is_http(self.addresses):
             check_addresses(self.addresses)

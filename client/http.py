@@ -92,7 +92,7 @@ def _place_of(address: str) -> tuple[bool, str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GatewayAnswer:
     """An answer of a gateway, or of something before it."""
 
     status: int
@@ -129,7 +129,7 @@ class Answer:
         return error
 
 
-class Exchange:
+class GatewayConnection:
     """One connection to a gateway. Not thread-safe, but for ``cut``."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
@@ -158,7 +158,7 @@ class Exchange:
         *,
         key: str = "",
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> GatewayAnswer:
         """Send a request and return the answer. ``body``: an Arrow stream as bytes, or what becomes
         JSON. ``timeout_s``: how long the gateway may say
         nothing; None: until ``cut``. Errors: ``NodeUnreachable``, mostly uncertain."""
@@ -177,7 +177,7 @@ class Exchange:
             self._socket.settimeout(timeout_s)
             self._connection.request(method, path, data, headers)
             answer = self._connection.getresponse()
-            return Answer(answer.status, answer.read())
+            return GatewayAnswer(answer.status, answer.read())
         except (OSError, http.client.HTTPException) as error:
             lost = NodeUnreachable(
                 f"the connection to the gateway broke: {type(error).__name__}: {error}"[:_TEXT_MAX],
@@ -220,12 +220,8 @@ class HttpLink:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._exchange = Exchange(address, timeout_s)
-        try:
-            self.group = str(status_of(self._exchange, timeout_s)["group"])
-        except BaseException:
-            self._exchange.close()
-            raise
+        self.group = ""
+        self._exchange = GatewayConnection(address, timeout_s)
         read_in_thread(self._run)
 
     def write(self, rows: pa.RecordBatch, sequence: int, request: RequestKey | None = None) -> None:
@@ -266,7 +262,7 @@ class HttpLink:
             return RefusedBatch(sequence, answer.error())
         try:
             ids = [MessageId.parse(one) for one in answer.json()["ids"]]
-            base = ids[0].offset
+            base, self.group = ids[0].offset, ids[0].group
             if [one.offset for one in ids] != list(range(base, base + rows.num_rows)):
                 raise ValueError
         except (LookupError, TypeError, ValueError, UnknownId):
@@ -275,23 +271,6 @@ class HttpLink:
             return RefusedBatch(sequence, error)
         checks = np.array([one.check for one in ids], np.uint32)
         return StoredBatch(sequence, base, len(ids), 0, checks)
-
-
-def status_of(exchange: Exchange, timeout_s: float) -> dict[str, Any]:
-    """Errors: those that are answered; ``NodeUnreachable``; ``SlotwheelError``: no gateway."""
-    answer = exchange.ask("GET", "/v1/status", timeout_s=timeout_s)
-    found = answer.json()
-    if answer.status != http.HTTPStatus.OK:
-        error = answer.error()
-        if error.retryable:
-            raise error
-    elif isinstance(found, dict) and "group" in found:
-        return found
-    raise SlotwheelError(
-        "no slotwheel gateway answers there",
-        got=f"HTTP {answer.status}: {answer.body[:_TEXT_MAX]!r}",
-        remedy="Check the port",
-    )
 
 
 def stream_of(rows: pa.RecordBatch) -> bytes:
@@ -320,8 +299,8 @@ class HttpTransport:
         return 0
 
     def greet(self, connection: str, timeout_s: float, *, of_master: bool) -> None:  # noqa: ARG002
-        with contextlib.closing(Exchange(connection, timeout_s)) as exchange:
-            status_of(exchange, timeout_s)
+        with contextlib.closing(GatewayConnection(connection, timeout_s)) as exchange:
+            exchange.ask("GET", "/v1/status", timeout_s=timeout_s)  # any answer is one
 
     def call(
         self, connection: str, action: str, fields: dict[str, Any], timeout_s: float
@@ -333,11 +312,11 @@ class HttpTransport:
                 got=connection,
                 remedy="Give the addresses of the nodes",
             )
-        with contextlib.closing(Exchange(connection, timeout_s)) as exchange:
+        with contextlib.closing(GatewayConnection(connection, timeout_s)) as exchange:
             return carry_out(partial(exchange.ask, timeout_s=timeout_s), fields)
 
 
-_Ask = Callable[..., Answer]
+_Ask = Callable[..., GatewayAnswer]
 
 
 def _status(ask: _Ask, _fields: dict[str, Any]) -> dict[str, Any]:
@@ -362,7 +341,7 @@ def _reschedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
     return {"answer": "cancelled", "id": _done(answer)["new_id"]}
 
 
-def _done(answer: Answer) -> Any:
+def _done(answer: GatewayAnswer) -> Any:
     if answer.status != http.HTTPStatus.OK:
         raise answer.error()
     return answer.json()

@@ -46,7 +46,7 @@ _WATCH_S = 0.1
 
 
 class Sender:
-    """``open_link``: as of a ``Transport``; ``epoch_of_master``: asks a peer. Thread-safe."""
+    """``open_link``: as of a ``ClientTransport``; ``epoch_of_master``: asks a peer. Thread-safe."""
 
     def __init__(
         self,
@@ -247,7 +247,6 @@ class Sender:
             return
         with self._changed:
             self._buffer.keep_to(link.limits)
-            self._group = link.group
             if not self._closed:
                 self._link = link
         if self._link is not link:
@@ -319,6 +318,8 @@ class Sender:
     def _stored(self, batch: Batch, rows: pa.RecordBatch, answer: StoredBatch) -> None:
         self._backoff.worked()
         self._addresses.served()
+        if self._link is not None:
+            self._group = self._link.group
         if answer.count == rows.num_rows:
             self._keep_receipts(batch, rows, answer)
         for shipment, mine in batch.spans():
@@ -339,7 +340,7 @@ class Sender:
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
         if not bad and (len(batch.shipments) == 1 or not sure):
             # Rows that may be stored already must not be sent under another sequence.
-            error.uncertain = batch.uncertain
+            error.uncertain |= batch.uncertain
             for shipment in batch.shipments:
                 self._buffer.end(shipment)
                 shipment.fail(error)

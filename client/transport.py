@@ -22,8 +22,9 @@ ReadInThread = Callable[[Callable[[], None]], None]
 
 
 class LinkPort(Protocol):
-    """An open link. ``error``: why it was lost, once it is known. ``epoch``: of the master that it
-    leads to; 0 if there are no peers, or nobody needs to know."""
+    """An open link. ``group``: known at least from the first receipt on. ``error``: why it was
+    lost, once it is known. ``epoch``: of the master that it leads to; 0 if there are no peers, or
+    nobody needs to know."""
 
     group: str
     limits: Limits
@@ -47,7 +48,7 @@ OpenLink = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread],
 come from a function that it has run by ``ReadInThread``. Errors: ``SlotwheelError``."""
 
 
-class Transport(Protocol):
+class ClientTransport(Protocol):
     """Links, and calls over connections of their own."""
 
     @property

@@ -7,6 +7,7 @@ rest of it. Everything else is Starlette's.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Router
 
-from ..wheel.errors import SlotwheelError
+from ..wheel.errors import NotRunning, SlotwheelError
 from .errors import HttpError, from_slotwheel
 from .metrics import GatewayMetrics
 from .requests import Reply, error_reply
@@ -61,7 +62,7 @@ class GatewayApp:
                 answer = await direct(scope, receive)
             except ClientDisconnect:
                 return
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
                 answer = self._refusal(path, error)
             await answer(scope, receive, send)
             status = answer.status
@@ -87,7 +88,7 @@ class GatewayApp:
             await self._router(scope, receive, noting)
         except ClientDisconnect:
             status = status or 499
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if status:  # the answer has begun: all that is left is to end the connection
                 raise
             answer = self._refusal(scope["path"], error)
@@ -96,7 +97,7 @@ class GatewayApp:
         endpoint = scope.get("endpoint")
         return getattr(endpoint, "__name__", _NO_SUCH_ROUTE), status
 
-    def _refusal(self, path: str, error: Exception) -> Reply:
+    def _refusal(self, path: str, error: BaseException) -> Reply:
         allowed = self._methods.get(path)
         if isinstance(error, HttpError) and error.status == 404 and allowed:
             error = HTTPException(405, headers={"Allow": ", ".join(allowed)})
@@ -106,12 +107,21 @@ class GatewayApp:
             refused = error
         elif isinstance(error, HTTPException):
             refused = HttpError(error.status_code, error.detail, headers=error.headers)
+        elif isinstance(error, asyncio.CancelledError):  # it has had ``server.END_S``
+            refused = from_slotwheel(_ending())
         else:
             log.error("a request failed", exc_info=error)
             name = type(error).__name__
             refused = HttpError(500, f"the gateway failed on this request: {name}")
         form = self._error_forms.get(path.split("/", 2)[1] if "/" in path else "")
         return error_reply(refused) if form is None else form(refused)
+
+
+def _ending() -> NotRunning:
+    return NotRunning(
+        "the gateway is shutting down; whether this was done is not known",
+        remedy="Send it again, with an Idempotency-Key if it must not be done twice",
+    )
 
 
 async def _no_such_route(scope: Any, _receive: Any, _send: Any) -> None:
