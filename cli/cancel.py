@@ -5,24 +5,59 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 
 import click
 
 from ..client import Client
 from ..client.cancels import UNKNOWN, answers
-from .shared import Exit, json_option, node_options, print_json
+from .shared import Exit, is_typed, json_option, node_options, print_json
 
 
 @click.command("cancel", short_help="Take messages back by their ids.")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="CONDITION",
+    help="Cancel all pending messages that fulfil it: topic=, key=, header:NAME=, from=, to=; may"
+    " be repeated.",
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Look for these in this data directory of the node.",
+)
+@click.option("--yes", is_flag=True, help="Cancel what --where finds without asking.")
 @node_options
 @json_option
-def command(ids: tuple[str, ...], address: str, timeout: timedelta, as_json: bool) -> int:
-    """Cancel messages by their ids, given as arguments or on stdin, one a line.
+def command(
+    ids: tuple[str, ...],
+    where: tuple[str, ...],
+    data: Path | None,
+    yes: bool,
+    address: str,
+    timeout: timedelta,
+    as_json: bool,
+) -> int:
+    """Cancel messages by their ids, given as arguments or on stdin, one a line; or, with --where
+    and --data, all that are pending and fulfil every condition.
 
-    Prints each id with its answer: cancelled, already delivered, or unknown. The exit code is 1 if
-    any was unknown.
+    Prints each id with its answer: cancelled, already delivered, or unknown; with --where, how many
+    had each answer. The exit code is 1 if any was unknown.
     """
+    if where:
+        if ids or data is None:
+            raise click.UsageError("--where needs --data, and takes no ids besides.")
+        from ..search.pending import PendingReader
+        from ..search.query import parse_where
+        from .bulkcancel import BulkCancel
+
+        query = parse_where(where)
+        with PendingReader(data) as reader:
+            return BulkCancel(address, timeout, yes, as_json).run(reader, query)
+    if yes and is_typed("yes"):
+        raise click.UsageError("--yes is for --where.")
     if not ids and sys.stdin.isatty():
         raise click.UsageError("Give ids as arguments, or on stdin, one a line.")
     wanted = iter(ids) if ids else (line.strip() for line in sys.stdin)

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 import click
 
 
-def confirmed() -> bool:
-    """Ask the user. Errors: ``click.UsageError`` when stdin is no terminal."""
+def confirmed(what: str = "send") -> bool:
+    """Ask the user whether to do it: ``what`` is done to messages. Errors: ``click.UsageError``
+    when stdin is no terminal."""
     if not sys.stdin.isatty():
-        raise click.UsageError("Nothing was sent: there is nobody to ask. Give --yes to send.")
-    return click.confirm("Send them?", err=True)
+        raise click.UsageError(f"There is nobody to ask. Give --yes to {what} them.")
+    return click.confirm(f"{what.capitalize()} them?", err=True)
 
 
 @contextmanager

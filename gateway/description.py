@@ -42,6 +42,9 @@ _STATUS = {
     500: "A defect of the gateway.",
     503: "The node cannot do it now. `Retry-After` says when to come again.",
 }
+_TAGS = dict.fromkeys(("status", "peers", "levels", "policies", "routes"), "group")
+_TAGS |= dict.fromkeys(("cancel", "cancellations"), "messages")
+"""What a path is about, where its first name does not say it."""
 _IN_PATH = re.compile(r"\{(\w+)(?::(\w+))?\}")
 
 
@@ -134,8 +137,8 @@ def _operation(
 
 
 def _tag(path: str) -> str:
-    parts = path.strip("/").split("/")
-    return parts[1] if parts[0] == "v1" else "gateway"
+    _, first, *rest = path.split("/")
+    return _TAGS.get(rest[0], rest[0]) if first == "v1" else "gateway"
 
 
 def _others(media: Any) -> dict[str, Any]:
@@ -179,7 +182,16 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def texts_of(kind: type[Any]) -> dict[str, str]:
-    """The texts that stand below the fields of a class, by the fields' names."""
+    """The texts that stand below the fields of a class and those it inherits, by the fields'
+    names."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if issubclass(one, msgspec.Struct) and one is not msgspec.Struct:
+            found |= _own_texts(one)
+    return found
+
+
+def _own_texts(kind: type[Any]) -> dict[str, str]:
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
     found = {}

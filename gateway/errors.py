@@ -62,17 +62,7 @@ class HttpError(Exception):
 
     def body(self) -> bytes:
         """As JSON; fields that are not known are left out."""
-        return msgspec.json.encode(
-            ErrorBody(
-                self.error_code,
-                self.message,
-                code=self.code,
-                place=self.place,
-                got=self.got,
-                limit=self.limit,
-                remedy=self.remedy,
-            )
-        )
+        return msgspec.json.encode(error_body(self))
 
 
 class ErrorBody(msgspec.Struct, omit_defaults=True):
@@ -87,6 +77,18 @@ class ErrorBody(msgspec.Struct, omit_defaults=True):
     got: str | None = None
     limit: str | None = None
     remedy: str = ""
+
+
+def error_body(error: HttpError) -> ErrorBody:
+    return ErrorBody(
+        error.error_code,
+        error.message,
+        code=error.code,
+        place=error.place,
+        got=error.got,
+        limit=error.limit,
+        remedy=error.remedy,
+    )
 
 
 def from_slotwheel(error: SlotwheelError) -> HttpError:

@@ -83,8 +83,14 @@ def _parts(description: Mapping[str, Any]) -> Iterator[str]:
     for tag, operations in by_tag.items():
         yield f"<h2>{escape(tag)}</h2>"
         for method, path, operation in operations:
-            yield from _operation(method, path, operation, description)
-    yield "<h2>types</h2>"
+            yield from _operation(method, path, operation)
+    yield '<h2>errors</h2><section class="one"><dl>'
+    for status, response in description["components"]["responses"].items():
+        text = _inline(response["description"])
+        yield f'<dt id="error-{status}"><code>{status}</code></dt><dd>{text}</dd>'
+    yield "</dl>"
+    yield from _content(response["content"])
+    yield "</section><h2>types</h2>"
     for name, schema in description["components"]["schemas"].items():
         yield f'<section class="one" id="type-{name}"><h3>{name}</h3>'
         yield _text(schema.get("description", ""))
@@ -97,9 +103,7 @@ def _head(method: str, path: str) -> str:
     return f'<span class="method {method}">{method}</span> <code>{escape(path)}</code>'
 
 
-def _operation(
-    method: str, path: str, operation: Mapping[str, Any], description: Mapping[str, Any]
-) -> Iterator[str]:
+def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
     yield f'<section class="one" id="{operation["operationId"]}"><h3>{_head(method, path)}</h3>'
     summary, rest = operation["summary"], operation["description"]
     yield f"<p><strong>{_inline(summary)}.</strong></p>"
@@ -115,15 +119,15 @@ def _operation(
         yield "<h4>Body</h4>"
         yield from _content(operation["requestBody"]["content"])
     yield "<h4>Answers</h4><dl>"
-    errors = description["components"]["responses"]
+    errors = []
     for status, response in operation["responses"].items():
         if "$ref" in response:
-            yield f"<dt><code>{status}</code> {_inline(errors[status]['description'])}</dt>"
+            errors.append(f'<a href="#error-{status}"><code>{status}</code></a>')
         else:
             yield f"<dt><code>{status}</code> {_inline(response['description'])}</dt><dd>"
             yield from _content(response["content"])
             yield "</dd>"
-    yield "</dl></section>"
+    yield f"</dl><p>Errors: {' '.join(errors)}</p></section>"
 
 
 def _content(content: Mapping[str, Any]) -> Iterator[str]:

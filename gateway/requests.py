@@ -31,11 +31,12 @@ class Reply:
 
     async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
         """Send it, as an ASGI application."""
-        headers = [
-            (b"content-type", self.content_type.encode()),
-            (b"content-length", b"%d" % len(self.body)),
-            *self.headers,
-        ]
+        headers = list(self.headers)
+        if self.status != 204:
+            headers += [
+                (b"content-type", self.content_type.encode()),
+                (b"content-length", b"%d" % len(self.body)),
+            ]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
@@ -163,6 +164,20 @@ def _matches(given: str, offered: str) -> int:
     if sub == "*" and offered.startswith(main + "/") and main != "*":
         return 2
     return 1 if given in ("*/*", "*") else 0
+
+
+def check_objects(body: bytes, limit: int) -> None:
+    """Refuse JSON that could become more objects than ``limit``: a body of ``{},{},…`` takes a
+    hundred times its bytes of memory, and seconds. Errors: ``HttpError`` 413."""
+    count = body.count(b"{")
+    if count > limit:
+        raise HttpError(
+            413,
+            "too many objects in one request",
+            got=count,
+            limit=limit,
+            remedy="Send them in several requests",
+        )
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, place: str = "") -> T:

@@ -21,14 +21,17 @@ import uvicorn
 import uvloop
 
 from ..client import Client
+from ..search.worker import SearchProcess
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
 from .app import GatewayApp
 from .gathering import Gatherer
+from .jobs import Jobs
 from .metrics import GatewayMetrics
 from .protocol import LimitedProtocol, look_at_connections
 from .routes import make_app
-from .services import Services
+from .searcher import Searcher
+from .services import OneByOne, Services
 from .settings import GatewaySettings
 
 log = logging.getLogger("slotwheel.gateway")
@@ -114,7 +117,16 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         )
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         undo.callback(pool.shutdown, wait=False, cancel_futures=True)
-        yield Services(settings, client, own, gatherer, metrics, pool, undo)
+        jobs = Jobs()
+        undo.callback(jobs.stop, END_S)
+        searcher = None
+        if settings.data is not None:
+            process = SearchProcess(settings.data)
+            undo.callback(process.close)
+            searcher = Searcher(process, client)
+        yield Services(
+            settings, client, own, gatherer, metrics, pool, jobs, OneByOne(pool), searcher, undo
+        )
 
 
 def _configuration(app: GatewayApp, settings: GatewaySettings) -> uvicorn.Config:

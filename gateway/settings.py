@@ -21,6 +21,8 @@ class GatewaySettings:
     - ``bootstrap``: Kafka's brokers, for topics of the REST proxy; None: topics are the embedded
       ones in ``data``.
     - ``waiting_bytes_max``: of all messages that are not stored yet; more are answered 429.
+    - ``instances_max``: of the REST proxy's consumers; more are answered 429. ``instance_idle_s``:
+      after so long without a request one ends.
     """
 
     listen: str = DEFAULT_LISTEN
@@ -39,6 +41,8 @@ class GatewaySettings:
     answer_s: float = 30.0
     """How long a message is tried before its request is answered 503."""
     waiting_bytes_max: int = 64 << 20
+    instances_max: int = 100
+    instance_idle_s: float = 300.0
 
     def __post_init__(self) -> None:
         for address in (self.listen, *self.nodes):

@@ -112,9 +112,29 @@ class _Slot:
         return replace(self, at=self.at[order], due=self.due[order], offset=self.offset[order])
 
     def take(self, names: Sequence[str], stop: int) -> pa.RecordBatch:
-        """The first ``stop`` matches, these columns of them."""
-        rows = pa.concat_batches([batch.select(list(names)) for batch in self.batches])
-        return take_rows(rows, self.at[:stop])
+        """The first ``stop`` matches, at least one, these columns of them."""
+        number, within = self._places(stop)
+        parts, order = [], []
+        for one in np.unique(number).tolist():
+            here = np.flatnonzero(number == one)
+            parts.append(take_rows(self.batches[one].select(list(names)), within[here]))
+            order.append(here)
+        return take_rows(pa.concat_batches(parts), np.argsort(np.concatenate(order)))
+
+    def sizes(self, stop: int) -> Int64s:
+        """Bytes of content of each of the first ``stop`` matches, shape (matches,)."""
+        number, within = self._places(stop)
+        found = np.zeros(len(number), np.int64)
+        for one in np.unique(number).tolist():
+            here = number == one
+            found[here] = sizes(self.batches[one])[within[here]]
+        return found
+
+    def _places(self, stop: int) -> tuple[Int64s, Int64s]:
+        """The batch of each of the first ``stop`` matches, and its row in that."""
+        starts = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
+        number = np.searchsorted(starts, self.at[:stop], side="right") - 1
+        return number, self.at[:stop] - starts[number]
 
     def topics(self) -> dict[str, int]:
         """How many matches each topic has."""
@@ -256,12 +276,11 @@ class _PageRows:
         many = min(len(slot.at), self._limit - self.count)
         if not many:
             return None
-        rows = slot.take(self._schema.names, many)
         if self._schema is ROW:
-            running = self._nbytes + np.cumsum(sizes(rows))
+            running = self._nbytes + np.cumsum(slot.sizes(many))
             many = min(many, int(np.searchsorted(running, _BYTES_MAX)) + 1)
-            rows, self._nbytes = rows.slice(0, many), int(running[many - 1])
-        self._parts.append(rows)
+            self._nbytes = int(running[many - 1])
+        self._parts.append(slot.take(self._schema.names, many))
         self.count += many
         if many == len(slot.at):
             return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 
 from ..wheel.config import TICK_MS
 from ..wheel.errors import InvalidConfiguration
+from ..wheel.mark import RowKey
 from ..wheel.schema import Mask
 
 _FORMS = (
@@ -28,6 +30,7 @@ _FORMS = (
     " TIME: milliseconds since the epoch, or ISO 8601 with a time zone"
 )
 _FORMS_REMEDY = "Write each condition as one of these; all of them must hold"
+_PAGE = re.compile(r"(-?[0-9]{1,19}),([0-9]{1,19})")
 _CONDITIONS_MAX = 10_000
 _INT64_END = 1 << 63
 
@@ -130,13 +133,13 @@ def parse_where(conditions: Iterable[str]) -> Query:
             header = name.removeprefix("header:")
             if not (equals and header):
                 raise _not_a_condition(text)
-            query = replace(query, headers=(*query.headers, (header, value.encode())))
+            query = replace(query, headers=(*query.headers, (header, as_bytes(value))))
         elif equals and value and name == "id":
             query = replace(query, ids=(*query.ids, value))
         elif equals and value and name == "topic":
             query = replace(query, topics=(*query.topics, value))
         elif equals and name == "key":
-            query = replace(query, keys=(*query.keys, value.encode()))
+            query = replace(query, keys=(*query.keys, as_bytes(value)))
         elif equals and name == "key_base64":
             query = replace(query, keys=(*query.keys, _from_base64(text, value)))
         elif equals and name == "from" and query.from_ms is None:
@@ -145,12 +148,28 @@ def parse_where(conditions: Iterable[str]) -> Query:
             query = replace(query, to_ms=_time(text, value))
         else:
             raise _not_a_condition(text)
-    check_times(query)
+    check_query(query)
     return query
 
 
-def check_times(query: Query) -> None:
-    """Errors: ``InvalidConfiguration``: no due time can lie between ``from_ms`` and ``to_ms``."""
+def as_bytes(text: str) -> bytes:
+    """A text as it is typed; what a command line had that is no UTF-8 becomes these bytes again."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def check_query(query: Query) -> None:
+    """Check a query. Errors: ``InvalidConfiguration``: no due time can lie between ``from_ms`` and
+    ``to_ms``, or a topic or a header's name is no UTF-8."""
+    for text in (*query.topics, *(name for name, _ in query.headers)):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidConfiguration(
+                "a topic or a header's name that is no text",
+                got=repr(text[:200]),
+                limit="UTF-8",
+                remedy="No message has such a one",
+            ) from None
     if query.from_ms is not None and query.to_ms is not None and query.from_ms >= query.to_ms:
         raise InvalidConfiguration(
             "no time lies between the two",
@@ -184,4 +203,25 @@ def _from_base64(condition: str, text: str) -> bytes:
 def _not_a_condition(text: str) -> InvalidConfiguration:
     return InvalidConfiguration(
         "not a condition", got=repr(text[:200]), limit=_FORMS, remedy=_FORMS_REMEDY
+    )
+
+
+def page_text(key: RowKey) -> str:
+    """A page token as text, as ``parse_page`` reads it."""
+    due, offset = key
+    return f"{due},{offset}"
+
+
+def parse_page(text: str) -> RowKey:
+    """The due time and the offset behind which a page begins. Errors: ``InvalidConfiguration``."""
+    found = _PAGE.fullmatch(text)
+    if found is not None:
+        due, offset = int(found[1]), int(found[2])
+        if -_INT64_END <= due < _INT64_END and offset < _INT64_END:
+            return due, offset
+    raise InvalidConfiguration(
+        "not a page",
+        got=repr(text[:200]),
+        limit="DUE,OFFSET",
+        remedy="Give what the page before it named as the next one",
     )

@@ -19,7 +19,6 @@ Rules
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +45,8 @@ _LOOKS = 10
 _MERGE_FACTOR = 2
 """A piece at most so much larger than the next one is joined with it: there are few pieces then,
 and a row is copied few times."""
+_PIECE_BYTES_MAX = 256 << 20
+"""The largest piece that others are joined to, as Arrow's offsets have 31 bits."""
 
 
 @dataclass(slots=True)
@@ -81,6 +82,8 @@ class DirectoryWatch:
         self._journal: _Journal | None = None
         self._tail: list[TailPiece] = []
         self._mint: IdMint | None = None
+        self._is_own = False
+        """The state is known to be that of the journal beside it."""
         self._faulty = False
         """The journal was not read without a fault: it is read anew from the checkpoint on."""
 
@@ -140,7 +143,7 @@ class DirectoryWatch:
             self.close()
             load_state(self.root)  # pages behind the end of a shortened file would end the process
             self._state, self._inode = LmdbState(self.root, readonly=True), inode
-            self._generation, self._journal, self._mint = -1, None, None
+            self._generation, self._journal, self._mint, self._is_own = -1, None, None, False
         return self._state
 
     def _not_a_state(self, found: str) -> Damaged:
@@ -197,8 +200,14 @@ class DirectoryWatch:
         fresh = [rows for rows in (_from(rows, spilled) for rows in batches) if rows.num_rows]
         if not fresh:
             return
-        self._tail.append(joined(fresh))
-        while len(self._tail) > 1 and self._tail[-2].count <= _MERGE_FACTOR * self._tail[-1].count:
+        waiting: list[pa.RecordBatch] = []
+        for rows in fresh:
+            if waiting and sum(one.nbytes for one in waiting) + rows.nbytes > _PIECE_BYTES_MAX:
+                self._tail.append(joined(waiting))
+                waiting = []
+            waiting.append(rows)
+        self._tail.append(joined(waiting))
+        while len(self._tail) > 1 and _should_join(*self._tail[-2:]):
             last, before = self._tail.pop(), self._tail.pop()
             self._tail.append(joined([before.rows, last.rows]))
 
@@ -217,12 +226,13 @@ class DirectoryWatch:
         if stored.incoming:
             text = "a switch to a snapshot is not completed; start its node once"
             problems.append(Problem(INTEGRITY, "incomplete", text))
-        if self._journal is None or not self._journal.at.last:
-            with suppress(FileNotFoundError):
-                segments = list(journal_segments(self.root, archive=False).values())
-                why = not_its_own(stored, segments)
-                if why is not None:
-                    problems.append(Problem(INTEGRITY, *why, file=STATE_DIRECTORY))
+        if not self._is_own:
+            segments = list(journal_segments(self.root, archive=False).values())
+            why = not_its_own(stored, segments)
+            # Segments are dropped behind the commit that makes them needless.
+            if why is not None and self._opened().generation() == self._generation:
+                problems.append(Problem(INTEGRITY, *why, file=STATE_DIRECTORY))
+            self._is_own = why is None
         return problems
 
     def _view(self, problems: list[Problem], looked_ms: int) -> View:
@@ -262,3 +272,8 @@ class DirectoryWatch:
 def _from(rows: pa.RecordBatch, offset: int) -> pa.RecordBatch:
     """The rows from an offset on, of rows in the order of their offsets."""
     return rows.slice(int(np.searchsorted(times(rows, "offset"), offset)))
+
+
+def _should_join(before: TailPiece, last: TailPiece) -> bool:
+    nbytes = before.rows.nbytes + last.rows.nbytes
+    return before.count <= _MERGE_FACTOR * last.count and nbytes <= _PIECE_BYTES_MAX

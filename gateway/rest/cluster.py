@@ -9,12 +9,19 @@ Rules
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
+from ...consumer.message import SourcePartition
+from ...consumer.source import Assignment, PositionedSource
 from .errors import no_partition, no_topic
 from .types import PartitionExtent, TopicDescription
 
 
 class Cluster(ABC):
+    """``topics_appear``: a topic may be read before it is there."""
+
+    topics_appear = False
+
     @abstractmethod
     def topics(self) -> list[str]:
         """Names, sorted."""
@@ -38,6 +45,19 @@ class Cluster(ABC):
     @abstractmethod
     def ask_partitions(self, topic: str) -> int | None:
         """The same; None: there is no such topic."""
+
+    @abstractmethod
+    def open_source(
+        self,
+        group: str,
+        assignment: Assignment,
+        *,
+        topics: Sequence[str] = (),
+        partitions: Sequence[SourcePartition] = (),
+        latest: bool,
+    ) -> PositionedSource:
+        """Read topics as a member of a group, or partitions for it. ``latest``: what the group has
+        no position of is read from its end. Errors: also ``SlotwheelError``."""
 
     @abstractmethod
     def close(self) -> None: ...

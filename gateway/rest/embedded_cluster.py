@@ -6,9 +6,13 @@ message that is delivered to it, so messages may be addressed to any name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from ...consumer.embedded_source import EmbeddedSource
+from ...consumer.message import SourcePartition
+from ...consumer.source import Assignment, PositionedSource
 from ...reading.topicreader import extent, topics
 from ...wheel.checks import is_topic
 from ...wheel.files import OsFiles
@@ -20,6 +24,10 @@ PARTITIONS = 1
 
 
 class EmbeddedCluster(Cluster):
+    """``root``: the data directory."""
+
+    topics_appear = True
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -49,5 +57,17 @@ class EmbeddedCluster(Cluster):
 
     def ask_partitions(self, _topic: str) -> int | None:
         return PARTITIONS
+
+    def open_source(
+        self,
+        group: str,
+        assignment: Assignment,
+        *,
+        topics: Sequence[str] = (),
+        partitions: Sequence[SourcePartition] = (),
+        latest: bool,
+    ) -> PositionedSource:
+        names = topics or [one.topic for one in partitions]
+        return EmbeddedSource(self._root, group, names, assignment, latest=latest)
 
     def close(self) -> None: ...

@@ -16,7 +16,8 @@ from ..errors import RETRY_AFTER_S, HttpError
 from ..requests import Reply, error_reply
 from .media import V2
 
-BROKERS_AWAY = 50302
+KAFKA_REFUSES = 50002
+NOT_NOW = 50302
 NODE_AWAY = 50303
 _DIGITS_MAX = 10
 
@@ -93,11 +94,24 @@ def bad_instance(message: str, **more: Any) -> HttpError:
     return HttpError(422, f"Invalid consumer configuration: {message}", error_code=42204, **more)
 
 
-def brokers_away(error: object) -> HttpError:
+def not_now(error: object) -> HttpError:
+    """What needs Kafka's brokers, which do not answer, or a group that is just changing."""
     return HttpError(
         503,
-        f"Kafka's brokers do not answer now: {error}",
-        error_code=BROKERS_AWAY,
+        str(error),
+        error_code=NOT_NOW,
         remedy="Try again later",
         headers={"Retry-After": str(RETRY_AFTER_S)},
+    )
+
+
+def not_json(topic: str, partition: int, offset: int) -> HttpError:
+    """A record that a consumer of JSON cannot have. It is not passed over: who reads decides."""
+    return HttpError(
+        422,
+        "a record is not JSON",
+        error_code=42203,
+        got=f"{topic}, partition {partition}, offset {offset}",
+        remedy=f"POST positions with offset {offset + 1} to go on behind it, or read it by a"
+        " consumer with the format binary",
     )

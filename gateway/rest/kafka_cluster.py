@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from cachetools import LRUCache
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 
+from ...consumer.kafka_python_source import KafkaPythonSource
+from ...consumer.message import SourcePartition
+from ...consumer.source import Assignment, PositionedSource
 from ...delivery.kafka.kafka_python_client import admin_config
 from ...delivery.kafka.plan import KafkaSettings
 from ...wheel.checks import is_topic
 from .cluster import Cluster
-from .errors import brokers_away
+from .errors import not_now
 from .types import PartitionDescription, PartitionExtent, Replica, TopicDescription
 
 T = TypeVar("T")
@@ -30,6 +33,13 @@ FRESH_S = 60.0
 """After this time a known topic is asked for again: it may have more partitions, or be gone."""
 _TOPICS_REMEMBERED = 10_000
 _AWAY_S = 1.0
+_KNOWN = KafkaConsumer.DEFAULT_CONFIG
+_OF_AN_INSTANCE = {
+    "client_id": "slotwheel-gateway",
+    # There are many of them, and each holds so much.
+    "fetch_max_bytes": 2 << 20,
+    "max_partition_fetch_bytes": 1 << 20,
+}
 _MISSING = (
     kafka_errors.UnknownTopicOrPartitionError.errno,
     kafka_errors.InvalidTopicError.errno,
@@ -37,7 +47,10 @@ _MISSING = (
 
 
 class KafkaCluster(Cluster):
+    """``extra``: settings of the clients, in kafka-python's names and types."""
+
     def __init__(self, bootstrap: str, extra: Mapping[str, Any]) -> None:
+        self._bootstrap, self._extra = bootstrap, extra
         self._config = admin_config(KafkaSettings(bootstrap, extra=dict(extra)))
         self._lock = threading.Lock()
         self._admin: Any = None
@@ -101,6 +114,24 @@ class KafkaCluster(Cluster):
             return None
         return len(found.partitions)
 
+    def open_source(
+        self,
+        group: str,
+        assignment: Assignment,
+        *,
+        topics: Sequence[str] = (),
+        partitions: Sequence[SourcePartition] = (),
+        latest: bool,
+    ) -> PositionedSource:
+        extra = {
+            **{key: value for key, value in self._extra.items() if key in _KNOWN},
+            **_OF_AN_INSTANCE,
+            "auto_offset_reset": "latest" if latest else "earliest",
+        }
+        return KafkaPythonSource(
+            self._bootstrap, group, topics, assignment, partitions=partitions, extra=extra
+        )
+
     def close(self) -> None:
         if self._lock.acquire(timeout=_AWAY_S):
             try:
@@ -113,16 +144,16 @@ class KafkaCluster(Cluster):
         with self._lock:
             away = self._away
             if away is not None and time.monotonic() - away[0] < _AWAY_S:
-                raise brokers_away(away[1])
+                raise not_now(away[1])
             try:
                 if self._admin is None:
                     self._admin = KafkaAdminClient(**self._config)
                 answer = question(self._admin)
             except (kafka_errors.KafkaError, OSError) as error:
                 self._drop()
-                text = str(error) or type(error).__name__
+                text = f"Kafka's brokers do not answer: {str(error) or type(error).__name__}"
                 self._away = time.monotonic(), text
-                raise brokers_away(text) from error
+                raise not_now(text) from error
             self._away = None
             return answer
 

@@ -14,7 +14,9 @@ from ..requests import Reply
 from ..services import Services
 from .browsing import Browsing
 from .cluster import Cluster
+from .consuming import Consuming
 from .embedded_cluster import EmbeddedCluster
+from .instances import Instances
 from .kafka_cluster import KafkaCluster
 from .producing import Producing
 
@@ -45,6 +47,25 @@ def routes(services: Services) -> list[BaseRoute]:
         ("GET", partition): browsing.partition,
         ("GET", partition + "/offsets"): browsing.offsets,
         ("GET", "/brokers"): browsing.brokers,
+    }
+    instances = Instances(cluster, services.settings)
+    services.closing.callback(instances.close)
+    consuming = Consuming(cluster, instances)
+    one = "/consumers/{group}/instances/{name}"
+    table |= {
+        ("POST", "/consumers/{group}"): consuming.create,
+        ("DELETE", one): consuming.delete,
+        ("POST", one + "/subscription"): consuming.subscribe,
+        ("GET", one + "/subscription"): consuming.subscription,
+        ("DELETE", one + "/subscription"): consuming.unsubscribe,
+        ("POST", one + "/assignments"): consuming.assign,
+        ("GET", one + "/assignments"): consuming.assignments,
+        ("POST", one + "/positions"): consuming.seek,
+        ("POST", one + "/positions/beginning"): consuming.seek_to_beginning,
+        ("POST", one + "/positions/end"): consuming.seek_to_end,
+        ("POST", one + "/offsets"): consuming.commit,
+        ("GET", one + "/offsets"): consuming.committed,
+        ("GET", one + "/records"): consuming.records,
     }
     return _made(table)
 

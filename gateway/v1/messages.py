@@ -18,6 +18,7 @@ from ...wheel.errors import InvalidMessage, SlotwheelError
 from ...wheel.request import RequestKey
 from ..arrowbody import read_table
 from ..errors import HttpError
+from ..idempotency import idempotency_key, request_of
 from ..requests import (
     ARROW,
     JSON,
@@ -26,7 +27,6 @@ from ..requests import (
     as_json,
     content_type_of,
     decoded,
-    header_of,
     read_body,
 )
 from ..services import Services
@@ -34,7 +34,6 @@ from .types import MessageBody, StoredMessage, StoredMessages
 
 _ONE = msgspec.json.Decoder(MessageBody)
 _MANY = msgspec.json.Decoder(list[MessageBody])
-KEY_CHARACTERS_MAX = 255
 
 
 class SendMessages:
@@ -103,37 +102,13 @@ def _messages(given: Sequence[MessageBody], now_ms: int) -> list[Message]:
     return messages
 
 
-def idempotency_key(scope: Any) -> str | None:
-    """Errors: ``HttpError``."""
-    key = header_of(scope["headers"], b"idempotency-key")
-    if key is None:
-        return None
-    if not 1 <= len(key) <= KEY_CHARACTERS_MAX or not all("!" <= one <= "~" for one in key):
-        raise HttpError(
-            400,
-            "unusable Idempotency-Key",
-            place="header Idempotency-Key",
-            got=repr(key),
-            limit=f"1 to {KEY_CHARACTERS_MAX} visible ASCII characters",
-        )
-    return key
-
-
 def _request(
     key: str, given: Sequence[MessageBody] | pa.Table, body: bytes, now_ms: int
 ) -> RequestKey:
-    """Errors: ``HttpError``: of a repeat it must be clear what its delays count from."""
+    """Errors: ``HttpError``."""
     if isinstance(given, pa.Table):
         return RequestKey.of(key, body, 0)
-    absolute = {one.due_ms is not None for one in given}
-    if len(absolute) > 1:
-        raise HttpError(
-            422,
-            "due times and delays in one request with an Idempotency-Key",
-            limit="due_ms in each message, or delay_ms or level in each",
-            remedy="Give due_ms in all of them",
-        )
-    return RequestKey.of(key, body, 0 if absolute == {True} else now_ms)
+    return request_of(key, body, [one.due_ms is not None for one in given], now_ms)
 
 
 def _lines(body: bytes) -> list[MessageBody]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery
 from ..requests import NDJSON
-from . import cancelling, group
+from . import cancellations, cancelling, dead, group, joblist, searching
 from .types import MessageBody, StoredMessage, StoredMessages
 
 _SENT: Any = MessageBody | list[MessageBody]
@@ -19,4 +19,12 @@ _SEND: AnyEndpoint = Endpoint(
     body_media={NDJSON: "A message as JSON in each line."},
 )
 
-V1: list[AnyEndpoint] = [_SEND, *cancelling.ENDPOINTS, *group.ENDPOINTS]
+V1: list[AnyEndpoint] = [
+    _SEND,
+    *searching.ENDPOINTS,
+    *cancelling.ENDPOINTS,
+    *cancellations.ENDPOINTS,
+    *dead.ENDPOINTS,
+    *joblist.ENDPOINTS,
+    *group.ENDPOINTS,
+]

@@ -20,7 +20,7 @@ from support.wheels import NOW, Node, master_of
 from .conftest import Searching
 
 TOPICS = ("orders", "mails", "calls")
-STEPS = 40
+STEPS = 30
 LATE_MS, AHEAD_MS = 1_500, 40_000
 
 
@@ -105,7 +105,7 @@ class Modelled:
         self.node.reopen(self.now)
 
 
-@pytest.fixture(params=range(4))
+@pytest.fixture(params=range(3))
 def modelled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Modelled]:
     config = WheelConfig(disk_reserve_bytes=0, segment_bytes=20_000)
     node = Node(tmp_path, config, NOW)

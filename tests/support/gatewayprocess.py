@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import signal
@@ -21,6 +22,7 @@ from support.waiting import eventually
 
 _LISTENING = re.compile(r"gateway listening on ([\w.\[\]:]+:\d+)")
 START_S = 60.0
+_numbers = itertools.count()
 _WITH_LIMITS = """
 import functools, json, sys
 from slotwheel.cli.main import main
@@ -38,7 +40,7 @@ class GatewayProcess:
 
     def __init__(self, node: NodeProcess, *options: str, **limits: float) -> None:
         self.node = node
-        self.log = node.data.with_name(node.data.name + ".gateway.log")
+        self.log = node.data.with_name(f"{node.data.name}.gateway{next(_numbers)}.log")
         self._options = options
         self._limits = limits
         self.address = ""

@@ -35,8 +35,8 @@ VALUES = {
     ),
     "gateway": frozenset(
         {
-            *("arrowbody", "endpoint", "errors", "gathering", "metrics", "requests", "services"),
-            "settings",
+            *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
+            *("requests", "searcher", "services", "settings"),
         },
     ),
 }
@@ -47,14 +47,19 @@ GATEWAY_VALUES = "gateway: values"
 MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
-    GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client"}),
+    GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client", "reading", "search"}),
     "gateway/v1": frozenset(
         {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search", "deadletters"}
     ),
     "gateway/rest": frozenset(
         {ENGINE_VALUES, GATEWAY_VALUES, "client", "consumer", "reading", "delivery/kafka"}
     ),
-    "gateway": frozenset({ENGINE_VALUES, GATEWAY_VALUES, "client", "gateway/v1", "gateway/rest"}),
+    "gateway": frozenset(
+        {
+            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "search"),
+            *("gateway/v1", "gateway/rest"),
+        }
+    ),
     "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
     "policy": frozenset({ENGINE_VALUES}),

@@ -1,0 +1,238 @@
+"""``slotwheel search``: what is pending in a data directory, and what became of an id.
+
+It needs no node: it reads the files that a node writes. The console script gives its process the
+lowest priority, so that the node does not feel it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..reading.messagefields import Fields, message_fields
+from ..reading.problems import Problem
+from ..search.fate import MessageFate, MessageState, find
+from ..search.pending import LIMIT, PendingCount, PendingPage, PendingReader
+from ..search.query import Query, as_bytes, check_query, page_text, parse_page
+from ..wheel.errors import InvalidConfiguration
+from ..wheel.mark import RowKey
+from ..wheel.schema import times
+from ..wheel.texts import counted, time_text
+from .bulkcancel import BulkCancel
+from .printing import Listing, print_table, quiet_pipe
+from .shared import (
+    Exit,
+    data_argument,
+    epoch_ms,
+    json_option,
+    moment,
+    node_options,
+    pair,
+    print_json,
+)
+
+_SLOT, _TOPIC = "slot", "topic"
+_CANCEL = "cancel"
+
+
+def page_token(value: str) -> RowKey:
+    """Option type: ``due,offset``, as a page before has printed it."""
+    try:
+        return parse_page(value)
+    except InvalidConfiguration as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("search", short_help="Find pending messages in a data directory.")
+@data_argument
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    metavar="ID",
+    help="The message with this id, and what became of it; may be repeated.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Only messages to this topic; may be repeated.",
+)
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="TEXT",
+    help="Only those with this key; may be repeated.",
+)
+@click.option(
+    "--header",
+    "headers",
+    type=pair,
+    multiple=True,
+    help="Only those with this header; may be repeated, and all must be there.",
+)
+@click.option("--from", "start", type=moment, help="Only those due from this time on.")
+@click.option("--to", "end", type=moment, help="Only those due before this time.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=LIMIT, help="Messages of a page, at most."
+)
+@click.option(
+    "--page", "after", type=page_token, metavar="DUE,OFFSET", help="Go on behind an earlier page."
+)
+@click.option("--count", is_flag=True, help="Count them instead of printing them.")
+@click.option(
+    "--by",
+    type=click.Choice((_SLOT, _TOPIC)),
+    help="With --count: for each second in which messages are due, or for each topic.",
+)
+@click.option(
+    "--follow-up",
+    type=click.Choice((_CANCEL,)),
+    help="What to do with all of them, through the node: cancel.",
+)
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@node_options
+@json_option
+def command(
+    directory: Path,
+    ids: tuple[str, ...],
+    topics: tuple[str, ...],
+    keys: tuple[str, ...],
+    headers: tuple[tuple[str, str], ...],
+    start: datetime | None,
+    end: datetime | None,
+    limit: int,
+    after: RowKey | None,
+    count: bool,
+    by: str | None,
+    follow_up: str | None,
+    yes: bool,
+    address: str,
+    timeout: timedelta,
+    as_json: bool,
+) -> int:
+    """Print the messages that are pending in the data directory DIR, in the order in which they are
+    due. With --id alone: what became of these messages.
+
+    A node may be running on it, and feels nothing. The answer has all messages that were
+    acknowledged before the question; it ends with how much was looked through, and with the option
+    for the next page. The exit code is 1 if something could not be read.
+    """
+    query = Query(
+        ids,
+        topics,
+        tuple(map(as_bytes, keys)),
+        tuple((name, as_bytes(value)) for name, value in headers),
+        *(None if one is None else epoch_ms(one) for one in (start, end)),
+    )
+    check_query(query)
+    if by is not None and not count:
+        raise click.UsageError("--by needs --count.")
+    if follow_up is not None and (count or after is not None):
+        raise click.UsageError("--follow-up is about all matches: give neither --count nor --page.")
+    if follow_up is not None and query.is_empty:
+        raise click.UsageError("--follow-up needs a condition, or it would be about everything.")
+    with quiet_pipe(), PendingReader(directory) as reader:
+        if follow_up is not None:
+            return BulkCancel(address, timeout, yes, as_json).run(reader, query)
+        if count:
+            found = reader.count(query, by_second=by == _SLOT, by_topic=by == _TOPIC)
+            return _print_count(found, by, as_json)
+        if ids and query == Query(ids):
+            return _print_fates(find(reader, ids), as_json)
+        page = reader.page(query, after, limit=limit)
+        return _print_page(page, as_json)
+
+
+def _print_count(found: PendingCount, by: str | None, as_json: bool) -> int:
+    if as_json:
+        fields: Fields = {"pending": found.total}
+        if by == _SLOT:
+            fields["slots"] = {str(second): count for second, count in found.by_second.items()}
+        if by == _TOPIC:
+            fields["topics"] = found.by_topic
+        print_json({**fields, **_read(found)})
+        return Exit.DONE if found.complete else Exit.FAILED
+    if by == _SLOT:
+        rows = [(time_text(at * 1000), f"{count:,}") for at, count in found.by_second.items()]
+        print_table(rows, "lr", ("due from", "messages"))
+    if by == _TOPIC:
+        rows = [(topic, f"{count:,}") for topic, count in found.by_topic.items()]
+        print_table(rows, "lr", ("topic", "messages"))
+    click.echo(f"{counted(found.total, 'message')} pending")
+    return _print_read(found)
+
+
+def _print_page(page: PendingPage, as_json: bool) -> int:
+    listed = Listing(as_json)
+    columns = (page.ids, times(page.rows, "due").tolist(), times(page.rows, "created").tolist())
+    topics = page.rows.column("topic").to_pylist()
+    for one, due, created, topic, message in zip(
+        *columns, topics, message_fields(page.rows), strict=True
+    ):
+        listed.line({"id": one, "due_ms": due, "created_ms": created, "topic": topic, **message})
+    following = None if page.next is None else page_text(page.next)
+    if as_json:
+        print_json({"page": {"messages": len(page.ids), "next": following, **_read(page)}})
+        return Exit.DONE if page.complete else Exit.FAILED
+    more = "" if following is None else f"; the next page: --page {following}"
+    click.echo(f"{counted(len(page.ids), 'message')}{more}", err=True)
+    return _print_read(page)
+
+
+def _print_fates(fates: list[MessageFate], as_json: bool) -> int:
+    for fate in fates:
+        message: Fields = {}
+        if fate.row is not None:
+            [message] = message_fields(fate.row)
+            message = {"topic": fate.row.column("topic")[0].as_py(), **message}
+        if as_json:
+            print_json(
+                {
+                    "id": fate.id,
+                    "state": fate.state.value,
+                    "why": fate.why,
+                    "due_ms": fate.due_ms,
+                    **message,
+                }
+            )
+        else:
+            click.echo(f"{fate.id}\t{fate.state}\t{fate.why}")
+    unknown = any(fate.state is MessageState.UNKNOWN for fate in fates)
+    return Exit.FAILED if unknown else Exit.DONE
+
+
+def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
+    """What was read for an answer, for programs."""
+    return {
+        "complete": answer.complete,
+        "looked_through": answer.looked_through,
+        "read_point": asdict(answer.point),
+        "problems": [_text(problem) for problem in answer.problems],
+    }
+
+
+def _print_read(answer: PendingCount | PendingPage) -> int:
+    """Print what was read for an answer, for people; the exit code."""
+    point = answer.point
+    mark = time_text(point.mark_ms) if point.mark_ms >= 0 else "none yet"
+    click.echo(
+        f"looked through {counted(answer.looked_through, 'row')}; seen is the log up to offset"
+        f" {point.next_offset - 1}, delivery up to {mark}",
+        err=True,
+    )
+    for problem in answer.problems:
+        click.echo(f"problem: {_text(problem)}", err=True)
+    if not answer.complete:
+        click.echo("not complete: rows may be missing", err=True)
+    return Exit.DONE if answer.complete else Exit.FAILED
+
+
+def _text(problem: Problem) -> str:
+    return f"{problem.file}: {problem.text}" if problem.file else problem.text
