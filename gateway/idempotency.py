@@ -1,4 +1,5 @@
-"""``Idempotency-Key``: a header that makes a repeat of a request harmless (``wheel/request.py``)."""
+"""``Idempotency-Key``: a header that makes a repeat of a request harmless
+(``wheel/request.py``)."""
 
 from __future__ import annotations
 

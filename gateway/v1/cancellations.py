@@ -8,7 +8,7 @@ import msgspec
 
 from ...search.followup import AT_ONCE, Cancellation
 from ...search.pending import ROWS_MAX, PendingCount, PendingPage
-from ...search.query import Query, check_times
+from ...search.query import Query, check_query
 from ...search.worker import SearchProcess
 from ...wheel.mark import RowKey
 from ..endpoint import AnyEndpoint, Endpoint, RouteCall
@@ -58,7 +58,7 @@ class Where(msgspec.Struct, forbid_unknown_fields=True):
                 got="no condition",
                 limit="at least one; from_ms 0 is one that all messages fulfil",
             )
-        check_times(query)
+        check_query(query)
         return query
 
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 from ...reading.problems import Problem
 from ...search.fate import MessageFate
 from ...search.pending import LIMIT, PendingCount, PendingPage
-from ...search.query import Query, check_times
+from ...search.query import Query, check_query
 from ...wheel.config import TICK_MS
 from ...wheel.mark import RowKey
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
@@ -115,7 +115,7 @@ class PendingQuery(msgspec.Struct, forbid_unknown_fields=True):
         headers = tuple(_header(one) for one in self.header)
         keys = tuple(one.encode() for one in self.key)
         query = Query((), self.topic, keys, headers, self.from_ms, self.to_ms)
-        check_times(query)
+        check_query(query)
         return query
 
 
