@@ -47,8 +47,9 @@ LIMIT = 100
 ROWS_MAX = 20_000_000
 """Rows that are looked through for one page, if nobody says otherwise."""
 _BYTES_MAX = 32 << 20
-_AHEAD = 16
-"""Slot files that the kernel reads ahead, where they are not in memory."""
+_AHEAD = 4
+"""Slot files that the kernel reads ahead, where they are not in memory. A sync of the node waits
+behind what was asked of the disk before: a megabyte is a few milliseconds."""
 _BEFORE_AHEAD = 4
 """Slots after which it is likely that many will be looked through."""
 _LOOKS = 4
