@@ -107,7 +107,7 @@ $(BASE): setup.cfg | $(BIN)/pip
 
 $(DEV): setup.cfg | $(BIN)/pip
 	@echo "==> installing slotwheel with its development tools into $(VENV) (once; a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench,dev,fast,replay]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench,dev,fast,http,replay]'
 	@touch $@
 
 # Debian and Ubuntu ship Python without ensurepip; as root that is mended, else explained.

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import click
 
 from ..client import Client
-from ..wheel.errors import UnknownId
-from ..wheel.ids import MessageId
+from ..client.cancels import UNKNOWN, answers
 from .shared import Exit, is_typed, json_option, node_options, print_json
-
-AT_ONCE = 1000
-UNKNOWN = "unknown"
 
 
 @click.command("cancel", short_help="Take messages back by their ids.")
@@ -76,22 +70,3 @@ def command(
             else:
                 click.echo(f"{one}\t{answer}")
     return Exit.FAILED if counts[UNKNOWN] else Exit.DONE
-
-
-def answers(client: Client, ids: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each id with its answer, in order. A text that is not an id is unknown."""
-    ids = iter(ids)
-    while part := list(itertools.islice(ids, AT_ONCE)):
-        good = [one for one in part if is_id(one)]
-        answers = dict(zip(good, client.cancel(good) if good else [], strict=True))
-        for one in part:
-            yield one, answers.get(one, UNKNOWN)
-
-
-def is_id(text: str) -> bool:
-    """Whether a text is an id; a node is not asked about any other text."""
-    try:
-        MessageId.parse(text)
-    except UnknownId:
-        return False
-    return True

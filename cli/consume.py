@@ -21,9 +21,10 @@ import pyarrow as pa
 from rich.progress import MofNCompleteColumn
 
 from ..reading.directory import reading
+from ..reading.messagefields import Fields
 from ..reading.topicreader import TopicReader, check_exists
 from ..wheel.checks import check_topic
-from .fields import Fields, topic_fields
+from .fields import record_fields, topic_fields
 from .printing import Listing, quiet_pipe
 from .progress import progress_bar
 from .shared import is_typed, json_option, pair
@@ -88,7 +89,7 @@ def command(
             batches = _embedded(stack, data, topic, position, follow, as_json)
             schema, fields = None, topic_fields
         else:
-            from .kafkatopic import DUMP, KafkaTopic, record_fields
+            from ..reading.kafka.kafkatopic import DUMP, KafkaTopic
 
             reader = KafkaTopic(str(bootstrap), topic, dict(kafka_settings))
             stack.callback(reader.close)

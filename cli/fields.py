@@ -1,18 +1,19 @@
 """The fields that are printed of a message, a record of a file, a mark; for text and for JSON.
 
-Bytes that are UTF-8 are text; others are base64, under another name (``value_base64``). Null stays
-null, so that it differs from empty. Times are milliseconds since the epoch (``due_ms``).
+How content is written: ``reading/messagefields.py``. Times are milliseconds since the epoch
+(``due_ms``).
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from ..delivery.embedded.topicfile import IndexRecord
+from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
+from ..reading.messagefields import Fields, message_fields
 from ..reading.topicreader import ids
 from ..wheel.journal.entry import EntryKind
 from ..wheel.journal.payloads import decode_config, decode_rows
@@ -22,30 +23,7 @@ from ..wheel.schema import times
 from ..wheel.slots.slotfile import path_of
 from ..wheel.state import SlotInfo
 
-Fields = dict[str, Any]
-
-
-def content(name: str, value: bytes | None) -> Fields:
-    """A binary value as fields: ``{name: text}`` or ``{name_base64: text}``."""
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
-def message_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
-    """Partition, key, value and headers of each row of a slot file, a journal or a topic."""
-    names = ("partition", "key", "value", "headers")
-    columns = [batch.column(name).to_pylist() for name in names]
-    for partition, key, value, headers in zip(*columns, strict=True):
-        yield {
-            **({} if partition is None else {"partition": partition}),
-            **content("key", key),
-            **content("value", value),
-            "headers": [{"key": one["key"], **content("value", one["value"])} for one in headers],
-        }
+_OURS = [ID_HEADER, DUE_HEADER, CREATED_HEADER]
 
 
 def row_fields(batch: pa.RecordBatch, base_offset: int | None = None) -> Iterator[Fields]:
@@ -98,6 +76,34 @@ def topic_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
     columns = (ids(batch), *(times(batch, name).tolist() for name in names))
     for row in zip(times(batch, "position").tolist(), *columns, message_fields(batch), strict=True):
         yield delivered_fields(*row)
+
+
+def record_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
+    """The fields that are printed of each record; null for id and times of one that has none."""
+    names = ["partition" if name == "record_partition" else name for name in batch.schema.names]
+    columns = zip(
+        batch.column("position").to_pylist(),
+        batch.column("delivered").cast(pa.int64()).to_pylist(),
+        message_fields(pa.RecordBatch.from_arrays(batch.columns, names)),
+        strict=True,
+    )
+    for position, delivered_ms, message in columns:
+        id_, due_ms, created_ms = _split_ours(message["headers"])
+        yield delivered_fields(position, id_, due_ms, created_ms, delivered_ms, message)
+
+
+def _split_ours(headers: list[Fields]) -> tuple[str | None, Any, Any]:
+    """Remove id, due and created from a record's headers, and return them; nulls if it has none."""
+    last = headers[-3:]
+    if [one["key"] for one in last] != _OURS:
+        return None, None, None
+    id_, due, created = (one.get("value") for one in last)
+    try:
+        found = str(id_), int(str(due)), int(str(created))
+    except ValueError:
+        return None, None, None
+    del headers[-3:]
+    return found
 
 
 def block_fields(path: str, block: IndexRecord) -> Fields:

@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from ..delivery.embedded.topicfile import TOPICS_DIRECTORY
 from ..reading.directory import ReadOnlyFiles, reading
+from ..reading.messagefields import Fields
 from ..reading.slots import slot_blocks
 from ..reading.state import load_state
 from ..reading.topicreader import TopicReader, check_exists, topics
@@ -31,7 +32,6 @@ from ..wheel.journal.segment import is_segment_name
 from ..wheel.slots.slotfile import path_of, second_of
 from ..wheel.state import SlotInfo
 from .fields import (
-    Fields,
     block_fields,
     entry_fields,
     marks_fields,

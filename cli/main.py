@@ -26,6 +26,7 @@ REPORT = "Please report it with these lines; CONTRIBUTING.md says where"
 
 COMMANDS = {
     "node": "node",
+    "gateway": "gateway",
     "send": "send",
     "cancel": "cancel",
     "reschedule": "reschedule",

@@ -22,7 +22,7 @@ from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from .configfile import read_policies, read_settings
-from .shared import F, pair, retention, size, span, span_ms
+from .shared import F, need_gateway, pair, retention, size, span, span_ms
 
 log = logging.getLogger("slotwheel.node")
 
@@ -47,6 +47,7 @@ _LIMIT_OPTIONS = [
     ("--held-topics", "held_topics_max", "Most topics held back; one more pauses delivery."),
     ("--mark-interval", "mark_interval_ms", "Record progress at most so often."),
     ("--producers", "producers_max", "Most producers whose last batches are remembered."),
+    ("--requests", "requests_max", "Most requests with an Idempotency-Key that are remembered."),
     ("--disk-reserve", "disk_reserve_bytes", "Refuse appends when less is free on the disk."),
     ("--cancels-remembered", "cancels_remembered_max", "Most cancels kept for true answers."),
     ("--peer-journal", "peer_journal_bytes_max", "Journal kept for peers that fall behind."),
@@ -96,6 +97,13 @@ def _limits(function: F) -> F:
     default=DEFAULT_METRICS_ADDRESS,
     help="Where /metrics, /healthz and /readyz are served.",
 )
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Start a gateway beside the node, which serves HTTP there: messages, Kafka's REST proxy,"
+    " search, and metrics and health instead of --metrics. It has no authentication.",
+)
+@click.option("--http-log", is_flag=True, help="With --http: log each request.")
 @click.option("--group", default=_LIMITS.group, help="Name of the wheel group.")
 @click.option("--node-id", help="Name of this node. [default: the machine's name]")
 @click.option(
@@ -188,6 +196,8 @@ def command(
     data: Path,
     listen: str,
     metrics: str,
+    http: str | None,
+    http_log: bool,
     group: str,
     node_id: str | None,
     peers: tuple[str, ...],
@@ -220,6 +230,10 @@ def command(
             event(log, logging.WARNING, text)
         if click.get_current_context().get_parameter_source("listen") is ParameterSource.DEFAULT:
             listen = among.address
+    if http is not None:
+        need_gateway()
+        if click.get_current_context().get_parameter_source("metrics") is ParameterSource.DEFAULT:
+            metrics = OFF
     config = NodeConfig(
         data=data,
         node_id=me,
@@ -227,6 +241,10 @@ def command(
         election_ms=span_ms(election),
         listen=listen,
         metrics=None if metrics == OFF else metrics,
+        http=http,
+        http_log=http_log,
+        log_format=log_format,
+        log_level=log_level,
         wheel=wheel_config(group, slots, {**limits, **(retain or {})}),
         sink=sink,
         bootstrap=bootstrap,

@@ -15,8 +15,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ..reading.messagefields import Fields
 from ..wheel.texts import time_text
-from .fields import Fields
 
 _TEXT_MAX = 60
 _WIDE = 1000

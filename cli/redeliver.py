@@ -19,12 +19,13 @@ from rich.progress import DownloadColumn, MofNCompleteColumn, TimeElapsedColumn
 
 from ..client import Client
 from ..client.message import clock_ms
+from ..client.resending import Resending
 from ..wheel.checks import check_topic
 from ..wheel.errors import InvalidMessage
 from ..wheel.texts import counted, time_text
 from .progress import progress_bar
 from .receipts import print_refused
-from .resending import Resending, confirmed, interruptible
+from .resending import confirmed, interruptible
 from .shared import Exit, F, check_range, epoch_ms, is_typed, node_options, print_json
 
 if TYPE_CHECKING:

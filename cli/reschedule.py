@@ -7,11 +7,8 @@ from datetime import datetime, timedelta
 import click
 
 from ..client import Client
-from .cancel import UNKNOWN, is_id
+from ..client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, is_id
 from .shared import Exit, check_due, due_options, json_option, node_options, print_json
-
-CANCELLED = "cancelled"
-ALREADY_CANCELLED = "already cancelled"
 
 
 @click.command("reschedule", short_help="Give a message another due time.")

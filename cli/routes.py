@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -82,15 +81,7 @@ def explain(
     """
     found = find_route(settings_of(path, address, timeout).routes, route)
     pairs = [(name, value.encode()) for name, value in headers]
-    branches: list[dict[str, Any]] = [
-        {
-            "matches": branch.matches(pairs),
-            "where": None if branch.where is None else branch.where.to_dict(),
-            "to": list(branch.to),
-        }
-        for branch in found.branches
-    ]
-    topics = found.topics(pairs) if any(one["matches"] for one in branches) else []
+    branches, topics = found.explained(pairs)
     if as_json:
         print_json({"route": route, "branches": branches, "topics": topics})
     else:

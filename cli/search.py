@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from ..reading.messagefields import Fields, message_fields
 from ..reading.problems import Problem
 from ..search.fate import MessageFate, MessageState, find
 from ..search.pending import LIMIT, PendingCount, PendingPage, PendingReader
@@ -22,7 +23,6 @@ from ..wheel.mark import RowKey
 from ..wheel.schema import times
 from ..wheel.texts import counted, time_text
 from .bulkcancel import BulkCancel
-from .fields import Fields, message_fields
 from .printing import Listing, print_table, quiet_pipe
 from .shared import (
     Exit,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from click.core import ParameterSource
 
 from ..client.addresses import check_addresses, split
 from ..wheel.config import KIB, MIB
-from ..wheel.errors import InvalidConfiguration
+from ..wheel.errors import InvalidConfiguration, MissingExtra
 from ..wheel.protocol import DEFAULT_ADDRESS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,6 +31,7 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_OF_THE_GATEWAY = ("httptools", "msgspec", "starlette", "uvicorn", "uvloop")
 
 
 class Exit(IntEnum):
@@ -234,3 +236,13 @@ def check_range(start: datetime | None, end: datetime | None) -> None:
 
 def print_json(fields: Mapping[str, Any]) -> None:
     click.echo(json.dumps(fields))
+
+
+def need_gateway() -> None:
+    """Errors: ``MissingExtra`` when the gateway's packages are not installed."""
+    missing = [one for one in _OF_THE_GATEWAY if find_spec(one) is None]
+    if missing:
+        raise MissingExtra(
+            f"the gateway needs packages that are not installed: {', '.join(missing)}",
+            remedy="Run: pip install 'slotwheel[http]'",
+        )

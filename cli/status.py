@@ -8,14 +8,11 @@ from typing import Any
 import click
 
 from ..client import Client
-from ..wheel.errors import SlotwheelError
+from ..client.groupstatus import REPLICATION, group_status
 from ..wheel.texts import time_text
 from .printing import print_table
 from .shared import json_option, node_options, print_json
 
-REPLICATION = "replication"
-MASTER = "master"
-_MASTER_TIMEOUT_S = 2.0
 _COLUMNS = (
     ("peer", "id"),
     ("address", "address"),
@@ -40,7 +37,7 @@ def command(address: str, timeout: timedelta, as_json: bool) -> None:
     and how far it is behind. Of several addresses, the master answers if there is one.
     """
     with Client(address, timeout_s=timeout.total_seconds()) as client:
-        found = status_of(client)
+        found = group_status(client)
     if as_json:
         print_json(found)
         return
@@ -50,23 +47,6 @@ def command(address: str, timeout: timedelta, as_json: bool) -> None:
         click.echo(f"{name.replace('_', ' '):<{width}}  {_for_people(name, value)}")
     if group is not None:
         _print_group(group)
-
-
-def status_of(client: Client) -> dict[str, Any]:
-    """The status; of several addresses, the master's if it is known, as only a master knows all
-    lags."""
-    found = client.status()
-    if len(client.addresses) == 1:
-        return found
-    group = found.get(REPLICATION) or {}
-    address = group.get("master_address")
-    if group.get("role") == MASTER or not address:
-        return found
-    try:
-        with Client(address, timeout_s=_MASTER_TIMEOUT_S) as other:
-            return other.status()
-    except SlotwheelError:  # it may be the one that just died
-        return found
 
 
 def _print_group(group: dict[str, Any]) -> None:

@@ -17,9 +17,8 @@ from typing import Any
 
 from ..wheel.backoff import Backoff
 from ..wheel.errors import NodeUnreachable, NotMaster, NotRunning, SlotwheelError
-from ..wheel.protocol import close_all
 from .addresses import Addresses
-from .link import call, connect, say_hello
+from .transport import ClientTransport
 
 _PAUSE_S = 0.05
 _ANSWER_S = 15.0
@@ -35,8 +34,9 @@ EpochOfMaster = Callable[[str, float], int]
 class Asker:
     """Sends requests, over connections that are opened when needed. Thread-safe."""
 
-    def __init__(self, addresses: Addresses, timeout_s: float) -> None:
+    def __init__(self, addresses: Addresses, transport: ClientTransport, timeout_s: float) -> None:
         self._addresses = addresses
+        self._transport = transport
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._connections: dict[str, Any] = {}
@@ -66,14 +66,12 @@ class Asker:
                 connection = self._connection(address)
                 if addresses.several:
                     patience_s = min(addresses.attempt_s, max(0.1, end - time.monotonic()))
-                    hello = say_hello(connection, patience_s)
-                    if of_master:
-                        hello.check_master()
+                    self._transport.greet(connection, patience_s, of_master=of_master)
                     reached = True
                 left_s = max(0.1, end - time.monotonic())
                 if again and addresses.several:
                     left_s = min(left_s, _ANSWER_S)
-                answer = call(connection, action, dict(fields), left_s)
+                answer = self._transport.call(connection, action, dict(fields), left_s)
             except SlotwheelError as error:
                 again_here = again and (addresses.several or not isinstance(error, NotRunning))
                 if not _may_go_on(error, reached=reached, again=again_here):
@@ -94,12 +92,13 @@ class Asker:
         with self._lock:
             connections = list(self._connections.values())
             self._connections.clear()
-        close_all(*connections)
+        for connection in connections:
+            self._transport.end(connection)
 
     def _connection(self, address: str) -> Any:
         with self._lock:
             if address not in self._connections:
-                self._connections[address] = connect(address)
+                self._connections[address] = self._transport.connect(address)
             return self._connections[address]
 
 

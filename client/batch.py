@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from ..wheel.digest import digests
 from ..wheel.errors import SlotwheelError
-from ..wheel.ids import MessageId
+from ..wheel.ids import MessageId, id_texts
 from ..wheel.protocol import StoredBatch
+from ..wheel.request import RequestKey
 from ..wheel.rows import from_columns
 from ..wheel.schema import Int64s, UInt64s
 from .columns import Errors, without
@@ -55,11 +56,21 @@ class Shipment:
     """Its batch was refused as a whole: it is sent in a batch of its own."""
     whole: bool = False
     """It is stored with all of its rows or not at all, in a batch of its own."""
+    request: RequestKey | None = None
+    """It is that request, perhaps a repeat; ``whole``, too."""
+    on_done: Callable[[], None] | None = None
+    """Called once when it is done, by the thread that found that out, perhaps under the sender's
+    lock: it must return at once."""
     failure: SlotwheelError | None = None
     stored: StoredBatch | None = None
     _group: str = field(default="", init=False)
     _places: Int64s | None = field(default=None, init=False)
     _done: threading.Event = field(default_factory=threading.Event, init=False)
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether no other shipment may share its batch."""
+        return self.alone or self.whole
 
     @property
     def count(self) -> int:
@@ -88,15 +99,23 @@ class Shipment:
     def finish(self, stored: StoredBatch | None, group: str) -> None:
         self.stored, self._group = stored, group
         self.rows = self.columns = None
+        if stored is not None and stored.shift_ms:
+            self.due = np.asarray(self.due, np.int64) + stored.shift_ms
         if self.kept is not None and stored is not None:
             self._places = np.full(len(self.due), -1, np.int64)
             self._places[self.kept] = np.arange(len(self.kept))
-        self._done.set()
+        self._end()
 
     def fail(self, error: SlotwheelError) -> None:
         self.failure = error
         self.rows = self.columns = None
+        self._end()
+
+    def _end(self) -> None:
         self._done.set()
+        on_done, self.on_done = self.on_done, None
+        if on_done is not None:
+            on_done()
 
     @property
     def done(self) -> bool:
@@ -125,6 +144,22 @@ class Shipment:
         place = row if self._places is None else int(self._places[row])
         check = int(self.stored.checks[place])
         return str(MessageId(self._group, self.due_ms(row), self.stored.base_offset + place, check))
+
+    def outcomes(self) -> list[str | SlotwheelError]:
+        """The id or the error of each row, once it is done."""
+        if self.failure is not None or self.errors or self.kept is not None or not self.stored:
+            return [self._outcome(row) for row in range(len(self.due))]
+        due = np.asarray(self.due, np.int64)
+        offsets = self.stored.base_offset + np.arange(len(due))
+        found: list[str | SlotwheelError]
+        found = id_texts(self._group, due, offsets, self.stored.checks).to_pylist()
+        return found
+
+    def _outcome(self, row: int) -> str | SlotwheelError:
+        try:
+            return self.id(row)
+        except SlotwheelError as error:
+            return error
 
     def ids(self, row: int) -> list[str]:
         """All ids of a message: one, or one for each topic of its route. Errors: as of ``id``."""
@@ -164,6 +199,10 @@ class Batch:
         for shipment in self.shipments:
             shipment.batch = self
 
+    @property
+    def request(self) -> RequestKey | None:
+        return self.shipments[0].request
+
     def note_content(self, now_ms: int) -> None:
         """Compute the receipts' content digests, before ``rows`` may be dropped."""
         if self.digest is None and self.rows is not None:
@@ -183,6 +222,13 @@ class Batch:
             number = bisect.bisect_right(self.starts, row) - 1
             found.setdefault(number, {})[row - self.starts[number]] = error
         return found
+
+
+def nbytes_of(messages: Any) -> int:
+    """Of keys, values and headers: of checked messages, or of rows."""
+    if isinstance(messages, pa.RecordBatch):
+        return int(messages.nbytes)
+    return sum([flat.nbytes for flat in messages])
 
 
 def gathered(contents: Sequence[Columns | pa.RecordBatch]) -> pa.RecordBatch:

@@ -11,7 +11,9 @@ record, so the same holds for another master.
                             +-------------------------------+-> resend (overloaded, link lost)
 
 Shipments that wait because five batches are unanswered are sent in one batch, as far as they fit:
-the slower the node, the larger the batches, and the less each message costs.
+the slower the node, the larger the batches, and the less each message costs. A request is a batch
+for itself, with a producer of its own: so it is not one of the five, and its sequence only tells
+its answer from others.
 
 No thread, no lock and no clock: the sender calls everything here under its lock. Limits may be read
 without it.
@@ -25,13 +27,15 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from ..wheel.protocol import IN_FLIGHT_MAX
+from ..wheel.protocol import IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX
 from .batch import Batch, Shipment
 from .columns import Errors, Limits
 from .message import FlatMessage
 
 ROW_OVERHEAD = 64
 """About the bytes of memory that a row takes besides its content."""
+_FIRST_REQUEST = 1 << 62
+"""Sequences of requests begin here, above all others."""
 _JOIN_WITHIN = 0.1
 """Shipments are joined if their deadlines differ by at most this part of the client's timeout."""
 
@@ -65,6 +69,11 @@ class Buffer:
         self._seal_at = 0.0
         self._hurry = False
         self._fresh: deque[Shipment] = deque()
+        self._requests: deque[Shipment] = deque()
+        """As ``_fresh``; requests."""
+        self._requests_open = 0
+        """How many batches in ``unanswered`` are requests."""
+        self._next_request = _FIRST_REQUEST
         self._resend: list[int] = []
         self._next_sequence = first_sequence
         self.keep_to(Limits())
@@ -85,7 +94,7 @@ class Buffer:
         self.nbytes += shipment.nbytes
         self.seal()
         self.open.add(shipment)
-        self._fresh.append(shipment)
+        (self._fresh if shipment.request is None else self._requests).append(shipment)
 
     def linger(
         self, flat: FlatMessage, nbytes: int, now: float, new_shipment: Callable[[], Shipment]
@@ -138,7 +147,7 @@ class Buffer:
 
     @property
     def waits_to_be_sent(self) -> bool:
-        return bool(self._fresh or self._resend)
+        return bool(self._fresh or self._resend or self._requests)
 
     def next_batch(self) -> Batch | None:
         """The next batch to be sent again, or a new one, with a sequence."""
@@ -146,11 +155,16 @@ class Buffer:
             batch = self.unanswered.get(heapq.heappop(self._resend))
             if batch is not None:
                 return batch
-        oldest = min(self.unanswered, default=self._next_sequence)
-        if not self._fresh or self._next_sequence - oldest >= IN_FLIGHT_MAX:
+        oldest = min((self._next_sequence, *self.unanswered))
+        if self._fresh and self._next_sequence - oldest < IN_FLIGHT_MAX:
+            batch = Batch(self._next_sequence, self._first_and_following())
+            self._next_sequence += 1
+        elif self._requests and self._requests_open < REQUESTS_IN_FLIGHT_MAX:
+            batch = Batch(self._next_request, [self._requests.popleft()])
+            self._next_request += 1
+            self._requests_open += 1
+        else:
             return None
-        batch = Batch(self._next_sequence, self._first_and_following())
-        self._next_sequence += 1
         self.unanswered[batch.sequence] = batch
         return batch
 
@@ -158,14 +172,14 @@ class Buffer:
         """The first fresh shipment, and those behind it as far as they fit."""
         shipments = [self._fresh.popleft()]
         first = shipments[0]
-        if first.alone or first.whole:
+        if first.by_itself:
             return shipments
         rows_left = self.batch_rows_max - first.count
         bytes_left = self.batch_bytes_max - first.nbytes
         while self._fresh:
             following = self._fresh[0]
             apart_s = abs(following.deadline - first.deadline)
-            if following.alone or following.whole or apart_s > self._join_within_s:
+            if following.by_itself or apart_s > self._join_within_s:
                 break
             rows_left -= following.count
             bytes_left -= following.nbytes
@@ -223,8 +237,9 @@ class Buffer:
 
     def remove(self, shipment: Shipment) -> None:
         """Remove a shipment that is given up, wherever it is."""
-        if shipment in self._fresh:
-            self._fresh.remove(shipment)
+        for waiting in (self._fresh, self._requests):
+            if shipment in waiting:
+                waiting.remove(shipment)
         if shipment is self.lingering:
             self.lingering, self._hurry = None, False
         self.end(shipment)
@@ -234,7 +249,7 @@ class Buffer:
         self.open.discard(shipment)
         # A receipt that is kept must not keep the whole batch in memory.
         batch, shipment.batch = shipment.batch, None
-        if batch is not None:
-            self.unanswered.pop(batch.sequence, None)
+        if batch is not None and self.unanswered.pop(batch.sequence, None) is not None:
+            self._requests_open -= batch.request is not None
         self.nbytes -= shipment.nbytes
         shipment.nbytes = 0

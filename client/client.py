@@ -22,7 +22,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -31,7 +31,13 @@ import pyarrow as pa
 
 from ..policy.routes import Route
 from ..wheel.checks import due_beyond_horizon, too_large
-from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning, SlotwheelError
+from ..wheel.errors import (
+    InvalidBatch,
+    InvalidConfiguration,
+    InvalidMessage,
+    NotRunning,
+    SlotwheelError,
+)
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
     ACKS,
@@ -39,6 +45,7 @@ from ..wheel.protocol import (
     DEFAULT_ADDRESS,
     FORGET,
     HELLO,
+    PAGE,
     POLICIES,
     PRODUCER_LIMIT,
     REGISTER,
@@ -47,18 +54,22 @@ from ..wheel.protocol import (
     STEP_DOWN,
     STEP_DOWN_MAX_S,
 )
-from ..wheel.rows import Content
+from ..wheel.request import RequestKey
+from ..wheel.rows import Content, from_columns
+from ..wheel.schema import times
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
-from .batch import Shipment
+from .batch import Shipment, nbytes_of
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
+from .http import HttpTransport, is_http
 from .levels import Resolver
-from .link import Link, epoch_of_master
+from .link import FlightTransport
 from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_ms_of, flatten
 from .receiptfile import ReceiptFile
 from .receipts import Receipt, Receipts
 from .sender import Sender
+from .transport import ClientTransport
 
 _log = logging.getLogger("slotwheel.client")
 
@@ -76,6 +87,10 @@ class Client:
     For a group of peers, ``address`` names all of them (``"a:7200,b:7200,c:7200"``, or a sequence):
     the client finds the master and follows it. Messages that were in flight when a master failed
     are sent again to the next one, and stored once.
+
+    An address of a gateway, ``"http://host:port"``, is for programs that send single messages from
+    many processes; several are gateways of one group. ``acks`` is ``"all"`` then, and what
+    concerns single nodes (``register``, ``forget``, ``step_down``) is not to be had.
 
     - ``timeout_s``: how long a message is tried before its receipt gets ``Overloaded`` or
       ``NodeUnreachable``; also how long ``send`` waits for room in a full buffer.
@@ -120,9 +135,9 @@ class Client:
                 remedy="Give the seconds for which a message is tried; 30 is usual",
             )
         self.addresses = split(address)
-        check_addresses(self.addresses)
+        transport = self._transport(acks)
         self.address = ",".join(self.addresses)
-        self._asker = Asker(Addresses(address), timeout_s)
+        self._asker = Asker(Addresses(address), transport, timeout_s)
         self._resolver = Resolver(self.policies)
         self._pid = os.getpid()
         self._closed = False
@@ -138,8 +153,8 @@ class Client:
         )
         self._sender = Sender(
             Addresses(address),
-            Link,
-            epoch_of_master,
+            transport.open_link,
+            transport.epoch_of_master,
             self._buffer,
             producer=producer,
             acks=acks,
@@ -151,6 +166,20 @@ class Client:
         # soon.
         self._at_exit = _close_at_exit(weakref.ref(self))
         atexit.register(self._at_exit)
+
+    def _transport(self, acks: str) -> ClientTransport:
+        """How the addresses are reached. Errors: ``InvalidConfiguration``."""
+        if not is_http(self.addresses):
+            check_addresses(self.addresses)
+            return FlightTransport()
+        if acks != "all":
+            raise InvalidConfiguration(
+                "a gateway answers when a message is stored",
+                got=f'acks="{acks}"',
+                limit='acks="all"',
+                remedy="Leave acks out, or give the address of a node",
+            )
+        return HttpTransport()
 
     def _identity(self) -> tuple[int, int]:
         """As which producer it sends, and its first sequence."""
@@ -210,7 +239,7 @@ class Client:
                 shipment = self._copies(message, route)
                 self._sender.submit(shipment)
                 return Receipt(shipment, 0)
-        return Receipt(*self._sender.linger(self._checked(message)))
+        return Receipt(*self._sender.linger(self.prepare(message, clock_ms())))
 
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""
@@ -236,6 +265,108 @@ class Client:
         for rows in pieces(conform(table), buffer.batch_rows_max, buffer.batch_bytes_max):
             self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments)
         return Receipts(shipments)
+
+    def prepare(self, message: Message, now_ms: int) -> FlatMessage:
+        """A message without level and route as ``ship`` takes it. ``now_ms``: from when its delay
+        counts. Errors: ``InvalidMessage``."""
+        flat = flatten(message, now_ms)
+        self._check_limits(flat, now_ms)
+        return flat
+
+    def prepare_many(self, messages: Sequence[Message] | pa.Table, now_ms: int) -> pa.RecordBatch:
+        """Messages as ``ship`` takes them, each once for each topic of its route; or a table as
+        ``send_table`` takes it. Waits for a node only if one has a level or a route.
+
+        Errors: ``InvalidMessage`` with the number of the first that is bad; ``InvalidBatch``;
+        ``NodeUnreachable``.
+        """
+        limits = self._buffer.limits
+        if isinstance(messages, pa.Table):
+            table = conform(messages).combine_chunks()
+            found = sort_rows(table.to_batches()[0], now_ms, limits)
+        elif any(_needs_policies(message) for message in messages):
+            flats = [
+                flat
+                for number, message in enumerate(messages)
+                for flat in self._resolved(number, message, now_ms)
+            ]
+            return from_columns(*(list(column) for column in zip(*flats, strict=True)))
+        else:
+            found = sort_messages(messages, now_ms, limits)
+        if found.errors:
+            row = min(found.errors)
+            error = found.errors[row]
+            error.row = row
+            raise error
+        assert found.rows is not None
+        return found.rows
+
+    def _resolved(self, number: int, message: Message, now_ms: int) -> list[tuple[Any, ...]]:
+        try:
+            message, route = self._resolver.resolve(message)
+            flat = self.prepare(message, now_ms)
+        except InvalidMessage as error:
+            error.row = number
+            raise
+        topics = [flat.topic] if route is None else route.topics(flat.headers)
+        return [flat._replace(topic=topic)[:6] for topic in topics]
+
+    def ship(
+        self,
+        flats: Sequence[FlatMessage] | pa.RecordBatch,
+        *,
+        whole: bool,
+        done: Callable[[Receipts], None],
+        request: RequestKey | None = None,
+    ) -> Receipts:
+        """Send messages of one or many callers in one batch, without waiting for anything.
+
+        For who sends for many others: an event loop, say. ``flats``: as ``prepare`` or
+        ``prepare_many`` makes them, at most as many as ``batch_limits`` allow. ``whole``: all of
+        them are stored, or none is; without it a bad one gets its error on its receipt, and the
+        others are sent. ``request``: of what request they are, which is always whole; one that was
+        stored before is not stored again, and its receipts are those of the first time. An error
+        that is ``uncertain`` says that the messages may be stored.
+
+        ``done`` is called once with the receipts, when each of them has its id or its error; by one
+        of the client's threads, or by the caller's before this returns. It must return at once and
+        not call the client.
+
+        Errors at once, nothing is sent then: ``Overloaded`` or ``NodeUnreachable`` when the buffer
+        is full; ``InvalidBatch`` beyond ``batch_limits``; ``NotRunning``.
+        """
+        self._check_usable()
+        count = len(flats)
+        as_rows = isinstance(flats, pa.RecordBatch)
+        nbytes = nbytes_of(flats) + ROW_OVERHEAD * count
+        rows_max, bytes_max = self.batch_limits
+        if not 0 < count <= rows_max or nbytes > bytes_max:
+            raise InvalidBatch(
+                "not one batch",
+                got=f"{count} messages, about {nbytes} bytes",
+                limit=f"1 to {rows_max} messages, {bytes_max} bytes",
+                remedy="Send fewer at a time, but at least one",
+            )
+        whole |= request is not None
+        shipment = self._sender.new_shipment()
+        shipment.due = times(flats, "due") if as_rows else [flat.due_ms for flat in flats]
+        receipts = Receipts([shipment])
+        shipment.whole, shipment.request = whole, request
+        shipment.on_done = lambda: _report(done, receipts)
+        if as_rows:
+            shipment.rows = flats
+        else:
+            columns = zip(*[flat[:6] for flat in flats], strict=True)
+            shipment.columns = tuple(list(column) for column in columns)
+        shipment.nbytes = nbytes
+        self._sender.submit(shipment, wait=False)
+        return receipts
+
+    @property
+    def batch_limits(self) -> tuple[int, int]:
+        """Messages, and bytes of these, that one batch may have: the node's, once it answered."""
+        limits = self._buffer.limits
+        return limits.batch_rows, limits.batch_bytes
 
     def _ship_resolved(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
         """Ship messages some of which have a level or a route, in their order."""
@@ -296,13 +427,6 @@ class Client:
         shipment.copies, shipment.due = True, due[:1]
         shipment.nbytes = nbytes + ROW_OVERHEAD * count
         return shipment
-
-    def _checked(self, message: Message) -> FlatMessage:
-        """One message that has a topic and a due time. Errors: ``InvalidMessage``."""
-        now_ms = clock_ms()
-        flat = flatten(message, now_ms)
-        self._check_limits(flat, now_ms)
-        return flat
 
     def _check_limits(self, flat: FlatMessage, now_ms: int) -> None:
         limits = self._buffer.limits
@@ -379,6 +503,11 @@ class Client:
         if "replication" in answer:
             found["replication"] = answer["replication"]
         return found
+
+    def page(self, path: str) -> dict[str, Any]:
+        """What a node says of itself: ``/metrics``, ``/healthz`` or ``/readyz``, as ``status``,
+        ``type`` and ``body``. Errors: ``NodeUnreachable``; ``InvalidMessage``: no such page."""
+        return self._ask(PAGE, {"path": path}, again=True, of_master=False)
 
     def policies(self) -> dict[str, Any]:
         """Levels, retry policies, routes, and the rules of consumer groups, with their version.
@@ -493,6 +622,13 @@ class Client:
                 "the client was made before this process was forked",
                 remedy="Make a Client in each process",
             )
+
+
+def _report(done: Callable[[Receipts], None], receipts: Receipts) -> None:
+    try:
+        done(receipts)
+    except Exception:  # who waited is gone: nothing else of the client may fail for that
+        _log.exception("slotwheel client: a report of receipts failed")
 
 
 def _needs_policies(message: object) -> bool:

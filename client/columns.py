@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from ..wheel.checks import bad_rows, cast, conformed, has_keyless, wrong_type
 from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
+from ..wheel.protocol import REQUESTS_IN_FLIGHT_MAX
 from ..wheel.rows import from_columns, take_rows, without_slack
 from ..wheel.schema import INPUT, Int64s, times
 from .message import Message, due_ms_of, flatten, header_pairs
@@ -44,6 +45,8 @@ class Limits:
     horizon_ms: int | None = None
     clock_ahead_ms: int = 0
     """How far the node's clock is ahead of ours."""
+    requests: int = REQUESTS_IN_FLIGHT_MAX
+    """How many requests it takes at once; 0: it is a version that knows none."""
 
     def latest_due_ms(self, now_ms: int) -> int | None:
         if self.horizon_ms is None:
@@ -76,7 +79,10 @@ def batch_of(messages: Sequence[Message], now_ms: int) -> pa.RecordBatch:
         [m.partition for m in messages],
         [m.key for m in messages],
         [m.value for m in messages],
-        [header_pairs(m, at) for m, at in zip(messages, due, strict=True)],
+        [
+            header_pairs(m, at) if m.headers or m.expires is not None or m.ttl is not None else ()
+            for m, at in zip(messages, due, strict=True)
+        ],
     )
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,6 @@ from ..wheel.protocol import (
     HELLO,
     AppendCommand,
     RefusedBatch,
-    StoredBatch,
     channel_options,
     close_all,
     decode_answer,
@@ -37,9 +35,11 @@ from ..wheel.protocol import (
     translate,
     translated,
 )
+from ..wheel.request import RequestKey
 from ..wheel.schema import INPUT
 from .columns import Limits
 from .message import clock_ms
+from .transport import OnAnswer, OnLost, ReadInThread
 
 # gRPC gives up connecting after the shortest pause between two attempts. It is longer than the time
 # limit of a link's first call, so that this one decides how slow a node may be.
@@ -83,9 +83,9 @@ class Link:
         address: str,
         command: AppendCommand,
         timeout_s: float,
-        on_answer: Callable[[StoredBatch | RefusedBatch], None],
-        on_lost: Callable[[Link, SlotwheelError], None],
-        read_in_thread: Callable[[Callable[[], None]], None],
+        on_answer: OnAnswer,
+        on_lost: OnLost,
+        read_in_thread: ReadInThread,
     ) -> None:
         self._on_answer = on_answer
         self._on_lost = on_lost
@@ -114,11 +114,12 @@ class Link:
             raise
         read_in_thread(self._read)
 
-    def write(self, rows: pa.RecordBatch, sequence: int) -> None:
+    def write(self, rows: pa.RecordBatch, sequence: int, request: RequestKey | None = None) -> None:
         """Send a batch; blocks while the node reads nothing. Errors: ``SlotwheelError``."""
+        metadata = pa.py_buffer(encode_sequence(sequence, request))
         try:
             with self._writing:
-                self._writer.write_with_metadata(rows, pa.py_buffer(encode_sequence(sequence)))
+                self._writer.write_with_metadata(rows, metadata)
         except (pa.ArrowException, OSError) as error:
             # The reading side gets the reason why the stream ended.
             self._read_to_the_end.wait(0.5)
@@ -207,6 +208,7 @@ def say_hello(client: Any, timeout_s: float) -> Hello:
                 batch_bytes=int(limits["batch_bytes"]),
                 horizon_ms=int(limits["horizon_ms"]),
                 clock_ahead_ms=int(fields["now_ms"]) - clock_ms(),
+                requests=int(limits.get("requests", 0)),
             ),
             alone or bool(fields["serving"]),
             0 if alone else int(fields["epoch"]),
@@ -214,6 +216,31 @@ def say_hello(client: Any, timeout_s: float) -> Hello:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise SlotwheelError("the node's hello is not readable", got=repr(error)) from None
+
+
+class FlightTransport:
+    """Links and calls to nodes, by Flight."""
+
+    open_link = Link
+
+    def connect(self, address: str) -> Any:
+        return connect(address)
+
+    def greet(self, connection: Any, timeout_s: float, *, of_master: bool) -> None:
+        hello = say_hello(connection, timeout_s)
+        if of_master:
+            hello.check_master()
+
+    def call(
+        self, connection: Any, action: str, fields: dict[str, Any], timeout_s: float
+    ) -> dict[str, Any]:
+        return call(connection, action, fields, timeout_s)
+
+    def epoch_of_master(self, address: str, timeout_s: float) -> int:
+        return epoch_of_master(address, timeout_s)
+
+    def end(self, connection: Any) -> None:
+        close_all(connection)
 
 
 def epoch_of_master(address: str, timeout_s: float) -> int:

@@ -127,6 +127,11 @@ class Receipts(Sequence[Receipt]):
             shipment.id(row) for shipment in self._shipments for row in range(len(shipment.due))
         ]
 
+    def outcomes(self, timeout_s: float | None = None) -> list[str | SlotwheelError]:
+        """What became of each message: its id, or its error. Errors: ``TimeoutError``."""
+        self.wait(timeout_s)
+        return [one for shipment in self._shipments for one in shipment.outcomes()]
+
     def offsets(self, timeout_s: float | None = None) -> Int64s:
         """Offsets in the wheel's log, shape (len(self),); -1 for a message not stored."""
         self.wait(timeout_s)

@@ -26,6 +26,7 @@ from ..wheel.errors import (
     NotRunning,
     Overloaded,
     SlotwheelError,
+    UnsupportedVersion,
 )
 from ..wheel.protocol import AppendCommand, RefusedBatch, StoredBatch
 from ..wheel.schema import times
@@ -34,9 +35,9 @@ from .asking import EpochOfMaster, Suspicion
 from .batch import Batch, Shipment, gathered
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import Errors
-from .link import Link
 from .message import FlatMessage, clock_ms
 from .receiptfile import BatchReceipts, ReceiptFile
+from .transport import LinkPort, OpenLink
 
 _log = logging.getLogger("slotwheel.client")
 
@@ -44,19 +45,13 @@ _BACKOFF_S = 0.02
 _WATCH_S = 0.1
 
 
-OnAnswer = Callable[[StoredBatch | RefusedBatch], None]
-OnLost = Callable[[Link, SlotwheelError], None]
-ReadInThread = Callable[[Callable[[], None]], None]
-Connect = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], Link]
-
-
 class Sender:
-    """``connect``: opens a link; ``epoch_of_master``: asks a peer. Thread-safe."""
+    """``open_link``: as of a ``ClientTransport``; ``epoch_of_master``: asks a peer. Thread-safe."""
 
     def __init__(
         self,
         addresses: Addresses,
-        connect: Connect,
+        open_link: OpenLink,
         epoch_of_master: EpochOfMaster,
         buffer: Buffer,
         *,
@@ -67,7 +62,7 @@ class Sender:
         receipts: ReceiptFile | None = None,
     ) -> None:
         self._addresses = addresses
-        self._connect = connect
+        self._new_link = open_link
         self._suspicion = Suspicion(addresses, epoch_of_master)
         self._buffer = buffer
         self._command = AppendCommand(producer, acks)
@@ -79,7 +74,7 @@ class Sender:
         """Notified when there may be work for the sender."""
         self._ended = threading.Condition(lock)
         """Notified when there is more room, or a shipment is done."""
-        self._link: Link | None = None
+        self._link: LinkPort | None = None
         self._group = ""
         self._not_before = 0.0
         self._backoff = Backoff(_BACKOFF_S)
@@ -103,15 +98,15 @@ class Sender:
     def new_shipment(self) -> Shipment:
         return Shipment(time.monotonic() + self._timeout_s, self.nudge)
 
-    def submit(self, shipment: Shipment) -> None:
-        """Queue a shipment whose ``rows`` are set, or ``columns`` and ``nbytes``. Errors:
-        ``Overloaded``, ``NotRunning``."""
+    def submit(self, shipment: Shipment, *, wait: bool = True) -> None:
+        """Queue a shipment whose ``rows`` are set, or ``columns`` and ``nbytes``. ``wait``: for
+        room in the buffer. Errors: ``Overloaded``, ``NodeUnreachable``, ``NotRunning``."""
         if shipment.rows is not None:
             shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
         assert shipment.count
         assert shipment.nbytes
         with self._changed:
-            self._wait_for_room(shipment.nbytes)
+            self._wait_for_room(shipment.nbytes, self._timeout_s if wait else 0.0)
             shipment.deadline = time.monotonic() + self._timeout_s
             self._buffer.add(shipment)
             self._changed.notify_all()
@@ -120,7 +115,7 @@ class Sender:
         """Add a message to the lingering shipment. Returns it and the row's number in it."""
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
-            self._wait_for_room(nbytes)
+            self._wait_for_room(nbytes, self._timeout_s)
             buffer = self._buffer
             shipment, row = buffer.linger(flat, nbytes, time.monotonic(), self.new_shipment)
             if row == 0 or buffer.lingering is None:
@@ -163,15 +158,17 @@ class Sender:
 
     # Under the lock
 
-    def _wait_for_room(self, nbytes: int) -> None:
+    def _wait_for_room(self, nbytes: int, timeout_s: float) -> None:
         buffer = self._buffer
         if not buffer.has_room(nbytes) and not self._closed:
             buffer.seal()
             self._changed.notify_all()
-            if not self._ended.wait_for(
-                lambda: self._closed or buffer.has_room(nbytes), self._timeout_s
+            if not timeout_s or not self._ended.wait_for(
+                lambda: self._closed or buffer.has_room(nbytes), timeout_s
             ):
-                raise self._reason() or Overloaded(
+                # An old failure is no reason while a link is open and nothing was waited for.
+                reason = self._reason() if timeout_s or self._link is None else None
+                raise reason or Overloaded(
                     "the client's buffer is full and the node takes nothing",
                     got=f"{buffer.nbytes} bytes",
                     limit=f"{buffer.bytes_max} bytes",
@@ -196,6 +193,7 @@ class Sender:
                 limit=error.limit,
                 remedy=error.remedy,
             )
+            error.uncertain = True
         self._buffer.remove(shipment)
         shipment.fail(error)
         self._notify_of_end()
@@ -243,13 +241,12 @@ class Sender:
         wait_s = min(self._answer_timeout_s, self._timeout_s, self._addresses.attempt_s)
         ours = (self._answered, self._lost, self._reads.put)
         try:
-            link = self._connect(address, self._command, wait_s, *ours)
+            link = self._new_link(address, self._command, wait_s, *ours)
         except SlotwheelError as error:
             self._lost(None, error)
             return
         with self._changed:
             self._buffer.keep_to(link.limits)
-            self._group = link.group
             if not self._closed:
                 self._link = link
         if self._link is not link:
@@ -257,7 +254,11 @@ class Sender:
         elif link.error is not None:  # lost before it was in use
             self._lost(link, link.error)
 
-    def _write(self, link: Link, batch: Batch) -> None:
+    def _write(self, link: LinkPort, batch: Batch) -> None:
+        if batch.request is not None and not link.limits.requests:
+            with self._changed:
+                self._give_up(batch.shipments[0], _without_requests())
+            return
         rows = self._rows_of(batch)
         if rows is None:  # given up just now
             return
@@ -269,7 +270,7 @@ class Sender:
                 return  # given up meanwhile, and reported as never sent
             batch.sent_at = time.monotonic()
         try:
-            link.write(rows, batch.sequence)
+            link.write(rows, batch.sequence, batch.request)
         except SlotwheelError as error:
             self._lost(link, error)
             return
@@ -317,6 +318,8 @@ class Sender:
     def _stored(self, batch: Batch, rows: pa.RecordBatch, answer: StoredBatch) -> None:
         self._backoff.worked()
         self._addresses.served()
+        if self._link is not None:
+            self._group = self._link.group
         if answer.count == rows.num_rows:
             self._keep_receipts(batch, rows, answer)
         for shipment, mine in batch.spans():
@@ -329,7 +332,7 @@ class Sender:
     def _refused(self, batch: Batch, rows: pa.RecordBatch, error: SlotwheelError) -> None:
         if error.retryable:
             batch.last_error = self._last_error = error
-            batch.uncertain |= isinstance(error, NotRunning)
+            batch.uncertain |= isinstance(error, NotRunning) or error.uncertain
             self._buffer.send_again(batch)
             self._back_off()
             return
@@ -337,6 +340,7 @@ class Sender:
         sure = isinstance(error, InvalidMessage | InvalidBatch) and not batch.uncertain
         if not bad and (len(batch.shipments) == 1 or not sure):
             # Rows that may be stored already must not be sent under another sequence.
+            error.uncertain |= batch.uncertain
             for shipment in batch.shipments:
                 self._buffer.end(shipment)
                 shipment.fail(error)
@@ -350,7 +354,7 @@ class Sender:
         promised = BatchReceipts(
             self._group,
             stored.base_offset,
-            times(rows, "due"),
+            times(rows, "due") + stored.shift_ms,
             stored.checks,
             rows.column("topic"),
             batch.digest,
@@ -375,7 +379,7 @@ class Sender:
         row, error.row = error.row, None  # its number in a batch that the caller does not know
         return {**bad, row: error}
 
-    def _lost(self, link: Link | None, error: SlotwheelError) -> None:
+    def _lost(self, link: LinkPort | None, error: SlotwheelError) -> None:
         with self._changed:
             if self._closed or link is not self._link:
                 return
@@ -430,3 +434,11 @@ class Sender:
         if self._link is None and self._last_error is not None:
             return self._addresses.explain(self._last_error)
         return self._last_error
+
+
+def _without_requests() -> UnsupportedVersion:
+    return UnsupportedVersion(
+        "the node knows no requests with a key",
+        limit="a node of this version",
+        remedy="Update all nodes, or send without an Idempotency-Key",
+    )

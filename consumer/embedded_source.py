@@ -16,13 +16,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
-from ..reading.topicreader import TopicReader, ids
+from ..reading.topicreader import TopicReader, extent, ids
 from ..wheel.errors import Damaged, DirectoryInUse, InvalidConfiguration
 from ..wheel.files import DirectoryLock, OsFiles
 from ..wheel.rows import Header
 from ..wheel.schema import times
 from .message import Received, SourcePartition
-from .source import Assignment, ConsumerFailed, Source, SourceAway
+from .source import Assignment, ConsumerFailed, PositionedSource, SourceAway
 
 DIRECTORY = "consumers"
 POSITIONS = "positions.json"
@@ -30,9 +30,12 @@ VERSION = 1
 _STEP_S = 0.01
 
 
-class EmbeddedSource(Source):
-    """Errors on construction: ``InvalidConfiguration`` without the directory, ``DirectoryInUse``
-    when another process reads as this group, ``Damaged`` for an unreadable file."""
+class EmbeddedSource(PositionedSource):
+    """``latest``: topics of which the group has no position are read from their end on, not from
+    their beginning.
+
+    Errors on construction: ``InvalidConfiguration`` without the directory, ``DirectoryInUse`` when
+    another process reads as this group, ``Damaged`` for an unreadable file."""
 
     def __init__(
         self,
@@ -40,6 +43,8 @@ class EmbeddedSource(Source):
         group: str,
         topics: Sequence[str],
         assignment: Assignment,
+        *,
+        latest: bool = False,
     ) -> None:
         root = Path(data)
         if not root.is_dir():
@@ -65,11 +70,29 @@ class EmbeddedSource(Source):
         self._files = OsFiles(root)
         self._held: set[str] = set()
         self._rest: list[Received] = []
-        self._readers = {
-            topic: TopicReader(self._files, topic, self._positions.get(topic, 0))
-            for topic in topics
-        }
-        assignment.assigned([SourcePartition(topic, 0) for topic in topics], None)
+        self._latest = latest
+        self._assignment = assignment
+        self._readers: dict[str, TopicReader] = {}
+        self.subscribe(topics)
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        gone, new = set(self._readers).difference(topics), set(topics).difference(self._readers)
+        for topic in gone:
+            self._readers.pop(topic).close()
+        self._rest = [message for message in self._rest if message.topic not in gone]
+        if gone:
+            self._assignment.revoked([SourcePartition(topic, 0) for topic in gone])
+        for topic in topics:
+            if topic in new:
+                self._readers[topic] = TopicReader(self._files, topic, self._start(topic))
+        if new:
+            self._assignment.assigned([SourcePartition(topic, 0) for topic in new], None)
+
+    def _start(self, topic: str) -> int:
+        position = self._positions.get(topic)
+        if position is None and self._latest:
+            _, position = extent(self._files, topic) or (0, 0)
+        return position or 0
 
     def poll(self, timeout_s: float, count: int) -> list[Received]:
         deadline = time.monotonic() + timeout_s
@@ -118,11 +141,18 @@ class EmbeddedSource(Source):
         self._held = {one.topic for one in partitions}
 
     def rewind(self, starts: Mapping[SourcePartition, int]) -> None:
-        for one in starts:
+        self.seek({one: self._positions.get(one.topic, 0) for one in starts})
+
+    def seek(self, positions: Mapping[SourcePartition, int]) -> None:
+        for one, position in positions.items():
             self._readers[one.topic].close()
-            self._readers[one.topic].position = self._positions.get(one.topic, 0)
-        again = {one.topic for one in starts}
+            self._readers[one.topic].position = position
+        again = {one.topic for one in positions}
         self._rest = [message for message in self._rest if message.topic not in again]
+
+    def committed(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
+        known = self._positions
+        return {one: known[one.topic] for one in partitions if one.topic in known}
 
     def close(self) -> None:
         for reader in self._readers.values():

@@ -29,7 +29,7 @@ from .source import (
     COMMIT_S,
     Assignment,
     ConsumerFailed,
-    Source,
+    PositionedSource,
     SourceAway,
     no_topic,
 )
@@ -45,7 +45,7 @@ _NO_MEMBER = (
 )
 
 
-class KafkaPythonSource(Source):
+class KafkaPythonSource(PositionedSource):
     """Errors on construction: ``InvalidConfiguration`` for a topic that is not there,
     ``NodeUnreachable``."""
 
@@ -58,10 +58,12 @@ class KafkaPythonSource(Source):
         *,
         create: Sequence[str] = (),
         needed: Sequence[str] = (),
+        partitions: Sequence[SourcePartition] = (),
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """``create``: topics to make if they are not there; ``needed``: further ones that must be
-        there; ``extra``: settings of the client."""
+        there; ``partitions``: read these and no topics, without being a member of the group, whose
+        positions are kept all the same; ``extra``: settings of the client."""
         read_leniently()
         config: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
@@ -86,12 +88,22 @@ class KafkaPythonSource(Source):
                 if missing := [name for name in (*topics, *needed) if name not in there]:
                     raise no_topic(missing, list(there))
                 self._listener = _Listener(self._consumer, assignment)
-                self._consumer.subscribe(list(topics), listener=self._listener)
+                if partitions:
+                    self._consumer.assign([TopicPartition(*one) for one in partitions])
+                    self._listener.look()
+                else:
+                    self.subscribe(topics)
             except BaseException:
                 self._consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)
                 raise
         except (kafka_errors.KafkaError, OSError) as error:
             raise no_brokers(bootstrap, error) from error
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        try:
+            self._consumer.subscribe(list(topics), listener=self._listener)
+        except (kafka_errors.KafkaError, OSError) as error:
+            raise _meaning(error) from error
 
     def poll(self, timeout_s: float, count: int) -> list[Received]:
         try:
@@ -141,17 +153,29 @@ class KafkaPythonSource(Source):
 
     def rewind(self, starts: Mapping[SourcePartition, int]) -> None:
         assignment = self._consumer.assignment()
-        deadline = time.monotonic() + COMMIT_S
+        own = [one for one in starts if TopicPartition(*one) in assignment]
+        committed = self.committed(own)
+        self.seek({one: committed.get(one, starts[one]) for one in own})
+
+    def seek(self, positions: Mapping[SourcePartition, int]) -> None:
         try:
-            for one, start in starts.items():
-                partition = TopicPartition(*one)
-                if partition not in assignment:
-                    continue
+            for one, position in positions.items():
+                self._consumer.seek(TopicPartition(*one), position)
+        except ValueError as error:  # it has just been revoked
+            raise SourceAway(f"not a partition of this member: {error}") from error
+
+    def committed(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
+        deadline = time.monotonic() + COMMIT_S
+        found: dict[SourcePartition, int] = {}
+        try:
+            for one in partitions:
                 left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-                committed = self._consumer.committed(partition, timeout_ms=left_ms)
-                self._consumer.seek(partition, start if committed is None else committed)
+                position = self._consumer.committed(TopicPartition(*one), timeout_ms=left_ms)
+                if position is not None:
+                    found[one] = position
         except (kafka_errors.KafkaError, OSError, AssertionError) as error:
             raise SourceAway(f"positions could not be read: {error}") from error
+        return found
 
     def close(self) -> None:
         with suppress(kafka_errors.KafkaError):

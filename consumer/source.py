@@ -86,6 +86,22 @@ class Source(ABC):
         """Leave the group; nothing is committed."""
 
 
+class PositionedSource(Source):
+    """A source whose topics and positions can be changed, for who passes them on to others."""
+
+    @abstractmethod
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read these topics instead; of those that stay, go on. Errors: ``SourceAway``."""
+
+    @abstractmethod
+    def seek(self, positions: Mapping[SourcePartition, int]) -> None:
+        """Read on from there; partitions that this member has. Errors: ``SourceAway``."""
+
+    @abstractmethod
+    def committed(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
+        """The group's positions, of those partitions that have one. Errors: ``SourceAway``."""
+
+
 def no_topic(missing: Sequence[str], there: Sequence[str]) -> InvalidConfiguration:
     """The error for topics that do not exist."""
     known = [name for name in sorted(there) if not name.startswith("__")]

@@ -8,13 +8,15 @@ batch.
 
     handler thread:   read -> append -> read -> append -> ...
                                 |            |
-                             (window of five: sequence, future)
+                                 (window: sequence, future)
                                 |            |
     receipts thread:         wait -> write receipt -> wait -> ...
 
 Rules:
-- At most ``IN_FLIGHT_MAX`` batches are read and not answered; the next is not even read, so flow
+- At most ``IN_FLIGHT_MAX`` batches are read and not answered; besides, ``REQUESTS_IN_FLIGHT_MAX``
+  requests, while they are smaller than one full batch together. The next is not even read, so flow
   control of the transport stops the sender and memory stays bounded.
+- A request is appended under its own producer, and may come again on any exchange.
 - A batch that cannot be accepted is answered with an error, and the stream goes on. Only an error
   that leaves nothing to answer to (no sequence, broken framing, a wrong schema) ends the stream.
 - A refused batch is freed: errors are stripped of their traceback, whose frames refer to it.
@@ -41,11 +43,13 @@ from ..wheel.errors import InvalidBatch, NotMaster, NotRunning, Overloaded, Slot
 from ..wheel.protocol import (
     IN_FLIGHT_MAX,
     NO_BATCH,
+    REQUESTS_IN_FLIGHT_MAX,
     AppendCommand,
     decode_sequence,
     encode_refused,
     encode_stored,
 )
+from ..wheel.request import RequestKey
 from ..wheel.schema import INPUT
 from .ports import Clock, IntakeEvents, WheelPort
 
@@ -60,6 +64,37 @@ class _Pending:
     nbytes: int
     received: float
     outcome: Future[Any] | SlotwheelError
+    request: RequestKey | None
+
+
+class _Window:
+    """What was read and is not answered. ``bytes_max``: of a full batch."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._batches = self._requests = self._requests_bytes = 0
+        self._freed = threading.Condition()
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        with self._freed:
+            return self._freed.wait_for(self._has_room, timeout_s)
+
+    def _has_room(self) -> bool:
+        return (
+            self._batches < IN_FLIGHT_MAX
+            and self._requests < REQUESTS_IN_FLIGHT_MAX
+            and self._requests_bytes < self._bytes_max
+        )
+
+    def count(self, one: int, nbytes: int, *, request: bool) -> None:
+        """``one`` batch more, or if it is -1, less."""
+        with self._freed:
+            if request:
+                self._requests += one
+                self._requests_bytes += one * nbytes
+            else:
+                self._batches += one
+            self._freed.notify()
 
 
 class AppendStream:
@@ -94,7 +129,7 @@ class AppendStream:
         self._closing = closing  # no further batch is accepted
         self._ending = ending  # nothing is waited for any more
         self._room_timeout_s = room_timeout_s
-        self._window = threading.Semaphore(IN_FLIGHT_MAX)
+        self._window = _Window(wheel.config.batch_bytes_max)
         self._pending: deque[_Pending | NotMaster | None] = deque()  # in the order of the answers
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # the first pending may be ready
         self._read = 0  # batches read; counted by the handler's thread alone
@@ -142,7 +177,7 @@ class AppendStream:
             receipts.join()
 
     def _read_one(self) -> bool:
-        while not self._window.acquire(timeout=_POLL_S):
+        while not self._window.wait_for_room(_POLL_S):
             if self._client_gone:
                 return False
         try:
@@ -158,15 +193,16 @@ class AppendStream:
             ) from None
         received = time.perf_counter()
         metadata = chunk.app_metadata
-        sequence = decode_sequence(None if metadata is None else metadata.to_pybytes())
+        sequence, request = decode_sequence(None if metadata is None else metadata.to_pybytes())
         batch = chunk.data
         del chunk
         rows = 0 if batch is None else batch.num_rows
         nbytes = 0 if batch is None else batch.get_total_buffer_size()
         self._active_s = time.monotonic()
         self._read += 1
-        outcome = self._append(batch, nbytes, sequence)
-        self._pending.append(_Pending(sequence, rows, nbytes, received, outcome))
+        self._window.count(1, nbytes, request=request is not None)
+        outcome = self._append(batch, nbytes, sequence, request)
+        self._pending.append(_Pending(sequence, rows, nbytes, received, outcome, request))
         if isinstance(outcome, Future) and not self._ending.is_set():
             outcome.add_done_callback(self.wake)
         else:
@@ -176,19 +212,28 @@ class AppendStream:
         return True
 
     def _append(
-        self, batch: pa.RecordBatch | None, nbytes: int, sequence: int
+        self,
+        batch: pa.RecordBatch | None,
+        nbytes: int,
+        sequence: int,
+        request: RequestKey | None,
     ) -> Future[Any] | SlotwheelError:
         try:
             if batch is None:
                 raise InvalidBatch("metadata without a batch", remedy="Send both in one message")
             self._check_size(nbytes)
-            return self._append_when_there_is_room(batch, sequence)
+            if request is not None:
+                return self._append_when_there_is_room(batch, request.producer, request.sequence)
+            producer = self._command.producer
+            return self._append_when_there_is_room(batch, producer, sequence if producer else -1)
         except SlotwheelError as error:
             return stripped(error)
         except Exception as error:  # a bug, or the disk's error: the stream must go on
             return self._unexpected(error)
 
-    def _append_when_there_is_room(self, batch: pa.RecordBatch, sequence: int) -> Future[Any]:
+    def _append_when_there_is_room(
+        self, batch: pa.RecordBatch, producer: int, sequence: int
+    ) -> Future[Any]:
         deadline = time.monotonic() + self._room_timeout_s
         while True:
             if self._closing.is_set():
@@ -197,8 +242,8 @@ class AppendStream:
                 return self._wheel.append(
                     batch,
                     self._clock(),
-                    producer=self._command.producer,
-                    sequence=sequence if self._command.producer else -1,
+                    producer=producer,
+                    sequence=sequence,
                     **self._early,
                 )
             except Overloaded:
@@ -233,7 +278,7 @@ class AppendStream:
                 self._client_gone = True
             self._active_s = time.monotonic()
             self._answered += 1
-            self._window.release()
+            self._window.count(-1, item.nbytes, request=item.request is not None)
 
     def _next_answer(self) -> _Pending | NotMaster | None:
         """Wait until the first pending item can be answered, and remove it."""
@@ -268,7 +313,8 @@ class AppendStream:
         base = receipt.base_offset
         offsets = np.arange(base, base + receipt.count, dtype=np.int64)
         checks = self._wheel.mint.checks(receipt.due, offsets)
-        return encode_stored(item.sequence, base, receipt.created_ms, checks)
+        shift_ms = None if item.request is None else item.request.shift_ms(receipt.sequence)
+        return encode_stored(item.sequence, base, receipt.created_ms, checks, shift_ms)
 
     @staticmethod
     def _result(future: Future[Any]) -> Any:

@@ -27,7 +27,8 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -53,10 +54,12 @@ from ..wheel.protocol import (
     FORGET,
     HELLO,
     IN_FLIGHT_MAX,
+    PAGE,
     PEER_ACTION,
     PEER_COMMAND,
     POLICIES,
     REGISTER,
+    REQUESTS_IN_FLIGHT_MAX,
     RESCHEDULE,
     STATUS,
     STEP_DOWN,
@@ -73,6 +76,7 @@ from .ports import (
     Clock,
     GroupPort,
     IntakeEvents,
+    Page,
     PeerPort,
     PoliciesPort,
     StepDown,
@@ -96,6 +100,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
     ``group`` and ``step_down``: on a node with peers, which calls ``depose`` when it is not the
     master any more. ``peers``: serves the calls of other peers.
     ``facts``: what the node adds to its ``status``. ``policies``: the group's; None: it has none.
+    ``pages``: metrics and health, by path.
 
     Errors: ``AddressInUse``, ``OSError`` for an address that cannot be bound for another reason.
     """
@@ -116,8 +121,10 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
         peers: PeerPort | None = None,
         facts: Callable[[], dict[str, Any]] = dict,
         policies: PoliciesPort | None = None,
+        pages: Mapping[str, Page] = MappingProxyType({}),
     ) -> None:
         self._wheel = wheel
+        self._pages = pages
         self._policies = policies
         self._facts = facts
         self._clock = clock
@@ -136,6 +143,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             RESCHEDULE: self._reschedule,
             STATUS: self._status,
             STEP_DOWN: self._step_down,
+            PAGE: self._page,
             POLICIES: self._show_policies,
             REGISTER: self._register,
             FORGET: self._forget,
@@ -241,6 +249,7 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
                 "batch_rows": config.batch_rows_max,
                 "batch_bytes": config.batch_bytes_max,
                 "in_flight": IN_FLIGHT_MAX,
+                "requests": REQUESTS_IN_FLIGHT_MAX,
             },
             **self._place(),
         }
@@ -300,6 +309,15 @@ class FlightIntake(flight.FlightServerBase):  # type: ignore[misc]
             raise InvalidMessage("the node has no peers", remedy="There is nobody to step down for")
         self._check_master()
         return {"done": self._hand_over(float(timeout_s)), **self._place()}
+
+    def _page(self, fields: dict[str, Any]) -> dict[str, Any]:
+        page = self._pages.get(str(fields.get("path")))
+        if page is None:
+            raise InvalidMessage(
+                "no such page", got=repr(fields.get("path"))[:80], limit=", ".join(self._pages)
+            )
+        status, kind, body = page()
+        return {"status": status, "type": kind, "body": body.decode()}
 
     def _show_policies(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         return {"policies": self._port().current.to_dict()}

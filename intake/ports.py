@@ -25,6 +25,10 @@ StepDown = Callable[[float], bool]
 """Hand the mastership over within so many seconds. Returns whether that happened."""
 
 
+Page = Callable[[], tuple[int, str, bytes]]
+"""A page of the node: status, media type and content."""
+
+
 class WheelPort(Protocol):
     """The part of the engine that the ways in use."""
 

@@ -39,7 +39,14 @@ class NodeConfig:
     """The data directory; created if it does not exist."""
     listen: str = DEFAULT_ADDRESS
     metrics: str | None = DEFAULT_METRICS_ADDRESS
-    """Address of metrics and health; None: they are not served."""
+    """Address of metrics and health; None: they are not served there."""
+    http: str | None = None
+    """Address of the gateway that is started beside this node; None: there is none."""
+    http_log: bool = False
+    """Whether the gateway logs each request."""
+    log_format: str = "text"
+    log_level: str = "info"
+    """How the node logs, for the gateway to do the same."""
     node_id: str = field(default_factory=socket.gethostname)
     peers: dict[str, str] = field(default_factory=dict)
     """Node id to ``host:port`` of all peers, this node among them; empty: it stands alone."""
@@ -69,6 +76,8 @@ class NodeConfig:
         check_address(self.listen, "--listen")
         if self.metrics is not None:
             check_address(self.metrics, "--metrics")
+        if self.http is not None:
+            check_address(self.http, "--http")
         if self.sink not in SINKS:
             raise InvalidConfiguration(
                 "no such sink",

@@ -13,12 +13,13 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from ..intake.ports import Page
 from ..wheel.errors import AddressInUse
 from .config import check_address
 from .descriptors import METRICS_MAX
@@ -29,18 +30,20 @@ _JSON = "application/json"
 Reasons = Callable[[], list[str]]
 
 
-class HealthServer:
-    """Serves from construction on. ``render``: the metrics' text; ``unhealthy`` and ``unready``:
-    the reasons, none if all is well. Errors: ``AddressInUse``, ``OSError``."""
+def pages_of(render: Callable[[], bytes], unhealthy: Reasons, unready: Reasons) -> dict[str, Page]:
+    """The pages by path. ``render``: the metrics' text; ``unhealthy`` and ``unready``: the reasons,
+    none if all is well."""
+    return {
+        "/metrics": lambda: (200, CONTENT_TYPE_LATEST, render()),
+        "/healthz": lambda: _verdict(unhealthy()),
+        "/readyz": lambda: _verdict(unhealthy() + unready()),
+    }
 
-    def __init__(
-        self, address: str, render: Callable[[], bytes], unhealthy: Reasons, unready: Reasons
-    ) -> None:
-        pages = {
-            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, render()),
-            "/healthz": lambda: _verdict(unhealthy()),
-            "/readyz": lambda: _verdict(unhealthy() + unready()),
-        }
+
+class HealthServer:
+    """Serves ``pages`` from construction on. Errors: ``AddressInUse``, ``OSError``."""
+
+    def __init__(self, address: str, pages: Mapping[str, Page]) -> None:
         host, port = check_address(address, "--metrics")
         kind = _Server6 if ":" in host else _Server
         try:
@@ -92,15 +95,12 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
-Page = tuple[int, str, bytes]
-
-
-def _verdict(reasons: list[str]) -> Page:
+def _verdict(reasons: list[str]) -> tuple[int, str, bytes]:
     body = {"ok": not reasons, "reasons": reasons}
     return (503 if reasons else 200), _JSON, json.dumps(body).encode() + b"\n"
 
 
-def _handler(pages: dict[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
+def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 5.0
         server_version = "slotwheel"
@@ -125,5 +125,5 @@ def _handler(pages: dict[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandle
     return Handler
 
 
-def _no_such_page(pages: list[str]) -> Page:
+def _no_such_page(pages: list[str]) -> tuple[int, str, bytes]:
     return 404, _JSON, json.dumps({"ok": False, "pages": pages}).encode() + b"\n"

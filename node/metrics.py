@@ -49,6 +49,7 @@ _LEVELS: dict[str, tuple[str, Callable[[Status], float]]] = {
     "archive_bytes": ("Bytes kept in the archive", lambda s: s.archive_bytes),
     "archive_missed": ("Files the archive could not keep", lambda s: s.archive_missed),
     "producers": ("Producers whose last sequences are remembered", lambda s: s.producers),
+    "requests": ("Requests with a key that are remembered", lambda s: s.requests),
     "epoch": ("The epoch of this node's log", lambda s: s.epoch),
     "commit_index": ("Index up to which the log is committed", lambda s: s.commit_index),
     "checkpoint_index": ("Index up to which slot files hold it", lambda s: s.checkpoint_index),

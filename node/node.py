@@ -35,8 +35,9 @@ from . import descriptors, work
 from .config import NodeConfig
 from .damage import Damage, remedy_of
 from .events import NodeEvents
+from .gateway import GatewayProcess
 from .healing import Healing
-from .health import HealthServer
+from .health import HealthServer, pages_of
 from .logs import event
 from .master import MasterThreads
 from .metrics import Metrics, Scrape
@@ -104,6 +105,8 @@ class Node:
         self._started = False
         self._stopping = False
         self._undo = contextlib.ExitStack()
+        self._pages = pages_of(self.metrics.render, self.unhealthy, self.unready)
+        self._gateway: GatewayProcess | None = None
 
     # Starting
 
@@ -117,9 +120,7 @@ class Node:
                 self.config.wheel, descriptors.limit()
             )
             if self.config.metrics is not None:
-                self._health = HealthServer(
-                    self.config.metrics, self.metrics.render, self.unhealthy, self.unready
-                )
+                self._health = HealthServer(self.config.metrics, self._pages)
                 undo.callback(self._health.close)
                 self.metrics_at = _with_port(self.config.metrics, self._health.port)
             self._files = OsFiles(self.config.data)
@@ -143,14 +144,18 @@ class Node:
             self._flight = self._listen()
             if self._peers is not None:
                 self._peers.driver.start()
+            self.listening = _with_port(self.config.listen, self._flight.port)
+            if self.config.http is not None:
+                self._gateway = GatewayProcess(self.config, self.listening)
+                self._threads.loop("gateway", self._gateway.turn)
             self._undo = undo.pop_all()
-        self.listening = _with_port(self.config.listen, self._flight.port)
         self._started = True
         event(
             log,
             logging.INFO,
             f"listening on {self.listening}",
             metrics=self.metrics_at or "off",
+            http=self.config.http or "off",
             data=str(self.config.data),
             sink=self.config.sink,
             delivery=self.config.delivery,
@@ -215,6 +220,7 @@ class Node:
                 "policies": self._policies.current.version,
             },
             policies=self._policies,
+            pages=self._pages,
         )
         peers = self._peers
         if peers is None:
@@ -281,6 +287,8 @@ class Node:
             return []
         self._stopping = True
         deadline = time.monotonic() + within_s
+        if self._gateway is not None:
+            threading.Thread(target=self._gateway.stop, name="gateway-end", daemon=True).start()
         if self._peers is not None:
             self._hand_over(self._peers)
         if self._master_threads is not None:

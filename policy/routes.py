@@ -63,6 +63,19 @@ class Route:
             )
         return list(found)
 
+    def explained(self, headers: Sequence[Header]) -> tuple[list[dict[str, Any]], list[str]]:
+        """Each branch as ``matches``, ``where`` and ``to``, and where a message with these headers
+        goes: nowhere, which is an error of ``topics``, if no branch matches."""
+        branches = [
+            {
+                "matches": branch.matches(headers),
+                "where": None if branch.where is None else branch.where.to_dict(),
+                "to": list(branch.to),
+            }
+            for branch in self.branches
+        ]
+        return branches, self.topics(headers) if any(one["matches"] for one in branches) else []
+
     def to_list(self) -> list[dict[str, Any]]:
         """As it was written."""
         return [

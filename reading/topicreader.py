@@ -235,6 +235,22 @@ def _number_at(blocks: list[IndexRecord], position: int) -> int:
     return bisect.bisect_right(blocks, position, key=lambda block: block.next_position)
 
 
+def extent(files: Files, topic: str) -> tuple[int, int] | None:
+    """The position of a topic's first row, and the one behind its last committed row; None: there
+    is no such topic. Errors: ``Damaged``."""
+    found = segments(files, topic)
+    if not found:
+        return None
+    last = found[-1]
+    if last in set_aside_segments(files, topic):
+        return found[0], _SetAside(files, topic, last).blocks[-1].next_position
+    if _is_unused(files, topic, last):
+        return found[0], last
+    with closing(_Segment(files, topic, last)) as segment:
+        segment.refresh()
+        return found[0], segment.blocks[-1].next_position
+
+
 def walk(files: Files, topic: str) -> Iterator[tuple[str, IndexRecord]]:
     """Every committed block of a topic, with its segment's path, after a check of its bytes.
 

@@ -38,15 +38,13 @@ from ..reading.events import Ended, MarkSeen, RowsSeen
 from ..reading.files import JOURNAL, File, Layout
 from ..reading.problems import Problem
 from ..reading.read import read
-from ..wheel.checks import REDELIVERED_PREFIX, RESERVED_PREFIX
+from ..wheel.checks import REDELIVERED_ID_HEADER, REDELIVERED_PREFIX, RESERVED_PREFIX
 from ..wheel.rows import from_numpy, header_lists, headers_of, take_rows, with_headers
 from ..wheel.schema import INPUT, TIME, Int64s, Mask, sizes, times
 from .bits import Bits
 from .facts.making import GroupTerms
 from .facts.summary import FileSummary
 
-ID_HEADER = f"{REDELIVERED_PREFIX}id"
-"""Header with the id under which the message was first sent."""
 DAMAGE_SHOWN = 20
 TOPICS_SHOWN = 100
 _READINGS_MAX = 4
@@ -151,7 +149,7 @@ class Redelivery:
     def _again(self, rows: pa.RecordBatch, topic: str, due_ms: int) -> pa.RecordBatch:
         count = rows.num_rows
         ids = self._ids(times(rows, "due"), times(rows, "offset"))
-        added = headers_of({ID_HEADER: pa.array(ids).cast(pa.binary())})
+        added = headers_of({REDELIVERED_ID_HEADER: pa.array(ids).cast(pa.binary())})
         changed = {
             "due": from_numpy(np.full(count, due_ms, np.int64), TIME),
             "topic": pa.repeat(pa.scalar(topic, pa.utf8()), count),

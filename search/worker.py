@@ -7,6 +7,7 @@ process, and not the one that asks.
 
 Rules
 - One question at a time; those behind it wait in order.
+- The process ends with the one that asks, also where that is killed.
 - A process that ended fails the questions it had; the next question starts another one.
 """
 
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
+from multiprocessing.connection import wait
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import ParamSpec, TypeVar
 
 from ..policy.deadletters import DEAD_LETTER_TOPIC
@@ -84,7 +87,21 @@ class SearchProcess:
     def _started(self) -> ProcessPoolExecutor:
         # Not a fork: locks of other threads would stay locked in it.
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, context, initializer=os.nice, initargs=(self._nice,))
+        return ProcessPoolExecutor(1, context, initializer=_begin, initargs=(self._nice,))
+
+
+def _begin(nice: int) -> None:
+    """In the process: lower its priority, and end with the one that asks, however that ends."""
+    os.nice(nice)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the whole group; it ends behind us
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(0)
 
 
 class WaitingFinder:

@@ -13,12 +13,14 @@ class AppendReceipt:
     """An entry is committed. Row ``i`` has offset ``base_offset + i``.
 
     ``due``: due times in ms, shape (count,); with the offsets they make the messages' ids.
+    ``sequence``: its producer's. All of it is that of the first time when it was appended before.
     """
 
     base_offset: int
     count: int
     created_ms: int
     due: Int64s
+    sequence: int = -1
 
 
 class CancelAnswer(StrEnum):
@@ -66,5 +68,7 @@ class Status:
     archive_missed: int
     """Files that should have been kept in the archive and could not be."""
     producers: int
+    requests: int
+    """Requests that are remembered; they are not among the producers."""
     disk_free_bytes: int
     horizon_ms: int

@@ -30,6 +30,8 @@ RESERVED_PREFIX = "slotwheel-"
 """Headers with this prefix are slotwheel's own. A reader of a record trusts them, so a message from
 outside may not bring any."""
 REDELIVERED_PREFIX = "slotwheel-redelivered-"
+REDELIVERED_ID_HEADER = f"{REDELIVERED_PREFIX}id"
+"""The id under which a message was first sent, that is sent again."""
 """Of a message that is delivered again: what its first delivery was."""
 DEAD_PREFIX = "slotwheel-dead-"
 INPUT_PREFIXES = (REDELIVERED_PREFIX, DEAD_PREFIX, "slotwheel-retry-", "slotwheel-origin-")

@@ -51,6 +51,8 @@ class WheelConfig:
     """A mark is appended to the journal at most this often."""
     producers_max: int = 10_000
     """Producers whose last sequences are remembered."""
+    requests_max: int = 100_000
+    """Requests that are remembered, the last ones, besides; each is a producer of its own."""
     disk_reserve_bytes: int = 256 * MIB
     """Appends are refused when less than this is free on the data directory's disk."""
     cancels_remembered_max: int = 500_000

@@ -28,6 +28,9 @@ class SlotwheelError(Exception):
     """How ``limit`` is called in the text. By default a number with its unit, or a time, is a
     *limit*, and anything else is what was *expected*."""
 
+    uncertain: bool = False
+    """Whether what was asked for may have been done all the same."""
+
     def __init__(
         self,
         message: str,
@@ -171,6 +174,12 @@ class DirectoryInUse(SlotwheelError):
     """Another node holds the data directory."""
 
     code = "directory-in-use"
+
+
+class MissingExtra(SlotwheelError):
+    """An optional dependency is needed and not installed."""
+
+    code = "missing-extra"
 
 
 class AddressInUse(SlotwheelError):

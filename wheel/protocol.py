@@ -16,7 +16,7 @@ import contextlib
 import json
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +29,7 @@ from .errors import (
     UnsupportedVersion,
     from_wire,
 )
+from .request import RequestKey, is_request
 from .schema import UInt32s
 
 PROTOCOL_VERSION = 1
@@ -40,6 +41,8 @@ DEFAULT_ADDRESS = "127.0.0.1:7200"
 
 IN_FLIGHT_MAX = 5
 """Batches a producer may have unanswered; the wheel remembers as many sequences a producer."""
+REQUESTS_IN_FLIGHT_MAX = 256
+"""Requests that an exchange may have unanswered, besides. Each is a producer of its own."""
 PRODUCER_LIMIT = 1 << 63
 """Producers of clients are below; above are those of delay-topic partitions."""
 ACKS = ("all", "1", "0")
@@ -50,6 +53,7 @@ HELLO = "hello"
 CANCEL = "cancel"
 RESCHEDULE = "reschedule"
 STATUS = "status"
+PAGE = "page"
 STEP_DOWN = "step-down"
 POLICIES = "policies"
 REGISTER = "register"
@@ -59,6 +63,7 @@ ACTIONS = {
     CANCEL: "cancel messages by id",
     RESCHEDULE: "give a message a new due time",
     STATUS: "what the wheel holds, in plain numbers",
+    PAGE: "metrics and health of this node",
     STEP_DOWN: "hand the mastership to a peer",
     POLICIES: "levels, retry policies, routes and rules of this group",
     REGISTER: "a consumer group's rule; refused when it has another one",
@@ -80,13 +85,18 @@ REFUSED = 1
 NO_BATCH = (1 << 64) - 1
 """The sequence in an answer that answers no batch: the node was deposed while nothing was sent."""
 
-# Beside each batch (app_metadata), client to node:
-# +----------+
-# | sequence |
-# | u64      |
-# +----------+
+# Beside each batch (app_metadata), client to node; the last two only beside a request:
+# +----------+----------+---------+
+# | sequence | producer | request |
+# | u64      | u64      | u64     |
+# +----------+----------+---------+
 _SEQUENCE = struct.Struct(
     "<Q"  # sequence of the batch within its producer; rises by one from batch to batch
+)
+_REQUEST = struct.Struct(
+    "<Q"  # a number that the answer has, too; of this exchange only
+    "Q"  # the request's own producer
+    "Q"  # its sequence there: base and digest (request.py)
 )
 
 # Answer (app_metadata without a batch), node to client:
@@ -94,6 +104,7 @@ _SEQUENCE = struct.Struct(
 # | status | reserved | count | sequence | base offset | created | checks, u32 each; or |
 # | u8     | 3 bytes  | u32   | u64      | i64         | i64     | the error as JSON    |
 # +--------+----------+-------+----------+-------------+---------+----------------------+
+# Behind the checks of a request: the shift, i64.
 _RECEIPT = struct.Struct(
     "<"
     "B"  # status: 0 stored, 1 refused
@@ -103,24 +114,30 @@ _RECEIPT = struct.Struct(
     "q"  # base offset: row i has offset base + i; -1 when refused
     "q"  # created: the master's clock when it appended, ms since the epoch; 0 when refused
 )
+_SHIFT = struct.Struct(
+    "<q"  # what makes the due times of a repeat those of the first time, ms; 0 the first time
+)
 assert _SEQUENCE.size == 8
+assert _REQUEST.size == 24
 assert _RECEIPT.size == 32
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A receipt as it came over the wire. ``checks``: shape (count,)."""
+    """A receipt as it came over the wire. ``checks``: shape (count,). ``shift_ms``: of a request,
+    what the due times that it was sent with are to be moved by; it is a repeat then."""
 
     sequence: int
     base_offset: int
     count: int
     created_ms: int
     checks: UInt32s
+    shift_ms: int = 0
 
     def part(self, start: int, count: int) -> StoredBatch:
         """The receipt of ``count`` rows of it, from ``start`` on."""
-        checks = self.checks[start : start + count]
-        return StoredBatch(self.sequence, self.base_offset + start, count, self.created_ms, checks)
+        checks, base_offset = self.checks[start : start + count], self.base_offset + start
+        return replace(self, base_offset=base_offset, count=count, checks=checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +195,38 @@ def split_address(address: str, *, to_listen: bool = False) -> tuple[str, int]:
     return host, int(port)
 
 
-def encode_sequence(sequence: int) -> bytes:
-    return _SEQUENCE.pack(sequence)
+def encode_sequence(sequence: int, request: RequestKey | None = None) -> bytes:
+    if request is None:
+        return _SEQUENCE.pack(sequence)
+    return _REQUEST.pack(sequence, request.producer, request.sequence)
 
 
-def decode_sequence(metadata: bytes | None) -> int:
-    """Errors: ``InvalidBatch`` when the metadata is not exactly one sequence below 2^63."""
+def decode_sequence(metadata: bytes | None) -> tuple[int, RequestKey | None]:
+    """The sequence beside a batch, and which request it is, if it is one. Errors: ``InvalidBatch``
+    when the metadata is neither one sequence below 2^63 nor that of a request."""
     found = 0 if metadata is None else len(metadata)
-    if metadata is None or found != _SEQUENCE.size or metadata[-1] & 0x80:
-        raise InvalidBatch(
-            "a batch without a usable sequence",
-            got=f"{found} bytes of metadata",
-            limit=f"{_SEQUENCE.size} bytes, little-endian, below 2^63",
-            remedy="Send each batch with its sequence as app_metadata",
-        )
-    sequence: int = _SEQUENCE.unpack(metadata)[0]
-    return sequence
+    if metadata is not None and not metadata[-1:] >= b"\x80":
+        if found == _SEQUENCE.size:
+            return int(_SEQUENCE.unpack(metadata)[0]), None
+        if found == _REQUEST.size:
+            sequence, producer, request = _REQUEST.unpack(metadata)
+            if sequence < PRODUCER_LIMIT and is_request(producer):
+                return sequence, RequestKey.from_sequence(producer, request)
+    raise InvalidBatch(
+        "a batch without a usable sequence",
+        got=f"{found} bytes of metadata",
+        limit=f"{_SEQUENCE.size} bytes, little-endian, below 2^63; {_REQUEST.size} of a request",
+        remedy="Send each batch with its sequence as app_metadata",
+    )
 
 
-def encode_stored(sequence: int, base_offset: int, created_ms: int, checks: UInt32s) -> bytes:
+def encode_stored(
+    sequence: int, base_offset: int, created_ms: int, checks: UInt32s, shift_ms: int | None = None
+) -> bytes:
+    """``shift_ms``: of a request, and of no other batch."""
     head = _RECEIPT.pack(STORED, len(checks), sequence, base_offset, created_ms)
-    return head + checks.astype("<u4", copy=False).tobytes()
+    tail = b"" if shift_ms is None else _SHIFT.pack(shift_ms)
+    return head + checks.astype("<u4", copy=False).tobytes() + tail
 
 
 def encode_refused(sequence: int, error: SlotwheelError) -> bytes:
@@ -210,9 +238,10 @@ def decode_answer(data: bytes) -> StoredBatch | RefusedBatch:
     if len(data) >= _RECEIPT.size:
         status, count, sequence, base_offset, created_ms = _RECEIPT.unpack_from(data)
         rest = len(data) - _RECEIPT.size
-        if status == STORED and rest == 4 * count:
-            checks = np.frombuffer(data, dtype="<u4", offset=_RECEIPT.size)
-            return StoredBatch(sequence, base_offset, count, created_ms, checks)
+        if status == STORED and rest - 4 * count in (0, _SHIFT.size):
+            checks = np.frombuffer(data, dtype="<u4", count=count, offset=_RECEIPT.size)
+            shift_ms = _SHIFT.unpack(data[-_SHIFT.size :])[0] if rest > 4 * count else 0
+            return StoredBatch(sequence, base_offset, count, created_ms, checks, shift_ms)
         if status == REFUSED and rest <= JSON_BYTES_MAX:
             return RefusedBatch(sequence, decode_error(data[_RECEIPT.size :]))
     raise InvalidBatch(

@@ -72,7 +72,7 @@ def recover(
         raise Damaged(
             DIRECTORY, 0, expected="the journal's segments", found="none: its entries would be lost"
         )
-    producers = Producers(config.producers_max)
+    producers = Producers(config.producers_max, config.requests_max)
     producers.load(stored.producers)
     committed_index = checkpoint.index if replicated else None
     entries: list[QueuedEntry] = []

@@ -239,7 +239,9 @@ class Wheel:
         """Check a batch and queue it; the future resolves when it is committed.
 
         ``rows``: the INPUT schema (columns that may be missing: see ``checks.check_input``).
-        ``producer`` and ``sequence`` make a retry harmless: the same pair is stored once.
+        ``producer`` and ``sequence`` make a retry harmless: the same pair is stored once; those of
+        a request (``request.py``) are found by the producer alone, and its due times become those
+        of the first time.
         ``early``: resolve when it is durable on this node, whatever the peers have.
 
         Errors: ``InvalidBatch``, ``InvalidMessage``, ``Overloaded``, ``SequenceTooOld``,
@@ -335,7 +337,7 @@ class Wheel:
                 known = self._log.producers.find(producer, sequence)
                 if known is not None:
                     waiting = self._log.in_queue(known.index)
-                    return answer_again(known, waiting, batch.due, early=early)
+                    return answer_again(known, waiting, batch.due, producer, sequence, early=early)
             return self._queue(batch, now_ms, producer, sequence, early=early).future
 
     def _queue_for(self, dispatcher: Dispatcher, now_ms: int) -> QueueRows:
@@ -596,6 +598,7 @@ class Wheel:
                 archive_bytes=storage.archive.bytes,
                 archive_missed=storage.archive.missed,
                 producers=len(log.producers),
+                requests=len(log.producers.requests),
                 disk_free_bytes=self._capacity.disk_free,
                 horizon_ms=self.config.horizon_ms,
             )

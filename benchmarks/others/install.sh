@@ -14,4 +14,4 @@ if [ ! -e "$policy" ]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-apt-get install -y -qq --no-install-recommends beanstalkd redis-server rabbitmq-server postgresql
+apt-get install -y -qq --no-install-recommends beanstalkd redis-server redis-tools rabbitmq-server postgresql wrk

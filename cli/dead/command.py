@@ -14,34 +14,36 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pyarrow as pa
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
+from ...deadletters.course import RedriveOrder
+from ...deadletters.letters import LETTER, LetterFilter, letters_of, place_of
+from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
+from ...deadletters.notes import Redriven, notes_topic
+from ...deadletters.redrive import redriven_before
+from ...deadletters.source import LetterSource, Topic
 from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...reading.directory import reading
+from ...reading.messagefields import Fields
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage
-from ...wheel.schema import Mask
 from ...wheel.texts import counted, time_text
-from ..consume import arrow_file
-from ..fields import Fields, message_fields
+from ..consume import arrow_file, one_source
 from ..printing import Listing, print_table, quiet_pipe
 from ..progress import progress_bar
 from ..shared import (
     F,
     check_range,
     epoch_ms,
+    is_typed,
     json_option,
     moment,
     node_options,
     pair,
     print_json,
 )
-from .letters import LETTER, LetterFilter, letters_of, place_of
-from .notes import Redriven, notes_topic
-from .redrive import read_notes
 from .resend import Asked, redrive
-from .source import LetterSource, Topic, open_source
 
 _COLUMNS = ("reason", "topic", "letters", "redriven")
 
@@ -122,12 +124,8 @@ class _Letters:
                 step(records.num_rows)
 
     def redriven(self, opened: Topic, *, whole: bool = False) -> Redriven:
-        """What was redriven before; nothing where no topic of notes exists. ``whole``: as of
-        ``read_notes``."""
-        notes = notes_topic(self.topic)
-        if notes not in opened.topics:
-            return Redriven()
-        return read_notes(self.source, notes, whole=whole)
+        """As of ``redriven_before``."""
+        return redriven_before(self.source, self.topic, opened, whole=whole)
 
 
 def _letters(
@@ -145,7 +143,25 @@ def _letters(
     check_topic(notes_topic(topic))
     begin_ms, end_ms = (None if one is None else epoch_ms(one) for one in (start, end))
     selection = LetterFilter(**wanted, start_ms=begin_ms, end_ms=end_ms)
-    return _Letters(open_source(stack, data, bootstrap, kafka_settings), topic, selection)
+    return _Letters(_open_source(stack, data, bootstrap, kafka_settings), topic, selection)
+
+
+def _open_source(
+    stack: ExitStack,
+    data: Path | None,
+    bootstrap: str | None,
+    settings: tuple[tuple[str, str], ...],
+) -> LetterSource:
+    """Errors: ``click.UsageError`` unless exactly one of the two is given."""
+    data, bootstrap = one_source(data, bootstrap)
+    if bootstrap is None and is_typed("kafka_settings"):
+        raise click.UsageError("--kafka needs --bootstrap.")
+    files = None if data is None else stack.enter_context(reading(data))
+    return LetterSource(files, bootstrap or "", dict(settings), _report_damage)
+
+
+def _report_damage(text: str) -> None:
+    click.echo(f"damaged: {text}", err=True)
 
 
 @command.command("list", short_help="Count the letters by reason and topic.")
@@ -155,13 +171,13 @@ def _letters(
 def list_command(as_json: bool, **options: Any) -> None:
     """Count the dead letters by reason and by the topic they were meant for, and how many of them
     were redriven already."""
-    counts: Counter[tuple[str, str | None, bool]] = Counter()
+    counts: LetterCounts = Counter()
     with quiet_pipe(), ExitStack() as stack:
         letters = _letters(stack, **options)
         opened = stack.enter_context(letters.source.opened(letters.topic))
         redriven = letters.redriven(opened)
         for batch in letters.read(opened):
-            counts.update(_counted(batch, redriven.has(batch)))
+            counts.update(count_letters(batch, redriven.has(batch)))
         kinds = {(reason, topic) for reason, topic, _ in counts}
         rows = []
         for reason, topic in sorted(kinds, key=lambda kind: (kind[0], kind[1] or "")):
@@ -175,19 +191,6 @@ def list_command(as_json: bool, **options: Any) -> None:
         print_table(texts, "llrr", _COLUMNS)
         total, again = (sum(row[2] for row in rows), sum(row[3] for row in rows))
         click.echo(f"{counted(total, 'letter')}, {again:,} redriven")
-
-
-def _counted(letters: pa.RecordBatch, redriven: Mask) -> Counter[tuple[str, str | None, bool]]:
-    reason = letters.column("reason").dictionary_encode()
-    topic = letters.column("for_topic").dictionary_encode("encode")
-    reasons, topics = (one.dictionary.to_pylist() for one in (reason, topic))
-    code = np.asarray(reason.indices) * len(topics) + np.asarray(topic.indices)
-    codes, counts = np.unique(2 * code + redriven, return_counts=True)
-    found: Counter[tuple[str, str | None, bool]] = Counter()
-    for one, count in zip(codes.tolist(), counts.tolist(), strict=True):
-        number, again = divmod(one, 2)
-        found[reasons[number // len(topics)], topics[number % len(topics)], bool(again)] = count
-    return found
 
 
 @command.command("show", short_help="Print one letter whole.")
@@ -205,9 +208,9 @@ def show_command(letter: str, as_json: bool, **options: Any) -> None:
         opened = stack.enter_context(letters.source.opened(letters.topic))
         redriven = letters.redriven(opened)
         for wanted in letters.read(opened):
-            batch = wanted if place is None else _at(wanted, *place)
+            batch = wanted if place is None else letter_at(wanted, *place)
             again = redriven.has(batch).tolist()
-            for fields, sent in zip(_fields(batch), again, strict=True):
+            for fields, sent in zip(letter_fields(batch), again, strict=True):
                 found += 1
                 if as_json:
                     listed.line({**fields, "redriven": sent})
@@ -222,26 +225,6 @@ def show_command(letter: str, as_json: bool, **options: Any) -> None:
             limit="PARTITION/POSITION, or the id of a message",
             remedy="'slotwheel dead export' prints the letters with their places and ids",
         )
-
-
-def _at(letters: pa.RecordBatch, partition: int, position: int) -> pa.RecordBatch:
-    at = np.asarray(letters.column("partition")) == partition
-    at &= np.asarray(letters.column("position")) == position
-    return letters.filter(pa.array(at))
-
-
-def _fields(letters: pa.RecordBatch) -> Iterator[Fields]:
-    """What is printed of each letter: where it stands, what it says, and the message with all of
-    its headers."""
-    names = ("id", "reason", "error", "for_topic", "for_partition", "group")
-    said = zip(*(letters.column(name).to_pylist() for name in names), strict=True)
-    positions = letters.column("position").to_pylist()
-    buried = letters.column("buried").cast(pa.int64()).to_pylist()
-    for position, buried_ms, texts, message in zip(
-        positions, buried, said, message_fields(letters), strict=True
-    ):
-        where = {"partition": message.pop("partition"), "position": position}
-        yield {**where, "buried_ms": buried_ms, **dict(zip(names, texts, strict=True)), **message}
 
 
 def _print_whole(fields: Fields) -> None:
@@ -298,11 +281,12 @@ def redrive_command(
     """Send dead letters again, through a node, to the topics they were meant for. Each letter is
     sent once, however often this is run and by whatever filters: what was sent stands in the topic
     TOPIC-redriven."""
-    asked = Asked(
-        *(to_topic, rate, dry_run, yes, create_topics, despite_deleted_notes),
-        *(address, timeout, as_json),
+    order = RedriveOrder(
+        *(to_topic, rate, create_topics, despite_deleted_notes),
+        *(address, timeout.total_seconds()),
     )
-    asked.check(options["topic"])
+    order.check(options["topic"])
+    asked = Asked(order, dry_run, yes, as_json)
     with ExitStack() as stack:
         letters = _letters(stack, **options)
         opened = stack.enter_context(letters.source.opened(letters.topic))
@@ -333,5 +317,5 @@ def export_command(file: Path | None, **options: Any) -> None:
             return
         listed = Listing(as_json=True)
         for batch in letters.read(opened):
-            for fields in _fields(batch):
+            for fields in letter_fields(batch):
                 listed.line(fields)

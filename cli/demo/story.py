@@ -23,10 +23,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from ...client import Client
+from ...client.groupstatus import MASTER, REPLICATION, group_status
 from ...client.message import clock_ms
 from ...wheel.errors import NodeUnreachable, SlotwheelError
 from ...wheel.slots.slotfile import path_of
-from ..status import MASTER, REPLICATION, status_of
 from .nodes import make_nodes
 from .proof import Arrivals, Outage, Promises
 from .screen import Screen
@@ -149,7 +149,7 @@ class Story:
         """The node that delivers, once all its peers have caught up with it."""
         if len(self._nodes) == 1:
             return next(iter(self._nodes))
-        group = status_of(client).get(REPLICATION, {})
+        group = group_status(client).get(REPLICATION, {})
         if group.get("role") != MASTER:
             return None
         others = [one for one in group["peers"] if one["id"] != group["me"]]

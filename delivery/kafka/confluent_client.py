@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...wheel.errors import SlotwheelError
+from ...wheel.errors import MissingExtra
 from ..sink import Answer
 from .plan import KafkaSettings, SendFailure, SendPlan
 
@@ -42,12 +42,6 @@ _REFUSED = {
     "INVALID_RECORD",
     "INVALID_TIMESTAMP",
 }
-
-
-class MissingExtra(SlotwheelError):
-    """An optional dependency is needed and not installed."""
-
-    code = "missing-extra"
 
 
 def need_extra() -> None:

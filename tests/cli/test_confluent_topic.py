@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError
 
-from slotwheel.cli import confluenttopic
-from slotwheel.cli.confluenttopic import ConfluentTopic
+from slotwheel.reading.kafka import confluenttopic
+from slotwheel.reading.kafka.confluenttopic import ConfluentTopic
 from slotwheel.wheel.errors import NodeUnreachable
 
 

@@ -16,10 +16,10 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 
-from slotwheel.cli.kafkatopic import DUMP
 from slotwheel.cli.main import run
 from slotwheel.reading.files import DUMP as KIND
 from slotwheel.reading.files import File
+from slotwheel.reading.kafka.kafkatopic import DUMP
 from slotwheel.reading.read import Ended, RowsSeen, read
 from slotwheel.wheel.rows import Header
 from support.broker import Cluster, TopicFactory
@@ -320,7 +320,7 @@ def test_half_a_dump_is_no_dump(
 
 
 def test_no_broker(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotwheel.cli.kafkatopic._CALL_MS", 1000)
+    monkeypatch.setattr("slotwheel.reading.kafka.kafkatopic._CALL_MS", 1000)
     with socket.socket() as taken:  # bound, and not listening
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwheel.cli.dead.again import headers_again
-from slotwheel.cli.dead.letters import LETTER, LetterFilter, letters_of, place_of, sendable
+from slotwheel.deadletters.again import headers_again
+from slotwheel.deadletters.letters import LETTER, LetterFilter, letters_of, place_of, sendable
 from slotwheel.policy.deadletters import (
     BAD_RECORD,
     BURIED,

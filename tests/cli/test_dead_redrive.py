@@ -19,14 +19,14 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import Client, Message
-from slotwheel.cli.dead.again import as_messages
-from slotwheel.cli.dead.letters import letters_of
-from slotwheel.cli.dead.notes import Redriven, note_row, notes_topic
-from slotwheel.cli.dead.redrive import Sending, Turn, begin, producer_of
-from slotwheel.cli.dead.source import LetterSource
-from slotwheel.cli.resending import Resending
 from slotwheel.client.columns import Errors, Limits
+from slotwheel.client.resending import Resending
 from slotwheel.client.succession import SEQUENCES, Successor
+from slotwheel.deadletters.again import as_messages
+from slotwheel.deadletters.letters import letters_of
+from slotwheel.deadletters.notes import Redriven, note_row, notes_topic
+from slotwheel.deadletters.redrive import Sending, Turn, begin, producer_of
+from slotwheel.deadletters.source import LetterSource
 from slotwheel.policy.deadletters import BURIED, RETRIES_USED_UP
 from slotwheel.wheel.errors import InvalidBatch, InvalidConfiguration, SlotwheelError
 from slotwheel.wheel.files import OsFiles
@@ -220,7 +220,7 @@ def test_one_that_is_too_large_stays_and_the_others_go(
 def test_the_one_that_began_last_goes_on(tmp_path: Path) -> None:
     with EmbeddedLab(tmp_path) as lab, closing(OsFiles(lab.node.data)) as files:
         lab.bury([letter("a", n) for n in range(10)])
-        source = LetterSource(files, "", {})
+        source = LetterSource(files, "", {}, print)
         first = begin(source, lab.topic, lab.node.address, 20, Redriven())
         assert first.redriven.turns == {first.number}
         assert first.number % SEQUENCES, "known by more than its millisecond"
@@ -240,7 +240,7 @@ def test_one_group_redrives_the_letters_of_a_topic(tmp_path: Path) -> None:
         theirs = Redriven()
         theirs.group = "another"
         with pytest.raises(InvalidConfiguration, match="expected another"):
-            begin(LetterSource(files, "", {}), lab.topic, lab.node.address, 20, theirs)
+            begin(LetterSource(files, "", {}, print), lab.topic, lab.node.address, 20, theirs)
         assert lab.notes() == 0
 
 

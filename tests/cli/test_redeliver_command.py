@@ -19,7 +19,7 @@ import pytest
 from slotwheel import Client, Message
 from slotwheel.cli.main import run
 from slotwheel.intake.flight import FlightIntake
-from slotwheel.replay.redeliver import ID_HEADER
+from slotwheel.wheel.checks import REDELIVERED_ID_HEADER
 from slotwheel.wheel.errors import NotRunning
 from support import replayrun
 from support.fakewheel import FakeWheel
@@ -77,7 +77,10 @@ def test_it_sends_all_once_more(node: NodeProcess) -> None:
         assert (new["key"], new["value"]) == (old["key"], old["value"])
         due = int(old["due"].timestamp() * 1000)
         id_ = f"default.{due}.{old['offset']}.{old['check']:08x}"
-        assert new["headers"] == [*old["headers"], {"key": ID_HEADER, "value": id_.encode()}]
+        assert new["headers"] == [
+            *old["headers"],
+            {"key": REDELIVERED_ID_HEADER, "value": id_.encode()},
+        ]
 
 
 def test_json_and_skip(node: NodeProcess) -> None:

@@ -36,7 +36,7 @@ class FakeLink:
         self.on_write = on_write
         self.wrote: list[tuple[int, list[bytes]]] = []
 
-    def write(self, rows: pa.RecordBatch, sequence: int) -> None:
+    def write(self, rows: pa.RecordBatch, sequence: int, request: Any = None) -> None:
         self.wrote.append((sequence, rows.column("value").to_pylist()))
         self.on_write(self, rows, sequence)
 

@@ -8,9 +8,9 @@ import pytest
 
 from slotwheel.delivery.kafka import confluent_client
 from slotwheel.delivery.kafka.confluent import ConfluentSink
-from slotwheel.delivery.kafka.confluent_client import MissingExtra
 from slotwheel.delivery.kafka.plan import KafkaSettings
 from slotwheel.delivery.sink import Answer, Sink
+from slotwheel.wheel.errors import MissingExtra
 from support.broker import Cluster, TopicFactory
 from support.deliveries import MINT, Sent, rows_of
 from support.sinkcontract import KafkaContract

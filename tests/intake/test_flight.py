@@ -17,6 +17,7 @@ from pyarrow import flight
 
 from slotwheel.intake.flight import FlightIntake
 from slotwheel.intake.ports import IntakeEvents
+from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import AddressInUse, InvalidMessage, NotRunning, Overloaded
 from slotwheel.wheel.protocol import (
     IN_FLIGHT_MAX,
@@ -25,6 +26,7 @@ from slotwheel.wheel.protocol import (
     StoredBatch,
     encode_json,
 )
+from slotwheel.wheel.request import RequestKey
 from support.exchange import Exchange, action, rows
 from support.fakewheel import FakeWheel
 from support.waiting import eventually, now_ms
@@ -156,6 +158,62 @@ def test_no_more_than_five_are_unanswered(server: FlightIntake, wheel: FakeWheel
     exchange.close()
 
 
+def test_requests_are_no_part_of_the_five(server: FlightIntake, wheel: FakeWheel) -> None:
+    wheel.commit_s = 1.0
+    exchange = Exchange(server).begin()
+    asked = [RequestKey.of(str(number), b"x", now_ms()) for number in range(50)]
+    for number, one in enumerate(asked):
+        exchange.send(rows(b"x"), number, one)
+    for number in range(50):
+        answer = exchange.answer()
+        assert isinstance(answer, StoredBatch)
+        assert (answer.sequence, answer.shift_ms) == (number, 0)
+        assert len(wheel.batches) == 50
+    exchange.close()
+
+
+def test_a_repeated_request_is_answered_as_the_first_time(
+    server: FlightIntake, wheel: FakeWheel
+) -> None:
+    base, due = now_ms(), now_ms() + 60_000
+    exchange = Exchange(server).begin()
+    exchange.send(rows(b"x", due=due), 5, RequestKey.of("k", b"x", base))
+    first = exchange.answer()
+    assert isinstance(first, StoredBatch)
+    other = Exchange(server, AppendCommand(8)).begin()
+    other.send(rows(b"x", due=due + 700), 6, RequestKey.of("k", b"x", base + 700))
+    again = other.answer()
+    assert isinstance(again, StoredBatch)
+    assert (again.base_offset, again.shift_ms) == (first.base_offset, -700)
+    assert again.checks.tolist() == first.checks.tolist()
+    other.send(rows(b"y", due=due), 7, RequestKey.of("k", b"y", base))
+    refused = other.answer()
+    assert isinstance(refused, RefusedBatch)
+    assert refused.sequence == 7
+    assert type(refused.error) is InvalidMessage
+    assert "Idempotency-Key" in str(refused.error)
+    other.send(rows(b"z"), 0)
+    assert isinstance(other.answer(), StoredBatch)
+    assert wheel.values() == [b"x", b"z"]
+    exchange.close()
+    other.close()
+
+
+def test_requests_that_fill_a_batch_wait(server: FlightIntake, wheel: FakeWheel) -> None:
+    wheel.config = WheelConfig(batch_bytes_max=32_000)
+    wheel.commit_s = 0.4
+    exchange = Exchange(server).begin()
+    for number in range(10):
+        asked = RequestKey.of(str(number), b"x", now_ms())
+        exchange.send(rows(b"x" * 9_000), number, asked)
+    eventually(lambda: len(wheel.batches) == 4)
+    assert exchange.answer().sequence == 0
+    assert len(wheel.batches) < 10
+    for number in range(1, 10):
+        assert exchange.answer().sequence == number
+    exchange.close()
+
+
 def test_back_pressure_before_overloaded(server: FlightIntake, wheel: FakeWheel) -> None:
     exchange = Exchange(server).begin()
     wheel.has_room.clear()
@@ -278,6 +336,7 @@ def test_hello(server: FlightIntake) -> None:
             "batch_rows": 65_536,
             "batch_bytes": 16_777_216,
             "in_flight": 5,
+            "requests": 256,
         },
     }
     with flight.FlightClient(f"grpc://127.0.0.1:{server.port}") as client:

@@ -20,7 +20,8 @@ from slotwheel.reading.layout import FileFilter, find
 from slotwheel.replay.bits import Bits
 from slotwheel.replay.judging.context import Options
 from slotwheel.replay.proof import prove
-from slotwheel.replay.redeliver import ID_HEADER, Redelivery, Selection, as_before
+from slotwheel.replay.redeliver import Redelivery, Selection, as_before
+from slotwheel.wheel.checks import REDELIVERED_ID_HEADER
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.rows import header_column
@@ -47,7 +48,7 @@ def again(found: Redelivery, skip: int = 0) -> pa.Table:
 
 def ids(rows: pa.Table) -> list[str]:
     headers = rows.column("headers").to_pylist()
-    assert all(one[-1]["key"] == ID_HEADER for one in headers)
+    assert all(one[-1]["key"] == REDELIVERED_ID_HEADER for one in headers)
     return [one[-1]["value"].decode() for one in headers]
 
 

@@ -12,11 +12,13 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from slotwheel.wheel.request import RequestKey
 from slotwheel.wheel.tail import smallbatch, tail
 from support.crashfs import Mode
 from support.crashlife import EXPIRING, POISON, PowerCut, Steps, World
 
 Act = Callable[[World], None]
+_REQUEST = RequestKey.of("r0", b"", 0)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ def _second_batch(w: World) -> None:
 def _third_batch(w: World) -> None:
     w.append("p1", [("y", 1100), ("y", 1100)], producer=7, sequence=1)
     w.append("q0", [("z", 1200)], producer=8, sequence=5)
+    w.append("r0", [("z", 1300)], producer=_REQUEST.producer, sequence=_REQUEST.sequence)
     w.commit()
 
 

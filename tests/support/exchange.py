@@ -17,6 +17,7 @@ from slotwheel.wheel.protocol import (
     decode_answer,
     encode_sequence,
 )
+from slotwheel.wheel.request import RequestKey
 from slotwheel.wheel.schema import INPUT
 from support.waiting import now_ms
 from support.wheels import batch
@@ -45,8 +46,9 @@ class Exchange:
         self.writer.begin(schema)
         return self
 
-    def send(self, rows: pa.RecordBatch, sequence: int) -> None:
-        self.writer.write_with_metadata(rows, pa.py_buffer(encode_sequence(sequence)))
+    def send(self, rows: pa.RecordBatch, sequence: int, request: RequestKey | None = None) -> None:
+        metadata = encode_sequence(sequence, request)
+        self.writer.write_with_metadata(rows, pa.py_buffer(metadata))
 
     def answer(self) -> StoredBatch | RefusedBatch:
         return decode_answer(self.reader.read_chunk().app_metadata.to_pybytes())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,8 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import NotMaster, Overloaded, SequenceTooOld, UnknownId
 from slotwheel.wheel.ids import IdMint, MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
-from slotwheel.wheel.schema import times
+from slotwheel.wheel.request import RequestKey, is_request
+from slotwheel.wheel.schema import Int64s, times
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class FakeWheel:
         self.check_serving()
         self.early.append(early)
         known = self._producers.setdefault(producer, {})
+        if is_request(producer) and known and sequence not in known:
+            return self._repeated(producer, sequence, times(rows, "due"))
         with self._lock:
             if producer and sequence in known:
                 self.duplicates += 1
@@ -90,20 +93,32 @@ class FakeWheel:
             if producer and sequence in known:
                 self.duplicates += 1
                 return known[sequence]
-            future = self._store(rows, now_ms)
+            future = self._store(rows, now_ms, sequence)
             if producer:
                 known[sequence] = future
                 while len(known) > IN_FLIGHT_MAX:
                     del known[min(known)]
             return future
 
-    def _store(self, rows: pa.RecordBatch, now_ms: int) -> Future[AppendReceipt]:
+    def _repeated(self, producer: int, sequence: int, due: Int64s) -> Future[AppendReceipt]:
+        """A request that came at another time before, and was stored."""
+        self.duplicates += 1
+        [(first, future)] = self._producers[producer].items()
+        shift_ms = RequestKey.from_sequence(producer, sequence).shift_ms(first)
+        again: Future[AppendReceipt] = Future()
+        again.set_result(replace(future.result(5), due=due + shift_ms))
+        return again
+
+    def _store(
+        self, rows: pa.RecordBatch, now_ms: int, sequence: int = -1
+    ) -> Future[AppendReceipt]:
         # As the real one does: its own copy, so that Flight's buffers are free again.
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_batch(rows)
         rows = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
-        receipt = AppendReceipt(self.log.next_offset, rows.num_rows, now_ms, times(rows, "due"))
+        due = times(rows, "due")
+        receipt = AppendReceipt(self.log.next_offset, rows.num_rows, now_ms, due, sequence)
         self.log.next_offset += rows.num_rows
         self.batches.append(rows)
         future: Future[AppendReceipt] = Future()

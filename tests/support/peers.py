@@ -120,9 +120,10 @@ class Peers:
         small_disk: tuple[str, int] | None = None,
         lab: Lab | None = None,
         variables: Mapping[str, Mapping[str, str]] | None = None,
+        own: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """``small_disk``: which peer has a disk of its own, and of how many bytes. ``variables``:
-        of each peer's environment, by name."""
+        of each peer's environment, by name; ``own``: options besides those of all."""
         self.lab = lab or lab_of(names)
         self.disk: SmallDisk | None = None
         self.disk_of = ""
@@ -136,7 +137,11 @@ class Peers:
             raise
         self.nodes = {
             name: PeerProcess(
-                name, directory / name, self.lab, *options, **(variables or {}).get(name, {})
+                name,
+                directory / name,
+                self.lab,
+                *(*options, *(own or {}).get(name, ())),
+                **(variables or {}).get(name, {}),
             )
             for name in names
         }

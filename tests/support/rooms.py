@@ -30,16 +30,36 @@ VALUES = {
                 "ids",
                 "mark",
             ),
-            *("checks", "expiry", "protocol", "rows", "schema", "state", "texts"),
+            *("checks", "expiry", "protocol", "request", "rows", "schema", "state", "texts"),
         }
-    )
+    ),
+    "gateway": frozenset(
+        {
+            *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
+            *("requests", "searcher", "services", "settings"),
+        },
+    ),
 }
 ENGINE_VALUES = "wheel: values"
+GATEWAY_VALUES = "gateway: values"
 
 # A room is a folder, for itself: who may import "wheel" may not, for that, import "wheel/due".
 MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
+    GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client", "reading", "search"}),
+    "gateway/v1": frozenset(
+        {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search", "deadletters"}
+    ),
+    "gateway/rest": frozenset(
+        {ENGINE_VALUES, GATEWAY_VALUES, "client", "consumer", "reading", "delivery/kafka"}
+    ),
+    "gateway": frozenset(
+        {
+            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "search"),
+            *("gateway/v1", "gateway/rest"),
+        }
+    ),
     "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),
     ENGINE_VALUES: frozenset(),
     "policy": frozenset({ENGINE_VALUES}),
@@ -80,6 +100,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {
             *(ENGINE_VALUES, "policy", "client", "reading"),
             *("delivery", "delivery/kafka"),
+        }
+    ),
+    "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka"}),
+    "deadletters": frozenset(
+        {
+            *(ENGINE_VALUES, "policy", "client", "delivery/kafka"),
+            *("reading", "reading/kafka", "replay/facts"),
         }
     ),
     "reading/verify": frozenset(
@@ -130,21 +157,27 @@ ONLY_MODULES = {
     ("client", ENGINE_VALUES): frozenset(
         {
             *("backoff", "checks", "config", "digest", "errors", "expiry"),
-            *("ids", "protocol", "rows", "schema"),
+            *("ids", "protocol", "request", "rows", "schema"),
         }
     ),
     ("consumer", ENGINE_VALUES): frozenset(
-        {"checks", "errors", "expiry", "files", "protocol", "rows", "schema"}
+        {"checks", "errors", "expiry", "files", "protocol", "request", "rows", "schema"}
     ),
     ("consumer", "reading"): frozenset({"topicreader"}),
     ("consumer", "delivery"): frozenset({"sink"}),
     ("consumer", "delivery/kafka"): frozenset(
         {"collection", "header_names", "kafka_python_client", "kafka_python_transactions", "plan"}
     ),
+    ("gateway/rest", "reading"): frozenset({"topicreader"}),
+    ("gateway/rest", "delivery/kafka"): frozenset(
+        {"header_names", "kafka_python", "kafka_python_client", "plan"}
+    ),
     ("intake", "delivery/kafka"): frozenset({"header_names"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
+    ("deadletters", "replay/facts"): frozenset({"headers"}),
+    ("deadletters", "delivery/kafka"): frozenset({"confluent_client"}),
     ("search", "delivery/embedded"): _TOPIC_FILES,
     ("search", "policy"): _LETTERS,
     ("replay/facts", "policy"): _LETTERS,
@@ -154,7 +187,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "reading", "replay", "search")
+OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay", "search")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.

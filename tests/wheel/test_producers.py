@@ -17,7 +17,7 @@ def sent(sequence: int, index: int | None = None) -> ProducerEntry:
 
 
 def table(*sequences: int, producers_max: int = 10) -> Producers:
-    producers = Producers(producers_max)
+    producers = Producers(producers_max, 10)
     for sequence in sequences:
         producers.record(1, sent(sequence))
     return producers
@@ -57,7 +57,7 @@ def test_the_highest_five_are_kept(sequences: list[int]) -> None:
 
 
 def test_the_longest_unused_goes_first_but_never_a_source_partition() -> None:
-    producers = Producers(2)
+    producers = Producers(2, 10)
     source = SOURCE_PRODUCER | 4
     producers.record(source, sent(7))
     producers.record(1, sent(1))
@@ -73,7 +73,7 @@ def test_the_longest_unused_goes_first_but_never_a_source_partition() -> None:
 
 
 def test_source_partitions_alone_may_exceed_the_bound() -> None:
-    producers = Producers(1)
+    producers = Producers(1, 10)
     for partition in range(3):
         producers.record(SOURCE_PRODUCER | partition, sent(1))
     assert len(producers) == 3
@@ -100,7 +100,7 @@ def test_only_committed_entries_are_saved() -> None:
 
 
 def test_loading_keeps_the_order_of_use() -> None:
-    producers = Producers(2)
+    producers = Producers(2, 10)
     producers.load({5: [sent(1, index=9)], 6: [sent(1, index=4)], 7: []})
     assert producers.find(5, 1) == sent(1, index=9)
     assert producers.find(7, 1) is None
@@ -115,7 +115,7 @@ def test_an_entry_met_again_at_recovery_is_not_one_more() -> None:
 
 
 def test_what_is_rolled_back_leaves_the_committed_ones_in_place() -> None:
-    producers = Producers(10)
+    producers = Producers(10, 10)
     source = SOURCE_PRODUCER | 1
     for sequence in range(1, 21):  # the first ten are committed, ten more are in flight
         producers.record(source, sent(sequence), committed_index=min(10, sequence))

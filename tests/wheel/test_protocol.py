@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ from slotwheel.wheel.protocol import (
     encode_stored,
     translated,
 )
+from slotwheel.wheel.request import REQUEST_PRODUCER, RequestKey
 
 
 def test_command_round_trip() -> None:
@@ -82,11 +84,36 @@ def test_body_over_the_limit_is_not_looked_at() -> None:
 
 
 def test_sequence_round_trip_and_refusals() -> None:
-    assert decode_sequence(encode_sequence(0)) == 0
-    assert decode_sequence(encode_sequence((1 << 63) - 1)) == (1 << 63) - 1
+    assert decode_sequence(encode_sequence(0)) == (0, None)
+    assert decode_sequence(encode_sequence((1 << 63) - 1)) == ((1 << 63) - 1, None)
     for wrong in (None, b"", b"1234567", b"123456789", b"\xff" * 8):
         with pytest.raises(InvalidBatch, match="sequence"):
             decode_sequence(wrong)
+
+
+def test_the_bytes_beside_a_request_are_the_documented_ones() -> None:
+    request = RequestKey(REQUEST_PRODUCER | 5, 1_700_000_000_123, 0x1F0000)
+    data = encode_sequence(7, request)
+    assert data.hex() == (
+        "0700000000000000"  # a number for the answer
+        "05000000000000c0"  # producer
+        "00007f0fadfc7931"  # base << 21 | digest
+    )
+    assert decode_sequence(data) == (7, request)
+    of_a_client, of_a_partition = struct.pack("<QQQ", 7, 5, 1), struct.pack("<QQQ", 7, 2 << 62, 1)
+    for wrong in (data[:16], data + b"x", of_a_client, of_a_partition, b"\xff" * 24):
+        with pytest.raises(InvalidBatch, match="24 of a request"):
+            decode_sequence(wrong)
+
+
+def test_the_answer_to_a_request_has_a_shift() -> None:
+    data = encode_stored(7, 1000, 5, np.array([1, 2], np.uint32), -250)
+    assert data[40:].hex() == "06ffffffffffffff"
+    answer = decode_answer(data)
+    assert isinstance(answer, StoredBatch)
+    assert (answer.shift_ms, answer.checks.tolist()) == (-250, [1, 2])
+    assert answer.part(1, 1).shift_ms == -250
+    assert answer.part(1, 1).checks.tolist() == [2]
 
 
 def test_receipt_bytes_are_the_documented_ones() -> None:

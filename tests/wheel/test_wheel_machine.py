@@ -38,6 +38,7 @@ from slotwheel.wheel.errors import ClockBehind, InvalidMessage, Overloaded, Sequ
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.mark import Marks
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
+from slotwheel.wheel.request import RequestKey
 from slotwheel.wheel.schema import Mask
 from support.wheelmodel import Model, NewRow, Row
 from support.wheels import Node, batch, master_of, next_chunk
@@ -143,6 +144,7 @@ class WheelMachine(RuleBasedStateMachine):
         self.outbox: list[Outbox] = []
         self.sequences = {1: 0, 2: 0}
         self.recorded: dict[int, dict[int, Outbox]] = {1: {}, 2: {}}
+        self.requests: dict[int, tuple[RequestKey, Outbox]] = {}
         self.late_cancels: list[tuple[int, int]] = []  # (target, own offset), not committed yet
         self.delivered = self.dead = self.expired = 0
         self.is_open = False
@@ -210,6 +212,29 @@ class WheelMachine(RuleBasedStateMachine):
         assert receipt.base_offset == original.base_offset
         assert receipt.count == original.count
         assert receipt.due.tolist() == original.due.tolist()
+
+    @rule(shape=batches, number=st.integers(0, 2), sync=st.booleans())
+    def request(self, shape: list[tuple[int, str]], number: int, sync: bool) -> None:
+        """A caller sends under its key, or again under it, with delays counted from now."""
+        known = self.requests.get(number)
+        asked = RequestKey.of(str(number), b"", self.now)
+        if known is None:
+            self._send(self._rows(shape), asked.producer, asked.sequence)
+            if self.outbox and self.outbox[-1].producer == asked.producer:
+                self.requests[number] = asked, self.outbox[-1]
+        else:
+            first, sent = known
+            later = self.now - first.base_ms
+            rows = [(due + later, topic, value) for due, topic, value in sent.rows]
+            again = self.node.wheel.append(
+                batch(rows), self.now, producer=asked.producer, sequence=asked.sequence
+            )
+            self._sync()
+            receipt, original = again.result(0), sent.future.result(0)
+            assert receipt.base_offset == original.base_offset
+            assert receipt.due.tolist() == original.due.tolist()
+        if sync:
+            self._sync()
 
     @rule(beyond=st.integers(1, 100_000))
     def append_beyond_the_horizon(self, beyond: int) -> None:
@@ -494,7 +519,7 @@ class WheelMachine(RuleBasedStateMachine):
             return
         sent = Outbox(producer, sequence, rows, future)
         self.outbox.append(sent)
-        if producer:
+        if producer in self.recorded:
             self.recorded[producer][sequence] = sent
 
     def _sync(self) -> None:
@@ -605,8 +630,11 @@ class WheelMachine(RuleBasedStateMachine):
             self.node.litter(junk)
         self.is_open = False
         for sent in self.outbox:
-            if sent.producer:
+            if sent.producer in self.recorded:
                 del self.recorded[sent.producer][sent.sequence]
+        lost = [one for one, (_, sent) in self.requests.items() if sent in self.outbox]
+        for one in lost:
+            del self.requests[one]
         self.outbox.clear()
         self.late_cancels.clear()
 

@@ -7,7 +7,8 @@ recorded and not older than these is new, even if a later one came first. Of an 
 be known whether it was stored, so it is refused.
 
 The delay topic uses the same table: its producer id is the source partition, its sequence the last
-source offset of the entry. Those are never evicted: they are the intake's position.
+source offset of the entry. Those are never evicted: they are the intake's position. Requests, each
+a producer of its own, have a table and a bound of their own (``requests.py``).
 """
 
 from __future__ import annotations
@@ -17,29 +18,39 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import SequenceTooOld
 from ..protocol import IN_FLIGHT_MAX
+from ..request import is_request
 from ..state import ProducerEntry
+from .requests import Requests
 
 SOURCE_PRODUCER = 1 << 63
-"""Bit that marks a producer id as a source partition of a delay topic."""
+"""Bit that marks a producer id as a source partition of a delay topic (or, with the next one, as a
+request)."""
 _ALL = (1 << 64) - 1
 
 
 class Producers:
-    """The last entries of each producer, oldest first. Not thread-safe: under the owner's lock."""
+    """The last entries of each producer, oldest first; ``requests``: those of requests. Not
+    thread-safe: under the owner's lock."""
 
-    def __init__(self, producers_max: int) -> None:
+    def __init__(self, producers_max: int, requests_max: int) -> None:
         self._max = producers_max
+        self.requests = Requests(requests_max)
         self._sent: OrderedDict[int, list[ProducerEntry]] = OrderedDict()
         self._changed: set[int] = set()
         self._gone: set[int] = set()
 
     def load(self, stored: Mapping[int, Sequence[ProducerEntry]]) -> None:
-        by_use = sorted(stored.items(), key=lambda item: item[1][-1].index if item[1] else 0)
+        self.requests.load({one: sent for one, sent in stored.items() if is_request(one)})
+        others = ((one, sent) for one, sent in stored.items() if not is_request(one))
+        by_use = sorted(others, key=lambda item: item[1][-1].index if item[1] else 0)
         for producer, sent in by_use:
             self._sent[producer] = list(sent)
 
     def find(self, producer: int, sequence: int) -> ProducerEntry | None:
-        """The entry with that sequence, or None if it is new. Errors: ``SequenceTooOld``."""
+        """The entry with that sequence, or of that request with any; None if it is new. Errors:
+        ``SequenceTooOld``."""
+        if is_request(producer):
+            return self.requests.find(producer)
         sent = self._sent.get(producer)
         if not sent:
             return None
@@ -65,6 +76,9 @@ class Producers:
     def record(self, producer: int, one: ProducerEntry, committed_index: int = _ALL) -> None:
         """Record an entry. ``committed_index``: entries behind it may still be rolled back, and do
         not push older ones out of the record before."""
+        if is_request(producer):
+            self.requests.record(producer, one)
+            return
         sent = self._sent.setdefault(producer, [])
         # At recovery the checkpoint may have recorded this very entry already.
         sent[:] = [each for each in sent if each.sequence != one.sequence]
@@ -87,6 +101,7 @@ class Producers:
 
     def roll_back(self, after_index: int) -> None:
         """Remove entries with a higher index: they were cut from the journal, or never written."""
+        self.requests.roll_back(after_index)
         for producer, sent in list(self._sent.items()):
             kept = [one for one in sent if one.index <= after_index]
             if len(kept) != len(sent):
@@ -97,19 +112,21 @@ class Producers:
                 self._changed.discard(producer)
                 self._gone.add(producer)
 
-    def unsaved(self, upto_index: int) -> tuple[dict[int, list[ProducerEntry]], list[int]]:
+    def unsaved(self, upto_index: int) -> tuple[dict[int, Sequence[ProducerEntry]], list[int]]:
         """The producers that changed since ``saved``, with their entries up to an index; and the
         ids of those that were removed."""
-        changed: dict[int, list[ProducerEntry]] = {}
+        changed, gone = self.requests.unsaved(upto_index)
         for producer in self._changed:
-            changed[producer] = [one for one in self._sent[producer] if one.index <= upto_index]
-            _trim(changed[producer], upto_index)
-        return changed, list(self._gone)
+            committed = [one for one in self._sent[producer] if one.index <= upto_index]
+            _trim(committed, upto_index)
+            changed[producer] = committed
+        return changed, [*gone, *self._gone]
 
     def saved(self, changed: Mapping[int, Sequence[ProducerEntry]], gone: Iterable[int]) -> None:
         """Call when the result of ``unsaved`` is durable."""
-        for producer, sent in changed.items():
-            if self._sent.get(producer) == list(sent):
+        self.requests.saved(changed, gone)
+        for producer in [one for one in self._changed if one in changed]:
+            if self._sent[producer] == list(changed[producer]):
                 self._changed.discard(producer)
         self._gone.difference_update(gone)
 

@@ -16,6 +16,7 @@ from typing import Any
 from ..answers import AppendReceipt
 from ..errors import InvalidBatch, SlotwheelError
 from ..mark import Marks
+from ..request import RequestKey
 from ..schema import Int64s, times
 from ..state import ProducerEntry
 from ..tail.tail import Piece, piece_of, unread_piece
@@ -73,7 +74,10 @@ class QueuedEntry:
             self.piece = piece_of(entry.base_offset, batch.rows, entry.index, created_ms)
         if self.piece.cancels:
             self.cancels = CancelRows.of(self.piece.rows, entry.base_offset)
-        self.wait_for(AppendReceipt(entry.base_offset, entry.count, created_ms, batch.due), early)
+        receipt = AppendReceipt(
+            entry.base_offset, entry.count, created_ms, batch.due, entry.sequence
+        )
+        self.wait_for(receipt, early)
         return self.piece
 
     def wait_for(self, receipt: AppendReceipt, early: bool) -> AppendWaiter:
@@ -88,10 +92,19 @@ class QueuedEntry:
 
 
 def answer_again(
-    known: ProducerEntry, waiting: QueuedEntry | None, due: Int64s, *, early: bool
+    known: ProducerEntry,
+    waiting: QueuedEntry | None,
+    due: Int64s,
+    producer: int,
+    sequence: int,
+    *,
+    early: bool,
 ) -> Future[AppendReceipt]:
     """The answer to a batch that was appended before: that of the first time, once committed.
-    ``waiting``: its entry until then. Errors: ``InvalidBatch`` when it is another batch."""
+    ``waiting``: its entry until then. Errors: ``InvalidBatch`` when it is another batch;
+    ``InvalidMessage`` when it is another request."""
+    if known.sequence != sequence:  # only of a request; it was repeated at another time
+        due = due + RequestKey.from_sequence(producer, sequence).shift_ms(known.sequence)
     if known.count != len(due):
         raise InvalidBatch(
             f"sequence {known.sequence} was used before for another batch",
@@ -104,7 +117,9 @@ def answer_again(
         same = [caller for caller in waiting.callers if caller.early is early]
         return (same or [waiting.wait_for(waiting.callers[0].receipt, early)])[0].future
     future: Future[AppendReceipt] = Future()
-    future.set_result(AppendReceipt(known.base_offset, known.count, known.created, due))
+    future.set_result(
+        AppendReceipt(known.base_offset, known.count, known.created, due, known.sequence)
+    )
     return future
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..delivery.kafka.collection import without_collection
-from ..delivery.kafka.confluent_client import ck, ck_admin, client_log
-from ..wheel.errors import NodeUnreachable, SlotwheelError
-from ..wheel.rows import header_column
-from ..wheel.schema import TIME
+from ...delivery.kafka.collection import without_collection
+from ...delivery.kafka.confluent_client import ck, ck_admin, client_log
+from ...wheel.errors import NodeUnreachable, SlotwheelError
+from ...wheel.rows import header_column
+from ...wheel.schema import TIME
 from .kafkatopic import CALL_S, DUMP, STALLED_S, NewTopic, no_such_topic
 
 _ROWS_MAX = 5_000

@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...policy import deadletters
-from ...replay.facts.headers import HeaderColumn
-from ...replay.redeliver import ID_HEADER
-from ...wheel.checks import REDELIVERED_PREFIX, RESERVED_PREFIX
-from ...wheel.expiry import EXPIRES_HEADER
-from ...wheel.rows import from_numpy, header_lists, headers_of, with_headers
-from ...wheel.schema import HEADERS, INPUT, TIME, Int64s
+from ..policy import deadletters
+from ..replay.facts.headers import HeaderColumn
+from ..wheel.checks import REDELIVERED_ID_HEADER, REDELIVERED_PREFIX, RESERVED_PREFIX
+from ..wheel.expiry import EXPIRES_HEADER
+from ..wheel.rows import from_numpy, header_lists, headers_of, with_headers
+from ..wheel.schema import HEADERS, INPUT, TIME, Int64s
 from .letters import letter_starts
 
 _EXPIRED = f"{REDELIVERED_PREFIX}{EXPIRES_HEADER.removeprefix(RESERVED_PREFIX)}"
@@ -56,7 +55,7 @@ def as_messages(letters: pa.RecordBatch, to_topic: str | None) -> pa.RecordBatch
         same = pc.fill_null(pc.equal(meant, to_topic), False)
         partition = pc.if_else(same, partition, pa.scalar(None, pa.int32()))
     own = headers_again(letters.column("headers"))
-    added = headers_of({ID_HEADER: letters.column("id").cast(pa.binary())})
+    added = headers_of({REDELIVERED_ID_HEADER: letters.column("id").cast(pa.binary())})
     columns = {"topic": topic, "for_partition": partition, "headers": with_headers(own, added)}
     every = [columns[name] if name in columns else letters.column(name) for name in AGAIN.names]
     return pa.RecordBatch.from_arrays(every, schema=AGAIN)

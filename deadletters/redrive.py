@@ -1,4 +1,4 @@
-"""``slotwheel dead redrive``: send dead letters where they were meant to go, each of them once.
+"""Send dead letters where they were meant to go, each of them once.
 
 Theory: each batch has a note of its letters (``notes.py``), stored with them or not at all. So a
 redrive has to know all notes that were stored before it, and that none will be stored beside its
@@ -32,11 +32,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from ...client.columns import pieces, without
-from ...client.message import clock_ms
-from ...client.receipts import Receipts
-from ...client.succession import SEQUENCES, Successor
-from ...wheel.errors import (
+from ..client.columns import pieces, without
+from ..client.message import clock_ms
+from ..client.receipts import Receipts
+from ..client.resending import Resending
+from ..client.succession import SEQUENCES, Successor
+from ..wheel.errors import (
     InvalidBatch,
     InvalidConfiguration,
     InvalidMessage,
@@ -44,12 +45,11 @@ from ...wheel.errors import (
     SequenceTooOld,
     SlotwheelError,
 )
-from ...wheel.rows import take_rows, without_slack
-from ...wheel.schema import Int64s
-from ..resending import Resending
+from ..wheel.rows import take_rows, without_slack
+from ..wheel.schema import Int64s
 from .again import to_input
 from .notes import LETTERS_MAX, Places, Redriven, note_row, notes_topic, places_of
-from .source import LetterSource
+from .source import LetterSource, Topic
 
 _LOOK_AGAIN_S = 0.05
 _TRIES = 5
@@ -88,6 +88,15 @@ def read_notes(source: LetterSource, topic: str, *, whole: bool = True) -> Redri
             for value in batch.column("value").to_pylist():
                 found.add(value)
     return found
+
+
+def redriven_before(
+    source: LetterSource, topic: str, opened: Topic, *, whole: bool = False
+) -> Redriven:
+    """What was redriven of the letters in ``topic``, which is ``opened``; nothing where no topic of
+    notes exists. ``whole``, errors: as of ``read_notes``."""
+    notes = notes_topic(topic)
+    return read_notes(source, notes, whole=whole) if notes in opened.topics else Redriven()
 
 
 def begin(

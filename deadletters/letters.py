@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...policy import deadletters
-from ...policy.headers import ID_HEADER
-from ...replay.facts.headers import HeaderColumn, decimals, texts
-from ...wheel.checks import is_topic
-from ...wheel.schema import HEADERS, TIME, Int64s, Mask
+from ..policy import deadletters
+from ..policy.headers import ID_HEADER
+from ..replay.facts.headers import HeaderColumn, decimals, texts
+from ..wheel.checks import is_topic
+from ..wheel.schema import HEADERS, TIME, Int64s, Mask
 
 LETTER = pa.schema(
     [

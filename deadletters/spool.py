@@ -42,4 +42,7 @@ class Spool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()

@@ -24,9 +24,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...wheel.errors import UnsupportedVersion
-from ...wheel.rows import from_columns
-from ...wheel.schema import Int64s, Mask
+from ..wheel.errors import UnsupportedVersion
+from ..wheel.rows import from_columns
+from ..wheel.schema import Int64s, Mask
 
 DUE_MS = 0
 VERSION = 1

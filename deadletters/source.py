@@ -8,28 +8,23 @@ One that a node before a Kafka falls back to can be read, but not redriven: note
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-import click
 import pyarrow as pa
 
-from ...delivery.kafka.confluent_client import ck
-from ...policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
-from ...reading.directory import reading
-from ...reading.topicreader import TopicReader, check_exists, topics
-from ...wheel.checks import check_topic
-from ...wheel.errors import SlotwheelError
-from ...wheel.files import Files
-from ...wheel.ids import id_texts
-from ...wheel.rows import headers_of, with_headers
-from ...wheel.schema import times
-from ..confluenttopic import ConfluentTopic
-from ..consume import one_source
-from ..kafkatopic import DUMP, KafkaTopic, NewTopic
-from ..shared import is_typed
+from ..delivery.kafka.confluent_client import ck
+from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
+from ..reading.kafka.confluenttopic import ConfluentTopic
+from ..reading.kafka.kafkatopic import DUMP, KafkaTopic, NewTopic
+from ..reading.topicreader import TopicReader, check_exists, topics
+from ..wheel.checks import check_topic
+from ..wheel.errors import SlotwheelError
+from ..wheel.files import Files
+from ..wheel.ids import id_texts
+from ..wheel.rows import headers_of, with_headers
+from ..wheel.schema import times
 
 
 class Topic(Protocol):
@@ -67,11 +62,13 @@ class EmbeddedTopic:
 
 @dataclass(frozen=True, slots=True)
 class LetterSource:
-    """One of ``data`` and ``bootstrap``; ``settings``: of the Kafka client."""
+    """One of ``data`` and ``bootstrap``; ``settings``: of the Kafka client. ``on_damage``: called
+    with what is passed over."""
 
     files: Files | None
     bootstrap: str
     settings: Mapping[str, str]
+    on_damage: Callable[[str], None]
 
     @property
     def is_kafka(self) -> bool:
@@ -83,7 +80,7 @@ class LetterSource:
         Errors: ``InvalidMessage``: there is no such topic; ``NodeUnreachable``."""
         check_topic(topic)
         if self.files is not None:
-            on_damage = _refuse_damage if whole else _report_damage
+            on_damage = _refuse_damage if whole else self.on_damage
             opened: Topic = EmbeddedTopic(self.files, topic, on_damage)
         else:
             opened = self._client()(self.bootstrap, topic, self.settings)
@@ -105,29 +102,11 @@ def create(topic: Topic, new: NewTopic) -> None:
     topic.create(new)
 
 
-def open_source(
-    stack: ExitStack,
-    data: Path | None,
-    bootstrap: str | None,
-    settings: tuple[tuple[str, str], ...],
-) -> LetterSource:
-    """Errors: ``click.UsageError`` unless exactly one of the two is given."""
-    data, bootstrap = one_source(data, bootstrap)
-    if bootstrap is None and is_typed("kafka_settings"):
-        raise click.UsageError("--kafka needs --bootstrap.")
-    files = None if data is None else stack.enter_context(reading(data))
-    return LetterSource(files, bootstrap or "", dict(settings))
-
-
 def _refuse_damage(text: str) -> None:
     raise SlotwheelError(
         f"nobody knows what was redriven: {text}",
         remedy="Export the letters that are still to be sent, and send them as new messages",
     )
-
-
-def _report_damage(text: str) -> None:
-    click.echo(f"damaged: {text}", err=True)
 
 
 def _as_records(rows: pa.RecordBatch) -> pa.RecordBatch:

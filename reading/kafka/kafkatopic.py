@@ -25,13 +25,11 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import NewTopic as KafkaTopicSpec
 from kafka.errors import KafkaError
 
-from ..delivery.kafka.header_names import read_leniently
-from ..delivery.kafka.kafka_python import typed
-from ..policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
-from ..wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError
-from ..wheel.rows import header_column
-from ..wheel.schema import HEADERS, TIME
-from .fields import Fields, delivered_fields, message_fields
+from ...delivery.kafka.header_names import read_leniently
+from ...delivery.kafka.kafka_python import typed
+from ...wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError
+from ...wheel.rows import header_column
+from ...wheel.schema import HEADERS, TIME
 
 DUMP_VERSION = 1
 DUMP = pa.schema(
@@ -54,7 +52,6 @@ CALL_S = 10.0
 """How long a request may take, s."""
 _CALL_MS = int(1000 * CALL_S)
 _ROWS_MAX = 5_000
-_OURS = [ID_HEADER, DUE_HEADER, CREATED_HEADER]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,31 +226,3 @@ def to_batch(topic: str, records: list[Any]) -> pa.RecordBatch:
         header_column([record.headers for record in records]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=DUMP)
-
-
-def record_fields(batch: pa.RecordBatch) -> Iterator[Fields]:
-    """The fields that are printed of each record; null for id and times of one that has none."""
-    names = ["partition" if name == "record_partition" else name for name in batch.schema.names]
-    columns = zip(
-        batch.column("position").to_pylist(),
-        batch.column("delivered").cast(pa.int64()).to_pylist(),
-        message_fields(pa.RecordBatch.from_arrays(batch.columns, names)),
-        strict=True,
-    )
-    for position, delivered_ms, message in columns:
-        id_, due_ms, created_ms = _split_ours(message["headers"])
-        yield delivered_fields(position, id_, due_ms, created_ms, delivered_ms, message)
-
-
-def _split_ours(headers: list[Fields]) -> tuple[str | None, Any, Any]:
-    """Remove id, due and created from a record's headers, and return them; nulls if it has none."""
-    last = headers[-3:]
-    if [one["key"] for one in last] != _OURS:
-        return None, None, None
-    id_, due, created = (one.get("value") for one in last)
-    try:
-        found = str(id_), int(str(due)), int(str(created))
-    except ValueError:
-        return None, None, None
-    del headers[-3:]
-    return found

@@ -1,0 +1,85 @@
+"""``slotwheel gateway``: HTTP in front of a node or a group of nodes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from ..client.addresses import split
+from ..node.descriptors import raise_limit
+from ..node.logs import FORMATS, LEVELS, set_up
+from ..wheel.protocol import DEFAULT_ADDRESS
+from .shared import need_gateway, node_addresses, pair
+
+DEFAULT_LISTEN = "127.0.0.1:8082"
+
+
+@click.command("gateway", short_help="Serve HTTP: a REST proxy, search, metrics.")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=DEFAULT_LISTEN,
+    help="Where HTTP is served; port 0 takes a free one. It has no authentication: keep it on a"
+    " trusted network.",
+)
+@click.option(
+    "--node",
+    "nodes",
+    type=node_addresses,
+    metavar="HOST:PORT,…",
+    default=DEFAULT_ADDRESS,
+    help="The node; of a group of peers all of them, the one beside the gateway first.",
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The data directory of the node beside the gateway, for search and embedded topics.",
+)
+@click.option("--bootstrap", metavar="HOST:PORT,…", help="Kafka's brokers, for the REST proxy.")
+@click.option(
+    "--kafka",
+    "kafka_settings",
+    type=pair,
+    multiple=True,
+    help="A setting of the Kafka client; may be repeated.",
+)
+@click.option("--access-log", is_flag=True, help="Log each request.")
+@click.option("--ends-with-stdin", is_flag=True, help="End when standard input ends.")
+@click.option(
+    "--log-format", type=click.Choice(FORMATS), default=FORMATS[0], help="As of 'slotwheel node'."
+)
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", help="As of 'slotwheel node'."
+)
+def command(
+    listen: str,
+    nodes: str,
+    data: Path | None,
+    bootstrap: str | None,
+    kafka_settings: tuple[tuple[str, str], ...],
+    access_log: bool,
+    ends_with_stdin: bool,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Serve HTTP for a node or a group: send and look for messages, Kafka's REST proxy, metrics.
+
+    It runs until SIGTERM or Ctrl-C. 'slotwheel node --http' starts one beside its node.
+    """
+    set_up(log_format, log_level, sys.stderr)
+    need_gateway()
+    from ..gateway.server import run
+    from ..gateway.settings import GatewaySettings
+
+    raise_limit()
+    settings = GatewaySettings(
+        listen=listen,
+        nodes=tuple(split(nodes)),
+        data=data,
+        bootstrap=bootstrap,
+        kafka=dict(kafka_settings),
+        access_log=access_log,
+    )
+    run(settings, ends_with_stdin=ends_with_stdin)

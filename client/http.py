@@ -1,0 +1,351 @@
+"""A group reached over HTTP: ``Client("http://host:port")`` for a gateway instead of a node.
+
+For programs that send single messages from many processes: a node takes few connections, a gateway
+thousands. Everything of the client stays as it is - batches, receipts, errors, retries - and only
+the last step differs:
+
+    batch, sequence --> POST /v1/messages, an Arrow stream, Idempotency-Key "producer-sequence"
+        --> ids, or an error
+
+Rules
+- Each batch is a request with a key of its own, and its due times are absolute. So it may be sent
+  again after any trouble, through any gateway of the group, and is stored once.
+- A link is one connection, used by one thread: a request, its answer, the next request. Batches
+  that come meanwhile wait in the buffer and are joined there.
+- What no gateway says (a balancer's 502, a page of something else) is never an answer about the
+  batch: it is tried again, or the address is reported as wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import queue
+import re
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from ..wheel.errors import (
+    InvalidBatch,
+    InvalidConfiguration,
+    NodeUnreachable,
+    Overloaded,
+    SlotwheelError,
+    UnknownId,
+    from_wire,
+)
+from ..wheel.ids import MessageId
+from ..wheel.protocol import (
+    CANCEL,
+    POLICIES,
+    RESCHEDULE,
+    STATUS,
+    AppendCommand,
+    RefusedBatch,
+    StoredBatch,
+    split_address,
+)
+from ..wheel.request import RequestKey
+from .columns import Limits
+from .transport import OnAnswer, OnLost, ReadInThread
+
+ARROW = "application/vnd.apache.arrow.stream"
+SCHEMES = ("http://", "https://")
+_CLOSE_S = 1.0
+_ROW = re.compile(r"\$\[(\d+)\]")
+_TEXT_MAX = 200
+
+
+def is_http(addresses: Sequence[str]) -> bool:
+    """Whether these are addresses of gateways. Errors: ``InvalidConfiguration`` for one that no
+    gateway can have, and when only some of them are."""
+    found = [address for address in addresses if address.startswith(SCHEMES)]
+    for address in addresses if found else ():
+        try:
+            _place_of(address)
+        except ValueError:
+            raise InvalidConfiguration(
+                "not the address of a gateway",
+                got=repr(address)[:_TEXT_MAX],
+                limit="http://host:port",
+                remedy="Give scheme, host and port alone, and gateways or nodes, not both",
+            ) from None
+    return bool(found)
+
+
+def _place_of(address: str) -> tuple[bool, str, int]:
+    """Whether it is TLS, host and port. Errors: ``ValueError``."""
+    scheme = next((one for one in SCHEMES if address.startswith(one)), None)
+    if scheme is None:
+        raise ValueError("no scheme")
+    host, port = split_address(address.removeprefix(scheme).removesuffix("/"))
+    return scheme == "https://", host, port
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAnswer:
+    """An answer of a gateway, or of something before it."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """None: it is no JSON."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+    def error(self) -> SlotwheelError:
+        """The error that it tells; ``uncertain`` where what was asked for may have been done."""
+        body = self.json()
+        fields = body if isinstance(body, dict) else {}
+        at = _ROW.match(str(fields.get("place") or ""))
+        if fields.get("code"):
+            error = from_wire({**fields, "row": int(at[1]) if at else None})
+        else:
+            text = str(fields.get("message") or self.body[:_TEXT_MAX].decode(errors="replace"))
+            kind: type[SlotwheelError] = InvalidBatch
+            if self.status == http.HTTPStatus.TOO_MANY_REQUESTS:
+                kind = Overloaded
+            elif self.status >= 500 or self.status == http.HTTPStatus.REQUEST_TIMEOUT:
+                kind = NodeUnreachable
+            error = kind(
+                f"HTTP {self.status}: {text}",
+                got=fields.get("got"),
+                limit=fields.get("limit"),
+                remedy=str(fields.get("remedy") or ""),
+            )
+        error.uncertain = self.status >= 500
+        return error
+
+
+class GatewayConnection:
+    """One connection to a gateway. Not thread-safe, but for ``cut``."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        """Errors: ``NodeUnreachable``."""
+        tls, host, port = _place_of(address)
+        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+        self._connection = kind(host, port, timeout=timeout_s)
+        self._connection.auto_open = 0  # ``cut`` would miss a socket that was opened by the way
+        try:
+            self._connection.connect()
+        except OSError as error:
+            raise NodeUnreachable(
+                f"gateway not reachable: {error}",
+                got=address,
+                remedy="Check the address, and that the gateway runs",
+            ) from None
+        sock = self._connection.sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket: socket.socket = sock
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        key: str = "",
+        timeout_s: float | None = None,
+    ) -> GatewayAnswer:
+        """Send a request and return the answer. ``body``: an Arrow stream as bytes, or what becomes
+        JSON. ``timeout_s``: how long the gateway may say
+        nothing; None: until ``cut``. Errors: ``NodeUnreachable``, mostly uncertain."""
+        if self._connection.sock is None:
+            raise NodeUnreachable("the gateway has ended the connection", remedy="Send it again")
+        headers = {"Accept": "application/json"}
+        if key:
+            headers["Idempotency-Key"] = key
+        data: bytes | None = body if isinstance(body, bytes) else None
+        if data is not None:
+            headers["Content-Type"] = ARROW
+        elif body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body).encode()
+        try:
+            self._socket.settimeout(timeout_s)
+            self._connection.request(method, path, data, headers)
+            answer = self._connection.getresponse()
+            return GatewayAnswer(answer.status, answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            lost = NodeUnreachable(
+                f"the connection to the gateway broke: {type(error).__name__}: {error}"[:_TEXT_MAX],
+                remedy="Check that the gateway runs",
+            )
+            lost.uncertain = True
+            raise lost from None
+
+    def cut(self) -> None:
+        """End it, whatever it is doing; from any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.cut()
+        self._connection.close()
+
+
+class HttpLink:
+    """A link over HTTP; see ``transport.LinkPort``."""
+
+    epoch = 0
+
+    def __init__(
+        self,
+        address: str,
+        command: AppendCommand,
+        timeout_s: float,
+        on_answer: OnAnswer,
+        on_lost: OnLost,
+        read_in_thread: ReadInThread,
+    ) -> None:
+        self.error: SlotwheelError | None = None
+        # Due times are checked by the node; a request of somebody else has a key that is not known.
+        self.limits = Limits(requests=0)
+        self._key = f"{command.producer:016x}"
+        self._on_answer = on_answer
+        self._on_lost = on_lost
+        self._batches: queue.SimpleQueue[tuple[pa.RecordBatch, int] | None] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.group = ""
+        self._exchange = GatewayConnection(address, timeout_s)
+        read_in_thread(self._run)
+
+    def write(self, rows: pa.RecordBatch, sequence: int, request: RequestKey | None = None) -> None:
+        assert request is None
+        if self.error is not None:
+            raise self.error
+        self._batches.put((rows, sequence))
+
+    def cut(self) -> None:
+        self._batches.put(None)
+        self._exchange.cut()
+
+    def close(self) -> None:
+        self._closed = True
+        self.cut()
+        if threading.current_thread() is not self._thread:
+            self._ended.wait(_CLOSE_S)
+        self._exchange.close()
+
+    def _run(self) -> None:
+        self._thread = threading.current_thread()
+        error: SlotwheelError = NodeUnreachable("the connection was ended")
+        try:
+            while (batch := self._batches.get()) is not None:
+                self._on_answer(self._send(*batch))
+        except SlotwheelError as lost:
+            error = lost
+        self.error = error
+        self._ended.set()
+        if not self._closed:
+            self._on_lost(self, error)
+
+    def _send(self, rows: pa.RecordBatch, sequence: int) -> StoredBatch | RefusedBatch:
+        # However long it takes: who waits for it cuts the link.
+        key = f"{self._key}-{sequence}"
+        answer = self._exchange.ask("POST", "/v1/messages", stream_of(rows), key=key)
+        if answer.status != http.HTTPStatus.OK:
+            return RefusedBatch(sequence, answer.error())
+        try:
+            ids = [MessageId.parse(one) for one in answer.json()["ids"]]
+            base, self.group = ids[0].offset, ids[0].group
+            if [one.offset for one in ids] != list(range(base, base + rows.num_rows)):
+                raise ValueError
+        except (LookupError, TypeError, ValueError, UnknownId):
+            error = SlotwheelError("not an answer of a gateway", got=repr(answer.body[:_TEXT_MAX]))
+            error.uncertain = True
+            return RefusedBatch(sequence, error)
+        checks = np.array([one.check for one in ids], np.uint32)
+        return StoredBatch(sequence, base, len(ids), 0, checks)
+
+
+def stream_of(rows: pa.RecordBatch) -> bytes:
+    """Rows as an Arrow stream; the same bytes each time, as a repeat must have them."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+class HttpTransport:
+    """Links and calls over HTTP. A connection for calls is only an address: each call has one of
+    its own, as they are few."""
+
+    open_link = HttpLink
+
+    def connect(self, address: str) -> str:
+        return address
+
+    def end(self, connection: str) -> None:
+        pass
+
+    def epoch_of_master(self, address: str, timeout_s: float) -> int:  # noqa: ARG002
+        """A gateway follows the master by itself."""
+        return 0
+
+    def greet(self, connection: str, timeout_s: float, *, of_master: bool) -> None:  # noqa: ARG002
+        with contextlib.closing(GatewayConnection(connection, timeout_s)) as exchange:
+            exchange.ask("GET", "/v1/status", timeout_s=timeout_s)  # any answer is one
+
+    def call(
+        self, connection: str, action: str, fields: dict[str, Any], timeout_s: float
+    ) -> dict[str, Any]:
+        carry_out = _CALLS.get(action)
+        if carry_out is None:
+            raise InvalidConfiguration(
+                f"'{action}' is not to be had over HTTP",
+                got=connection,
+                remedy="Give the addresses of the nodes",
+            )
+        with contextlib.closing(GatewayConnection(connection, timeout_s)) as exchange:
+            return carry_out(partial(exchange.ask, timeout_s=timeout_s), fields)
+
+
+_Ask = Callable[..., GatewayAnswer]
+
+
+def _status(ask: _Ask, _fields: dict[str, Any]) -> dict[str, Any]:
+    return {"status": _done(ask("GET", "/v1/status"))}
+
+
+def _policies(ask: _Ask, _fields: dict[str, Any]) -> dict[str, Any]:
+    return {"policies": _done(ask("GET", "/v1/policies"))}
+
+
+def _cancel(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    found = _done(ask("POST", "/v1/cancel", fields))
+    return {"answers": [one["answer"] for one in found["answers"]]}
+
+
+def _reschedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
+    path = f"/v1/messages/{quote(fields['id'], safe='')}/reschedule"
+    answer = ask("POST", path, {"due_ms": fields["due_ms"]})
+    if answer.status in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT):
+        code = str((answer.json() or {}).get("code"))
+        return {"answer": _NOT_MOVED.get(code, "unknown"), "id": None}
+    return {"answer": "cancelled", "id": _done(answer)["new_id"]}
+
+
+def _done(answer: GatewayAnswer) -> Any:
+    if answer.status != http.HTTPStatus.OK:
+        raise answer.error()
+    return answer.json()
+
+
+_NOT_MOVED = {"already-cancelled": "cancelled", "already-delivered": "already delivered"}
+_CALLS = {STATUS: _status, POLICIES: _policies, CANCEL: _cancel, RESCHEDULE: _reschedule}

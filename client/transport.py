@@ -1,0 +1,73 @@
+"""How a client reaches a group: what a link and a call are, whatever they are made of.
+
+Flight to a node (``link.py``) and HTTP to a gateway (``http.py``) are used in the same way: batches
+go over a link, which lives until its first error; other requests are calls. All that is decided
+about retries, batches and receipts is decided above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from ..wheel.errors import SlotwheelError
+from ..wheel.protocol import AppendCommand, RefusedBatch, StoredBatch
+from ..wheel.request import RequestKey
+from .columns import Limits
+
+OnAnswer = Callable[[StoredBatch | RefusedBatch], None]
+ReadInThread = Callable[[Callable[[], None]], None]
+
+
+class LinkPort(Protocol):
+    """An open link. ``group``: known at least from the first receipt on. ``error``: why it was
+    lost, once it is known. ``epoch``: of the master that it leads to; 0 if there are no peers, or
+    nobody needs to know."""
+
+    group: str
+    limits: Limits
+    epoch: int
+    error: SlotwheelError | None
+
+    def write(self, rows: pa.RecordBatch, sequence: int, request: RequestKey | None = None) -> None:
+        """Send a batch. Errors: ``SlotwheelError``: the link is lost."""
+
+    def cut(self) -> None:
+        """End the link at once; from any thread."""
+
+    def close(self) -> None:
+        """End the link, and free everything."""
+
+
+OnLost = Callable[[Any, SlotwheelError], None]
+"""Called once, with the link and why it was lost, unless it was closed first."""
+OpenLink = Callable[[str, AppendCommand, float, OnAnswer, OnLost, ReadInThread], LinkPort]
+"""Opens a link to an address, within a time in seconds. Its answers, and the call of ``OnLost``,
+come from a function that it has run by ``ReadInThread``. Errors: ``SlotwheelError``."""
+
+
+class ClientTransport(Protocol):
+    """Links, and calls over connections of their own."""
+
+    @property
+    def open_link(self) -> OpenLink: ...
+
+    def connect(self, address: str) -> Any:
+        """A connection for calls, which several threads may use. Errors: ``NodeUnreachable``."""
+
+    def greet(self, connection: Any, timeout_s: float, *, of_master: bool) -> None:
+        """Find out whether somebody is there, and if so asked, that it is the master. Errors:
+        ``NodeUnreachable``, ``NotMaster``."""
+
+    def call(
+        self, connection: Any, action: str, fields: dict[str, Any], timeout_s: float
+    ) -> dict[str, Any]:
+        """Errors: those that are answered; ``NodeUnreachable``."""
+
+    def epoch_of_master(self, address: str, timeout_s: float) -> int:
+        """The epoch of the master that a node knows; 0: it knows none."""
+
+    def end(self, connection: Any) -> None:
+        """Close a connection."""

@@ -1,0 +1,133 @@
+"""The ASGI application: finds the route, turns errors into answers, counts and logs.
+
+Theory: one path carries nearly all of the load, single messages. It is looked up in a table and
+answered without a router, a request object or a response object, which together cost more than the
+rest of it. Everything else is Starlette's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Router
+
+from ..wheel.errors import NotRunning, SlotwheelError
+from .errors import HttpError, from_slotwheel
+from .metrics import GatewayMetrics
+from .requests import Reply, error_reply
+
+log = logging.getLogger("slotwheel.gateway")
+
+DirectRoute = Callable[[Any, Any], Awaitable[Reply]]
+"""Takes scope and receive."""
+ErrorForm = Callable[[HttpError], Reply]
+_NO_SUCH_ROUTE = "(none)"
+
+
+class GatewayApp:
+    """``direct``: routes by method and path. ``error_forms``: how errors look below a path's first
+    segment, if not as elsewhere."""
+
+    def __init__(
+        self,
+        direct: Mapping[tuple[str, str], DirectRoute],
+        routes: Sequence[BaseRoute],
+        metrics: GatewayMetrics,
+        *,
+        error_forms: Mapping[str, ErrorForm],
+        access_log: bool,
+    ) -> None:
+        self._direct = dict(direct)
+        self._methods: dict[str, list[str]] = {}
+        for method, path in direct:
+            self._methods.setdefault(path, []).append(method)
+        self._router = Router(routes, redirect_slashes=False, default=_no_such_route)
+        self._metrics = metrics
+        self._error_forms = error_forms
+        self._access_log = access_log
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        began = time.perf_counter()
+        method, path = scope["method"], scope["path"]
+        direct = self._direct.get((method, path))
+        if direct is not None:
+            route = path
+            try:
+                answer = await direct(scope, receive)
+            except ClientDisconnect:
+                return
+            except (Exception, asyncio.CancelledError) as error:
+                answer = self._refusal(path, error)
+            await answer(scope, receive, send)
+            status = answer.status
+        else:
+            route, status = await self._by_router(scope, receive, send)
+        seconds = time.perf_counter() - began
+        self._metrics.answered(method, route, status, seconds)
+        if self._access_log:
+            log.info("%s %s %d %.1f ms %s", method, path, status, seconds * 1000, _peer(scope))
+
+    async def _by_router(self, scope: Any, receive: Any, send: Any) -> tuple[str, int]:
+        """The route's name and the status."""
+        status = 0
+
+        async def noting(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        scope["app"] = self  # so that the router raises its errors
+        try:
+            await self._router(scope, receive, noting)
+        except ClientDisconnect:
+            status = status or 499
+        except (Exception, asyncio.CancelledError) as error:
+            if status:  # the answer has begun: all that is left is to end the connection
+                raise
+            answer = self._refusal(scope["path"], error)
+            status = answer.status
+            await answer(scope, receive, send)
+        endpoint = scope.get("endpoint")
+        return getattr(endpoint, "__name__", _NO_SUCH_ROUTE), status
+
+    def _refusal(self, path: str, error: BaseException) -> Reply:
+        allowed = self._methods.get(path)
+        if isinstance(error, HttpError) and error.status == 404 and allowed:
+            error = HTTPException(405, headers={"Allow": ", ".join(allowed)})
+        if isinstance(error, SlotwheelError):
+            refused = from_slotwheel(error)
+        elif isinstance(error, HttpError):
+            refused = error
+        elif isinstance(error, HTTPException):
+            refused = HttpError(error.status_code, error.detail, headers=error.headers)
+        elif isinstance(error, asyncio.CancelledError):  # it has had ``server.END_S``
+            refused = from_slotwheel(_ending())
+        else:
+            log.error("a request failed", exc_info=error)
+            name = type(error).__name__
+            refused = HttpError(500, f"the gateway failed on this request: {name}")
+        form = self._error_forms.get(path.split("/", 2)[1] if "/" in path else "")
+        return error_reply(refused) if form is None else form(refused)
+
+
+def _ending() -> NotRunning:
+    return NotRunning(
+        "the gateway is shutting down; whether this was done is not known",
+        remedy="Send it again, with an Idempotency-Key if it must not be done twice",
+    )
+
+
+async def _no_such_route(scope: Any, _receive: Any, _send: Any) -> None:
+    raise HttpError(404, "no such page", got=scope["path"], remedy="/openapi.json lists them all")
+
+
+def _peer(scope: Any) -> str:
+    client = scope.get("client")
+    return "-" if client is None else f"{client[0]}:{client[1]}"

@@ -1,0 +1,240 @@
+"""The OpenAPI description of the table of endpoints.
+
+Theory: all of it comes from what decodes: types, their limits, docstrings of types and handlers,
+and the texts that stand below fields. So nothing is described that is not so.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from .endpoint import AnyEndpoint, QueryDecoder
+from .errors import ErrorBody
+from .requests import JSON
+
+OPENAPI = "3.1.0"
+_REF = "#/components/schemas/{name}"
+_OF_ALL = (400, 404, 405, 408, 429, 431, 503)
+_OF_QUERIES = (422,)
+_OF_BODIES = (413, 415, 422)
+_STATUS = {
+    200: "Done.",
+    201: "Stored.",
+    202: "Begun.",
+    400: "The request is malformed.",
+    404: "There is no such thing.",
+    405: "The path has no such method; `Allow` says which it has.",
+    406: "None of the types that `Accept` names is to be had here.",
+    408: "The request took too long to arrive.",
+    409: "It cannot be done any more.",
+    413: "The body is too large.",
+    415: "The body is of a type that is not taken here.",
+    422: "The request is well-formed, and asks for what cannot be done.",
+    429: "Too much at once; nothing was done. `Retry-After` says when to come again.",
+    431: "The first line and the headers are too large.",
+    500: "A defect of the gateway.",
+    503: "The node cannot do it now. `Retry-After` says when to come again.",
+}
+_TAGS = dict.fromkeys(("status", "peers", "levels", "policies", "routes"), "group")
+_TAGS |= dict.fromkeys(("cancel", "cancellations"), "messages")
+"""What a path is about, where its first name does not say it."""
+_IN_PATH = re.compile(r"\{(\w+)(?::(\w+))?\}")
+
+
+def describe(endpoints: Iterable[AnyEndpoint], version: str) -> dict[str, Any]:
+    """The description, as JSON-able data that is the same for the same table."""
+    table = list(endpoints)
+    kinds = [one.body for one in table if one.body is not None]
+    kinds += [kind for one in table for kind in one.answers.values() if kind is not None]
+    kinds += [ErrorBody, *(one.query for one in table)]
+    unique = list(dict.fromkeys(kinds))
+    found, components = msgspec.json.schema_components(unique, ref_template=_REF)
+    schemas = dict(zip(unique, found, strict=True))
+    queries = {one.query.__name__: one.query for one in table}
+    parameters = {name: _parameters(kind, components.pop(name)) for name, kind in queries.items()}
+    for kind in unique:
+        _add_texts(kind, components)
+    paths: dict[str, Any] = {}
+    for one in table:
+        path = _IN_PATH.sub(r"{\1}", one.path)
+        operation = _operation(one, schemas, parameters[one.query.__name__])
+        paths.setdefault(path, {})[one.method.lower()] = operation
+    described: dict[str, Any] = {
+        "openapi": OPENAPI,
+        "info": {
+            "title": "slotwheel gateway",
+            "version": version,
+            "description": "Send messages later over HTTP: store, find, cancel and reschedule them,"
+            " look at dead letters and redrive them. Times are milliseconds since 1970, UTC.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(components.items())),
+            "responses": {str(status): _error(status) for status in sorted(_statuses(table))},
+        },
+    }
+    _say_how_base64_is_written(described)
+    return described
+
+
+def _statuses(table: Iterable[AnyEndpoint]) -> set[int]:
+    return {status for one in table for status in _errors_of(one)}
+
+
+def _errors_of(endpoint: AnyEndpoint) -> list[int]:
+    found = {*_OF_ALL, *endpoint.errors}
+    if QueryDecoder(endpoint.query).fields:
+        found |= set(_OF_QUERIES)
+    if endpoint.body is not None or endpoint.body_media:
+        found |= set(_OF_BODIES)
+    return sorted(found - set(endpoint.answers))
+
+
+def _operation(
+    endpoint: AnyEndpoint, schemas: dict[Any, Any], parameters: list[dict[str, Any]]
+) -> dict[str, Any]:
+    text = endpoint.description
+    summary, _, rest = text.partition(". ")
+    name = re.sub(r"\W+", "-", f"{endpoint.method} {endpoint.path}".lower()).strip("-")
+    operation: dict[str, Any] = {
+        "operationId": name,
+        "tags": [_tag(endpoint.path)],
+        "summary": summary.rstrip("."),
+        "description": rest or text,
+    }
+    in_path = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "integer", "minimum": 0} if kind == "int" else {"type": "string"},
+        }
+        for name, kind in _IN_PATH.findall(endpoint.path)
+    ]
+    if in_path or parameters:
+        operation["parameters"] = [*in_path, *parameters]
+    if endpoint.body is not None:
+        content = {JSON: {"schema": schemas[endpoint.body]}}
+        content |= _others(endpoint.body_media)
+        operation["requestBody"] = {"required": True, "content": content}
+    responses: dict[str, Any] = {}
+    for status, kind in sorted(endpoint.answers.items()):
+        content = {} if kind is None else {JSON: {"schema": schemas[kind]}}
+        content |= _others(endpoint.answer_media)
+        responses[str(status)] = {"description": _STATUS[status], "content": content}
+    for status in _errors_of(endpoint):
+        responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+    operation["responses"] = responses
+    return operation
+
+
+def _tag(path: str) -> str:
+    _, first, *rest = path.split("/")
+    return _TAGS.get(rest[0], rest[0]) if first == "v1" else "gateway"
+
+
+def _others(media: Any) -> dict[str, Any]:
+    return {
+        kind: {"schema": {"type": "string", "description": text}} for kind, text in media.items()
+    }
+
+
+def _error(status: int) -> dict[str, Any]:
+    error: dict[str, Any] = {
+        "description": _STATUS[status],
+        "content": {JSON: {"schema": {"$ref": _REF.format(name=ErrorBody.__name__)}}},
+    }
+    if status in (429, 503):
+        error["headers"] = {
+            "Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}
+        }
+    return error
+
+
+def _parameters(kind: type[msgspec.Struct], schema: dict[str, Any]) -> list[dict[str, Any]]:
+    texts = texts_of(kind)
+    required = schema.get("required", [])
+    found = []
+    for name, one in schema["properties"].items():
+        parameter: dict[str, Any] = {"name": name, "in": "query", "required": name in required}
+        if name in texts:
+            parameter["description"] = texts[name]
+        parameter["schema"] = _without_null(one)
+        found.append(parameter)
+    return found
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a parameter may be if it is given."""
+    kinds = [one for one in schema.get("anyOf", []) if one != {"type": "null"}]
+    if not kinds:
+        return {name: one for name, one in schema.items() if name != "default" or one != []}
+    rest = {name: one for name, one in schema.items() if name not in ("anyOf", "default")}
+    return {**kinds[0], **rest}
+
+
+def texts_of(kind: type[Any]) -> dict[str, str]:
+    """The texts that stand below the fields of a class and those it inherits, by the fields'
+    names."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if issubclass(one, msgspec.Struct) and one is not msgspec.Struct:
+            found |= _own_texts(one)
+    return found
+
+
+def _own_texts(kind: type[Any]) -> dict[str, str]:
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for before, one in zip(body.body, body.body[1:], strict=False):
+        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name):
+            text = one.value if isinstance(one, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                found[before.target.id] = _plain(text.value)
+    return found
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text.replace("``", "`")).strip()
+
+
+def _add_texts(kind: Any, components: dict[str, Any], seen: set[Any] | None = None) -> None:
+    """Descriptions for the schema of a type, and of all types in it."""
+    seen = set() if seen is None else seen
+    if kind in seen:
+        return
+    seen.add(kind)
+    for inner in get_args(kind):
+        _add_texts(inner, components, seen)
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return
+    for hint in get_type_hints(kind).values():
+        _add_texts(hint, components, seen)
+    schema = components.get(kind.__name__)
+    if schema is None:
+        return
+    if "description" in schema:
+        schema["description"] = _plain(schema["description"])
+    for name, text in texts_of(kind).items():
+        schema["properties"][name] = {"description": text, **schema["properties"][name]}
+
+
+def _say_how_base64_is_written(part: Any) -> None:
+    """What reads formats, but no encodings of contents, understands it, too."""
+    if isinstance(part, dict):
+        if part.get("contentEncoding") == "base64":
+            part["format"] = "byte"
+        for one in part.values():
+            _say_how_base64_is_written(one)
+    elif isinstance(part, list):
+        for one in part:
+            _say_how_base64_is_written(one)

@@ -1,0 +1,135 @@
+"""What a request that cannot be done gets: a status, a body with a code, and what to do.
+
+Theory: whoever caused an error decides its class. What the request says is 4xx, and the same
+request fails again; what the node cannot do now is 429 or 503 with ``Retry-After``, and the same
+request may work later. 500 is a bug. ``error_code`` is the status, or the status with two digits
+more where one status has several causes (as Kafka's REST proxy numbers them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..wheel.errors import (
+    InvalidBatch,
+    InvalidConfiguration,
+    InvalidMessage,
+    NodeUnreachable,
+    NotRunning,
+    Overloaded,
+    SequenceTooOld,
+    SlotwheelError,
+    UnknownId,
+    UnsupportedVersion,
+)
+
+RETRY_AFTER_S = 1
+_CALLERS_FAULT = (InvalidMessage, InvalidBatch, InvalidConfiguration, UnknownId, SequenceTooOld)
+_UNAVAILABLE = (NodeUnreachable, NotRunning)
+TEXT_MAX = 300
+
+
+class HttpError(Exception):
+    """An answer that is an error. ``place``: where in the input, as ``$.headers[2]`` or ``line 7``;
+    ``got``, ``limit``, ``remedy``: as of ``SlotwheelError``; ``code``: its name, if it has one."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        error_code: int = 0,
+        code: str = "",
+        place: str = "",
+        got: Any = None,
+        limit: Any = None,
+        remedy: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.error_code = error_code or status
+        self.code = code
+        self.place = place
+        self.got = None if got is None else str(got)[:TEXT_MAX]
+        self.limit = None if limit is None else str(limit)[:TEXT_MAX]
+        self.remedy = remedy
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        """As JSON; fields that are not known are left out."""
+        return msgspec.json.encode(error_body(self))
+
+
+class ErrorBody(msgspec.Struct, omit_defaults=True):
+    """An error as JSON."""
+
+    error_code: int
+    message: str
+    code: str = ""
+    """Name of the error, as the command line's ``--json`` has it."""
+    place: str = ""
+    """Where in the input: a path as ``$.due_ms``, or a line."""
+    got: str | None = None
+    limit: str | None = None
+    remedy: str = ""
+
+
+def error_body(error: HttpError) -> ErrorBody:
+    return ErrorBody(
+        error.error_code,
+        error.message,
+        code=error.code,
+        place=error.place,
+        got=error.got,
+        limit=error.limit,
+        remedy=error.remedy,
+    )
+
+
+def from_slotwheel(error: SlotwheelError) -> HttpError:
+    """The answer to a request that ended with one of our errors."""
+    headers: dict[str, str] = {}
+    if error.uncertain:  # 4xx would say that nothing was done
+        status = 503
+    elif isinstance(error, _CALLERS_FAULT):
+        status = 422
+    elif isinstance(error, Overloaded):
+        status = 429
+    elif isinstance(error, _UNAVAILABLE):
+        status = 503
+    elif isinstance(error, UnsupportedVersion):
+        status = 501
+    else:
+        status = 500
+    if status in (429, 503):
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    return HttpError(
+        status,
+        error.message,
+        code=error.code,
+        place="" if error.row is None else f"$[{error.row}]",
+        got=error.got,
+        limit=error.limit,
+        remedy=error.remedy,
+        headers=headers,
+    )
+
+
+def from_decoding(error: Exception, place: str = "") -> HttpError:
+    """The answer to a body that msgspec could not decode: 400 for what is no JSON, 422 for JSON
+    that is not what is asked for. ``place``: of what was decoded, within the body."""
+    text = str(error)
+    if isinstance(error, RecursionError):
+        return HttpError(400, "the JSON is nested too deeply", place=place)
+    if not isinstance(error, msgspec.ValidationError):
+        return HttpError(400, f"the body is not valid JSON: {text[:TEXT_MAX]}", place=place)
+    what, at, path = text.rpartition(" - at `")
+    inside = path.rstrip("`") if at else "$"
+    return HttpError(
+        422, (what if at else text)[:TEXT_MAX], place=f"{place} {inside}" if place else inside
+    )

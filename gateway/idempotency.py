@@ -1,0 +1,42 @@
+"""``Idempotency-Key``: a header that makes a repeat of a request harmless (``wheel/request.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..wheel.request import RequestKey
+from .errors import HttpError
+from .requests import header_of
+
+KEY_CHARACTERS_MAX = 255
+
+
+def idempotency_key(scope: Any) -> str | None:
+    """The header's value; None if there is none. Errors: ``HttpError``."""
+    key = header_of(scope["headers"], b"idempotency-key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= KEY_CHARACTERS_MAX or not all("!" <= one <= "~" for one in key):
+        raise HttpError(
+            400,
+            "unusable Idempotency-Key",
+            place="header Idempotency-Key",
+            got=repr(key),
+            limit=f"1 to {KEY_CHARACTERS_MAX} visible ASCII characters",
+        )
+    return key
+
+
+def request_of(key: str, content: bytes, absolute: Iterable[bool], now_ms: int) -> RequestKey:
+    """The request that a key stands for. ``absolute``: of each message, whether it has a due time,
+    and no delay. Errors: ``HttpError``: of a repeat it must be clear what its delays count from."""
+    kinds = set(absolute)
+    if len(kinds) > 1:
+        raise HttpError(
+            422,
+            "due times and delays in one request with an Idempotency-Key",
+            limit="due_ms in each message, or delay_ms or level in each",
+            remedy="Give due_ms in all of them",
+        )
+    return RequestKey.of(key, content, 0 if kinds == {True} else now_ms)

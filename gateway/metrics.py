@@ -1,0 +1,61 @@
+"""What the gateway counts, in Prometheus' text; it stands behind what its node counts."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class GatewayMetrics:
+    """Counts requests by route and status. Used by the loop's thread alone: each count is one
+    addition. ``levels``: figures that are read at a scrape, by name."""
+
+    def __init__(self, levels: Callable[[], dict[str, tuple[str, float]]]) -> None:
+        self._levels = levels
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._buckets = [0] * (len(SECONDS) + 1)
+        self._seconds = 0.0
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._requests[method, route, status] += 1
+        self._buckets[bisect_left(SECONDS, seconds)] += 1
+        self._seconds += seconds
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "slotwheel_http_requests",
+            "Requests answered",
+            labels=["method", "route", "status"],
+        )
+        for (method, route, status), count in self._requests.items():
+            requests.add_metric([method, route, str(status)], count)
+        yield requests
+        total, buckets = 0, []
+        for bound, count in zip(
+            (*(f"{one:g}" for one in SECONDS), "+Inf"), self._buckets, strict=True
+        ):
+            total += count
+            buckets.append((bound, total))
+        seconds = HistogramMetricFamily(
+            "slotwheel_http_seconds", "From a request's headers to the end of its answer"
+        )
+        seconds.add_metric([], buckets, self._seconds)
+        yield seconds
+        for name, (text, value) in self._levels().items():
+            yield GaugeMetricFamily(f"slotwheel_http_{name}", text, value)

@@ -1,0 +1,188 @@
+"""Reading a request: its body within limits, what it is, and what its caller takes as an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect
+
+from .errors import HttpError, from_decoding
+
+T = TypeVar("T")
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: Sequence[tuple[bytes, bytes]] = field(default=())
+
+    async def __call__(self, _scope: Any, _receive: Any, send: Any) -> None:
+        """Send it, as an ASGI application."""
+        headers = list(self.headers)
+        if self.status != 204:
+            headers += [
+                (b"content-type", self.content_type.encode()),
+                (b"content-length", b"%d" % len(self.body)),
+            ]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def as_json(value: Any, status: int = 200) -> Reply:
+    return Reply(status, msgspec.json.encode(value))
+
+
+def error_reply(error: HttpError, body: bytes | None = None, content_type: str = JSON) -> Reply:
+    headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+    if error.status in (408, 413):
+        headers.append((b"connection", b"close"))  # the rest of the body is not read
+    return Reply(error.status, error.body() if body is None else body, content_type, headers)
+
+
+def header_of(headers: RawHeaders, name: bytes) -> str | None:
+    """The value of a header that may occur once; ``name`` in lower case. Errors: ``HttpError``."""
+    found: bytes | None = None
+    for key, value in headers:
+        if key == name:
+            if found is not None:
+                raise HttpError(400, f"header {name.decode()} occurs twice")
+            found = value
+    return None if found is None else found.decode("latin-1")
+
+
+async def read_body(scope: Any, receive: Any, limit: int) -> bytes:
+    """The whole body, at most ``limit`` bytes. Errors: ``HttpError`` 413; ``ClientDisconnect``."""
+    length = header_of(scope["headers"], b"content-length")
+    if length is not None and int(length) > limit:  # the parser has checked that it is a number
+        raise _too_large(length, limit)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    body: bytes = message["body"]
+    if not message["more_body"] and len(body) <= limit:
+        return body
+    parts, size = [body], len(body)
+    while True:
+        if size > limit:
+            raise _too_large(f"more than {limit}", limit)
+        if not message["more_body"]:
+            return b"".join(parts)
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message["body"])
+        size += len(message["body"])
+
+
+def _too_large(got: str, limit: int) -> HttpError:
+    return HttpError(
+        413,
+        "the body is too large",
+        got=f"{got} bytes",
+        limit=f"{limit} bytes",
+        remedy="Send it in several requests",
+    )
+
+
+def content_type_of(scope: Any, allowed: Sequence[str]) -> str:
+    """The request's media type, which must be among ``allowed``. Errors: ``HttpError`` 415.
+
+    None at all is refused, too: a page of another site could send such a request by a browser.
+    """
+    given = header_of(scope["headers"], b"content-type") or ""
+    kind = given.partition(";")[0].strip().lower()
+    if kind not in allowed:
+        raise HttpError(
+            415,
+            "the body is of a type that is not taken here",
+            place="header Content-Type",
+            got=given or "none",
+            limit=" or ".join(allowed),
+        )
+    return kind
+
+
+def wanted_type(scope: Any, offered: Sequence[str]) -> str:
+    """Which of the ``offered`` media types the caller wants most, by ``Accept`` and its q-values;
+    the first of them if it does not say. Errors: ``HttpError`` 406."""
+    given = ", ".join(
+        value.decode("latin-1") for name, value in scope["headers"] if name == b"accept"
+    )
+    if not given.strip():
+        return offered[0]
+    ranges = [_media_range(part) for part in given.split(",") if part.strip()]
+    best, best_q = "", 0.0
+    for one in offered:
+        matching = [(rank, q) for kind, q in ranges if (rank := _matches(kind, one))]
+        q = max(matching)[1] if matching else 0.0
+        if q > best_q:
+            best, best_q = one, q
+    if not best:
+        raise HttpError(
+            406,
+            "none of the types that you accept is to be had here",
+            place="header Accept",
+            got=given,
+            limit=", ".join(offered),
+        )
+    return best
+
+
+def _media_range(text: str) -> tuple[str, float]:
+    kind, *parameters = (part.strip().lower() for part in text.split(";"))
+    q = 1.0
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                q = min(1.0, max(0.0, float(value)))
+            except ValueError:
+                raise HttpError(
+                    400, "unusable q-value", place="header Accept", got=text.strip(), limit="0 to 1"
+                ) from None
+    return kind, q
+
+
+def _matches(given: str, offered: str) -> int:
+    """How exactly a media range names a type; 0: not at all."""
+    if given == offered:
+        return 3
+    main, _, sub = given.partition("/")
+    if sub == "*" and offered.startswith(main + "/") and main != "*":
+        return 2
+    return 1 if given in ("*/*", "*") else 0
+
+
+def check_objects(body: bytes, limit: int) -> None:
+    """Refuse JSON that could become more objects than ``limit``: a body of ``{},{},…`` takes a
+    hundred times its bytes of memory, and seconds. Errors: ``HttpError`` 413."""
+    count = body.count(b"{")
+    if count > limit:
+        raise HttpError(
+            413,
+            "too many objects in one request",
+            got=count,
+            limit=limit,
+            remedy="Send them in several requests",
+        )
+
+
+def decoded(decoder: msgspec.json.Decoder[T], body: bytes, place: str = "") -> T:
+    """A body, checked against the decoder's type. Errors: ``HttpError`` with the place."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise from_decoding(error, place) from None

@@ -1,0 +1,320 @@
+"""A consumer instance: what one client reads with, one request after the other.
+
+Theory: a source reads ahead; what an answer has no room for waits here for the next request. So the
+position is ours: behind the last record that an answer had, not behind what was read. It is what is
+committed, whoever asks for it.
+
+Rules
+- All calls but those of ``Assignment`` come one at a time; those that wait, from a thread of their
+  own. The source's own thread may call ``Assignment`` at any time.
+- Records of a partition that is revoked are given to nobody any more: another member has them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...consumer.message import Received, SourcePartition
+from ...consumer.source import PositionedSource, SourceAway
+from ..errors import HttpError
+from .cluster import Cluster
+from .errors import illegal_state
+from .media import EmbeddedFormat
+
+_log = logging.getLogger("slotwheel.gateway")
+RECORDS_AT_ONCE = 500
+JOIN_S = 5.0
+"""How long a request that needs a partition waits until the group has shared them out."""
+PATTERN_EVERY_S = 5.0
+"""How often it is asked which topics a pattern means."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSettings:
+    """As the client that made the instance gave them."""
+
+    name: str
+    embedded: EmbeddedFormat
+    latest: bool
+    auto_commit: bool
+    min_bytes: int
+    timeout_ms: int
+
+
+class ConsumerInstance:
+    """``lock``: who has it may call. ``used``: when that was last, of the loop's clock. ``ended``:
+    nobody may any more."""
+
+    def __init__(
+        self, cluster: Cluster, group: str, settings: InstanceSettings, now: float
+    ) -> None:
+        self.group, self.settings = group, settings
+        self.lock = asyncio.Lock()
+        self.used = now
+        self.ended = False
+        self._cluster = cluster
+        self._source: PositionedSource | None = None
+        self._topics: list[str] = []
+        self._pattern: str | None = None
+        self._matched_at = 0.0
+        self._manual = False
+        # What the source's thread changes, too.
+        self._mutex = threading.Lock()
+        self._held: set[SourcePartition] = set()
+        self._waiting: deque[Received] = deque()
+        self._positions: dict[SourcePartition, int] = {}
+        self._committed: dict[SourcePartition, int] = {}
+
+    # What it reads
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        self._check_kind("topics")
+        self._open(topics)
+        self._topics = list(topics)
+
+    def subscribe_to_pattern(self, pattern: str) -> None:
+        self._check_kind("pattern")
+        topics = matching(pattern, self._cluster.topics())
+        self._open(topics)
+        self._topics, self._pattern, self._matched_at = topics, pattern, time.monotonic()
+
+    def assign(self, partitions: Sequence[SourcePartition]) -> None:
+        self._check_kind("partitions")
+        self._close_source()
+        self._source = self._cluster.open_source(
+            self.group, self, partitions=partitions, latest=self.settings.latest
+        )
+        self._manual = True
+
+    def unsubscribe(self) -> None:
+        """Read nothing, and leave the group."""
+        self._close_source()
+        self._topics, self._pattern, self._manual = [], None, False
+
+    def _check_kind(self, wanted: str) -> None:
+        """Errors: 40903."""
+        if self._manual:
+            kind = "partitions"
+        elif self._pattern is not None:
+            kind = "pattern"
+        else:
+            kind = "topics" if self._topics else wanted
+        if kind != wanted:
+            raise illegal_state(
+                f"the consumer has {kind}; subscription to topics, partitions and pattern are"
+                " mutually exclusive",
+                "DELETE its subscription first",
+            )
+
+    def _open(self, topics: Sequence[str]) -> None:
+        if self._source is None:
+            if topics:
+                self._source = self._cluster.open_source(
+                    self.group, self, topics=topics, latest=self.settings.latest
+                )
+            return
+        if topics:
+            self._source.subscribe(topics)
+        else:
+            self._close_source()
+
+    @property
+    def topics(self) -> list[str]:
+        """Those that it is subscribed to."""
+        return list(self._topics)
+
+    @property
+    def partitions(self) -> list[SourcePartition]:
+        """Those that it has now."""
+        with self._mutex:
+            return sorted(self._held)
+
+    # Records
+
+    def fetch(self, timeout_s: float) -> None:
+        """Wait for records, unless some are waiting. Errors: ``SourceAway``, ``ConsumerFailed``."""
+        self._match_again()
+        source = self._source
+        if source is None and self._pattern is None:
+            raise illegal_state(
+                "the consumer is not subscribed to any topics or assigned any partitions",
+                "POST its subscription or its assignments first",
+            )
+        if source is None:
+            time.sleep(timeout_s)
+            return
+        if not self._waiting:
+            self._keep(source.poll(timeout_s, RECORDS_AT_ONCE))
+
+    def _keep(self, records: Iterable[Received]) -> None:
+        with self._mutex:
+            self._waiting += [one for one in records if _place(one) in self._held]
+
+    def _match_again(self) -> None:
+        if self._pattern is None or time.monotonic() - self._matched_at < PATTERN_EVERY_S:
+            return
+        self._matched_at = time.monotonic()
+        topics = matching(self._pattern, self._cluster.topics())
+        if topics != self._topics:
+            self._open(topics)
+            self._topics = topics
+
+    def take(self, bytes_max: int, *, first: bool) -> list[Received]:
+        """Waiting records of so many bytes; with ``first`` one at least, however large it is."""
+        taken: list[Received] = []
+        with self._mutex:
+            while self._waiting:
+                nbytes = size_of(self._waiting[0])
+                if nbytes > bytes_max and not (first and not taken):
+                    break
+                bytes_max -= nbytes
+                taken.append(self._waiting.popleft())
+        return taken
+
+    @property
+    def more_waits(self) -> bool:
+        return bool(self._waiting)
+
+    def put_back(self, taken: Sequence[Received]) -> None:
+        with self._mutex:
+            self._waiting.extendleft(one for one in reversed(taken) if _place(one) in self._held)
+
+    def gave(self, taken: Sequence[Received]) -> None:
+        """An answer has these records."""
+        with self._mutex:
+            for one in taken:
+                if _place(one) in self._held:
+                    self._positions[_place(one)] = one.offset + 1
+
+    # Positions
+
+    def seek(self, positions: Mapping[SourcePartition, int]) -> None:
+        """Errors: 40903 for a partition that it has not; ``SourceAway``."""
+        source = self._reading()
+        self._wait_until_held(source, positions)
+        source.seek(positions)
+        with self._mutex:
+            self._waiting = deque(one for one in self._waiting if _place(one) not in positions)
+            self._positions |= positions
+
+    def _wait_until_held(
+        self, source: PositionedSource, partitions: Collection[SourcePartition]
+    ) -> None:
+        deadline = time.monotonic() + JOIN_S
+        while missing := [one for one in partitions if one not in self._held]:
+            if self._manual or time.monotonic() > deadline or self.ended:
+                topic, partition = missing[0]
+                raise illegal_state(
+                    f"no current assignment for partition {topic}-{partition}",
+                    "GET its assignments to see which it has",
+                )
+            self._keep(source.poll(0.1, RECORDS_AT_ONCE))
+
+    def commit(self, positions: Mapping[SourcePartition, int] | None = None) -> None:
+        """Commit positions; by default of all that answers have had. Errors: ``SourceAway``."""
+        source = self._reading()
+        wanted = self._uncommitted() if positions is None else dict(positions)
+        if wanted:
+            source.commit(wanted)
+            self.committed(wanted)
+
+    def commit_by_itself(self) -> None:
+        """Commit what answers have had, if it does so without being asked."""
+        if not self.settings.auto_commit or self._source is None:
+            return
+        try:
+            self.commit()
+        except SourceAway as error:  # the next time all of it is committed
+            _log.warning("consumer %s/%s: %s", self.group, self.settings.name, error)
+
+    def _uncommitted(self, among: Collection[SourcePartition] | None = None) -> dict[Any, int]:
+        with self._mutex:
+            return {
+                one: position
+                for one, position in self._positions.items()
+                if position != self._committed.get(one) and (among is None or one in among)
+            }
+
+    def positions_of(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
+        """Those that the group has committed. Errors: ``SourceAway``."""
+        return self._reading().committed(partitions)
+
+    def _reading(self) -> PositionedSource:
+        if self._source is None:
+            raise illegal_state(
+                "the consumer has no partitions", "POST its subscription or its assignments first"
+            )
+        return self._source
+
+    def close(self) -> None:
+        self._close_source()
+
+    def _close_source(self) -> None:
+        self.commit_by_itself()
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
+        with self._mutex:
+            self._held.clear()
+            self._waiting.clear()
+            self._positions.clear()
+            self._committed.clear()
+
+    # ``Assignment``
+
+    def assigned(self, partitions: Sequence[SourcePartition], _member: Any) -> None:
+        with self._mutex:
+            self._held |= set(partitions)
+
+    def finished(self, partitions: Sequence[SourcePartition]) -> dict[SourcePartition, int]:
+        return self._uncommitted(partitions) if self.settings.auto_commit else {}
+
+    def committed(self, positions: Mapping[SourcePartition, int]) -> None:
+        with self._mutex:
+            self._committed |= positions
+
+    def revoked(self, partitions: Sequence[SourcePartition]) -> None:
+        gone = set(partitions)
+        with self._mutex:
+            self._held -= gone
+            self._waiting = deque(one for one in self._waiting if _place(one) not in gone)
+            for one in gone:
+                self._positions.pop(one, None)
+                self._committed.pop(one, None)
+
+
+def _place(record: Received) -> SourcePartition:
+    return SourcePartition(record.topic, record.partition)
+
+
+def size_of(record: Received) -> int:
+    """Bytes of key and value, which is what that interface counts."""
+    return len(record.key or b"") + len(record.value or b"")
+
+
+def matching(pattern: str, topics: Sequence[str]) -> list[str]:
+    """The topics whose whole names match. By RE2, whose time is linear in the name: the pattern is
+    anybody's. Errors: ``HttpError`` 422."""
+    names = pa.array([*topics, ""], pa.utf8())  # without any, a bad pattern would not be seen
+    try:
+        found = pc.match_substring_regex(names, pattern=f"^(?:{pattern})$")
+    except pa.ArrowInvalid as error:
+        raise HttpError(
+            422,
+            f"unusable pattern: {error}",
+            place="$.topic_pattern",
+            got=pattern,
+            limit="a regular expression as RE2 has them",
+        ) from None
+    matched: list[str] = names.filter(found).to_pylist()
+    return [name for name in matched if name]

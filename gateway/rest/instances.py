@@ -1,0 +1,189 @@
+"""All consumer instances of this gateway: made, found, and ended when nobody uses them.
+
+Theory: an instance is bound to the gateway that made it. What it does is done on threads of a pool
+that has nothing else to do, one call an instance at a time, none longer than a step; so many
+clients that wait for records share few threads, and the loop never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
+
+from ...consumer.source import ConsumerFailed, SourceAway
+from ...wheel.checks import TOPIC_PATTERN, is_topic
+from ...wheel.errors import DirectoryInUse, NodeUnreachable
+from ..errors import RETRY_AFTER_S, HttpError
+from ..settings import GatewaySettings
+from .cluster import Cluster
+from .errors import KAFKA_REFUSES, bad_instance, illegal_state, no_instance, not_now
+from .instance import ConsumerInstance, InstanceSettings
+from .media import FORMATS, EmbeddedFormat
+from .types import InstanceBody
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_log = logging.getLogger("slotwheel.gateway")
+TIMEOUT_MAX_MS = 60_000
+BYTES_MAX = 16 << 20
+"""Of the keys and values of one answer."""
+_THREADS = 32
+_END_S = 1.0
+
+
+class Instances:
+    """Belongs to one event loop."""
+
+    def __init__(self, cluster: Cluster, settings: GatewaySettings) -> None:
+        self._cluster = cluster
+        self._max, self._idle_s = settings.instances_max, settings.instance_idle_s
+        self._known: dict[tuple[str, str], ConsumerInstance] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="consumers")
+        self._loop = asyncio.get_running_loop()
+        self._look: asyncio.Task[None] | None = None
+
+    def create(self, group: str, given: InstanceBody) -> ConsumerInstance:
+        """Errors: 40902, 42204, 429."""
+        check_name(group, "the group")
+        settings = _settings(given)
+        if (group, settings.name) in self._known:
+            raise HttpError(
+                409,
+                "Consumer with specified consumer ID already exists in the specified consumer"
+                " group.",
+                error_code=40902,
+                got=f"{group}/{settings.name}",
+                remedy="Take another name, or leave it out, or DELETE that one",
+            )
+        if len(self._known) >= self._max:
+            raise HttpError(
+                429,
+                "too many consumer instances",
+                limit=self._max,
+                remedy="DELETE those that are not used any more; they also end by themselves",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
+            )
+        made = ConsumerInstance(self._cluster, group, settings, self._loop.time())
+        self._known[group, settings.name] = made
+        if self._look is None:
+            self._look = self._loop.create_task(self._end_idle())
+        return made
+
+    def find(self, group: str, name: str) -> ConsumerInstance:
+        """Errors: 40403."""
+        found = self._known.get((group, name))
+        if found is None:
+            raise no_instance(group, name)
+        return found
+
+    @asynccontextmanager
+    async def using(self, group: str, name: str) -> AsyncIterator[ConsumerInstance]:
+        """Have an instance alone. Errors: 40403."""
+        instance = self.find(group, name)
+        instance.used = self._loop.time()
+        async with instance.lock:
+            if instance.ended:
+                raise no_instance(group, name)
+            try:
+                yield instance
+            finally:
+                instance.used = self._loop.time()
+
+    async def run(self, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
+        """A call of an instance, on a thread. Errors: ``HttpError``."""
+        try:
+            return await self._loop.run_in_executor(self._pool, lambda: function(*args, **named))
+        except (SourceAway, NodeUnreachable) as error:
+            raise not_now(error) from error
+        except ConsumerFailed as error:
+            raise HttpError(500, str(error), error_code=KAFKA_REFUSES) from error
+        except DirectoryInUse as error:
+            raise illegal_state(error.message, error.remedy) from error
+
+    async def end(self, instance: ConsumerInstance) -> None:
+        """Leave the group. Who is waiting for records gets those that there are."""
+        self._known.pop((instance.group, instance.settings.name), None)
+        instance.ended = True
+        async with instance.lock:
+            await self.run(instance.close)
+
+    async def _end_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self._idle_s / 4))
+            idle_since = self._loop.time() - self._idle_s
+            for one in list(self._known.values()):
+                if one.used < idle_since and not one.lock.locked():
+                    _log.info("consumer %s/%s: ended, unused", one.group, one.settings.name)
+                    try:
+                        await self.end(one)
+                    except Exception:
+                        _log.exception("consumer %s/%s: at its end", one.group, one.settings.name)
+
+    def close(self) -> None:
+        """End all of them, within a moment: their groups should not wait for their absence to be
+        noticed."""
+        if self._look is not None:
+            self._look.cancel()
+        known, self._known = self._known, {}
+        for one in known.values():
+            one.ended = True
+        wait([self._pool.submit(one.close) for one in known.values()], _END_S)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_name(name: str, what: str) -> None:
+    """Of a group or an instance: it stands in URLs, and a group's is that of a folder. Errors:
+    42204."""
+    if not is_topic(name):
+        raise bad_instance(f"unusable name of {what}", got=name, limit=TOPIC_PATTERN)
+
+
+def _settings(given: InstanceBody) -> InstanceSettings:
+    """Errors: 42204."""
+    name = f"rest-consumer-{uuid.uuid4()}" if given.name is None else given.name
+    check_name(name, "the instance")
+    resets = ("earliest", "latest")
+    if given.auto_offset_reset not in resets:
+        raise _unusable("auto.offset.reset", given.auto_offset_reset, " or ".join(resets))
+    return InstanceSettings(
+        name,
+        _format(given.format),
+        given.auto_offset_reset == "latest",
+        _flag("auto.commit.enable", given.auto_commit_enable),
+        # -1 stands for what is usual.
+        max(1, _number("fetch.min.bytes", given.fetch_min_bytes, -1, BYTES_MAX)),
+        _number("consumer.request.timeout.ms", given.request_timeout_ms, 0, TIMEOUT_MAX_MS),
+    )
+
+
+def _format(given: str) -> EmbeddedFormat:
+    for one in FORMATS:
+        if one == given:
+            return one
+    raise _unusable("format", given, " or ".join(FORMATS))
+
+
+def _flag(name: str, given: bool | str) -> bool:
+    if isinstance(given, str):
+        if given.lower() not in ("true", "false"):
+            raise _unusable(name, given, "true or false")
+        return given.lower() == "true"
+    return given
+
+
+def _number(name: str, given: int | str, least: int, most: int) -> int:
+    text = str(given)
+    if not (text.lstrip("-").isascii() and text.lstrip("-").isdecimal() and len(text) < 12):
+        raise _unusable(name, given, f"{least} to {most}")
+    if not least <= int(text) <= most:
+        raise _unusable(name, given, f"{least} to {most}")
+    return int(text)
+
+
+def _unusable(name: str, got: object, limit: str) -> HttpError:
+    return bad_instance(f"unusable {name}", place=f"$['{name}']", got=got, limit=limit)

@@ -1,0 +1,180 @@
+"""Topics of Kafka, asked for by kafka-python.
+
+Theory: a message is stored without Kafka, so brokers that are away stop nobody who sends to a topic
+that was seen before. Only of a topic that nobody has asked for yet nothing true can be said then.
+While the brokers are away, one call at a time finds that out, and the others share its answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from cachetools import LRUCache
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+
+from ...consumer.kafka_python_source import KafkaPythonSource
+from ...consumer.message import SourcePartition
+from ...consumer.source import Assignment, PositionedSource
+from ...delivery.kafka.kafka_python_client import admin_config
+from ...delivery.kafka.plan import KafkaSettings
+from ...wheel.checks import is_topic
+from .cluster import Cluster
+from .errors import not_now
+from .types import PartitionDescription, PartitionExtent, Replica, TopicDescription
+
+T = TypeVar("T")
+FRESH_S = 60.0
+"""After this time a known topic is asked for again: it may have more partitions, or be gone."""
+_TOPICS_REMEMBERED = 10_000
+_AWAY_S = 1.0
+_KNOWN = KafkaConsumer.DEFAULT_CONFIG
+_OF_AN_INSTANCE = {
+    "client_id": "slotwheel-gateway",
+    # There are many of them, and each holds so much.
+    "fetch_max_bytes": 2 << 20,
+    "max_partition_fetch_bytes": 1 << 20,
+}
+_MISSING = (
+    kafka_errors.UnknownTopicOrPartitionError.errno,
+    kafka_errors.InvalidTopicError.errno,
+)
+
+
+class KafkaCluster(Cluster):
+    """``extra``: settings of the clients, in kafka-python's names and types."""
+
+    def __init__(self, bootstrap: str, extra: Mapping[str, Any]) -> None:
+        self._bootstrap, self._extra = bootstrap, extra
+        self._config = admin_config(KafkaSettings(bootstrap, extra=dict(extra)))
+        self._lock = threading.Lock()
+        self._admin: Any = None
+        self._away: tuple[float, str] | None = None
+        self._known: LRUCache[str, tuple[float, int]] = LRUCache(_TOPICS_REMEMBERED)
+
+    def topics(self) -> list[str]:
+        found: list[str] = self._ask(lambda admin: admin.list_topics())
+        return sorted(name for name in found if not name.startswith("__"))
+
+    def describe(self, topic: str) -> TopicDescription | None:
+        if not is_topic(topic):
+            return None
+        found = self._ask(lambda admin: self._described(admin, topic))
+        if found is not None:
+            self._known[topic] = time.monotonic(), len(found.partitions)
+        return found
+
+    def _described(self, admin: Any, topic: str) -> TopicDescription | None:
+        (found,) = admin.describe_topics([topic])
+        if found["error_code"] in _MISSING:
+            return None
+        if found["error_code"]:
+            raise kafka_errors.for_code(found["error_code"])
+        partitions = sorted(found["partitions"], key=lambda one: one["partition_index"])
+        return TopicDescription(
+            topic, _configs(admin, topic), [_partition(one) for one in partitions]
+        )
+
+    def extent(self, topic: str, partition: int) -> PartitionExtent:
+        asked = TopicPartition(topic, partition)
+
+        def ask(admin: Any) -> PartitionExtent:
+            first, end = (
+                admin.list_partition_offsets({asked: spec})[asked].offset
+                for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+            )
+            return PartitionExtent(first, end)
+
+        return self._ask(ask)
+
+    def brokers(self) -> list[int]:
+        found = self._ask(lambda admin: admin.describe_cluster())
+        return sorted(one["broker_id"] for one in found["brokers"])
+
+    def known_partitions(self, topic: str) -> int | None:
+        known = self._known.get(topic)
+        fresh = known is not None and time.monotonic() - known[0] < FRESH_S
+        return known[1] if fresh and known is not None else None
+
+    def ask_partitions(self, topic: str) -> int | None:
+        known = self._known.get(topic)
+        try:
+            found = self.describe(topic)
+        except Exception:
+            if known is None:
+                raise
+            return known[1]
+        if found is None:
+            self._known.pop(topic, None)
+            return None
+        return len(found.partitions)
+
+    def open_source(
+        self,
+        group: str,
+        assignment: Assignment,
+        *,
+        topics: Sequence[str] = (),
+        partitions: Sequence[SourcePartition] = (),
+        latest: bool,
+    ) -> PositionedSource:
+        extra = {
+            **{key: value for key, value in self._extra.items() if key in _KNOWN},
+            **_OF_AN_INSTANCE,
+            "auto_offset_reset": "latest" if latest else "earliest",
+        }
+        return KafkaPythonSource(
+            self._bootstrap, group, topics, assignment, partitions=partitions, extra=extra
+        )
+
+    def close(self) -> None:
+        if self._lock.acquire(timeout=_AWAY_S):
+            try:
+                self._drop()
+            finally:
+                self._lock.release()
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        """Errors: 503, if the brokers do not answer, or not now."""
+        with self._lock:
+            away = self._away
+            if away is not None and time.monotonic() - away[0] < _AWAY_S:
+                raise not_now(away[1])
+            try:
+                if self._admin is None:
+                    self._admin = KafkaAdminClient(**self._config)
+                answer = question(self._admin)
+            except (kafka_errors.KafkaError, OSError) as error:
+                self._drop()
+                text = f"Kafka's brokers do not answer: {str(error) or type(error).__name__}"
+                self._away = time.monotonic(), text
+                raise not_now(text) from error
+            self._away = None
+            return answer
+
+    def _drop(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with suppress(Exception):
+                admin.close()
+
+
+def _configs(admin: Any, topic: str) -> dict[str, str | None]:
+    """Empty if this client may not see them."""
+    try:
+        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        return {name: one["value"] for name, one in found["topic"][topic].items()}
+    except (kafka_errors.BrokerResponseError, KeyError, TypeError):
+        return {}
+
+
+def _partition(found: Mapping[str, Any]) -> PartitionDescription:
+    leader = found["leader_id"]
+    in_sync = set(found["isr_nodes"])
+    replicas = [Replica(one, one == leader, one in in_sync) for one in found["replica_nodes"]]
+    return PartitionDescription(found["partition_index"], leader, replicas)

@@ -1,0 +1,106 @@
+"""The routes of Kafka's REST proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+
+from ...delivery.kafka.kafka_python import typed
+from ..errors import HttpError
+from ..requests import Reply
+from ..services import Services
+from .browsing import Browsing
+from .cluster import Cluster
+from .consuming import Consuming
+from .embedded_cluster import EmbeddedCluster
+from .instances import Instances
+from .kafka_cluster import KafkaCluster
+from .producing import Producing
+
+FIRST_SEGMENTS = ("topics", "brokers", "consumers")
+"""Of the paths that are this interface's, whose errors have its form."""
+_Handler = Callable[[Request], Awaitable[Reply]]
+
+
+def routes(services: Services) -> list[BaseRoute]:
+    """All of them. What has to end with the gateway ends with ``services.closing``."""
+    cluster = _cluster_of(services)
+    producing = Producing(services, cluster)
+    partition = "/topics/{topic}/partitions/{partition}"
+    table: dict[tuple[str, str], _Handler] = {
+        ("POST", "/topics"): producing.to_many_topics,
+        ("POST", "/topics/{topic}"): producing.to_topic,
+        ("POST", partition): producing.to_topic,
+    }
+    if cluster is None:
+        reading = ("/topics", "/topics/{topic}", "/topics/{topic}/{rest:path}", "/brokers")
+        return _made(table | {("GET", path): _no_topics for path in reading})
+    services.closing.callback(cluster.close)
+    browsing = Browsing(services, cluster)
+    table |= {
+        ("GET", "/topics"): browsing.topics,
+        ("GET", "/topics/{topic}"): browsing.topic,
+        ("GET", "/topics/{topic}/partitions"): browsing.partitions,
+        ("GET", partition): browsing.partition,
+        ("GET", partition + "/offsets"): browsing.offsets,
+        ("GET", "/brokers"): browsing.brokers,
+    }
+    instances = Instances(cluster, services.settings)
+    services.closing.callback(instances.close)
+    consuming = Consuming(cluster, instances)
+    one = "/consumers/{group}/instances/{name}"
+    table |= {
+        ("POST", "/consumers/{group}"): consuming.create,
+        ("DELETE", one): consuming.delete,
+        ("POST", one + "/subscription"): consuming.subscribe,
+        ("GET", one + "/subscription"): consuming.subscription,
+        ("DELETE", one + "/subscription"): consuming.unsubscribe,
+        ("POST", one + "/assignments"): consuming.assign,
+        ("GET", one + "/assignments"): consuming.assignments,
+        ("POST", one + "/positions"): consuming.seek,
+        ("POST", one + "/positions/beginning"): consuming.seek_to_beginning,
+        ("POST", one + "/positions/end"): consuming.seek_to_end,
+        ("POST", one + "/offsets"): consuming.commit,
+        ("GET", one + "/offsets"): consuming.committed,
+        ("GET", one + "/records"): consuming.records,
+    }
+    return _made(table)
+
+
+def _cluster_of(services: Services) -> Cluster | None:
+    settings = services.settings
+    if settings.bootstrap is not None:
+        return KafkaCluster(settings.bootstrap, typed(settings.kafka))
+    return None if settings.data is None else EmbeddedCluster(settings.data)
+
+
+def _made(table: Mapping[tuple[str, str], _Handler]) -> list[BaseRoute]:
+    """One route a path, with and without a slash at its end, as that interface takes both."""
+    by_path: dict[str, dict[str, _Handler]] = {}
+    for (method, path), handler in table.items():
+        by_path.setdefault(path, {})[method] = handler
+    made: list[BaseRoute] = []
+    for path, handlers in by_path.items():
+        for one in (path, path + "/"):
+            made.append(Route(one, _by_method(path, handlers), methods=list(handlers)))
+    return made
+
+
+def _by_method(path: str, handlers: Mapping[str, _Handler]) -> Any:
+    async def answer(request: Request) -> Reply:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await handlers[method](request)
+
+    answer.__name__ = path  # by which the gateway counts requests
+    return answer
+
+
+async def _no_topics(_request: Request) -> Reply:
+    raise HttpError(
+        404,
+        "this gateway reads no topics",
+        remedy="Start it with --bootstrap for Kafka's, or --data for a node's embedded ones",
+    )

@@ -1,0 +1,145 @@
+"""Questions about what is pending, to the process that searches the data directory beside us.
+
+Theory: searches wait for each other, in one process of the lowest priority. So few may wait, and
+what one may look through is bounded before it begins.
+
+With peers, what was acknowledged is known to the master, and the directory beside us may be a
+moment behind. So the master is asked first how far the log is committed, and the answer has to have
+seen that; one that has not after a while says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ..client import Client
+from ..client.groupstatus import REPLICATION, group_status
+from ..reading.problems import INTEGRITY, Problem
+from ..search.fate import MessageFate
+from ..search.pending import PendingCount, PendingPage
+from ..search.query import Query
+from ..search.worker import SearchProcess
+from ..wheel.errors import NotRunning, Overloaded, SlotwheelError
+from ..wheel.mark import RowKey
+from .errors import HttpError
+
+WAITING_MAX = 16
+ROWS_MAX = 20_000_000
+_STATUS_S = 2.0
+_BEHIND_S = 1.0
+_LOOK_AGAIN_S = 0.05
+
+T = TypeVar("T")
+Answered = TypeVar("Answered", PendingCount, PendingPage)
+
+
+class Searcher:
+    """Belongs to one event loop. ``client``: of the group. ``rows_max``: as many rows as a question
+    may look through."""
+
+    def __init__(
+        self,
+        process: SearchProcess,
+        client: Client,
+        *,
+        rows_max: int = ROWS_MAX,
+        waiting_max: int = WAITING_MAX,
+    ) -> None:
+        self.process = process
+        self._client = client
+        self._rows_max = rows_max
+        self._waiting_max = waiting_max
+        self._waiting = 0
+
+    async def count(
+        self, query: Query, *, by_second: bool = False, by_topic: bool = False
+    ) -> PendingCount:
+        """Errors: ``HttpError`` 422: it would look through too much; ``Overloaded``."""
+        await self._check(query, by_topic)
+        return await self._seen(
+            lambda: self.process.count(query, by_second=by_second, by_topic=by_topic)
+        )
+
+    async def page(self, query: Query, after: RowKey | None, limit: int) -> PendingPage:
+        """Errors: as of ``count``."""
+        await self._check(query)
+        return await self._seen(lambda: self.process.page(query, after, limit=limit))
+
+    async def find(self, ids: Sequence[str]) -> list[MessageFate]:
+        """Errors: ``Overloaded``."""
+        return await self._ask(lambda: self.process.find(ids))
+
+    async def _check(self, query: Query, by_topic: bool = False) -> None:
+        if query.ids or not (query.columns or by_topic):
+            return
+        times = Query(from_ms=query.from_ms, to_ms=query.to_ms)
+        pending = (await self._ask(lambda: self.process.count(times))).total
+        if pending > self._rows_max:
+            raise HttpError(
+                422,
+                "the question would look through too many messages",
+                place="query",
+                got=f"{pending} pending messages in that time",
+                limit=f"{self._rows_max} messages",
+                remedy="Give from_ms and to_ms, and ask for one part of the time after the other",
+            )
+
+    async def _seen(self, question: Callable[[], Future[Answered]]) -> Answered:
+        """An answer that has seen what was acknowledged before the question, or says that it has
+        not."""
+        if len(self._client.addresses) == 1:
+            return await self._ask(question)
+        committed = await self._committed()
+        end = asyncio.get_running_loop().time() + _BEHIND_S
+        while True:
+            answer = await self._ask(question)
+            if committed is not None and answer.point.index >= committed:
+                return answer
+            if committed is None or asyncio.get_running_loop().time() > end:
+                return _incomplete(answer, committed)
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _committed(self) -> int | None:
+        """Up to which entry the group's log is committed; None: nobody answers."""
+        loop = asyncio.get_running_loop()
+        status: Awaitable[dict[str, Any]] = loop.run_in_executor(None, group_status, self._client)
+        try:
+            found = await asyncio.wait_for(status, _STATUS_S)
+            return int(found[REPLICATION]["commit"])
+        except (TimeoutError, KeyError, SlotwheelError):
+            return None
+
+    async def _ask(self, question: Callable[[], Future[T]]) -> T:
+        if self._waiting >= self._waiting_max:
+            raise Overloaded(
+                "as many questions wait for an answer as may",
+                got=self._waiting,
+                limit=self._waiting_max,
+                remedy="Ask again in a moment",
+            )
+        self._waiting += 1
+        try:
+            try:
+                return await asyncio.wrap_future(question())
+            except BrokenProcessPool:  # another one is started for the next question
+                return await asyncio.wrap_future(question())
+        except BrokenProcessPool:
+            raise NotRunning(
+                "the process that searches has ended", remedy="Ask again in a moment"
+            ) from None
+        finally:
+            self._waiting -= 1
+
+
+def _incomplete(answer: Answered, committed: int | None) -> Answered:
+    text = "expected to hear from the master how far the log is, found that it does not answer"
+    if committed is not None:
+        text = f"expected entry {committed}, found that this node's log ends with "
+        text += str(answer.point.index)
+    behind = Problem(INTEGRITY, "behind", text)
+    return replace(answer, problems=(*answer.problems, behind))

@@ -1,0 +1,168 @@
+"""Runs the gateway in this process: the socket, the loop, and how it ends.
+
+It ends on SIGTERM and SIGINT, and when its standard input ends, if a node has started it: a gateway
+whose node is gone would answer for nobody. Requests that are being answered have ``END_S`` for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import uvicorn
+import uvloop
+
+from ..client import Client
+from ..search.worker import SearchProcess
+from ..wheel.errors import AddressInUse
+from ..wheel.protocol import split_address
+from .app import GatewayApp
+from .gathering import Gatherer
+from .jobs import Jobs
+from .metrics import GatewayMetrics
+from .protocol import LimitedProtocol, look_at_connections
+from .routes import make_app
+from .searcher import Searcher
+from .services import OneByOne, Services
+from .settings import GatewaySettings
+
+log = logging.getLogger("slotwheel.gateway")
+
+END_S = 1
+_OWN_S = 5.0
+"""How long, s, the node beside the gateway may take to say how it is."""
+_THREADS = 16
+"""For calls that wait: cancels, status, Kafka's metadata."""
+
+
+def run(settings: GatewaySettings, *, ends_with_stdin: bool = False) -> None:
+    """Serve until a signal, or the end of standard input. Errors: ``AddressInUse``, ``OSError``."""
+    listening = listen(settings.listen)
+    # What is here stays; what a request leaves behind is freed by counts, not by the collector.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    try:
+        uvloop.run(_serve(settings, listening, ends_with_stdin=ends_with_stdin))
+    finally:
+        listening.close()
+
+
+def listen(address: str) -> socket.socket:
+    """Errors: ``AddressInUse``, ``OSError``."""
+    host, port = split_address(address, to_listen=True)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(2048)
+    except OSError as error:
+        made.close()
+        if error.errno != errno.EADDRINUSE:
+            raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from None
+        raise AddressInUse(
+            "the address for HTTP is taken", got=address, remedy="Choose another HOST:PORT"
+        ) from None
+    return made
+
+
+async def _serve(
+    settings: GatewaySettings, listening: socket.socket, *, ends_with_stdin: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as undo:
+        services = undo.enter_context(made_services(settings))
+        server = _Server(_configuration(make_app(services), settings))
+        ends = [signal.SIGTERM, signal.SIGINT]
+        for number in ends:
+            loop.add_signal_handler(number, server.end)
+        if ends_with_stdin:
+            loop.add_reader(0, _read_stdin, server.end)
+        look = loop.create_task(look_at_connections(server.server_state.connections))
+        host, port = listening.getsockname()[:2]
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        log.info("gateway listening on %s", where)
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            look.cancel()
+    log.info("gateway stopped")
+
+
+@contextlib.contextmanager
+def made_services(settings: GatewaySettings) -> Iterator[Services]:
+    """Everything the routes work with; in a running loop."""
+    with contextlib.ExitStack() as undo:
+        # What waits is bounded by the gatherer, so that nothing ever waits for room here.
+        room = 4 * settings.waiting_bytes_max
+        client = Client(settings.nodes, timeout_s=settings.answer_s, buffer_bytes=room)
+        own = Client(settings.nodes[0], timeout_s=_OWN_S)
+        for one in (client, own):
+            undo.callback(one.close, 0.0)
+        gatherer = Gatherer(client, settings.waiting_bytes_max)
+        metrics = GatewayMetrics(
+            lambda: {
+                "waiting_bytes": ("Bytes of messages that are not stored yet", gatherer.nbytes),
+                "batches": ("Batches sent to the master", gatherer.batches),
+                "messages": ("Messages sent to the master", gatherer.messages),
+            }
+        )
+        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
+        undo.callback(pool.shutdown, wait=False, cancel_futures=True)
+        jobs = Jobs()
+        undo.callback(jobs.stop, END_S)
+        searcher = None
+        if settings.data is not None:
+            process = SearchProcess(settings.data)
+            undo.callback(process.close)
+            searcher = Searcher(process, client)
+        yield Services(
+            settings, client, own, gatherer, metrics, pool, jobs, OneByOne(pool), searcher, undo
+        )
+
+
+def _configuration(app: GatewayApp, settings: GatewaySettings) -> uvicorn.Config:
+    protocol = type("OurProtocol", (LimitedProtocol,), {"settings": settings})
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=round(settings.idle_s),
+        timeout_graceful_shutdown=END_S,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Signals are the loop's, and not raised again at the end: who stops a gateway gets 0."""
+
+    def end(self) -> None:
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _read_stdin(end: Callable[[], None]) -> None:
+    try:
+        data = os.read(0, 1024)
+    except OSError:
+        data = b""
+    if not data:
+        asyncio.get_running_loop().remove_reader(0)
+        end()

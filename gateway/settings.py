@@ -1,0 +1,57 @@
+"""What a gateway is told when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..wheel.errors import InvalidConfiguration
+from ..wheel.protocol import DEFAULT_ADDRESS, split_address
+
+DEFAULT_LISTEN = "127.0.0.1:8082"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """Limits are in bytes and seconds.
+
+    - ``nodes``: the addresses of a group's nodes; requests go to its master.
+    - ``data``: the data directory of the node beside it, for search; None: there is no search.
+    - ``bootstrap``: Kafka's brokers, for topics of the REST proxy; None: topics are the embedded
+      ones in ``data``.
+    - ``waiting_bytes_max``: of all messages that are not stored yet; more are answered 429.
+    - ``instances_max``: of the REST proxy's consumers; more are answered 429. ``instance_idle_s``:
+      after so long without a request one ends.
+    """
+
+    listen: str = DEFAULT_LISTEN
+    nodes: tuple[str, ...] = (DEFAULT_ADDRESS,)
+    data: Path | None = None
+    bootstrap: str | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    access_log: bool = False
+    connections_max: int = 10_000
+    body_bytes_max: int = 8 << 20
+    header_bytes_max: int = 16 << 10
+    receive_s: float = 30.0
+    """How long a request may take to arrive, and an answer to be taken."""
+    idle_s: float = 75.0
+    """How long a connection may be quiet between two requests."""
+    answer_s: float = 30.0
+    """How long a message is tried before its request is answered 503."""
+    waiting_bytes_max: int = 64 << 20
+    instances_max: int = 100
+    instance_idle_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        for address in (self.listen, *self.nodes):
+            try:
+                split_address(address, to_listen=address == self.listen)
+            except ValueError as error:
+                raise InvalidConfiguration(
+                    f"unusable address: {error}",
+                    got=repr(address)[:100],
+                    limit="host:port",
+                    remedy=f"Give an address like {DEFAULT_LISTEN}",
+                ) from None

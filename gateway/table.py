@@ -1,0 +1,78 @@
+"""All endpoints: the one table of routes, ``/openapi.json`` and ``/docs``."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+
+from .description import describe
+from .endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from .page import CONTENT_SECURITY_POLICY, HTML, page_of
+from .requests import Reply
+from .v1.table import V1
+
+_TEXT = "text/plain"
+_VERSION = "1"
+"""Of what is described; the 1 of ``/v1``."""
+
+
+async def metrics(call: RouteCall[NoQuery, None]) -> Reply:
+    """Figures of the node and of the gateway, for Prometheus."""
+    found = await _of_node(call, "/metrics")
+    return Reply(found.status, found.body + call.services.metrics.render(), found.content_type)
+
+
+async def healthz(call: RouteCall[NoQuery, None]) -> Reply:
+    """Say whether the node works. 503 with the reasons if it does not."""
+    return await _of_node(call, "/healthz")
+
+
+async def readyz(call: RouteCall[NoQuery, None]) -> Reply:
+    """Say whether the node takes messages. 503 with the reasons if it does not."""
+    return await _of_node(call, "/readyz")
+
+
+async def _of_node(call: RouteCall[NoQuery, None], path: str) -> Reply:
+    found = await call.services.run(call.services.own.page, path)
+    return Reply(found["status"], found["body"].encode(), found["type"])
+
+
+async def openapi(_call: RouteCall[NoQuery, None]) -> Reply:
+    """This description, as OpenAPI 3.1."""
+    return Reply(200, openapi_json())
+
+
+async def docs(_call: RouteCall[NoQuery, None]) -> Reply:
+    """This description, as a page to read."""
+    headers = [(b"content-security-policy", CONTENT_SECURITY_POLICY.encode())]
+    return Reply(200, _page(), HTML, headers)
+
+
+@functools.cache
+def openapi_json() -> bytes:
+    """What ``/openapi.json`` serves, indented."""
+    described = msgspec.json.encode(describe(ENDPOINTS, _VERSION))
+    return msgspec.json.format(described, indent=2) + b"\n"
+
+
+@functools.cache
+def _page() -> bytes:
+    return page_of(msgspec.json.decode(openapi_json()))
+
+
+ENDPOINTS: list[AnyEndpoint] = [
+    *V1,
+    Endpoint(
+        *("GET", "/metrics", metrics, NoQuery, None, {200: None}),
+        answer_media={_TEXT: "Prometheus' text format."},
+    ),
+    Endpoint("GET", "/healthz", healthz, NoQuery, None, {200: dict[str, Any]}),
+    Endpoint("GET", "/readyz", readyz, NoQuery, None, {200: dict[str, Any]}),
+    Endpoint("GET", "/openapi.json", openapi, NoQuery, None, {200: dict[str, Any]}),
+    Endpoint(
+        *("GET", "/docs", docs, NoQuery, None, {200: None}),
+        answer_media={"text/html": "The page."},
+    ),
+]

@@ -1,0 +1,132 @@
+"""Many messages that are taken back at once, by what they are: a count first, then a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ...search.followup import AT_ONCE, Cancellation
+from ...search.pending import ROWS_MAX, PendingCount, PendingPage
+from ...search.query import Query, check_times
+from ...search.worker import SearchProcess
+from ...wheel.mark import RowKey
+from ..endpoint import AnyEndpoint, Endpoint, RouteCall
+from ..errors import HttpError
+from ..jobs import GatewayJob, JobReport
+from ..requests import Reply, as_json
+from .searching import PendingCounts, pending_counts, problem_texts, searcher_of
+from .types import MessageHeaders, Milliseconds, header_bytes
+
+
+class Where(msgspec.Struct, forbid_unknown_fields=True):
+    """Which messages: all kinds of conditions must hold; of topics and keys, one of those given. At
+    least one condition must be there."""
+
+    topic: str | list[str] = []
+    key: str | list[str] = []
+    key_base64: list[bytes] = []
+    """Keys that are no text."""
+    headers: MessageHeaders = {}
+    """All of them must be there."""
+    from_ms: Milliseconds | None = None
+    """Due at this time or later."""
+    to_ms: Milliseconds | None = None
+    """Due before this time."""
+
+    def query(self) -> Query:
+        """Errors: ``HttpError``, ``InvalidConfiguration``."""
+        topics, keys = ([one] if isinstance(one, str) else one for one in (self.topic, self.key))
+        headers = []
+        for name, value in header_bytes(self.headers):
+            if value is None:
+                text = "a header is looked for by its value, and this one has none"
+                raise HttpError(422, text, place="$.where.headers", got=name)
+            headers.append((name, value))
+        query = Query(
+            topics=tuple(topics),
+            keys=(*(one.encode() for one in keys), *self.key_base64),
+            headers=tuple(headers),
+            from_ms=self.from_ms,
+            to_ms=self.to_ms,
+        )
+        if query.is_empty:
+            raise HttpError(
+                422,
+                "every pending message would be cancelled",
+                place="$.where",
+                got="no condition",
+                limit="at least one; from_ms 0 is one that all messages fulfil",
+            )
+        check_times(query)
+        return query
+
+
+class CancellationBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The messages that are to be cancelled."""
+
+    where: Where
+
+
+class DryRunQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether it is only counted."""
+
+    dry_run: bool = False
+    """Count what it would be about, and do nothing."""
+
+
+class SearchFinder:
+    """Pages from the process that searches, for a thread that waits for them."""
+
+    def __init__(self, process: SearchProcess) -> None:
+        self._process = process
+
+    def count(
+        self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
+    ) -> PendingCount:
+        return self._process.count(query, by_second=by_second, by_topic=by_topic).result()
+
+    def page(
+        self,
+        query: Query | None = None,
+        after: RowKey | None = None,
+        *,
+        limit: int = AT_ONCE,
+        rows_max: int = ROWS_MAX,
+        content: bool = True,
+    ) -> PendingPage:
+        return self._process.page(
+            query, after, limit=limit, rows_max=rows_max, content=content
+        ).result()
+
+
+async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> Reply:
+    """Cancel all pending messages that fulfil a condition. They are counted first; with ``dry_run``
+    that is all, and the answer is 200. Otherwise a job cancels them in the order in which they are
+    due, and is answered 202; its summary has how many messages got which answer."""
+    services, searcher, query = call.services, searcher_of(call.services), call.body.where.query()
+    counted = await searcher.count(query)
+    if call.query.dry_run:
+        return as_json(pending_counts(counted))
+    finder = SearchFinder(searcher.process)
+    cancellation = Cancellation(finder, services.client.cancel, query)
+
+    def summary() -> dict[str, Any]:
+        return {
+            "answers": dict(cancellation.answers),
+            "unanswered": cancellation.unanswered,
+            "complete": cancellation.complete,
+            "problems": problem_texts(list(cancellation.problems)),
+        }
+
+    job = GatewayJob("cancellation", counted.total, summary)
+    services.jobs.start(job, lambda one: cancellation.run(one.advance, one.stopped))
+    return as_json(job.report(), 202)
+
+
+ENDPOINTS: list[AnyEndpoint] = [
+    Endpoint(
+        *("POST", "/v1/cancellations", begin_cancellation, DryRunQuery, CancellationBody),
+        {200: PendingCounts, 202: JobReport},
+    ),
+]

@@ -1,0 +1,111 @@
+"""Messages that are taken back, or get another due time, by their ids."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ...client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, answers, is_id
+from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..errors import HttpError
+from ..requests import Reply, as_json
+from .types import Milliseconds, SpanMilliseconds
+
+IDS_MAX = 10_000
+
+
+class CancelBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Ids of messages."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=IDS_MAX)]
+
+
+class IdAnswer(msgspec.Struct):
+    """What became of a message that was to be cancelled."""
+
+    id: str
+    answer: str
+    """``cancelled``, ``already delivered`` (or about to be), or ``unknown``: no message of this
+    group has that id, or it is long gone."""
+
+
+class IdAnswers(msgspec.Struct):
+    """One answer for each id, in their order."""
+
+    answers: list[IdAnswer]
+
+
+class RescheduleBody(msgspec.Struct, forbid_unknown_fields=True):
+    """When the message is due instead: one of the two."""
+
+    due_ms: Milliseconds | None = None
+    """Milliseconds since 1970, UTC."""
+    delay_ms: SpanMilliseconds | None = None
+    """Milliseconds from the time at which the request is handled."""
+
+
+class MovedMessage(msgspec.Struct):
+    """A message with another due time, and so with another id."""
+
+    id: str
+    new_id: str
+
+
+async def cancel_many(call: RouteCall[NoQuery, CancelBody]) -> Reply:
+    """Cancel messages. Each id gets an answer of its own, and one that is unknown is no error of
+    the others. To cancel again does no harm."""
+    found = await call.services.run(_answers, call, call.body.ids)
+    return as_json(IdAnswers(found))
+
+
+async def cancel_one(call: RouteCall[NoQuery, None]) -> Reply:
+    """Cancel a message. 404 if it is unknown, 409 if it was delivered already."""
+    (found,) = await call.services.run(_answers, call, [call.path["id"]])
+    if found.answer == CANCELLED:
+        return as_json(found)
+    raise _not_done(found.id, found.answer)
+
+
+def _answers(call: RouteCall[NoQuery, Any], ids: list[str]) -> list[IdAnswer]:
+    return [IdAnswer(*one) for one in answers(call.services.client, ids)]
+
+
+async def reschedule(call: RouteCall[NoQuery, RescheduleBody]) -> Reply:
+    """Give a message another due time. It is cancelled and stored again in one step, so it has a
+    new id. 404 if it is unknown; 409 if it was cancelled or delivered already. After a 503 nobody
+    knows whether it happened: ask again, and a 409 means that it did."""
+    message_id, given = call.path["id"], call.body
+    if not is_id(message_id):
+        raise _not_done(message_id, UNKNOWN)
+    delay = None if given.delay_ms is None else timedelta(milliseconds=given.delay_ms)
+    answer, new_id = await call.services.run(
+        call.services.client.reschedule, message_id, due=given.due_ms, delay=delay
+    )
+    if new_id is None:
+        raise _not_done(message_id, ALREADY_CANCELLED if answer == CANCELLED else answer)
+    return as_json(MovedMessage(message_id, new_id))
+
+
+def _not_done(message_id: str, answer: str) -> HttpError:
+    unknown = answer == UNKNOWN
+    return HttpError(
+        404 if unknown else 409,
+        "no such message" if unknown else f"the message was {answer}",
+        code=answer.replace(" ", "-"),
+        place="path id",
+        got=message_id,
+    )
+
+
+ENDPOINTS: list[AnyEndpoint] = [
+    Endpoint("POST", "/v1/cancel", cancel_many, NoQuery, CancelBody, {200: IdAnswers}),
+    Endpoint("DELETE", "/v1/messages/{id}", cancel_one, NoQuery, None, {200: IdAnswer}, (404, 409)),
+    Endpoint(
+        *("POST", "/v1/messages/{id}/reschedule", reschedule, NoQuery, RescheduleBody),
+        {200: MovedMessage},
+        (404, 409),
+    ),
+]

@@ -1,0 +1,338 @@
+"""Dead letters: counted, shown, and sent where they were meant to go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from ...deadletters.course import RedriveCourse, RedriveOrder
+from ...deadletters.letters import LetterFilter, letters_of
+from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
+from ...deadletters.notes import Redriven, notes_topic
+from ...deadletters.redrive import redriven_before
+from ...deadletters.source import LetterSource, Topic
+from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...reading.directory import reading
+from ...wheel.checks import check_topic
+from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
+from ..endpoint import AnyEndpoint, Endpoint, RouteCall
+from ..errors import HttpError
+from ..jobs import GatewayJob, JobReport
+from ..requests import Reply, as_json
+from ..services import Services
+from .cancellations import DryRunQuery
+from .found import header_values
+from .types import HeaderValue, Milliseconds
+
+LETTERS_MAX = 1_000
+_REFUSED_SHOWN = 20
+
+
+class DeadLetter(msgspec.Struct, omit_defaults=True):
+    """A dead letter: where it lies, what it says, and the message with all of its headers."""
+
+    partition: int
+    """Of the dead-letter topic; 0 for an embedded one."""
+    position: int
+    buried_ms: int | None
+    id: str | None
+    reason: str
+    error: str | None
+    for_topic: str | None
+    """Where the message was meant to go."""
+    for_partition: int | None
+    group: str | None
+    """The consumer group that buried it."""
+    redriven: bool
+    value: str | None = None
+    value_base64: str | None = None
+    key: str | None = None
+    key_base64: str | None = None
+    headers: list[tuple[str, HeaderValue]] = []
+
+
+class LetterCount(msgspec.Struct):
+    """How many letters of a kind there are, and how many of them were redriven."""
+
+    reason: str
+    topic: str | None
+    """The topic that they were meant for."""
+    letters: int
+    redriven: int
+
+
+class LetterList(msgspec.Struct):
+    """Counts of all letters that were asked for, and the first of them whole."""
+
+    counts: list[LetterCount]
+    letters: list[DeadLetter]
+    damage: list[str]
+    """What of the topic could not be read."""
+
+
+class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """In which topic the letters lie."""
+
+    topic: str = DEAD_LETTER_TOPIC
+
+
+class LettersQuery(TopicQuery, forbid_unknown_fields=True):
+    """Which letters: all kinds of conditions must hold; of one kind, one of those given."""
+
+    reason: tuple[str, ...] = ()
+    """May be repeated, as all of these."""
+    for_topic: tuple[str, ...] = ()
+    """The topic that they were meant for."""
+    key: tuple[str, ...] = ()
+    id: tuple[str, ...] = ()
+    """Id of the message."""
+    group: tuple[str, ...] = ()
+    """The consumer group that buried it."""
+    from_ms: Milliseconds | None = None
+    """Buried at this time or later."""
+    to_ms: Milliseconds | None = None
+    """Buried before this time."""
+    limit: Annotated[int, Meta(ge=0, le=LETTERS_MAX)] = 100
+    """Letters that are shown whole, at most."""
+
+
+class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which letters are sent again, and how. Without a condition: all of them."""
+
+    topic: str = DEAD_LETTER_TOPIC
+    reason: tuple[str, ...] = ()
+    for_topic: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    id: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    from_ms: Milliseconds | None = None
+    to_ms: Milliseconds | None = None
+    to_topic: str | None = None
+    """Where they go, if not where they were meant to."""
+    rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """So many are due in a second; null: all at once."""
+    create_topics: bool = False
+    """Create the topic of notes in Kafka, if there is none."""
+    despite_deleted_notes: bool = False
+    """Send although notes are deleted: letters that they name are sent again."""
+
+
+class RedriveSummary(msgspec.Struct):
+    """What a redrive is about, and what was done of it."""
+
+    letters: int
+    """To be sent."""
+    topics: dict[str, int]
+    """How many go where."""
+    redriven_before: int
+    not_sendable: int
+    """Letters that do not say where they were meant to go, or of which a part is missing."""
+    sent: int
+    refused: int
+    perhaps_sent: int
+    redriven_meanwhile: int
+    notes_deleted: bool
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLetters:
+    """A dead-letter topic that is being read. ``damage``: what was passed over."""
+
+    source: LetterSource
+    topic: str
+    opened: Topic
+    damage: list[str]
+
+    def read(self, wanted: LetterFilter) -> Iterator[pa.RecordBatch]:
+        for records in self.opened.batches():
+            letters = wanted.of(letters_of(records))
+            if letters.num_rows:
+                yield letters
+
+    def redriven(self, *, whole: bool = False) -> Redriven:
+        return redriven_before(self.source, self.topic, self.opened, whole=whole)
+
+
+@contextmanager
+def open_letters(services: Services, topic: str) -> Iterator[OpenLetters]:
+    """The topic in Kafka, if the gateway knows one, or the embedded one beside it. Waits. Errors:
+    ``HttpError``: no such topic, or nowhere to look; those of Kafka."""
+    check_topic(notes_topic(topic))
+    settings, damage = services.settings, list[str]()
+    with ExitStack() as stack:
+        if settings.bootstrap is not None:
+            kafka = dict(settings.kafka)
+            source = LetterSource(None, settings.bootstrap, kafka, damage.append)
+        elif settings.data is not None:
+            files = stack.enter_context(reading(settings.data))
+            source = LetterSource(files, "", {}, damage.append)
+        else:
+            raise HttpError(
+                404,
+                "this gateway knows no topics",
+                remedy="Start it beside a node, or with --data or --bootstrap",
+            )
+        try:
+            opened = stack.enter_context(source.opened(topic))
+        except InvalidMessage as error:
+            raise HttpError(
+                404, error.message, place="topic", got=topic, remedy=error.remedy
+            ) from None
+        yield OpenLetters(source, topic, opened, damage)
+
+
+async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
+    """Count dead letters by reason and by the topic that they were meant for, and show the first
+    ones. The topic is read to where it ends now."""
+    query = call.query
+    wanted = LetterFilter(
+        *(query.reason, query.for_topic, query.key, query.id, query.group),
+        *(query.from_ms, query.to_ms),
+    )
+    return await call.services.letters.run(_list, call.services, query, wanted)
+
+
+def _list(services: Services, query: LettersQuery, wanted: LetterFilter) -> Reply:
+    counts: LetterCounts = Counter()
+    shown: list[DeadLetter] = []
+    try:
+        with open_letters(services, query.topic) as letters:
+            redriven = letters.redriven()
+            for batch in letters.read(wanted):
+                again = redriven.has(batch)
+                counts.update(count_letters(batch, again))
+                left = query.limit - len(shown)
+                if left:
+                    shown += _shown(batch.slice(0, left), again.tolist())
+            damage = letters.damage
+    except HttpError as error:
+        if error.status == 404 and query.topic == DEAD_LETTER_TOPIC and services.settings.data:
+            return as_json(LetterList([], [], []))  # nothing was ever buried
+        raise
+    kinds = sorted({kind[:2] for kind in counts}, key=lambda kind: (kind[0], kind[1] or ""))
+    rows = []
+    for reason, topic in kinds:
+        sent = counts[reason, topic, True]
+        rows.append(LetterCount(reason, topic, sent + counts[reason, topic, False], sent))
+    return as_json(LetterList(rows, shown, damage))
+
+
+def _shown(batch: pa.RecordBatch, redriven: list[bool]) -> list[DeadLetter]:
+    return [
+        DeadLetter(redriven=again, **{**fields, "headers": header_values(fields["headers"])})
+        for fields, again in zip(letter_fields(batch), redriven, strict=False)
+    ]
+
+
+async def get_letter(call: RouteCall[TopicQuery, None]) -> Reply:
+    """Show a dead letter, by its partition and position in the topic of the dead letters."""
+    place = call.path["partition"], call.path["position"]
+    return await call.services.letters.run(_one, call.services, call.query.topic, place)
+
+
+def _one(services: Services, topic: str, place: tuple[int, int]) -> Reply:
+    if all(one < 1 << 63 for one in place):
+        with open_letters(services, topic) as letters:
+            for batch in letters.read(LetterFilter()):
+                found = letter_at(batch, *place)
+                if found.num_rows:
+                    (shown,) = _shown(found, letters.redriven().has(found).tolist())
+                    return as_json(shown)
+    raise HttpError(
+        404,
+        "no such dead letter",
+        place="path",
+        got="{}/{}".format(*place),
+        remedy="/v1/dead lists letters with their partitions and positions",
+    )
+
+
+async def begin_redrive(call: RouteCall[DryRunQuery, RedriveBody]) -> Reply:
+    """Send dead letters again to the topics that they were meant for, each of them once, however
+    often this is asked for. They are counted first; with ``dry_run`` that is all, and the answer is
+    200. Otherwise a job sends them, and is answered 202."""
+    services, given = call.services, call.body
+    order = RedriveOrder(
+        *(given.to_topic, given.rate, given.create_topics, given.despite_deleted_notes),
+        *(",".join(services.settings.nodes), services.settings.answer_s),
+    )
+    order.check(given.topic)
+    if call.query.dry_run:
+        return await services.letters.run(_dry_run, services, order, given)
+    redrive: RunningRedrive = await services.letters.run(RunningRedrive, services, order, given)
+    job = GatewayJob("redrive", redrive.course.counts.letters, redrive.summary)
+    try:
+        services.jobs.start(job, redrive.run)
+    except Overloaded:
+        redrive.close()
+        raise
+    return as_json(job.report(), 202)
+
+
+def _dry_run(services: Services, order: RedriveOrder, given: RedriveBody) -> Reply:
+    with ExitStack() as stack:
+        return as_json(_counted(stack, services, order, given, dry_run=True).summary())
+
+
+def _counted(
+    stack: ExitStack, services: Services, order: RedriveOrder, given: RedriveBody, *, dry_run: bool
+) -> RedriveCourse:
+    wanted = LetterFilter(
+        *(given.reason, given.for_topic, given.key, given.id, given.group),
+        *(given.from_ms, given.to_ms),
+    )
+    letters = stack.enter_context(open_letters(services, given.topic))
+    known = letters.redriven(whole=True)
+    place = letters.source, letters.topic, letters.opened
+    course = stack.enter_context(RedriveCourse(order, *place, known, dry_run=dry_run))
+    course.count(letters.read(wanted))
+    return course
+
+
+class RunningRedrive:
+    """A redrive as a job's work: counted when it is made, sent by ``run``. Errors: whatever is sure
+    to keep it from being sent."""
+
+    def __init__(self, services: Services, order: RedriveOrder, given: RedriveBody) -> None:
+        self._refused: list[dict[str, Any]] = []
+        with ExitStack() as stack:
+            self.course = _counted(stack, services, order, given, dry_run=False)
+            self.course.check()
+            self.close = stack.pop_all().close
+
+    def summary(self) -> dict[str, Any]:
+        return {**self.course.summary(), "refusals": list(self._refused)}
+
+    def run(self, job: GatewayJob) -> None:
+        def refused(place: tuple[int, int], error: SlotwheelError) -> None:
+            if len(self._refused) < _REFUSED_SHOWN:
+                self._refused.append({"letter": "{}/{}".format(*place), "error": error.to_wire()})
+
+        try:
+            if job.total:
+                self.course.send(refused, job.advance, job.stopped)
+        finally:
+            self.close()
+
+
+ENDPOINTS: list[AnyEndpoint] = [
+    Endpoint("GET", "/v1/dead", list_letters, LettersQuery, None, {200: LetterList}, (404,)),
+    Endpoint(
+        *("GET", "/v1/dead/{partition:int}/{position:int}", get_letter, TopicQuery, None),
+        {200: DeadLetter},
+        (404,),
+    ),
+    Endpoint(
+        *("POST", "/v1/dead/redrive", begin_redrive, DryRunQuery, RedriveBody),
+        {200: RedriveSummary, 202: JobReport},
+        (404,),
+    ),
+]

@@ -1,0 +1,115 @@
+"""What the group is and has: status, peers, levels, policies, routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ...client.groupstatus import REPLICATION, group_status
+from ...policy.policyset import PolicySet
+from ...policy.routes import find_route
+from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..requests import Reply, as_json
+from .types import MessageHeaders, header_bytes
+
+
+class LevelDelays(msgspec.Struct):
+    """Delay of each level, by its name, in milliseconds."""
+
+    levels: dict[str, int]
+
+
+class PoliciesAnswer(msgspec.Struct):
+    """``version``: rises with each change. All else as in a node's ``--policies`` file, and the
+    rules that consumer groups have registered."""
+
+    version: int
+    levels: list[str]
+    policies: dict[str, Any]
+    routes: dict[str, Any]
+    groups: dict[str, Any]
+
+
+class RoutesAnswer(msgspec.Struct):
+    """Branches of each route, by its name; and the rule of each consumer group, null: it takes
+    all messages."""
+
+    version: int
+    routes: dict[str, Any]
+    groups: dict[str, Any]
+
+
+class ExplainBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A message with these headers, for that route."""
+
+    route: str
+    headers: MessageHeaders = {}
+
+
+class ExplainedBranch(msgspec.Struct):
+    """A branch of a route. ``where``: its rule; null matches each message."""
+
+    matches: bool
+    where: dict[str, Any] | None
+    to: list[str]
+
+
+class ExplainedRoute(msgspec.Struct):
+    """Where the message goes; nowhere: it would be refused."""
+
+    route: str
+    branches: list[ExplainedBranch]
+    topics: list[str]
+
+
+async def status(call: RouteCall[NoQuery, None]) -> Reply:
+    """The status of the wheel, as ``slotwheel status --json`` prints it. With peers, that of the
+    master, if it answers."""
+    return as_json(await call.services.run(group_status, call.services.client))
+
+
+async def peers(call: RouteCall[NoQuery, None]) -> Reply:
+    """The group as its master sees it: role, epoch, commit index, and of each peer its state and
+    how far it is behind. Empty for a node without peers."""
+    found = await call.services.run(group_status, call.services.client)
+    return as_json(found.get(REPLICATION, {}))
+
+
+async def levels(call: RouteCall[NoQuery, None]) -> Reply:
+    """The levels: names of delays that a message can ask for."""
+    return as_json(LevelDelays(dict((await _policies(call)).levels)))
+
+
+async def policies(call: RouteCall[NoQuery, None]) -> Reply:
+    """Levels, retry policies, routes, and rules of consumer groups."""
+    return as_json((await _policies(call)).to_dict())
+
+
+async def routes(call: RouteCall[NoQuery, None]) -> Reply:
+    """All routes, and the rules that consumer groups have registered."""
+    found = (await _policies(call)).to_dict()
+    return as_json({name: found[name] for name in ("version", "routes", "groups")})
+
+
+async def explain(call: RouteCall[NoQuery, ExplainBody]) -> Reply:
+    """Show which branches of a route match a message with these headers, and to which topics it
+    would go. Nothing is stored."""
+    given = call.body
+    route = find_route((await _policies(call)).routes, given.route)
+    branches, topics = route.explained(header_bytes(given.headers))
+    return as_json({"route": route.name, "branches": branches, "topics": topics})
+
+
+async def _policies(call: RouteCall[NoQuery, Any]) -> PolicySet:
+    return PolicySet.from_dict(await call.services.run(call.services.client.policies))
+
+
+ENDPOINTS: list[AnyEndpoint] = [
+    Endpoint("GET", "/v1/status", status, NoQuery, None, {200: dict[str, Any]}),
+    Endpoint("GET", "/v1/peers", peers, NoQuery, None, {200: dict[str, Any]}),
+    Endpoint("GET", "/v1/levels", levels, NoQuery, None, {200: LevelDelays}),
+    Endpoint("GET", "/v1/policies", policies, NoQuery, None, {200: PoliciesAnswer}),
+    Endpoint("GET", "/v1/routes", routes, NoQuery, None, {200: RoutesAnswer}),
+    Endpoint("POST", "/v1/routes/explain", explain, NoQuery, ExplainBody, {200: ExplainedRoute}),
+]

@@ -1,0 +1,50 @@
+"""Jobs of this gateway: looked at, and stopped."""
+
+from __future__ import annotations
+
+from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..errors import HttpError
+from ..jobs import GatewayJob, JobReport, JobReports
+from ..requests import Reply, as_json
+
+_STOP_S = 5.0
+
+
+async def list_jobs(call: RouteCall[NoQuery, None]) -> Reply:
+    """List the jobs of this gateway, the newest first. Those that have ended are kept for a day,
+    the last hundred of them."""
+    return as_json(JobReports([one.report() for one in call.services.jobs.every()]))
+
+
+async def get_job(call: RouteCall[NoQuery, None]) -> Reply:
+    """Show a job: its state, how far it has come, and what it has done."""
+    return as_json(_job(call).report())
+
+
+async def stop_job(call: RouteCall[NoQuery, None]) -> Reply:
+    """Stop a job. What it has done stays done. It ends with its next step, for which the answer
+    waits a moment: it may still be running."""
+    job = _job(call)
+    job.stop()
+    await call.services.run(job.wait, _STOP_S)
+    return as_json(job.report())
+
+
+def _job(call: RouteCall[NoQuery, None]) -> GatewayJob:
+    job = call.services.jobs.find(call.path["id"])
+    if job is None:
+        raise HttpError(
+            404,
+            "no such job",
+            place="path id",
+            got=call.path["id"],
+            remedy="/v1/jobs lists them; each gateway has its own, and forgets them when it ends",
+        )
+    return job
+
+
+ENDPOINTS: list[AnyEndpoint] = [
+    Endpoint("GET", "/v1/jobs", list_jobs, NoQuery, None, {200: JobReports}),
+    Endpoint("GET", "/v1/jobs/{id}", get_job, NoQuery, None, {200: JobReport}),
+    Endpoint("DELETE", "/v1/jobs/{id}", stop_job, NoQuery, None, {200: JobReport}),
+]

@@ -1,0 +1,119 @@
+"""``POST /v1/messages``: one message, or many that are stored whole or not at all.
+
+With an ``Idempotency-Key`` a request is stored once, however often it is sent, through whichever
+gateway: the key is a producer of its own (``wheel/request.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from ...client import Message
+from ...client.message import clock_ms
+from ...wheel.errors import InvalidMessage, SlotwheelError
+from ...wheel.request import RequestKey
+from ..arrowbody import read_table
+from ..errors import HttpError
+from ..idempotency import idempotency_key, request_of
+from ..requests import (
+    ARROW,
+    JSON,
+    NDJSON,
+    Reply,
+    as_json,
+    content_type_of,
+    decoded,
+    read_body,
+)
+from ..services import Services
+from .types import MessageBody, StoredMessage, StoredMessages
+
+_ONE = msgspec.json.Decoder(MessageBody)
+_MANY = msgspec.json.Decoder(list[MessageBody])
+
+
+class SendMessages:
+    """Answers ``POST /v1/messages``."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Any, receive: Any) -> Reply:
+        kind = content_type_of(scope, (JSON, NDJSON, ARROW))
+        key = idempotency_key(scope)
+        body = await read_body(scope, receive, self._services.settings.body_bytes_max)
+        if kind == JSON and not body.lstrip(b" \t\r\n").startswith(b"["):
+            return await self._one(decoded(_ONE, body), body, key)
+        if kind == ARROW:
+            return await self._many(read_table(body), body, key)
+        return await self._many(_lines(body) if kind == NDJSON else decoded(_MANY, body), body, key)
+
+    async def _one(self, given: MessageBody, body: bytes, key: str | None) -> Reply:
+        services, now_ms = self._services, clock_ms()
+        try:
+            if key is None and given.route is None and given.level is None:
+                flat = services.client.prepare(given.message(now_ms), now_ms)
+                own = await services.gatherer.store(flat)
+                return as_json(StoredMessage(own, flat.due_ms), 201)
+            ids, due_ms = await self._store([given], body, key)
+        except SlotwheelError as error:
+            error.row = None  # of the batch that it shared with others
+            raise
+        return as_json(StoredMessage(ids[0], due_ms, [] if given.route is None else ids), 201)
+
+    async def _many(
+        self, given: Sequence[MessageBody] | pa.Table, body: bytes, key: str | None
+    ) -> Reply:
+        if not len(given):
+            raise HttpError(422, "there is no message", limit="at least one")
+        ids, _ = await self._store(given, body, key)
+        return as_json(StoredMessages(len(given), ids))
+
+    async def _store(
+        self, given: Sequence[MessageBody] | pa.Table, body: bytes, key: str | None
+    ) -> tuple[list[str], int]:
+        """Ids of all messages, and when the first of them is due."""
+        services, now_ms = self._services, clock_ms()
+        prepare = services.client.prepare_many
+        request = None if key is None else _request(key, given, body, now_ms)
+        if isinstance(given, pa.Table):
+            rows = prepare(given, now_ms)
+        elif any(one.level is not None or one.route is not None for one in given):
+            rows = await services.run(prepare, _messages(given, now_ms), now_ms)
+        else:
+            rows = prepare(_messages(given, now_ms), now_ms)
+        stored = await services.gatherer.store_whole(rows, request)
+        return stored.ids(), stored.receipts[0].due_ms
+
+
+def _messages(given: Sequence[MessageBody], now_ms: int) -> list[Message]:
+    """Errors: ``InvalidMessage`` with the number of the first that is bad."""
+    messages: list[Message] = []
+    try:
+        for one in given:
+            messages.append(one.message(now_ms))
+    except InvalidMessage as error:
+        error.row = len(messages)
+        raise
+    return messages
+
+
+def _request(
+    key: str, given: Sequence[MessageBody] | pa.Table, body: bytes, now_ms: int
+) -> RequestKey:
+    """Errors: ``HttpError``."""
+    if isinstance(given, pa.Table):
+        return RequestKey.of(key, body, 0)
+    return request_of(key, body, [one.due_ms is not None for one in given], now_ms)
+
+
+def _lines(body: bytes) -> list[MessageBody]:
+    return [
+        decoded(_ONE, line, f"line {number}")
+        for number, line in enumerate(body.split(b"\n"), 1)
+        if line.strip()
+    ]

@@ -1,0 +1,244 @@
+"""What is pending: messages found by topic, key, header and due time; and one by its id."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ...reading.problems import Problem
+from ...search.fate import MessageFate
+from ...search.pending import LIMIT, PendingCount, PendingPage
+from ...search.query import Query, check_times
+from ...wheel.config import TICK_MS
+from ...wheel.mark import RowKey
+from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..errors import HttpError
+from ..requests import JSON, NDJSON, Reply, as_json, wanted_type
+from ..searcher import Searcher
+from ..services import Services
+from .found import FoundMessage, found_messages
+from .types import Milliseconds
+
+LIMIT_MAX = 10_000
+_PAGE = re.compile(r"(-?\d{1,19}),(-?\d{1,19})", re.ASCII)
+_INT64_END = 1 << 63
+
+
+class ReadUpTo(msgspec.Struct):
+    """What an answer has seen."""
+
+    next_offset: int
+    """Every message below this offset of the log was seen."""
+    index: int
+    """The last entry of the log that was read."""
+    mark_ms: int
+    """Due time up to which messages have left."""
+    mark_offset: int
+    """Offset up to which those that came late have left."""
+    reach_ms: int
+    """No message that is due later has left; -1: that is not known."""
+    looked_ms: int
+    """When the log was looked at. A message that was due by then may have left meanwhile."""
+
+
+class PageEnd(msgspec.Struct):
+    """How an answer ends: what was read for it."""
+
+    next: str | None
+    """Give it as ``page`` for the messages behind these; null: there are none."""
+    complete: bool
+    """Whether nothing can be missing up to ``next``; if something can, ``problems`` say what."""
+    looked_through: int
+    """Messages that were read for it."""
+    read_point: ReadUpTo
+    problems: list[str]
+
+
+class FoundMessages(PageEnd):
+    """Pending messages, in the order in which they are due."""
+
+    messages: list[FoundMessage]
+
+
+class SlotCount(msgspec.Struct):
+    """How many messages are due in a second that begins at ``from_ms``."""
+
+    from_ms: int
+    messages: int
+
+
+class PendingCounts(msgspec.Struct, omit_defaults=True):
+    """How many pending messages there are."""
+
+    messages: int
+    complete: bool
+    looked_through: int
+    read_point: ReadUpTo
+    problems: list[str]
+    slots: list[SlotCount] | None = None
+    """With ``by=slot``."""
+    topics: dict[str, int] | None = None
+    """With ``by=topic``."""
+
+
+class KnownMessage(msgspec.Struct):
+    """What is known of a message."""
+
+    id: str
+    state: Literal["pending", "delivered", "cancelled", "expired", "dead", "unknown"]
+    why: str
+    """What the state is known by, or why it is not known."""
+    due_ms: int | None
+    message: FoundMessage | None
+    """As long as it is pending or not cleaned up yet."""
+
+
+class PendingQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which messages: all kinds of conditions must hold; of topics and keys, one of those given."""
+
+    topic: tuple[str, ...] = ()
+    """Messages to this topic; may be repeated."""
+    key: tuple[str, ...] = ()
+    """Messages with this key; may be repeated."""
+    header: tuple[str, ...] = ()
+    """``NAME:VALUE``: messages with this header; may be repeated, and all must be there."""
+    from_ms: Milliseconds | None = None
+    """Due at this time or later."""
+    to_ms: Milliseconds | None = None
+    """Due before this time."""
+
+    def query(self) -> Query:
+        """Errors: ``HttpError``, ``InvalidConfiguration``."""
+        headers = tuple(_header(one) for one in self.header)
+        keys = tuple(one.encode() for one in self.key)
+        query = Query((), self.topic, keys, headers, self.from_ms, self.to_ms)
+        check_times(query)
+        return query
+
+
+class PageQuery(PendingQuery, forbid_unknown_fields=True):
+    """Which messages, and how many."""
+
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
+    """Messages of an answer, at most. It has fewer where they are large."""
+    page: str = ""
+    """``next`` of the answer before."""
+
+
+class CountQuery(PendingQuery, forbid_unknown_fields=True):
+    """Which messages, and whether they are counted apart."""
+
+    by: Literal["slot", "topic"] | None = None
+    """Count for each second in which messages are due, or for each topic."""
+
+
+def searcher_of(services: Services) -> Searcher:
+    """Errors: ``HttpError``: there is no data directory to search."""
+    if services.searcher is None:
+        raise HttpError(
+            404,
+            "this gateway does not search",
+            remedy="Start it beside a node, or with --data DIRECTORY of one",
+        )
+    return services.searcher
+
+
+async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
+    """List pending messages in the order in which they are due, a page at a time. Every message
+    that was acknowledged before the question is seen; what else the answer has seen, it says. As
+    NDJSON, the last line is the end of the page."""
+    kind = wanted_type(call.scope, (JSON, NDJSON))
+    searcher, query = searcher_of(call.services), call.query
+    found = await searcher.page(query.query(), _after(query.page), query.limit)
+    return Reply(200, await call.services.run(_written, found, kind), kind)
+
+
+def _written(found: PendingPage, kind: str) -> bytes:
+    following = None if found.next is None else f"{found.next[0]},{found.next[1]}"
+    end = {"next": following, **_read(found)}
+    messages = found_messages(found.ids, found.rows)
+    if kind == JSON:
+        return msgspec.json.encode({"messages": messages, **end})
+    lines = [msgspec.json.encode(one) for one in (*messages, {"page": end})]
+    return b"\n".join(lines) + b"\n"
+
+
+async def count_messages(call: RouteCall[CountQuery, None]) -> Reply:
+    """Count pending messages. Without topic, key and header nothing has to be read for it."""
+    by, searcher = call.query.by, searcher_of(call.services)
+    found = await searcher.count(call.query.query(), by_second=by == "slot", by_topic=by == "topic")
+    return as_json(pending_counts(found, by))
+
+
+def pending_counts(found: PendingCount, by: str | None = None) -> PendingCounts:
+    """As JSON. ``by``: ``slot``, ``topic`` or None."""
+    slots = [SlotCount(at * TICK_MS, count) for at, count in found.by_second.items()]
+    return PendingCounts(
+        found.total,
+        **_read(found),
+        slots=slots if by == "slot" else None,
+        topics=found.by_topic if by == "topic" else None,
+    )
+
+
+async def get_message(call: RouteCall[NoQuery, None]) -> Reply:
+    """Show what is known of a message: pending, delivered, cancelled, expired, dead; or unknown,
+    and why."""
+    (fate,) = await searcher_of(call.services).find([call.path["id"]])
+    return as_json(_known(fate))
+
+
+def _known(fate: MessageFate) -> KnownMessage:
+    message = None
+    if fate.row is not None:
+        (message,) = found_messages([fate.id], fate.row)
+    return KnownMessage(fate.id, fate.state.value, fate.why, fate.due_ms, message)
+
+
+def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
+    point = answer.point
+    return {
+        "complete": answer.complete,
+        "looked_through": answer.looked_through,
+        "read_point": msgspec.convert(point, ReadUpTo, from_attributes=True),
+        "problems": problem_texts(answer.problems),
+    }
+
+
+def problem_texts(problems: Any) -> list[str]:
+    """Of what kept an answer from being complete."""
+
+    def text(one: Problem) -> str:
+        return f"{one.file}: {one.text}" if one.file else one.text
+
+    return [text(one) for one in problems]
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, colon, value = text.partition(":")
+    if not (name and colon):
+        raise HttpError(422, "not a header", place="query header", got=text, limit="NAME:VALUE")
+    return name, value.encode()
+
+
+def _after(page: str) -> RowKey | None:
+    if not page:
+        return None
+    found = _PAGE.fullmatch(page)
+    if found is None or not all(abs(int(one)) < _INT64_END for one in found.groups()):
+        limit = "next of the answer before"
+        raise HttpError(422, "not a page", place="query page", got=page, limit=limit)
+    return int(found[1]), int(found[2])
+
+
+ENDPOINTS: list[AnyEndpoint] = [
+    Endpoint(
+        *("GET", "/v1/messages", list_messages, PageQuery, None, {200: FoundMessages}, (406,)),
+        answer_media={NDJSON: "A message as JSON in each line, and the end of the page."},
+    ),
+    Endpoint("GET", "/v1/messages/count", count_messages, CountQuery, None, {200: PendingCounts}),
+    Endpoint("GET", "/v1/messages/{id}", get_message, NoQuery, None, {200: KnownMessage}),
+]

@@ -1,0 +1,30 @@
+"""All endpoints below ``/v1``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..endpoint import AnyEndpoint, Endpoint, NoQuery
+from ..requests import NDJSON
+from . import cancellations, cancelling, dead, group, joblist, searching
+from .types import MessageBody, StoredMessage, StoredMessages
+
+_SENT: Any = MessageBody | list[MessageBody]
+_SEND: AnyEndpoint = Endpoint(
+    *("POST", "/v1/messages", None, NoQuery, _SENT),
+    {200: StoredMessages, 201: StoredMessage},
+    text="Store one message, or many. An array, or lines of JSON, is stored whole or not at all,"
+    " and answered 200; one message is answered 201. An answer comes when what was sent is durable,"
+    " with peers on a majority of them.",
+    body_media={NDJSON: "A message as JSON in each line."},
+)
+
+V1: list[AnyEndpoint] = [
+    _SEND,
+    *searching.ENDPOINTS,
+    *cancelling.ENDPOINTS,
+    *cancellations.ENDPOINTS,
+    *dead.ENDPOINTS,
+    *joblist.ENDPOINTS,
+    *group.ENDPOINTS,
+]

@@ -1,0 +1,108 @@
+"""What a message looks like in JSON. These types decode, and the OpenAPI description is made of
+them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ...client import Message
+from ...wheel.errors import InvalidMessage
+from ...wheel.rows import Content, Header
+
+Milliseconds = Annotated[int, Meta(ge=0, lt=1 << 62)]
+SpanMilliseconds = Annotated[int, Meta(ge=0, lt=1 << 56)]
+"""As many as a ``timedelta`` can hold."""
+
+
+class Base64(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes of a header that are no text."""
+
+    base64: bytes
+
+
+HeaderValue = str | Base64 | None
+MessageHeaders = dict[str, HeaderValue] | list[tuple[str, HeaderValue]]
+
+
+class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A message to be sent later: a topic or a route, and one of ``due_ms``, ``delay_ms``,
+    ``level``."""
+
+    topic: str = ""
+    value: str | None = None
+    """Text; it becomes UTF-8."""
+    value_base64: bytes | None = None
+    key: str | None = None
+    key_base64: bytes | None = None
+    headers: MessageHeaders = {}
+    """By name, or pairs in order, where a name may occur twice."""
+    partition: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
+    due_ms: Milliseconds | None = None
+    """Milliseconds since 1970, UTC."""
+    delay_ms: SpanMilliseconds | None = None
+    level: str | None = None
+    expires_ms: Milliseconds | None = None
+    ttl_ms: SpanMilliseconds | None = None
+    route: str | None = None
+
+    def message(self, now_ms: int) -> Message:
+        """``now_ms``: from when its delay counts. Errors: ``InvalidMessage``."""
+        value, key, due_ms, ttl = self.value, self.key, self.due_ms, None
+        if self.value_base64 is not None:
+            value = _only("value", value, self.value_base64)
+        if self.key_base64 is not None:
+            key = _only("key", key, self.key_base64)
+        if self.delay_ms is not None:
+            due_ms = _only("due_ms", due_ms, now_ms + self.delay_ms, "delay_ms")
+        if self.ttl_ms is not None:
+            ttl = timedelta(milliseconds=self.ttl_ms)
+        headers = _pairs(self.headers) if self.headers else ()
+        return Message(
+            *(self.topic, value, key, headers, self.partition, due_ms, None, self.expires_ms),
+            *(ttl, self.level, self.route),
+        )
+
+
+def _only(name: str, given: object, other: Any, other_name: str = "") -> Any:
+    """``other``, unless both are given. Errors: ``InvalidMessage``."""
+    if given is None:
+        return other
+    both = f"both {name} and {other_name or name + '_base64'}"
+    raise InvalidMessage(both, remedy="Give one of them")
+
+
+def _pairs(given: MessageHeaders) -> list[tuple[str, Content]]:
+    pairs = given.items() if isinstance(given, dict) else given
+    return [(name, value.base64 if isinstance(value, Base64) else value) for name, value in pairs]
+
+
+def header_bytes(given: MessageHeaders) -> list[Header]:
+    """Headers as they are stored."""
+    pairs = given.items() if isinstance(given, dict) else given
+    return [(name, _bytes(value)) for name, value in pairs]
+
+
+def _bytes(value: HeaderValue) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    return None if value is None else value.base64
+
+
+class StoredMessage(msgspec.Struct, omit_defaults=True):
+    """A message that is stored. ``ids``: one for each topic of its route."""
+
+    id: str
+    due_ms: int
+    ids: list[str] = []
+
+
+class StoredMessages(msgspec.Struct):
+    """Messages that are stored, all of them. ``ids``: in their order; several for one with a
+    route."""
+
+    stored: int
+    ids: list[str]

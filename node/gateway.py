@@ -1,0 +1,84 @@
+"""The gateway beside a node: a process of its own, started again when it ends.
+
+Its standard input is a pipe that the node holds open: however the node ends, the gateway ends, too.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+from .config import NodeConfig
+
+_LOOK_EVERY_S = 0.2
+_END_S = 0.5
+
+
+class GatewayEnded(Exception):
+    """The gateway's process has ended by itself."""
+
+
+class GatewayProcess:
+    """``listening``: where the node beside it takes messages. ``turn`` is for a ``Loop``, whose
+    waits after errors are those between two starts."""
+
+    def __init__(self, config: NodeConfig, listening: str) -> None:
+        self._command = command(config, listening)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def turn(self) -> float:
+        """Start it if it does not run. Errors: ``GatewayEnded``, ``OSError``."""
+        with self._lock:
+            if self._stopped:
+                return _LOOK_EVERY_S
+            process = self._process
+            if process is None:
+                self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
+            elif process.poll() is not None:
+                self._close(process)
+                self._process = None
+                raise GatewayEnded(f"the gateway ended with {process.returncode}")
+        return _LOOK_EVERY_S
+
+    def stop(self) -> None:
+        """End it, by force if it does not end in time."""
+        with self._lock:
+            self._stopped = True
+            process, self._process = self._process, None
+        if process is None:
+            return
+        self._close(process)
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    @staticmethod
+    def _close(process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def command(config: NodeConfig, listening: str) -> Sequence[str]:
+    """The command line of the gateway of a node."""
+    assert config.http is not None
+    others = [address for one, address in config.peers.items() if one != config.node_id]
+    given = {
+        "listen": config.http,
+        "node": ",".join([listening, *others]),
+        "data": str(config.data),
+        "log-format": config.log_format,
+        "log-level": config.log_level,
+    }
+    if config.bootstrap is not None:
+        given["bootstrap"] = config.bootstrap
+    options = [f"--{name}={value}" for name, value in given.items()]
+    options += [f"--kafka={name}={value}" for name, value in config.kafka_settings.items()]
+    options += ["--access-log"] if config.http_log else []
+    module = ["-m", "slotwheel.cli.main", "gateway", "--ends-with-stdin"]
+    return [sys.executable, *module, *options]

@@ -1,0 +1,122 @@
+"""Dead letters over HTTP: counted, shown, and redriven by a job, each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwheel.policy.deadletters import BURIED, RETRIES_USED_UP
+from support.deadlab import EmbeddedLab, letter
+from support.gatewayprocess import GatewayProcess
+from support.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLab]:
+    directory: Path = tmp_path_factory.mktemp("letters")
+    with EmbeddedLab(directory) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def dead(lab: EmbeddedLab) -> Iterator[GatewayProcess]:
+    """A gateway before letters for three topics, one of which none names."""
+    with GatewayProcess(lab.node) as one:
+        assert one.get("/v1/dead") == {"counts": [], "letters": [], "damage": []}
+        lab.bury([letter("a", n, BURIED, group="g") for n in range(30)])
+        lab.bury([letter("b", n, RETRIES_USED_UP) for n in range(30, 40)])
+        lab.bury([letter(None, n) for n in range(40, 42)])
+        yield one
+
+
+def test_letters_are_counted_and_shown(dead: GatewayProcess) -> None:
+    found = dead.get("/v1/dead", params={"limit": 5})
+    assert found["counts"] == [
+        {"reason": BURIED, "topic": None, "letters": 2, "redriven": 0},
+        {"reason": BURIED, "topic": "a", "letters": 30, "redriven": 0},
+        {"reason": RETRIES_USED_UP, "topic": "b", "letters": 10, "redriven": 0},
+    ]
+    assert len(found["letters"]) == 5
+    third = found["letters"][2]
+    assert (third["for_topic"], third["error"], third["value"]) == ("a", "why 2", "2")
+    assert ["own", "2"] in third["headers"]
+    assert dead.get(f"/v1/dead/{third['partition']}/{third['position']}") == third
+    of_group = dead.get("/v1/dead", params={"group": "g", "key": ["k1", "k2"], "limit": 0})
+    assert [one["letters"] for one in of_group["counts"]] == [6]
+    assert of_group["letters"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/dead/0/999999", 404),
+        (f"/v1/dead/0/{1 << 70}", 404),
+        ("/v1/dead/0/-1", 404),
+        ("/v1/dead/x/y", 404),
+        ("/v1/dead?topic=nobodys", 404),
+        ("/v1/dead?topic=../x", 422),
+        ("/v1/dead?limit=1001", 422),
+        ("/v1/dead?reasons=buried", 422),
+    ],
+)
+def test_what_is_not_there_is_named(dead: GatewayProcess, path: str, status: int) -> None:
+    answer = dead.request("GET", path)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error_code"] == status
+
+
+def redriven(dead: GatewayProcess, **body: Any) -> dict[str, Any]:
+    """The report of a redrive that has ended."""
+    answer = dead.request("POST", "/v1/dead/redrive", json=body)
+    assert answer.status_code == 202, answer.text
+    path = f"/v1/jobs/{answer.json()['id']}"
+    eventually(lambda: dead.get(path)["state"] != "running")
+    return dict(dead.get(path))
+
+
+def test_a_redrive_sends_each_letter_once(dead: GatewayProcess, lab: EmbeddedLab) -> None:
+    body = {"for_topic": ["a"]}
+    counted = dead.request("POST", "/v1/dead/redrive?dry_run=true", json=body)
+    assert counted.status_code == 200
+    assert (counted.json()["letters"], counted.json()["topics"]) == (30, {"a": 30})
+    report = redriven(dead, **body)
+    assert (report["state"], report["done"], report["total"]) == ("done", 30, 30), report
+    assert report["summary"]["sent"] == 30
+    assert report["summary"]["complete"]
+    assert len(lab.node.wait_for("a", 30)) == 30
+    again = redriven(dead, **body)
+    assert (again["state"], again["total"]) == ("done", 0)
+    assert again["summary"]["redriven_before"] == 30
+    rest = redriven(dead, to_topic="elsewhere", reason=[BURIED])
+    assert rest["summary"]["topics"] == {"elsewhere": 2}
+    assert len(lab.node.wait_for("elsewhere", 2)) == 2
+    counts = {one["topic"]: one["redriven"] for one in dead.get("/v1/dead")["counts"]}
+    assert counts == {None: 2, "a": 30, "b": 0}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"rate": 0},
+        {"rate": 1e-6, "reason": [RETRIES_USED_UP]},
+        {"to_topic": "../x"},
+        {"to_topic": "slotwheel-dead-letters"},
+        {"reason": "buried"},
+        {"yes": True},
+    ],
+)
+def test_a_redrive_that_cannot_be_done_does_nothing(
+    dead: GatewayProcess, body: dict[str, Any]
+) -> None:
+    answer = dead.request("POST", "/v1/dead/redrive", json=body)
+    if answer.status_code == 202:
+        path = f"/v1/jobs/{answer.json()['id']}"
+        eventually(lambda: dead.get(path)["state"] != "running")
+        report = dead.get(path)
+        assert (report["state"], report["error"]["error_code"]) == ("failed", 422)
+        assert report["summary"]["sent"] == 0
+    else:
+        assert answer.status_code == 422, answer.text

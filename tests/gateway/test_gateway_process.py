@@ -1,0 +1,77 @@
+"""The gateway as a process: it lives and ends with its node, and the node does not with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from support.gatewayprocess import NodeWithGateway, ask
+from support.nodeprocess import run_process
+from support.waiting import eventually
+
+
+def test_it_is_started_again_and_ends_with_its_node(tmp_path: Path) -> None:
+    with NodeWithGateway(tmp_path / "data") as node:
+        first = node.gateway
+        node.kill_gateway()
+        second = node.gateway
+        assert second.pid != first.pid
+        sent = ask(node, "POST", "/v1/messages", {"topic": "t", "value": "v", "delay_ms": 1})
+        assert sent.status_code == 201
+        node.wait_for("t", 1)
+        node.kill()
+        eventually(lambda: _ended(second))
+        node.start()
+        third = node.gateway
+        assert node.signal() < 5
+        eventually(lambda: _ended(third))
+    assert "the gateway ended with" in node.log_text()
+
+
+def _ended(process: psutil.Process) -> bool:
+    """Nobody may wait for a process whose parent was killed."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_it_shows_its_nodes_pages_and_the_node_has_no_server_of_its_own(tmp_path: Path) -> None:
+    with NodeWithGateway(tmp_path / "data") as node:
+        assert "metrics=off" in node.log_text()
+        text = ask(node, "GET", "/metrics").text
+        assert "slotwheel_pending 0.0" in text
+        assert "slotwheel_http_seconds_bucket" in text
+        assert ask(node, "GET", "/healthz").json() == {"ok": True, "reasons": []}
+        assert ask(node, "GET", "/readyz").status_code == 200
+        page = ask(node, "GET", "/nothing")
+        assert (page.status_code, page.json()["error_code"]) == (404, 404)
+        wrong = ask(node, "PUT", "/v1/messages", {})
+        assert wrong.status_code == 405
+
+
+def test_while_its_node_is_away_it_says_so_and_goes_on_when_it_comes(tmp_path: Path) -> None:
+    with NodeWithGateway(tmp_path / "data") as node:
+        own = psutil.Process(node.running.pid)
+        own.suspend()
+        try:
+            refused = ask(node, "GET", "/healthz")
+            assert refused.status_code in (503, 504)
+            assert refused.headers["retry-after"]
+        finally:
+            own.resume()
+        eventually(lambda: ask(node, "GET", "/healthz").status_code == 200)
+
+
+def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
+    with NodeWithGateway(tmp_path / "data") as node:
+        done = run_process("gateway", "--listen", node.metrics, "--node", node.address)
+        assert done.returncode == 1
+        assert node.metrics in done.stderr
+
+
+def test_each_request_is_logged_if_that_is_wanted(tmp_path: Path) -> None:
+    with NodeWithGateway(tmp_path / "data") as node:
+        ask(node, "GET", "/readyz")
+        assert "GET /readyz" not in node.log_text()
+    with NodeWithGateway(tmp_path / "data", "--http-log") as node:
+        ask(node, "GET", "/readyz")
+        eventually(lambda: "GET /readyz 200" in node.log_text())

@@ -1,0 +1,222 @@
+"""Messages over HTTP: stored before the answer, whole or not at all, delivered as they are."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from slotwheel import Client
+from support.gatewayprocess import NodeWithGateway, ask
+from support.waiting import now_ms
+
+SEND = "/v1/messages"
+NDJSON = {"Content-Type": "application/x-ndjson"}
+ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithGateway]:
+    with NodeWithGateway(tmp_path_factory.mktemp("gateway") / "data") as node:
+        yield node
+
+
+def test_one_message_with_everything_is_delivered_as_it_is(node: NodeWithGateway) -> None:
+    due_ms = now_ms() + 300
+    odd = base64.b64encode(b"\x00\xff").decode()
+    message = {
+        "topic": "whole",
+        "value": "ünïcode",
+        "key_base64": odd,
+        "headers": [["trace", "1"], ["trace", None], ["raw", {"base64": odd}]],
+        "partition": 2,
+        "due_ms": due_ms,
+        "ttl_ms": 60_000,
+    }
+    sent = ask(node, "POST", SEND, message)
+    assert sent.status_code == 201
+    assert sent.json()["due_ms"] == due_ms
+    (row,) = node.wait_for("whole", 1)
+    assert (row["value"], row["key"], row["partition"]) == ("ünïcode".encode(), b"\x00\xff", 2)
+    headers = [(one["key"], one["value"]) for one in row["headers"]]
+    assert headers[:3] == [("trace", b"1"), ("trace", None), ("raw", b"\x00\xff")]
+    assert dict(headers)["slotwheel-expires-ms"] == b"%d" % (due_ms + 60_000)
+    assert row["delivered"].timestamp() * 1000 >= due_ms
+    with Client(node.address) as client:
+        assert client.cancel([sent.json()["id"]]) == ["already delivered"]
+
+
+def test_what_was_answered_survives_a_kill_of_everything(node: NodeWithGateway) -> None:
+    ids = [
+        ask(node, "POST", SEND, {"topic": "kept", "value": f"{n}", "delay_ms": 60_000}).json()["id"]
+        for n in range(20)
+    ]
+    node.kill()
+    node.start()
+    with Client(node.address) as client:
+        assert client.cancel(ids) == ["cancelled"] * 20
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+def test_many_are_stored_in_their_order(node: NodeWithGateway, form: str) -> None:
+    topic, due_ms = f"many-{form}", now_ms() + 200
+    messages = [{"topic": topic, "value": str(n), "due_ms": due_ms} for n in range(1000)]
+    if form == "json":
+        sent = ask(node, "POST", SEND, messages)
+    else:
+        sent = ask(node, "POST", SEND, "\n".join(map(json.dumps, messages)) + "\n", NDJSON)
+    assert sent.status_code == 200
+    assert sent.json()["stored"] == len(set(sent.json()["ids"])) == 1000
+    rows = node.wait_for(topic, 1000)
+    assert [row["value"] for row in rows] == [b"%d" % n for n in range(1000)]
+
+
+def test_a_bad_message_among_many_keeps_all_out_and_is_named(node: NodeWithGateway) -> None:
+    good = {"topic": "never", "value": "x", "delay_ms": 1}
+    for bad, place in (
+        ({"topic": "in/valid", "delay_ms": 1}, "$[2]"),
+        ({"topic": "never", "delay_ms": 1, "due_ms": 1}, "$[2]"),
+        ({"topic": "never"}, "$[2]"),
+        ({"topic": "never", "value": "x", "value_base64": "", "delay_ms": 1}, "$[2]"),
+        ({"topic": "never", "delay_ms": 1 << 50}, "$[2]"),
+        ({"topic": "never", "delay_ms": "soon"}, "$[2].delay_ms"),
+        ({"topic": "never", "delay_ms": 1, "dalay": 1}, "$[2]"),
+        ({"topic": "never", "delay_ms": 1, "value_base64": "&"}, "$[2].value_base64"),
+    ):
+        refused = ask(node, "POST", SEND, [good, good, bad, good])
+        assert (refused.status_code, refused.json()["place"]) == (422, place), refused.json()
+    line = "\n".join([json.dumps(good), "", json.dumps(good)[:-1]])
+    refused = ask(node, "POST", SEND, line, NDJSON)
+    assert (refused.status_code, refused.json()["place"]) == (400, "line 3")
+    assert ask(node, "POST", SEND, []).status_code == 422
+    ask(node, "POST", SEND, {"topic": "behind", "delay_ms": 1})
+    node.wait_for("behind", 1)
+    assert node.delivered("never") == []
+
+
+def test_single_messages_of_many_callers_share_batches_and_not_their_errors(
+    node: NodeWithGateway,
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    before = _figure(node, "slotwheel_http_batches")
+    messages: list[dict[str, Any]] = [
+        {"topic": "shared", "value": str(n), "delay_ms": 1 if n % 10 else 1 << 50}
+        for n in range(300)
+    ]
+    with ThreadPoolExecutor(30) as callers:
+        answers = list(callers.map(lambda one: ask(node, "POST", SEND, one), messages))
+    assert [one.status_code for one in answers] == [201 if n % 10 else 422 for n in range(300)]
+    assert "place" not in answers[0].json()
+    rows = node.wait_for("shared", 270)
+    assert {row["value"] for row in rows} == {b"%d" % n for n in range(300) if n % 10}
+    assert _figure(node, "slotwheel_http_batches") - before < 270
+
+
+def test_a_level_and_a_route_of_the_group(node: NodeWithGateway) -> None:
+    sent = ask(node, "POST", SEND, {"topic": "level", "level": "5s"})
+    assert sent.status_code == 201
+    assert 3_000 < sent.json()["due_ms"] - now_ms() <= 5_000
+    refused = ask(node, "POST", SEND, {"topic": "level", "level": "soon"})
+    assert refused.status_code == 422
+    assert "soon" in refused.json()["got"]
+    assert ask(node, "POST", SEND, {"route": "nowhere", "delay_ms": 1}).status_code == 422
+
+
+def _figure(node: NodeWithGateway, name: str) -> float:
+    for line in ask(node, "GET", "/metrics").text.splitlines():
+        if line.startswith(name + " "):
+            return float(line.split()[-1])
+    raise AssertionError(name)
+
+
+def test_an_arrow_stream_is_stored_whole(node: NodeWithGateway) -> None:
+    due_ms = now_ms() + 200
+    table = pa.table(
+        {
+            "due": pa.array([due_ms] * 300, pa.timestamp("ms", "UTC")),
+            "topic": ["arrow"] * 300,
+            "value": [b"%d" % n for n in range(300)],
+        }
+    )
+    sent = ask(node, "POST", SEND, _stream(table), ARROW)
+    assert (sent.status_code, sent.json()["stored"]) == (200, 300)
+    rows = node.wait_for("arrow", 300)
+    assert [row["value"] for row in rows] == [b"%d" % n for n in range(300)]
+    offsets = [int(id_.split(".")[2]) for id_ in sent.json()["ids"]]
+    assert offsets == [row["offset"] for row in rows]
+
+
+def test_an_arrow_stream_that_could_do_harm_is_refused(node: NodeWithGateway) -> None:
+    table = pa.table({"due": pa.array([now_ms()], pa.int64()), "topic": ["t"], "value": [b"v"]})
+    good = _stream(table)
+    bad = bytearray(good)
+    at = good.index(b"t" + bytes(7))  # the topic; its offsets stand in the buffer before
+    bad[at - 8 : at] = b"\xff\xff\xff\x7f" * 2
+    words = pa.array(["t"]).dictionary_encode()
+    refused = {
+        "compressed": (_stream(table, compression="zstd"), 422),
+        "dictionary": (_stream(table.set_column(1, "topic", words)), 422),
+        "offsets": (bytes(bad), 400),
+        "cut": (good[: len(good) // 2], 400),
+        "empty": (b"", 400),
+        "no Arrow": (b"x" * 1000, 400),
+        "no messages": (_stream(table.slice(0, 0)), 422),
+        "another column": (_stream(table.append_column("more", [[1]])), 422),
+        "late": (_stream(table.set_column(0, "due", pa.array([1 << 60]))), 422),
+    }
+    for what, (body, status) in refused.items():
+        answer = ask(node, "POST", SEND, body, ARROW)
+        assert answer.status_code == status, (what, answer)
+    assert ask(node, "GET", "/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("form", ["one delay", "one due time", "many delays"])
+def test_a_request_with_a_key_is_stored_once_with_the_same_answer(
+    node: NodeWithGateway, form: str
+) -> None:
+    topic = f"key-{form.replace(' ', '-')}"
+    message: dict[str, Any] = {"topic": topic, "value": "x"}
+    message |= {"due_ms": now_ms() + 1500} if form == "one due time" else {"delay_ms": 1500}
+    body: Any = [message] * 3 if form == "many delays" else message
+    key = {"Idempotency-Key": f"{topic}/1"}
+    first = ask(node, "POST", SEND, body, key)
+    assert first.status_code in (200, 201)
+    node.kill_gateway()
+    assert ask(node, "POST", SEND, body, key).content == first.content
+    node.kill()
+    node.start()
+    assert ask(node, "POST", SEND, body, key).content == first.content
+    other = ask(node, "POST", SEND, message | {"value": "y"}, key)
+    assert other.status_code == 422
+    assert "used for another request" in other.json()["message"]
+    again = ask(node, "POST", SEND, body, {"Idempotency-Key": f"{topic}/2"})
+    assert again.status_code == first.status_code
+    assert again.content != first.content
+    count = 3 if form == "many delays" else 1
+    assert len(node.wait_for(topic, 2 * count)) == 2 * count
+
+
+def test_unusable_keys(node: NodeWithGateway) -> None:
+    message = {"topic": "never", "delay_ms": 1}
+    for key in ("", "x" * 256, "two words"):
+        refused = ask(node, "POST", SEND, message, {"Idempotency-Key": key})
+        assert (refused.status_code, refused.json()["place"]) == (400, "header Idempotency-Key")
+    both = [{"topic": "never", "delay_ms": 1}, {"topic": "never", "due_ms": 1}]
+    assert ask(node, "POST", SEND, both, {"Idempotency-Key": "k"}).status_code == 422
+    ask(node, "POST", SEND, {"topic": "behind-keys", "delay_ms": 1})
+    node.wait_for("behind-keys", 1)
+    assert node.delivered("never") == []
+
+
+def _stream(table: pa.Table, compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    settings = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=settings) as stream:
+        stream.write_table(table)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found

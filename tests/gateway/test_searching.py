@@ -1,0 +1,178 @@
+"""Pending messages found, counted and cancelled over HTTP, and what is known of one."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from support.gatewayprocess import GatewayProcess
+from support.nodeprocess import NodeProcess
+from support.waiting import eventually
+
+HOUR_MS = 3_600_000
+
+
+def send_many(gateway: GatewayProcess, topic: str, count: int, **more: Any) -> list[str]:
+    due_ms = time.time_ns() // 1_000_000 + HOUR_MS
+    messages = [
+        {"topic": topic, "value": str(n), "key": f"k{n % 3}", "due_ms": due_ms + 1000 * n, **more}
+        for n in range(count)
+    ]
+    answer = gateway.request("POST", "/v1/messages", json=messages)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["ids"])
+
+
+def ended_job(gateway: GatewayProcess, answer: Any) -> dict[str, Any]:
+    """The report of a job that was begun, once it has ended."""
+    assert answer.status_code == 202, answer.text
+    path = f"/v1/jobs/{answer.json()['id']}"
+    eventually(lambda: gateway.get(path)["state"] != "running")
+    return dict(gateway.get(path))
+
+
+def test_pages_show_what_was_stored_before_the_question(gateway: GatewayProcess) -> None:
+    ids = send_many(gateway, "paged", 25, headers={"own": "1", "raw": {"base64": "/w=="}})
+    found: list[dict[str, Any]] = []
+    page: str | None = ""
+    pages = 0
+    while page is not None:
+        answer = gateway.get("/v1/messages", params={"topic": "paged", "limit": 10, "page": page})
+        assert answer["complete"]
+        assert answer["read_point"]["next_offset"] > 0
+        found += answer["messages"]
+        page, pages = answer["next"], pages + 1
+    assert pages == 3
+    assert [one["id"] for one in found] == ids
+    assert found[4] == {
+        **found[4],
+        "topic": "paged",
+        "value": "4",
+        "key": "k1",
+        "headers": [["own", "1"], ["raw", {"base64": "/w=="}]],
+    }
+    again = {name: found[4][name] for name in ("topic", "value", "key", "headers", "due_ms")}
+    gateway.send(**again)
+    assert gateway.get("/v1/messages/count", params={"topic": "paged"})["messages"] == 26
+
+
+def test_conditions_hold_together(gateway: GatewayProcess) -> None:
+    send_many(gateway, "asked", 9, headers={"from": "here"})
+    first = gateway.get("/v1/messages", params={"topic": "asked", "limit": 1})["messages"][0]
+    from_ms = first["due_ms"]
+
+    def count(**query: Any) -> int:
+        params = {"topic": "asked", **query}
+        return int(gateway.get("/v1/messages/count", params=params)["messages"])
+
+    assert count() == 9
+    assert count(key="k0") == 3
+    assert count(key=["k0", "k1"]) == 6
+    assert count(header="from:here") == 9
+    assert count(header="from:there") == 0
+    assert count(from_ms=from_ms, to_ms=from_ms + 3000) == 3
+    assert count(topic=["asked", "nothing"], key="k2", to_ms=from_ms + 3000) == 1
+    slots = gateway.get("/v1/messages/count", params={"topic": "asked", "by": "slot"})["slots"]
+    assert [one["messages"] for one in slots] == [1] * 9
+    topics = gateway.get("/v1/messages/count", params={"by": "topic"})["topics"]
+    assert topics["asked"] == 9
+
+
+def test_lines_end_with_the_end_of_the_page(gateway: GatewayProcess) -> None:
+    ids = send_many(gateway, "lines", 3)
+    accept = {"Accept": "application/json;q=0.5, application/x-ndjson"}
+    answer = gateway.request("GET", "/v1/messages?topic=lines&limit=2", headers=accept)
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    *messages, end = map(json.loads, answer.text.splitlines())
+    assert [one["id"] for one in messages] == ids[:2]
+    assert end["page"]["next"]
+    refused = gateway.request("GET", "/v1/messages", headers={"Accept": "text/html"})
+    assert refused.status_code == 406
+
+
+def test_what_is_known_of_a_message(gateway: GatewayProcess, node: NodeProcess) -> None:
+    pending, cancelled = send_many(gateway, "known", 2)
+    gateway.request("DELETE", f"/v1/messages/{cancelled}")
+    gone = gateway.send(topic="known-gone", value="x", delay_ms=0)
+    node.wait_for("known-gone", 1)
+    found = gateway.get(f"/v1/messages/{pending}")
+    assert (found["state"], found["message"]["value"]) == ("pending", "0")
+    assert gateway.get(f"/v1/messages/{cancelled}")["state"] == "cancelled"
+    eventually(lambda: gateway.get(f"/v1/messages/{gone}")["state"] == "delivered")
+    unknown = gateway.get("/v1/messages/nobody")
+    assert unknown["state"] == "unknown"
+    assert unknown["why"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("limit=0", "limit=10001", "limit=x", "limit=1&limit=2", "page=1", "page=,", "page=a,b"),
+        *(f"page=1,{1 << 63}", "header=own", "header=:x", "from_ms=-1", "from_ms=1.5"),
+        *("from_ms=5&to_ms=5", "by=slot", "offset=3", "from_ms=null", "limit=%D9%A1"),
+    ],
+)
+def test_a_bad_question_is_named(gateway: GatewayProcess, query: str) -> None:
+    answer = gateway.request("GET", f"/v1/messages?{query}")
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["message"]
+
+
+def test_many_are_cancelled_by_what_they_are(gateway: GatewayProcess) -> None:
+    ids = send_many(gateway, "bulk", 50)
+    kept = send_many(gateway, "bulk-kept", 3)
+    body = {"where": {"topic": "bulk", "key": ["k0", "k1"]}}
+    counted = gateway.request("POST", "/v1/cancellations?dry_run=true", json=body)
+    assert (counted.status_code, counted.json()["messages"]) == (200, 34)
+    report = ended_job(gateway, gateway.request("POST", "/v1/cancellations", json=body))
+    assert (report["state"], report["done"], report["total"]) == ("done", 34, 34)
+    assert report["summary"]["answers"] == {"cancelled": 34}
+    assert report["summary"]["complete"]
+    left = gateway.get("/v1/messages/count", params={"topic": "bulk"})["messages"]
+    assert left == len(ids) - 34
+    assert gateway.get(f"/v1/messages/{kept[0]}")["state"] == "pending"
+    assert report["id"] in [one["id"] for one in gateway.get("/v1/jobs")["jobs"]]
+    stopped = gateway.request("DELETE", f"/v1/jobs/{report['id']}")
+    assert stopped.json()["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {},
+        {"topic": []},
+        {"headers": {"a": None}},
+        {"from_ms": 2, "to_ms": 1},
+        {"topics": ["a"]},
+        {"key_base64": ["%"]},
+    ],
+)
+def test_no_condition_cancels_nothing(gateway: GatewayProcess, where: dict[str, Any]) -> None:
+    answer = gateway.request("POST", "/v1/cancellations", json={"where": where})
+    assert answer.status_code == 422, answer.text
+
+
+def test_a_search_process_that_was_killed_is_started_again(gateway: GatewayProcess) -> None:
+    gateway.get("/v1/messages")
+    (worker,) = _workers(gateway.process)
+    assert worker.nice() > gateway.process.nice()
+    worker.kill()
+    assert gateway.get("/v1/messages/count")["complete"]
+    (second,) = _workers(gateway.process)
+    assert second.pid != worker.pid
+
+
+def test_no_search_process_outlives_a_killed_gateway(node: NodeProcess) -> None:
+    with GatewayProcess(node) as one:
+        one.get("/v1/messages")
+        (worker,) = _workers(one.process)
+        one.process.kill()
+        eventually(lambda: not worker.is_running())
+
+
+def _workers(process: psutil.Process) -> list[psutil.Process]:
+    return [one for one in process.children() if "spawn_main" in " ".join(one.cmdline())]

@@ -1,0 +1,84 @@
+"""A request: a batch that whoever sends it may send again, at any time and from anywhere.
+
+Theory: an ordinary producer is one process, which numbers its batches. A request has a key instead,
+made up by a caller that repeats it until there is an answer: through another gateway, to another
+master, minutes later. So its batch is the only one of a producer of its own, whose id follows from
+the key, and is found by that id alone.
+
+Its sequence says which request the key stands for, in 63 bits:
+
+    +-----------------------------------------------+---------------------+
+    | base: ms since the epoch, 42 bits; 0: none    | digest: 21 bits     |
+    +-----------------------------------------------+---------------------+
+
+The *base* is the clock from which the delays in it were counted. A repeat counts them from a later
+clock; the difference of the bases takes its due times back to those of the first time, and so its
+ids. The digest is of the request as it was received: under one key there is one request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Self
+
+from .errors import InvalidMessage
+
+REQUEST_PRODUCER = 3 << 62
+"""The two upper bits of a request's producer id. Producers of clients have the first of them clear,
+partitions of a delay topic the second."""
+BASE_LIMIT_MS = 1 << 42
+_DIGEST_BITS = 21
+_ID_MASK = (1 << 62) - 1
+_DIGEST_MASK = (1 << _DIGEST_BITS) - 1
+
+
+def is_request(producer: int) -> bool:
+    """Whether a producer id is that of a request."""
+    return producer >= REQUEST_PRODUCER
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """``producer``: follows from the key. ``base_ms``: the clock from which delays were counted, ms
+    since the epoch; 0 if all due times in it are absolute. ``digest``: of its content, 21 bits."""
+
+    producer: int
+    base_ms: int
+    digest: int
+
+    @classmethod
+    def of(cls, key: str, content: bytes, base_ms: int) -> Self:
+        """The request of a key's text and a content, which a repeat has byte by byte."""
+        producer = REQUEST_PRODUCER | (_number_of(key.encode()) & _ID_MASK)
+        return cls(producer, base_ms, _number_of(content) & _DIGEST_MASK)
+
+    @classmethod
+    def from_sequence(cls, producer: int, sequence: int) -> Self:
+        return cls(producer, sequence >> _DIGEST_BITS, sequence & _DIGEST_MASK)
+
+    @property
+    def sequence(self) -> int:
+        return self.base_ms << _DIGEST_BITS | self.digest
+
+    def shift_ms(self, first: int) -> int:
+        """What makes the due times of this repeat those of the first time, whose sequence is
+        ``first``. Errors: ``InvalidMessage`` when that was another request."""
+        known = RequestKey.from_sequence(self.producer, first)
+        if known.digest != self.digest or bool(known.base_ms) != bool(self.base_ms):
+            raise key_was_used()
+        return known.base_ms - self.base_ms
+
+
+def key_was_used() -> InvalidMessage:
+    """The error for a request whose key stands for another one."""
+    return InvalidMessage(
+        "the Idempotency-Key was used for another request",
+        got="another content",
+        limit="the content of the first time, byte by byte",
+        remedy="Give every request a key of its own; only a repeat has the key of its first time",
+    )
+
+
+def _number_of(content: bytes) -> int:
+    return int.from_bytes(blake2b(content, digest_size=8).digest())
