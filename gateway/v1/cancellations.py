@@ -6,11 +6,9 @@ from typing import Any
 
 import msgspec
 
-from ...search.followup import AT_ONCE, Cancellation
-from ...search.pending import ROWS_MAX, PendingCount, PendingPage
+from ...search.followup import Cancellation
 from ...search.query import Query, check_times
-from ...search.worker import SearchProcess
-from ...wheel.mark import RowKey
+from ...search.worker import WaitingFinder
 from ..endpoint import AnyEndpoint, Endpoint, RouteCall
 from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport
@@ -75,31 +73,6 @@ class DryRunQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Count what it would be about, and do nothing."""
 
 
-class SearchFinder:
-    """Pages from the process that searches, for a thread that waits for them."""
-
-    def __init__(self, process: SearchProcess) -> None:
-        self._process = process
-
-    def count(
-        self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
-    ) -> PendingCount:
-        return self._process.count(query, by_second=by_second, by_topic=by_topic).result()
-
-    def page(
-        self,
-        query: Query | None = None,
-        after: RowKey | None = None,
-        *,
-        limit: int = AT_ONCE,
-        rows_max: int = ROWS_MAX,
-        content: bool = True,
-    ) -> PendingPage:
-        return self._process.page(
-            query, after, limit=limit, rows_max=rows_max, content=content
-        ).result()
-
-
 async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> Reply:
     """Cancel all pending messages that fulfil a condition. They are counted first; with ``dry_run``
     that is all, and the answer is 200. Otherwise a job cancels them in the order in which they are
@@ -108,7 +81,7 @@ async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> 
     counted = await searcher.count(query)
     if call.query.dry_run:
         return as_json(pending_counts(counted))
-    finder = SearchFinder(searcher.process)
+    finder = WaitingFinder(searcher.process)
     cancellation = Cancellation(finder, services.client.cancel, query)
 
     def summary() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,8 +10,9 @@ from msgspec import Meta
 from ...reading.problems import Problem
 from ...search.fate import MessageFate
 from ...search.pending import LIMIT, PendingCount, PendingPage
-from ...search.query import Query, check_times
+from ...search.query import Query, check_times, page_text, parse_page
 from ...wheel.config import TICK_MS
+from ...wheel.errors import InvalidConfiguration
 from ...wheel.mark import RowKey
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
@@ -23,8 +23,6 @@ from .found import FoundMessage, found_messages
 from .types import Milliseconds
 
 LIMIT_MAX = 10_000
-_PAGE = re.compile(r"(-?\d{1,19}),(-?\d{1,19})", re.ASCII)
-_INT64_END = 1 << 63
 
 
 class ReadUpTo(msgspec.Struct):
@@ -157,7 +155,7 @@ async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
 
 
 def _written(found: PendingPage, kind: str) -> bytes:
-    following = None if found.next is None else f"{found.next[0]},{found.next[1]}"
+    following = None if found.next is None else page_text(found.next)
     end = {"next": following, **_read(found)}
     messages = found_messages(found.ids, found.rows)
     if kind == JSON:
@@ -227,11 +225,11 @@ def _header(text: str) -> tuple[str, bytes]:
 def _after(page: str) -> RowKey | None:
     if not page:
         return None
-    found = _PAGE.fullmatch(page)
-    if found is None or not all(abs(int(one)) < _INT64_END for one in found.groups()):
+    try:
+        return parse_page(page)
+    except InvalidConfiguration as error:
         limit = "next of the answer before"
-        raise HttpError(422, "not a page", place="query page", got=page, limit=limit)
-    return int(found[1]), int(found[2])
+        raise HttpError(422, error.message, place="query page", got=page, limit=limit) from None
 
 
 ENDPOINTS: list[AnyEndpoint] = [
