@@ -20,8 +20,8 @@ from ..wheel.errors import SlotwheelError
 from .shared import Exit, Session, long_name, note_json
 
 PREFIX = "SLOTWHEEL"
-_LOWEST = 19
-"""The lowest priority of a process."""
+_LOW = 10
+"""How much lower the priority of a search is: beside one busy process it gets a tenth of a core."""
 REPORT = "Please report it with these lines; CONTRIBUTING.md says where"
 
 COMMANDS = {
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if found[:1] != ["replay"]:
         sys.meta_path.insert(0, _WithoutPandas())
     if found[:1] == ["search"]:  # it reads what a node writes, and must not be felt there
-        os.nice(_LOWEST)
+        os.nice(_LOW)
     sys.exit(run(found))
 
 

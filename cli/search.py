@@ -1,7 +1,7 @@
 """``slotwheel search``: what is pending in a data directory, and what became of an id.
 
-It needs no node: it reads the files that a node writes. The console script gives its process the
-lowest priority, so that the node does not feel it.
+It needs no node: it reads the files that a node writes. The console script gives its process a low
+priority, so that the node does not feel it.
 """
 
 from __future__ import annotations

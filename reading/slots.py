@@ -55,7 +55,13 @@ def committed_blocks(root: Path, second: int, info: SlotInfo) -> list[pa.RecordB
 
     Errors: ``Damaged``, ``UnsupportedVersion``; ``FileNotFoundError``; another ``OSError``.
     """
-    return _recorded_blocks(root / path_of(second), info.length, info.crc)
+    return _recorded_blocks(f"{root}/{path_of(second)}", info.length, info.crc)
+
+
+def read_ahead(root: Path, second: int, info: SlotInfo) -> None:
+    """Let the kernel read a slot file that is needed soon; nothing happens if it is not there."""
+    with suppress(OSError), opened(f"{root}/{path_of(second)}") as handle:
+        handle.advise(info.length)
 
 
 def archived_blocks(root: Path, second: int) -> list[pa.RecordBatch]:
@@ -64,19 +70,19 @@ def archived_blocks(root: Path, second: int) -> list[pa.RecordBatch]:
     for path in sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{SLOT_DIRECTORY}/{second}.*")):
         with suppress(ValueError, OSError, Damaged, UnsupportedVersion):
             _, length, crc = parse_archived_slot(path.name)
-            found += _recorded_blocks(path, length, crc)
+            found += _recorded_blocks(str(path), length, crc)
     return found
 
 
-def _recorded_blocks(path: Path, length: int, recorded: int) -> list[pa.RecordBatch]:
-    shown = "/".join(path.parts[-2:])
+def _recorded_blocks(path: str, length: int, recorded: int) -> list[pa.RecordBatch]:
+    shown = "/".join(path.rsplit("/", 2)[1:])
     with opened(path) as handle:
         if length < MAP_FROM_BYTES:
             data = pa.py_buffer(handle.pread(length, 0))
         elif handle.size() < length:
             data = pa.py_buffer(b"")
         else:
-            with pa.memory_map(str(path)) as source:
+            with pa.memory_map(path) as source:
                 data = source.read_buffer(length)
     if data.size < length:
         raise Damaged(shown, data.size, expected=f"{length} bytes", found="the end")

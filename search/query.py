@@ -158,8 +158,8 @@ def as_bytes(text: str) -> bytes:
 
 
 def check_query(query: Query) -> None:
-    """Check a query. Errors: ``InvalidConfiguration``: no due time can lie between ``from_ms`` and
-    ``to_ms``, or a topic or a header's name is no UTF-8."""
+    """Check a query whose texts come from a command line. Errors: ``InvalidConfiguration``: a topic
+    or a header's name is no UTF-8; and those of ``check_times``."""
     for text in (*query.topics, *(name for name, _ in query.headers)):
         try:
             text.encode()
@@ -170,6 +170,11 @@ def check_query(query: Query) -> None:
                 limit="UTF-8",
                 remedy="No message has such a one",
             ) from None
+    check_times(query)
+
+
+def check_times(query: Query) -> None:
+    """Errors: ``InvalidConfiguration``: no due time can lie between ``from_ms`` and ``to_ms``."""
     if query.from_ms is not None and query.to_ms is not None and query.from_ms >= query.to_ms:
         raise InvalidConfiguration(
             "no time lies between the two",

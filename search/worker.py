@@ -1,8 +1,9 @@
 """Search in a process of its own, for programs that do other things meanwhile.
 
-Theory: a search is processor time and reading of files. In a process of the lowest priority it
-takes only what nobody else wants, so that neither delivery nor an event loop feels it; and a file
-that cannot be mapped any more ends that process, and not the one that asks.
+Theory: a search is processor time and reading of files. In a process of low priority it gives way
+whenever a node or an event loop has something to do, so that neither feels it; of the lowest one it
+would not, on a busy machine, come to its end. And a file that cannot be mapped any more ends that
+process, and not the one that asks.
 
 Rules
 - One question at a time; those behind it wait in order.
@@ -30,7 +31,8 @@ from .fate import MessageFate, find
 from .pending import LIMIT, ROWS_MAX, PendingCount, PendingPage, PendingReader
 from .query import Query
 
-NICE = 19
+NICE = 10
+"""How much lower the priority of a search is: beside one busy process it gets a tenth of a core."""
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -112,6 +112,10 @@ class OsHandle:
             got += len(data)
         return b"".join(parts)
 
+    def advise(self, length: int) -> None:
+        """So many bytes from the begin on will be read soon."""
+        os.posix_fadvise(self._fd, 0, length, os.POSIX_FADV_WILLNEED)
+
     def pwrite(self, parts: Sequence[Bytes], position: int) -> int:
         start = position
         for at in range(0, len(parts), _WRITE_PARTS_MAX):

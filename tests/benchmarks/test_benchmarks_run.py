@@ -65,6 +65,15 @@ ROOT = Path(__file__).resolve().parents[2]
             ["--rows", "10000"],
             ["bare Arrow read at 0.01 M, rows/s", "scan at 0.01 M, rows/s"],
         ),
+        pytest.param(  # little work, and a minute of waiting for what is due
+            "search",
+            [
+                *("--rows", "5000", "--rate", "500", "--turn", "0.5", "--turns", "1"),
+                *("--cancel", "200"),
+            ],
+            ["by id, ms", "lateness p99 moves by, ms", "untrue answers"],
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_it_runs_and_tells_its_figures(
