@@ -46,6 +46,8 @@ LONG = (
     "intake/test_delay_topic",
     "cli/test_redeliver_command",
     "consumer/test_sources",
+    "gateway/test_rest_failures",
+    "gateway/test_rest_consumers",
     "consumer/test_consumer",
     "consumer/test_consumer_kills",
     "consumer/test_transactional",

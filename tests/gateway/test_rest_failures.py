@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,6 +133,19 @@ def test_a_gateway_that_reads_no_topics_still_stores(
         assert answer.status_code == 200
         assert answer.json()["offsets"][0]["partition"] == 7
     embedded.wait_for("unread", 1)
+
+
+def test_a_gateway_that_ends_commits_what_was_read(embedded: NodeWithGateway) -> None:
+    assert embedded.ask("POST", "/topics/ends", json=ONE, headers=JSON).status_code == 200
+    embedded.wait_for("ends", 1)
+    with GatewayProcess(embedded) as gateway:
+        body = {"auto.offset.reset": "earliest"}
+        made = gateway.request("POST", "/consumers/enders", json=body, headers=PLAIN)
+        uri = made.json()["base_uri"]
+        gateway.request("POST", f"{uri}/subscription", json={"topics": ["ends"]}, headers=PLAIN)
+        assert len(gateway.request("GET", f"{uri}/records").json()) == 1
+    positions = embedded.data / "consumers/enders/positions.json"
+    assert json.loads(positions.read_text())["positions"] == {"ends": 1}
 
 
 def test_a_repeat_with_its_key_is_stored_once(embedded: NodeWithGateway) -> None:
