@@ -62,7 +62,8 @@ from .asking import Asker
 from .batch import Shipment, nbytes_of
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
-from .http import HttpTransport, is_http
+from .http import HttpTransport
+from .httpconnection import is_http
 from .levels import Resolver
 from .link import FlightTransport
 from .message import Delay, DueTime, FlatMessage, Headers, Message, clock_ms, due_ms_of, flatten

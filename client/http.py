@@ -19,30 +19,18 @@ Rules
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import queue
-import re
-import socket
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 
-from ..wheel.errors import (
-    InvalidBatch,
-    InvalidConfiguration,
-    NodeUnreachable,
-    Overloaded,
-    SlotwheelError,
-    UnknownId,
-    from_wire,
-)
+from ..wheel.errors import InvalidConfiguration, NodeUnreachable, SlotwheelError, UnknownId
 from ..wheel.ids import MessageId
 from ..wheel.protocol import (
     CANCEL,
@@ -52,148 +40,13 @@ from ..wheel.protocol import (
     AppendCommand,
     RefusedBatch,
     StoredBatch,
-    split_address,
 )
 from ..wheel.request import RequestKey
 from .columns import Limits
+from .httpconnection import TEXT_MAX, GatewayAnswer, GatewayConnection
 from .transport import OnAnswer, OnLost, ReadInThread
 
-ARROW = "application/vnd.apache.arrow.stream"
-SCHEMES = ("http://", "https://")
 _CLOSE_S = 1.0
-_ROW = re.compile(r"\$\[(\d+)\]")
-_TEXT_MAX = 200
-
-
-def is_http(addresses: Sequence[str]) -> bool:
-    """Whether these are addresses of gateways. Errors: ``InvalidConfiguration`` for one that no
-    gateway can have, and when only some of them are."""
-    found = [address for address in addresses if address.startswith(SCHEMES)]
-    for address in addresses if found else ():
-        try:
-            _place_of(address)
-        except ValueError:
-            raise InvalidConfiguration(
-                "not the address of a gateway",
-                got=repr(address)[:_TEXT_MAX],
-                limit="http://host:port",
-                remedy="Give scheme, host and port alone, and gateways or nodes, not both",
-            ) from None
-    return bool(found)
-
-
-def _place_of(address: str) -> tuple[bool, str, int]:
-    """Whether it is TLS, host and port. Errors: ``ValueError``."""
-    scheme = next((one for one in SCHEMES if address.startswith(one)), None)
-    if scheme is None:
-        raise ValueError("no scheme")
-    host, port = split_address(address.removeprefix(scheme).removesuffix("/"))
-    return scheme == "https://", host, port
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayAnswer:
-    """An answer of a gateway, or of something before it."""
-
-    status: int
-    body: bytes
-
-    def json(self) -> Any:
-        """None: it is no JSON."""
-        try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
-            return None
-
-    def error(self) -> SlotwheelError:
-        """The error that it tells; ``uncertain`` where what was asked for may have been done."""
-        body = self.json()
-        fields = body if isinstance(body, dict) else {}
-        at = _ROW.match(str(fields.get("place") or ""))
-        if fields.get("code"):
-            error = from_wire({**fields, "row": int(at[1]) if at else None})
-        else:
-            text = str(fields.get("message") or self.body[:_TEXT_MAX].decode(errors="replace"))
-            kind: type[SlotwheelError] = InvalidBatch
-            if self.status == http.HTTPStatus.TOO_MANY_REQUESTS:
-                kind = Overloaded
-            elif self.status >= 500 or self.status == http.HTTPStatus.REQUEST_TIMEOUT:
-                kind = NodeUnreachable
-            error = kind(
-                f"HTTP {self.status}: {text}",
-                got=fields.get("got"),
-                limit=fields.get("limit"),
-                remedy=str(fields.get("remedy") or ""),
-            )
-        error.uncertain = self.status >= 500
-        return error
-
-
-class GatewayConnection:
-    """One connection to a gateway. Not thread-safe, but for ``cut``."""
-
-    def __init__(self, address: str, timeout_s: float) -> None:
-        """Errors: ``NodeUnreachable``."""
-        tls, host, port = _place_of(address)
-        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
-        self._connection = kind(host, port, timeout=timeout_s)
-        self._connection.auto_open = 0  # ``cut`` would miss a socket that was opened by the way
-        try:
-            self._connection.connect()
-        except OSError as error:
-            raise NodeUnreachable(
-                f"gateway not reachable: {error}",
-                got=address,
-                remedy="Check the address, and that the gateway runs",
-            ) from None
-        sock = self._connection.sock
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket: socket.socket = sock
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        key: str = "",
-        timeout_s: float | None = None,
-    ) -> GatewayAnswer:
-        """Send a request and return the answer. ``body``: an Arrow stream as bytes, or what becomes
-        JSON. ``timeout_s``: how long the gateway may say
-        nothing; None: until ``cut``. Errors: ``NodeUnreachable``, mostly uncertain."""
-        if self._connection.sock is None:
-            raise NodeUnreachable("the gateway has ended the connection", remedy="Send it again")
-        headers = {"Accept": "application/json"}
-        if key:
-            headers["Idempotency-Key"] = key
-        data: bytes | None = body if isinstance(body, bytes) else None
-        if data is not None:
-            headers["Content-Type"] = ARROW
-        elif body is not None:
-            headers["Content-Type"] = "application/json"
-            data = json.dumps(body).encode()
-        try:
-            self._socket.settimeout(timeout_s)
-            self._connection.request(method, path, data, headers)
-            answer = self._connection.getresponse()
-            return GatewayAnswer(answer.status, answer.read())
-        except (OSError, http.client.HTTPException) as error:
-            lost = NodeUnreachable(
-                f"the connection to the gateway broke: {type(error).__name__}: {error}"[:_TEXT_MAX],
-                remedy="Check that the gateway runs",
-            )
-            lost.uncertain = True
-            raise lost from None
-
-    def cut(self) -> None:
-        """End it, whatever it is doing; from any thread."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self.cut()
-        self._connection.close()
 
 
 class HttpLink:
@@ -258,7 +111,7 @@ class HttpLink:
         # However long it takes: who waits for it cuts the link.
         key = f"{self._key}-{sequence}"
         answer = self._exchange.ask("POST", "/v1/messages", stream_of(rows), key=key)
-        if answer.status != http.HTTPStatus.OK:
+        if answer.status != HTTPStatus.OK:
             return RefusedBatch(sequence, answer.error())
         try:
             ids = [MessageId.parse(one) for one in answer.json()["ids"]]
@@ -266,7 +119,7 @@ class HttpLink:
             if [one.offset for one in ids] != list(range(base, base + rows.num_rows)):
                 raise ValueError
         except (LookupError, TypeError, ValueError, UnknownId):
-            error = SlotwheelError("not an answer of a gateway", got=repr(answer.body[:_TEXT_MAX]))
+            error = SlotwheelError("not an answer of a gateway", got=repr(answer.body[:TEXT_MAX]))
             error.uncertain = True
             return RefusedBatch(sequence, error)
         checks = np.array([one.check for one in ids], np.uint32)
@@ -335,14 +188,14 @@ def _cancel(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
 def _reschedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
     path = f"/v1/messages/{quote(fields['id'], safe='')}/reschedule"
     answer = ask("POST", path, {"due_ms": fields["due_ms"]})
-    if answer.status in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT):
+    if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
         code = str((answer.json() or {}).get("code"))
         return {"answer": _NOT_MOVED.get(code, "unknown"), "id": None}
     return {"answer": "cancelled", "id": _done(answer)["new_id"]}
 
 
 def _done(answer: GatewayAnswer) -> Any:
-    if answer.status != http.HTTPStatus.OK:
+    if answer.status != HTTPStatus.OK:
         raise answer.error()
     return answer.json()
 

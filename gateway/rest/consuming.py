@@ -1,52 +1,40 @@
-"""Consumer instances over HTTP: made, subscribed, read, committed, deleted.
-
-Rules
-- A record counts as given once the answer is about to leave; what is read for a client that has
-  gone meanwhile waits for the next request.
-- An empty answer means that there is nothing to read, never that the brokers are away.
-"""
+"""Consumer instances over HTTP: made, subscribed, moved, committed, deleted."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
-from ...consumer.message import Received, SourcePartition
+from ...consumer.message import SourcePartition
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage
 from ..errors import HttpError
 from ..requests import Reply, decoded, read_body
 from .cluster import Cluster
-from .errors import illegal_state, no_topic, not_json
-from .instance import ConsumerInstance, size_of
-from .instances import BYTES_MAX, TIMEOUT_MAX_MS, Instances
-from .media import EmbeddedFormat, answer_type, check_body_type, records_answer_type
-from .types import (
-    ConsumedRecord,
+from .consumer_types import (
     InstanceBody,
     InstanceCreated,
     OffsetOf,
     OffsetsOf,
-    RecordHeader,
     SubscribedTopics,
     SubscriptionBody,
     TopicPartitionName,
     TopicPartitions,
 )
+from .errors import illegal_state, no_topic
+from .instance import ConsumerInstance
+from .instances import Instances
+from .media import answer_type, check_body_type
 
 T = TypeVar("T")
 _BODY_BYTES_MAX = 1 << 20
-_STEP_S = 0.5
-"""How long a thread is held by a client that waits."""
 _INSTANCE = msgspec.json.Decoder(InstanceBody)
 _SUBSCRIPTION = msgspec.json.Decoder(SubscriptionBody)
 _PARTITIONS = msgspec.json.Decoder(TopicPartitions)
 _OFFSETS = msgspec.json.Decoder(OffsetsOf)
-_RAW = msgspec.json.Decoder(msgspec.Raw)
 _DONE = Reply(204, b"")
 
 
@@ -132,7 +120,7 @@ class Consuming:
     async def assignments(self, request: Request) -> Reply:
         """``GET …/assignments``."""
         kind = answer_type(request.scope)
-        found = await self._with_instance(request, lambda instance: instance.partitions)
+        found = await self._with_instance(request, lambda instance: instance.holdings.partitions)
         names = [TopicPartitionName(*one) for one in found]
         return Reply(200, msgspec.json.encode(TopicPartitions(names)), kind)
 
@@ -190,7 +178,7 @@ class Consuming:
         given = decoded(_PARTITIONS, body).partitions if body else None
 
         def committed(instance: ConsumerInstance) -> list[OffsetOf]:
-            wanted = instance.partitions if given is None else self._checked(given)
+            wanted = instance.holdings.partitions if given is None else self._checked(given)
             found = instance.positions_of(wanted) if wanted else {}
             return [OffsetOf(*one, found[one]) for one in wanted if one in found]
 
@@ -204,51 +192,6 @@ class Consuming:
             self._check_topic(one.topic, place)
             self._cluster.check_partition(one.topic, one.partition, place)
         return [SourcePartition(one.topic, one.partition) for one in given]
-
-    # Records
-
-    async def records(self, request: Request) -> Reply:
-        """``GET …/records``."""
-        instance = self._instances.find(**request.path_params)
-        settings = instance.settings
-        kind = records_answer_type(request.scope, settings.embedded)
-        query = _Query(request, settings.timeout_ms)
-        async with self._instances.using(**request.path_params):
-            taken = await self._taken(request, instance, query)
-            try:
-                rendered = list(_rendered(taken, settings.embedded, more=query.headers))
-                if not taken:  # is there nothing, or nobody who could say so?
-                    await self._instances.run(self._cluster.brokers)
-            except BaseException:
-                instance.put_back(taken)
-                raise
-            instance.put_back(taken[len(rendered) :])
-            instance.gave(taken[: len(rendered)])
-            return Reply(200, msgspec.json.encode(rendered), kind)
-
-    async def _taken(
-        self, request: Request, instance: ConsumerInstance, query: _Query
-    ) -> list[Received]:
-        loop, run = asyncio.get_running_loop(), self._instances.run
-        deadline = loop.time() + query.timeout_ms / 1000
-        await run(instance.commit_by_itself)
-        taken: list[Received] = []
-        nbytes = 0
-        try:
-            while True:
-                left_s = max(0.0, deadline - loop.time())
-                await run(instance.fetch, min(left_s, _STEP_S))
-                found = instance.take(query.max_bytes - nbytes, first=not taken)
-                nbytes += sum(size_of(one) for one in found)
-                taken += found
-                enough = taken and nbytes >= instance.settings.min_bytes
-                if enough or instance.more_waits or instance.ended or not left_s:
-                    return taken
-                if await request.is_disconnected():
-                    raise ClientDisconnect
-        except BaseException:
-            instance.put_back(taken)
-            raise
 
     # What all of them need
 
@@ -266,76 +209,8 @@ class Consuming:
         return body
 
 
-class _Query:
-    """``timeout``, in ms; ``max_bytes``; ``headers``: whether records are to have them."""
-
-    def __init__(self, request: Request, timeout_ms: int) -> None:
-        given = request.query_params
-        names = [name for name, _ in given.multi_items()]
-        for name in names:
-            if name not in ("timeout", "max_bytes", "headers") or names.count(name) > 1:
-                raise HttpError(
-                    422,
-                    "unknown or repeated parameter",
-                    place="query",
-                    got=name,
-                    limit="timeout, max_bytes, headers",
-                )
-        self.timeout_ms = _number(given.get("timeout"), "timeout", timeout_ms, TIMEOUT_MAX_MS)
-        self.max_bytes = min(BYTES_MAX, _number(given.get("max_bytes"), "max_bytes", BYTES_MAX))
-        headers = given.get("headers", "false")
-        if headers not in ("true", "false"):
-            raise _bad_parameter("headers", headers, "true or false")
-        self.headers = headers == "true"
-
-
-def _number(text: str | None, name: str, default: int, most: int = 1 << 62) -> int:
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= most):
-        raise _bad_parameter(name, text, f"0 to {most}")
-    return int(text)
-
-
-def _bad_parameter(name: str, got: str, limit: str) -> HttpError:
-    return HttpError(422, "unusable parameter", place=f"query {name}", got=got, limit=limit)
-
-
 def _origin(request: Request) -> str:
     """This very gateway, by the address that the request came to: behind a balancer, that is not
     the one that the client knows."""
     host, port = request.scope["server"]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _rendered(
-    taken: Iterable[Received], embedded: EmbeddedFormat, *, more: bool
-) -> Iterable[ConsumedRecord]:
-    """As an answer has them; with those before the first one that is not in the format. Errors:
-    42203, if that is the very first."""
-    for number, one in enumerate(taken):
-        key: Any = one.key
-        value: Any = one.value
-        if embedded == "json":
-            try:
-                key, value = _as_json(key), _as_json(value)
-            except ValueError:
-                if number:
-                    return
-                raise not_json(one.topic, one.partition, one.offset) from None
-        record = ConsumedRecord(one.topic, key, value, one.partition, one.offset)
-        if more:
-            record.timestamp = one.timestamp_ms
-            record.headers = [RecordHeader(name, content) for name, content in one.headers]
-        yield record
-
-
-def _as_json(content: bytes | None) -> msgspec.Raw | None:
-    """Errors: ``ValueError``."""
-    if content is None:
-        return None
-    content.decode()
-    try:
-        return _RAW.decode(content)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None

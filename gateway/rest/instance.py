@@ -1,34 +1,26 @@
 """A consumer instance: what one client reads with, one request after the other.
 
-Theory: a source reads ahead; what an answer has no room for waits here for the next request. So the
-position is ours: behind the last record that an answer had, not behind what was read. It is what is
-committed, whoever asks for it.
-
-Rules
-- All calls but those of ``Assignment`` come one at a time; those that wait, from a thread of their
-  own. The source's own thread may call ``Assignment`` at any time.
-- Records of a partition that is revoked are given to nobody any more: another member has them.
+Rule: calls come one at a time, by whoever has its ``lock``; those that wait, from a thread of their
+own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...consumer.message import Received, SourcePartition
+from ...consumer.message import SourcePartition
 from ...consumer.source import PositionedSource, SourceAway
 from ..errors import HttpError
 from .cluster import Cluster
 from .errors import illegal_state
+from .holdings import Holdings
 from .media import EmbeddedFormat
 
 _log = logging.getLogger("slotwheel.gateway")
@@ -68,12 +60,7 @@ class ConsumerInstance:
         self._pattern: str | None = None
         self._matched_at = 0.0
         self._manual = False
-        # What the source's thread changes, too.
-        self._mutex = threading.Lock()
-        self._held: set[SourcePartition] = set()
-        self._waiting: deque[Received] = deque()
-        self._positions: dict[SourcePartition, int] = {}
-        self._committed: dict[SourcePartition, int] = {}
+        self.holdings = Holdings(auto_commit=settings.auto_commit)
 
     # What it reads
 
@@ -92,7 +79,7 @@ class ConsumerInstance:
         self._check_kind("partitions")
         self._close_source()
         self._source = self._cluster.open_source(
-            self.group, self, partitions=partitions, latest=self.settings.latest
+            self.group, self.holdings, partitions=partitions, latest=self.settings.latest
         )
         self._manual = True
 
@@ -120,7 +107,7 @@ class ConsumerInstance:
         if self._source is None:
             if topics:
                 self._source = self._cluster.open_source(
-                    self.group, self, topics=topics, latest=self.settings.latest
+                    self.group, self.holdings, topics=topics, latest=self.settings.latest
                 )
             return
         if topics:
@@ -132,12 +119,6 @@ class ConsumerInstance:
     def topics(self) -> list[str]:
         """Those that it is subscribed to."""
         return list(self._topics)
-
-    @property
-    def partitions(self) -> list[SourcePartition]:
-        """Those that it has now."""
-        with self._mutex:
-            return sorted(self._held)
 
     # Records
 
@@ -153,12 +134,8 @@ class ConsumerInstance:
         if source is None:
             time.sleep(timeout_s)
             return
-        if not self._waiting:
-            self._keep(source.poll(timeout_s, RECORDS_AT_ONCE))
-
-    def _keep(self, records: Iterable[Received]) -> None:
-        with self._mutex:
-            self._waiting += [one for one in records if _place(one) in self._held]
+        if not self.holdings.more_waits:
+            self.holdings.keep(source.poll(timeout_s, RECORDS_AT_ONCE))
 
     def _match_again(self) -> None:
         if self._pattern is None or time.monotonic() - self._matched_at < PATTERN_EVERY_S:
@@ -169,33 +146,6 @@ class ConsumerInstance:
             self._open(topics)
             self._topics = topics
 
-    def take(self, bytes_max: int, *, first: bool) -> list[Received]:
-        """Waiting records of so many bytes; with ``first`` one at least, however large it is."""
-        taken: list[Received] = []
-        with self._mutex:
-            while self._waiting:
-                nbytes = size_of(self._waiting[0])
-                if nbytes > bytes_max and not (first and not taken):
-                    break
-                bytes_max -= nbytes
-                taken.append(self._waiting.popleft())
-        return taken
-
-    @property
-    def more_waits(self) -> bool:
-        return bool(self._waiting)
-
-    def put_back(self, taken: Sequence[Received]) -> None:
-        with self._mutex:
-            self._waiting.extendleft(one for one in reversed(taken) if _place(one) in self._held)
-
-    def gave(self, taken: Sequence[Received]) -> None:
-        """An answer has these records."""
-        with self._mutex:
-            for one in taken:
-                if _place(one) in self._held:
-                    self._positions[_place(one)] = one.offset + 1
-
     # Positions
 
     def seek(self, positions: Mapping[SourcePartition, int]) -> None:
@@ -203,30 +153,28 @@ class ConsumerInstance:
         source = self._reading()
         self._wait_until_held(source, positions)
         source.seek(positions)
-        with self._mutex:
-            self._waiting = deque(one for one in self._waiting if _place(one) not in positions)
-            self._positions |= positions
+        self.holdings.sought(positions)
 
     def _wait_until_held(
         self, source: PositionedSource, partitions: Collection[SourcePartition]
     ) -> None:
         deadline = time.monotonic() + JOIN_S
-        while missing := [one for one in partitions if one not in self._held]:
+        while missing := self.holdings.missing(partitions):
             if self._manual or time.monotonic() > deadline or self.ended:
                 topic, partition = missing[0]
                 raise illegal_state(
                     f"no current assignment for partition {topic}-{partition}",
                     "GET its assignments to see which it has",
                 )
-            self._keep(source.poll(0.1, RECORDS_AT_ONCE))
+            self.holdings.keep(source.poll(0.1, RECORDS_AT_ONCE))
 
     def commit(self, positions: Mapping[SourcePartition, int] | None = None) -> None:
         """Commit positions; by default of all that answers have had. Errors: ``SourceAway``."""
         source = self._reading()
-        wanted = self._uncommitted() if positions is None else dict(positions)
+        wanted = self.holdings.uncommitted() if positions is None else dict(positions)
         if wanted:
             source.commit(wanted)
-            self.committed(wanted)
+            self.holdings.committed(wanted)
 
     def commit_by_itself(self) -> None:
         """Commit what answers have had, if it does so without being asked."""
@@ -236,14 +184,6 @@ class ConsumerInstance:
             self.commit()
         except SourceAway as error:  # the next time all of it is committed
             _log.warning("consumer %s/%s: %s", self.group, self.settings.name, error)
-
-    def _uncommitted(self, among: Collection[SourcePartition] | None = None) -> dict[Any, int]:
-        with self._mutex:
-            return {
-                one: position
-                for one, position in self._positions.items()
-                if position != self._committed.get(one) and (among is None or one in among)
-            }
 
     def positions_of(self, partitions: Collection[SourcePartition]) -> dict[SourcePartition, int]:
         """Those that the group has committed. Errors: ``SourceAway``."""
@@ -264,42 +204,7 @@ class ConsumerInstance:
         source, self._source = self._source, None
         if source is not None:
             source.close()
-        with self._mutex:
-            self._held.clear()
-            self._waiting.clear()
-            self._positions.clear()
-            self._committed.clear()
-
-    # ``Assignment``
-
-    def assigned(self, partitions: Sequence[SourcePartition], _member: Any) -> None:
-        with self._mutex:
-            self._held |= set(partitions)
-
-    def finished(self, partitions: Sequence[SourcePartition]) -> dict[SourcePartition, int]:
-        return self._uncommitted(partitions) if self.settings.auto_commit else {}
-
-    def committed(self, positions: Mapping[SourcePartition, int]) -> None:
-        with self._mutex:
-            self._committed |= positions
-
-    def revoked(self, partitions: Sequence[SourcePartition]) -> None:
-        gone = set(partitions)
-        with self._mutex:
-            self._held -= gone
-            self._waiting = deque(one for one in self._waiting if _place(one) not in gone)
-            for one in gone:
-                self._positions.pop(one, None)
-                self._committed.pop(one, None)
-
-
-def _place(record: Received) -> SourcePartition:
-    return SourcePartition(record.topic, record.partition)
-
-
-def size_of(record: Received) -> int:
-    """Bytes of key and value, which is what that interface counts."""
-    return len(record.key or b"") + len(record.value or b"")
+        self.holdings.clear()
 
 
 def matching(pattern: str, topics: Sequence[str]) -> list[str]:

@@ -21,10 +21,10 @@ from ...wheel.errors import DirectoryInUse, NodeUnreachable
 from ..errors import RETRY_AFTER_S, HttpError
 from ..settings import GatewaySettings
 from .cluster import Cluster
+from .consumer_types import InstanceBody
 from .errors import KAFKA_REFUSES, bad_instance, illegal_state, no_instance, not_now
 from .instance import ConsumerInstance, InstanceSettings
 from .media import FORMATS, EmbeddedFormat
-from .types import InstanceBody
 
 P = ParamSpec("P")
 R = TypeVar("R")

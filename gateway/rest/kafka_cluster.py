@@ -24,8 +24,9 @@ from ...consumer.source import Assignment, PositionedSource
 from ...delivery.kafka.kafka_python_client import admin_config
 from ...delivery.kafka.plan import KafkaSettings
 from ...wheel.checks import is_topic
+from ..errors import HttpError
 from .cluster import Cluster
-from .errors import not_now
+from .errors import KAFKA_REFUSES, not_now
 from .types import PartitionDescription, PartitionExtent, Replica, TopicDescription
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ class KafkaCluster(Cluster):
         known = self._known.get(topic)
         try:
             found = self.describe(topic)
-        except Exception:
+        except HttpError:
             if known is None:
                 raise
             return known[1]
@@ -140,7 +141,7 @@ class KafkaCluster(Cluster):
                 self._lock.release()
 
     def _ask(self, question: Callable[[Any], T]) -> T:
-        """Errors: 503, if the brokers do not answer, or not now."""
+        """Errors: 503, if the brokers do not answer; 500, if they refuse."""
         with self._lock:
             away = self._away
             if away is not None and time.monotonic() - away[0] < _AWAY_S:
@@ -150,8 +151,16 @@ class KafkaCluster(Cluster):
                     self._admin = KafkaAdminClient(**self._config)
                 answer = question(self._admin)
             except (kafka_errors.KafkaError, OSError) as error:
+                text = str(error) or type(error).__name__
+                if isinstance(error, kafka_errors.BrokerResponseError) and not error.retriable:
+                    raise HttpError(
+                        500,
+                        f"Kafka refuses: {text}",
+                        error_code=KAFKA_REFUSES,
+                        remedy="Check the rights of the gateway's client, and its --kafka settings",
+                    ) from error
                 self._drop()
-                text = f"Kafka's brokers do not answer: {str(error) or type(error).__name__}"
+                text = f"Kafka's brokers do not answer: {text}"
                 self._away = time.monotonic(), text
                 raise not_now(text) from error
             self._away = None

@@ -19,6 +19,7 @@ from .embedded_cluster import EmbeddedCluster
 from .instances import Instances
 from .kafka_cluster import KafkaCluster
 from .producing import Producing
+from .records import Records
 
 FIRST_SEGMENTS = ("topics", "brokers", "consumers")
 """Of the paths that are this interface's, whose errors have its form."""
@@ -65,7 +66,7 @@ def routes(services: Services) -> list[BaseRoute]:
         ("POST", one + "/positions/end"): consuming.seek_to_end,
         ("POST", one + "/offsets"): consuming.commit,
         ("GET", one + "/offsets"): consuming.committed,
-        ("GET", one + "/records"): consuming.records,
+        ("GET", one + "/records"): Records(cluster, instances).get,
     }
     return _made(table)
 

@@ -16,6 +16,7 @@ from support.broker import TopicFactory
 from support.consuming import committed, fill
 from support.gatewayprocess import NodeWithGateway
 from support.rest import BINARY, JSON, V2, refused
+from support.sourcecontract import send_not_text
 from support.waiting import eventually
 
 PLAIN = {"Content-Type": V2}
@@ -393,6 +394,17 @@ def test_records_may_have_headers_and_timestamps(embedded: NodeWithGateway, make
     assert one["headers"][0] == {"name": "a", "value": "/w=="}
     assert [each["name"] for each in one["headers"]][1] == "slotwheel-id"
     assert one["timestamp"] >= sent.json()["offsets"][0]["due_ms"]
+
+
+def test_a_header_name_that_is_no_text_is_shown_as_far_as_it_can_be(
+    with_kafka: NodeWithGateway, topic: TopicFactory, make: Make
+) -> None:
+    name = topic("names", 1)
+    send_not_text(with_kafka_bootstrap(with_kafka), name, b"1", [("a", b"2")])
+    reader = make(with_kafka, f"{name}-group")
+    reader.done("/assignments", places([(name, 0)]))
+    (one,) = reader.read(1, headers="true")
+    assert [each["value"] for each in one["headers"]] == ["MQ==", "Mg=="]
 
 
 def test_what_is_no_json_is_not_passed_over(embedded: NodeWithGateway, make: Make) -> None:

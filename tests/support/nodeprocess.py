@@ -132,7 +132,12 @@ class NodeProcess:
         return rows
 
     def __enter__(self) -> Self:
-        return self.start() if self.process is None else self
+        try:
+            return self.start() if self.process is None else self
+        except BaseException:
+            if self.process is not None:
+                self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
         if self.running.poll() is None:

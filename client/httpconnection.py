@@ -1,0 +1,164 @@
+"""One connection to a gateway: a request, its answer, and the error that an answer tells.
+
+An error says whether what was asked for may have been done: it may, when the connection broke after
+the request was sent, and when the answer is 5xx.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from ..wheel.errors import (
+    InvalidBatch,
+    InvalidConfiguration,
+    NodeUnreachable,
+    Overloaded,
+    SlotwheelError,
+    from_wire,
+)
+from ..wheel.protocol import split_address
+
+ARROW = "application/vnd.apache.arrow.stream"
+SCHEMES = ("http://", "https://")
+TEXT_MAX = 200
+"""Characters of an answer that an error shows."""
+_ROW = re.compile(r"\$\[(\d+)\]")
+
+
+def is_http(addresses: Sequence[str]) -> bool:
+    """Whether these are addresses of gateways. Errors: ``InvalidConfiguration`` for one that no
+    gateway can have, and when only some of them are."""
+    found = [address for address in addresses if address.startswith(SCHEMES)]
+    for address in addresses if found else ():
+        try:
+            _place_of(address)
+        except ValueError:
+            raise InvalidConfiguration(
+                "not the address of a gateway",
+                got=repr(address)[:TEXT_MAX],
+                limit="http://host:port",
+                remedy="Give scheme, host and port alone, and gateways or nodes, not both",
+            ) from None
+    return bool(found)
+
+
+def _place_of(address: str) -> tuple[bool, str, int]:
+    """Whether it is TLS, host and port. Errors: ``ValueError``."""
+    scheme = next((one for one in SCHEMES if address.startswith(one)), None)
+    if scheme is None:
+        raise ValueError("no scheme")
+    host, port = split_address(address.removeprefix(scheme).removesuffix("/"))
+    return scheme == "https://", host, port
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAnswer:
+    """An answer of a gateway, or of something before it."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """None: it is no JSON."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+    def error(self) -> SlotwheelError:
+        """The error that it tells; ``uncertain`` where what was asked for may have been done."""
+        body = self.json()
+        fields = body if isinstance(body, dict) else {}
+        at = _ROW.match(str(fields.get("place") or ""))
+        if fields.get("code"):
+            error = from_wire({**fields, "row": int(at[1]) if at else None})
+        else:
+            text = str(fields.get("message") or self.body[:TEXT_MAX].decode(errors="replace"))
+            kind: type[SlotwheelError] = InvalidBatch
+            if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+                kind = Overloaded
+            elif self.status >= 500 or self.status == HTTPStatus.REQUEST_TIMEOUT:
+                kind = NodeUnreachable
+            error = kind(
+                f"HTTP {self.status}: {text}",
+                got=fields.get("got"),
+                limit=fields.get("limit"),
+                remedy=str(fields.get("remedy") or ""),
+            )
+        error.uncertain = self.status >= 500
+        return error
+
+
+class GatewayConnection:
+    """One connection to a gateway. Not thread-safe, but for ``cut``."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        """Errors: ``NodeUnreachable``."""
+        tls, host, port = _place_of(address)
+        kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+        self._connection = kind(host, port, timeout=timeout_s)
+        self._connection.auto_open = 0  # ``cut`` would miss a socket that was opened by the way
+        try:
+            self._connection.connect()
+        except OSError as error:
+            raise NodeUnreachable(
+                f"gateway not reachable: {error}",
+                got=address,
+                remedy="Check the address, and that the gateway runs",
+            ) from None
+        sock = self._connection.sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket: socket.socket = sock
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        key: str = "",
+        timeout_s: float | None = None,
+    ) -> GatewayAnswer:
+        """Send a request and return the answer. ``body``: an Arrow stream as bytes, or what becomes
+        JSON. ``timeout_s``: how long the gateway may say
+        nothing; None: until ``cut``. Errors: ``NodeUnreachable``, mostly uncertain."""
+        if self._connection.sock is None:
+            raise NodeUnreachable("the gateway has ended the connection", remedy="Send it again")
+        headers = {"Accept": "application/json"}
+        if key:
+            headers["Idempotency-Key"] = key
+        data: bytes | None = body if isinstance(body, bytes) else None
+        if data is not None:
+            headers["Content-Type"] = ARROW
+        elif body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body).encode()
+        try:
+            self._socket.settimeout(timeout_s)
+            self._connection.request(method, path, data, headers)
+            answer = self._connection.getresponse()
+            return GatewayAnswer(answer.status, answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            lost = NodeUnreachable(
+                f"the connection to the gateway broke: {type(error).__name__}: {error}"[:TEXT_MAX],
+                remedy="Check that the gateway runs",
+            )
+            lost.uncertain = True
+            raise lost from None
+
+    def cut(self) -> None:
+        """End it, whatever it is doing; from any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.cut()
+        self._connection.close()
