@@ -44,9 +44,6 @@ class GatewayApp:
         access_log: bool,
     ) -> None:
         self._direct = dict(direct)
-        self._methods: dict[str, list[str]] = {}
-        for method, path in direct:
-            self._methods.setdefault(path, []).append(method)
         self._router = Router(routes, redirect_slashes=False, default=_no_such_route)
         self._metrics = metrics
         self._error_forms = error_forms
@@ -98,9 +95,6 @@ class GatewayApp:
         return getattr(endpoint, "__name__", _NO_SUCH_ROUTE), status
 
     def _refusal(self, path: str, error: BaseException) -> Reply:
-        allowed = self._methods.get(path)
-        if isinstance(error, HttpError) and error.status == 404 and allowed:
-            error = HTTPException(405, headers={"Allow": ", ".join(allowed)})
         if isinstance(error, SlotwheelError):
             refused = from_slotwheel(error)
         elif isinstance(error, HttpError):

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from ..client import Client
 from ..client.groupstatus import REPLICATION, group_status
 from ..reading.problems import INTEGRITY, Problem
-from ..search.fate import MessageFate
+from ..search.fate import MessageFate, MessageState
 from ..search.pending import PendingCount, PendingPage
 from ..search.query import Query
 from ..search.worker import SearchProcess
@@ -33,6 +33,9 @@ ROWS_MAX = 20_000_000
 _STATUS_S = 2.0
 _BEHIND_S = 1.0
 _LOOK_AGAIN_S = 0.05
+_BEHIND = "behind"
+_NOTHING = Query(from_ms=0, to_ms=1)
+"""A question that reads the log, and nothing else."""
 
 T = TypeVar("T")
 Answered = TypeVar("Answered", PendingCount, PendingPage)
@@ -71,8 +74,21 @@ class Searcher:
         return await self._seen(lambda: self.process.page(query, after, limit=limit))
 
     async def find(self, ids: Sequence[str]) -> list[MessageFate]:
-        """Errors: ``Overloaded``."""
-        return await self._ask(lambda: self.process.find(ids))
+        """What became of messages; what may have changed behind the log that was seen is unknown.
+        Errors: ``Overloaded``."""
+        behind: Problem | None = None
+        if len(self._client.addresses) > 1:
+            seen = await self._seen(lambda: self.process.count(_NOTHING))
+            behind = next((one for one in seen.problems if one.kind == _BEHIND), None)
+        fates = await self._ask(lambda: self.process.find(ids))
+        if behind is None:
+            return fates
+        return [
+            replace(one, state=MessageState.UNKNOWN, why=behind.text)
+            if one.state is MessageState.PENDING
+            else one
+            for one in fates
+        ]
 
     async def _check(self, query: Query, by_topic: bool = False) -> None:
         if query.ids or not (query.columns or by_topic):
@@ -141,5 +157,5 @@ def _incomplete(answer: Answered, committed: int | None) -> Answered:
     if committed is not None:
         text = f"expected entry {committed}, found that this node's log ends with "
         text += str(answer.point.index)
-    behind = Problem(INTEGRITY, "behind", text)
+    behind = Problem(INTEGRITY, _BEHIND, text)
     return replace(answer, problems=(*answer.problems, behind))

@@ -28,14 +28,15 @@ GROWTH_MB = 60
 
 @pytest.fixture(scope="module")
 def limited(node: NodeProcess) -> Iterator[GatewayProcess]:
-    limits = {
-        "body_bytes_max": BODY_MAX,
-        "header_bytes_max": HEADERS_MAX,
-        "connections_max": CONNECTIONS_MAX,
-        "receive_s": RECEIVE_S,
-        "idle_s": 60.0,
-    }
-    with GatewayProcess(node, **limits) as one:
+    given = GatewayProcess(
+        node,
+        body_bytes_max=BODY_MAX,
+        header_bytes_max=HEADERS_MAX,
+        connections_max=CONNECTIONS_MAX,
+        receive_s=RECEIVE_S,
+        idle_s=60.0,
+    )
+    with given as one:
         yield one
 
 

@@ -174,5 +174,13 @@ def test_no_search_process_outlives_a_killed_gateway(node: NodeProcess) -> None:
         eventually(lambda: not worker.is_running())
 
 
+def test_a_gateway_without_a_directory_says_what_it_lacks(node: NodeProcess) -> None:
+    with GatewayProcess(node, beside=False) as one:
+        for path in ("/v1/messages", "/v1/messages/count", "/v1/messages/x", "/v1/dead"):
+            answer = one.request("GET", path)
+            assert (answer.status_code, "--data" in answer.json()["remedy"]) == (404, True), path
+        assert one.request("PUT", "/v1/messages").headers["Allow"] == "GET, POST, HEAD"
+
+
 def _workers(process: psutil.Process) -> list[psutil.Process]:
     return [one for one in process.children() if "spawn_main" in " ".join(one.cmdline())]

@@ -36,10 +36,14 @@ main(["gateway", *sys.argv[2:]])
 
 class GatewayProcess:
     """Runs ``slotwheel gateway`` before ``node``; ready when the ``with`` block is entered.
-    ``limits``: fields of ``GatewaySettings`` that have no option of their own."""
+    ``beside``: with the node's data directory. ``limits``: fields of ``GatewaySettings`` that have
+    no option of their own."""
 
-    def __init__(self, node: NodeProcess, *options: str, **limits: float) -> None:
+    def __init__(
+        self, node: NodeProcess, *options: str, beside: bool = True, **limits: float
+    ) -> None:
         self.node = node
+        self._beside = beside
         self.log = node.data.with_name(f"{node.data.name}.gateway{next(_numbers)}.log")
         self._options = options
         self._limits = limits
@@ -50,7 +54,7 @@ class GatewayProcess:
     def command(self) -> list[str]:
         given = [
             *("--listen", "127.0.0.1:0", "--node", self.node.address),
-            *("--data", str(self.node.data)),
+            *(("--data", str(self.node.data)) if self._beside else ()),
             *self._options,
         ]
         if not self._limits:
