@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from .config import NodeConfig
 
 _LOOK_EVERY_S = 0.2
-_END_S = 0.5
+_END_S = 1.0
 
 
 class GatewayEnded(Exception):

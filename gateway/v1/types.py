@@ -28,7 +28,7 @@ HeaderValue = str | Base64 | None
 MessageHeaders = dict[str, HeaderValue] | list[tuple[str, HeaderValue]]
 
 
-class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
+class MessageBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A message to be sent later: a topic or a route, and one of ``due_ms``, ``delay_ms``,
     ``level``."""
 
@@ -48,6 +48,14 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
     expires_ms: Milliseconds | None = None
     ttl_ms: SpanMilliseconds | None = None
     route: str | None = None
+
+    def __post_init__(self) -> None:
+        """What is no message at all ends the decoding at once: a body of ``{},{},…`` would take a
+        hundred times its bytes of memory."""
+        if not self.topic and self.route is None:
+            raise ValueError("neither topic nor route")
+        if self.due_ms is None and self.delay_ms is None and self.level is None:
+            raise ValueError("no due_ms, delay_ms or level")
 
     def message(self, now_ms: int) -> Message:
         """``now_ms``: from when its delay counts. Errors: ``InvalidMessage``."""
