@@ -10,6 +10,7 @@ import click
 from ..client.addresses import split
 from ..node.descriptors import raise_limit
 from ..node.logs import FORMATS, LEVELS, set_up
+from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.protocol import DEFAULT_ADDRESS
 from .shared import need_gateway, node_addresses, pair
 
@@ -45,6 +46,12 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
     multiple=True,
     help="A setting of the Kafka client; may be repeated.",
 )
+@click.option(
+    "--dead-letter-topic",
+    metavar="TOPIC",
+    default=DEAD_LETTER_TOPIC,
+    help="The dead-letter topic of the node.",
+)
 @click.option("--access-log", is_flag=True, help="Log each request.")
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input ends.")
 @click.option(
@@ -59,6 +66,7 @@ def command(
     data: Path | None,
     bootstrap: str | None,
     kafka_settings: tuple[tuple[str, str], ...],
+    dead_letter_topic: str,
     access_log: bool,
     ends_with_stdin: bool,
     log_format: str,
@@ -80,6 +88,7 @@ def command(
         data=data,
         bootstrap=bootstrap,
         kafka=dict(kafka_settings),
+        dead_letter_topic=dead_letter_topic,
         access_log=access_log,
     )
     run(settings, ends_with_stdin=ends_with_stdin)

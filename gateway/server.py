@@ -121,7 +121,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         undo.callback(jobs.stop, END_S)
         searcher = None
         if settings.data is not None:
-            process = SearchProcess(settings.data)
+            process = SearchProcess(settings.data, dead_letter_topic=settings.dead_letter_topic)
             undo.callback(process.close)
             searcher = Searcher(process, client)
         yield Services(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
@@ -20,6 +21,7 @@ class GatewaySettings:
     - ``data``: the data directory of the node beside it, for search; None: there is no search.
     - ``bootstrap``: Kafka's brokers, for topics of the REST proxy; None: topics are the embedded
       ones in ``data``.
+    - ``dead_letter_topic``: that of the node, where dead letters are looked for.
     - ``waiting_bytes_max``: of all messages that are not stored yet; more are answered 429.
     - ``instances_max``: of the REST proxy's consumers; more are answered 429. ``instance_idle_s``:
       after so long without a request one ends.
@@ -30,6 +32,7 @@ class GatewaySettings:
     data: Path | None = None
     bootstrap: str | None = None
     kafka: Mapping[str, str] = field(default_factory=dict)
+    dead_letter_topic: str = DEAD_LETTER_TOPIC
     access_log: bool = False
     connections_max: int = 10_000
     body_bytes_max: int = 8 << 20

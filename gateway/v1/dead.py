@@ -18,7 +18,6 @@ from ...deadletters.looking import LetterCounts, count_letters, letter_at, lette
 from ...deadletters.notes import Redriven, notes_topic
 from ...deadletters.redrive import redriven_before
 from ...deadletters.source import LetterSource, Topic
-from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...reading.directory import reading
 from ...wheel.checks import check_topic
 from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
@@ -78,9 +77,9 @@ class LetterList(msgspec.Struct):
 
 
 class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """In which topic the letters lie."""
+    """In which topic the letters lie; null: in that of the node."""
 
-    topic: str = DEAD_LETTER_TOPIC
+    topic: str | None = None
 
 
 class LettersQuery(TopicQuery, forbid_unknown_fields=True):
@@ -106,7 +105,8 @@ class LettersQuery(TopicQuery, forbid_unknown_fields=True):
 class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
     """Which letters are sent again, and how. Without a condition: all of them."""
 
-    topic: str = DEAD_LETTER_TOPIC
+    topic: str | None = None
+    """Where the letters lie; null: in the topic of the node."""
     reason: tuple[str, ...] = ()
     for_topic: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
@@ -162,11 +162,12 @@ class OpenLetters:
 
 
 @contextmanager
-def open_letters(services: Services, topic: str) -> Iterator[OpenLetters]:
+def open_letters(services: Services, topic: str | None) -> Iterator[OpenLetters]:
     """The topic in Kafka, if the gateway knows one, or the embedded one beside it. Waits. Errors:
     ``HttpError``: no such topic, or nowhere to look; those of Kafka."""
-    check_topic(notes_topic(topic))
     settings, damage = services.settings, list[str]()
+    topic = topic or settings.dead_letter_topic
+    check_topic(notes_topic(topic))
     with ExitStack() as stack:
         if settings.bootstrap is not None:
             kafka = dict(settings.kafka)
@@ -214,7 +215,7 @@ def _list(services: Services, query: LettersQuery, wanted: LetterFilter) -> Repl
                     shown += _shown(batch.slice(0, left), again.tolist())
             damage = letters.damage
     except HttpError as error:
-        if error.status == 404 and query.topic == DEAD_LETTER_TOPIC and services.settings.data:
+        if error.status == 404 and query.topic is None and services.settings.data:
             return as_json(LetterList([], [], []))  # nothing was ever buried
         raise
     kinds = sorted({kind[:2] for kind in counts}, key=lambda kind: (kind[0], kind[1] or ""))
@@ -238,7 +239,7 @@ async def get_letter(call: RouteCall[TopicQuery, None]) -> Reply:
     return await call.services.letters.run(_one, call.services, call.query.topic, place)
 
 
-def _one(services: Services, topic: str, place: tuple[int, int]) -> Reply:
+def _one(services: Services, topic: str | None, place: tuple[int, int]) -> Reply:
     if all(one < 1 << 63 for one in place):
         with open_letters(services, topic) as letters:
             for batch in letters.read(LetterFilter()):
@@ -264,7 +265,7 @@ async def begin_redrive(call: RouteCall[DryRunQuery, RedriveBody]) -> Reply:
         *(given.to_topic, given.rate, given.create_topics, given.despite_deleted_notes),
         *(",".join(services.settings.nodes), services.settings.answer_s),
     )
-    order.check(given.topic)
+    order.check(given.topic or services.settings.dead_letter_topic)
     if call.query.dry_run:
         return await services.letters.run(_dry_run, services, order, given)
     redrive: RunningRedrive = await services.letters.run(RunningRedrive, services, order, given)

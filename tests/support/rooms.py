@@ -47,7 +47,7 @@ GATEWAY_VALUES = "gateway: values"
 MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
-    GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client", "reading", "search"}),
+    GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client", "policy", "reading", "search"}),
     "gateway/v1": frozenset(
         {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search", "deadletters"}
     ),
