@@ -9,12 +9,17 @@ from contextlib import contextmanager
 
 import click
 
+_DONE = {"send": "sent", "cancel": "cancelled"}
+
 
 def confirmed(what: str = "send") -> bool:
     """Ask the user whether to do it: ``what`` is done to messages. Errors: ``click.UsageError``
     when stdin is no terminal."""
     if not sys.stdin.isatty():
-        raise click.UsageError(f"There is nobody to ask. Give --yes to {what} them.")
+        done = _DONE[what]
+        raise click.UsageError(
+            f"Nothing was {done}: there is nobody to ask. Give --yes to {what} them."
+        )
     return click.confirm(f"{what.capitalize()} them?", err=True)
 
 

@@ -390,8 +390,9 @@ def _as_flight_errors() -> Iterator[None]:
         raise flight.FlightServerError(str(error), extra_info=info) from None
 
 
-def check_free(address: str) -> None:
-    """Errors: ``AddressInUse`` when another socket listens there, ``OSError`` for other reasons."""
+def check_free(address: str, option: str = "--listen") -> None:
+    """``option``: that gave the address. Errors: ``AddressInUse`` when another socket listens
+    there, ``OSError`` for other reasons."""
     host, port = split_address(address, to_listen=True)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -406,5 +407,5 @@ def check_free(address: str) -> None:
             raise AddressInUse(
                 "the address to listen on is taken",
                 got=address,
-                remedy="End what listens there, or choose another --listen address",
+                remedy=f"End what listens there, or choose another {option} address",
             ) from None

@@ -116,6 +116,8 @@ class Node:
             self._lock = DirectoryLock(self.config.data)
             undo.callback(self._lock.release)
             check_free(self.config.listen)
+            if self.config.http is not None:
+                check_free(self.config.http, "--http")
             self._connections_max = descriptors.for_connections(
                 self.config.wheel, descriptors.limit()
             )

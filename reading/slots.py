@@ -10,22 +10,15 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
-from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.schema import ROW, Int64s, check_schema, times
-from ..wheel.slots.archive import parse_archived_slot
-from ..wheel.slots.slotfile import MAP_FROM_BYTES, decode_blocks, path_of
-from ..wheel.state import SlotInfo
 from .events import Ended, Event, Gathered, RowsSeen, damage, problem_of
 from .files import File
-from .listing import opened
 
 _CRC_BYTES = 16 << 20
 
@@ -41,7 +34,7 @@ def read_slot(file: File) -> Iterator[Event]:
             return
         data = source.read_buffer(length)
         if file.crc >= 0:
-            crc = _checksum(data)
+            crc = checksum(data)
             if crc != file.crc:
                 yield damage(file, "damaged", 0, f"CRC-32C {file.crc:08x}", f"{crc:08x}")
                 yield Ended(file, damaged=True)
@@ -49,50 +42,8 @@ def read_slot(file: File) -> Iterator[Event]:
         yield from _blocks(file, data)
 
 
-def committed_blocks(root: Path, second: int, info: SlotInfo) -> list[pa.RecordBatch]:
-    """The blocks of a slot file up to the committed length, zero-copy, when their bytes are those
-    that the catalog recorded: such as the node wrote them, which is not checked again.
-
-    Errors: ``Damaged``, ``UnsupportedVersion``; ``FileNotFoundError``; another ``OSError``.
-    """
-    return _recorded_blocks(f"{root}/{path_of(second)}", info.length, info.crc)
-
-
-def read_ahead(root: Path, second: int, info: SlotInfo) -> None:
-    """Let the kernel read a slot file that is needed soon; nothing happens if it is not there."""
-    with suppress(OSError), opened(f"{root}/{path_of(second)}") as handle:
-        handle.advise(info.length)
-
-
-def archived_blocks(root: Path, second: int) -> list[pa.RecordBatch]:
-    """The blocks of all archived files of a slot that are such as they were archived."""
-    found: list[pa.RecordBatch] = []
-    for path in sorted((root / ARCHIVE_DIRECTORY).glob(f"*/{SLOT_DIRECTORY}/{second}.*")):
-        with suppress(ValueError, OSError, Damaged, UnsupportedVersion):
-            _, length, crc = parse_archived_slot(path.name)
-            found += _recorded_blocks(str(path), length, crc)
-    return found
-
-
-def _recorded_blocks(path: str, length: int, recorded: int) -> list[pa.RecordBatch]:
-    shown = "/".join(path.rsplit("/", 2)[1:])
-    with opened(path) as handle:
-        if length < MAP_FROM_BYTES:
-            data = pa.py_buffer(handle.pread(length, 0))
-        elif handle.size() < length:
-            data = pa.py_buffer(b"")
-        else:
-            with pa.memory_map(path) as source:
-                data = source.read_buffer(length)
-    if data.size < length:
-        raise Damaged(shown, data.size, expected=f"{length} bytes", found="the end")
-    crc = _checksum(data)
-    if crc != recorded:
-        raise Damaged(shown, 0, expected=f"CRC-32C {recorded:08x}", found=f"{crc:08x}")
-    return decode_blocks(data, shown, with_schema=True) if length else []
-
-
-def _checksum(data: pa.Buffer) -> int:
+def checksum(data: pa.Buffer) -> int:
+    """CRC-32C."""
     view, crc = memoryview(data), 0
     for at in range(0, len(view), _CRC_BYTES):
         crc = crc32c(view[at : at + _CRC_BYTES], crc)

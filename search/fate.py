@@ -36,7 +36,7 @@ from ..reading.growing.parts import TopicPart, read_part
 from ..reading.growing.positions import TopicAt
 from ..reading.growing.topics import index_records, look_at_topic, topics
 from ..reading.listing import opened, topic_segments
-from ..reading.slots import archived_blocks
+from ..reading.slotblocks import archived_blocks
 from ..wheel.config import TICK_MS
 from ..wheel.errors import UnknownId
 from ..wheel.ids import MessageId

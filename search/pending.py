@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from ..reading.files import due_within
 from ..reading.problems import INTEGRITY, Problem
-from ..reading.slots import committed_blocks, read_ahead
+from ..reading.slotblocks import committed_blocks, read_ahead
 from ..wheel.config import TICK_MS
 from ..wheel.errors import Damaged, UnknownId, UnsupportedVersion
 from ..wheel.ids import MessageId

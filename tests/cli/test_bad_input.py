@@ -146,7 +146,7 @@ def test_what_only_the_node_knows_is_told_of_the_message_and_not_of_a_row(
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1", "nowhere:", ":7200", "a:7200,b", "h:0", "h:65536", "http://h:1", ""]
+    "address", ["127.0.0.1", "nowhere:", ":7200", "a:7200,b", "h:0", "h:65536", "ftp://h:1", ""]
 )
 def test_an_address_that_no_node_can_have(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["send", "t", "x", *SOON, "--node", address]) == 2

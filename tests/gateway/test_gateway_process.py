@@ -66,6 +66,10 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
         done = run_process("gateway", "--listen", node.metrics, "--node", node.address)
         assert done.returncode == 1
         assert node.metrics in done.stderr
+        other = ("--data", tmp_path / "other", "--listen", "127.0.0.1:0")
+        done = run_process("node", *other, "--http", node.metrics)
+        assert done.returncode == 1
+        assert "--http" in done.stderr
 
 
 def test_each_request_is_logged_if_that_is_wanted(tmp_path: Path) -> None:

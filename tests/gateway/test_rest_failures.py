@@ -214,7 +214,7 @@ ODD = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.sampled_from(["", "YQ==", "1h", "a", "\x00", "é" * 300]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner),
     max_leaves=12,

@@ -345,6 +345,7 @@ def test_hello(server: FlightIntake) -> None:
             "cancel",
             "reschedule",
             "status",
+            "page",
             "step-down",
             "policies",
             "register",
