@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from pathlib import Path
 
@@ -92,3 +94,6 @@ def command(
         access_log=access_log,
     )
     run(settings, ends_with_stdin=ends_with_stdin)
+    # Threads that wait for a node which is away would keep the process for as long as they do.
+    logging.shutdown()
+    os._exit(0)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from ..client import Client, Receipts
 from ..client.batch import nbytes_of
+from ..client.buffer import ROW_OVERHEAD
 from ..client.message import FlatMessage
 from ..wheel.errors import Overloaded
 from ..wheel.request import RequestKey
@@ -53,7 +54,7 @@ class Gatherer:
         self._bytes_max = bytes_max
         self._rows_max = rows_max
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[tuple[FlatMessage, asyncio.Future[str]]] = []
+        self._waiting: list[tuple[FlatMessage, int, asyncio.Future[str]]] = []
         self._in_flight = 0
         self._bytes = 0
         self._scheduled = False
@@ -65,24 +66,25 @@ class Gatherer:
         """Of all messages that are not stored yet."""
         return self._bytes
 
-    def store(self, flat: FlatMessage) -> asyncio.Future[str]:
-        """Store one message, together with others; its id. Errors: ``Overloaded`` at once; all
-        others are the future's."""
-        self._make_room(flat.nbytes + _MESSAGE_OVERHEAD)
+    def store(self, flat: FlatMessage, body_bytes: int = 0) -> asyncio.Future[str]:
+        """Store one message, together with others; its id. ``body_bytes``: of the request, if it is
+        kept in memory until then. Errors: ``Overloaded`` at once; all others are the future's."""
+        size = max(flat.nbytes, body_bytes) + _MESSAGE_OVERHEAD
+        self._make_room(size)
         future: asyncio.Future[str] = self._loop.create_future()
-        self._waiting.append((flat, future))
-        if not self._scheduled and self._in_flight < IN_FLIGHT_MAX:
-            self._scheduled = True
-            # Behind all that can be read from sockets just now.
-            self._loop.call_soon(self._ship)
+        self._waiting.append((flat, size, future))
+        self._go_on()
         return future
 
     def store_whole(
-        self, rows: pa.RecordBatch | Sequence[FlatMessage], request: RequestKey | None = None
+        self,
+        rows: pa.RecordBatch | Sequence[FlatMessage],
+        request: RequestKey | None = None,
+        body_bytes: int = 0,
     ) -> asyncio.Future[Stored]:
-        """Store all of the messages, or none; ``request``: once, however often it comes. Errors: as
-        of ``Client.ship``."""
-        nbytes = nbytes_of(rows) + _MESSAGE_OVERHEAD * len(rows)
+        """Store all of the messages, or none; ``request``: once, however often it comes;
+        ``body_bytes``: as of ``store``. Errors: as of ``Client.ship``."""
+        nbytes = max(nbytes_of(rows), body_bytes) + _MESSAGE_OVERHEAD * len(rows)
         self._make_room(nbytes)
         future: asyncio.Future[Stored] = self._loop.create_future()
 
@@ -110,12 +112,12 @@ class Gatherer:
 
     def _ship(self) -> None:
         self._scheduled = False
-        part, self._waiting = self._waiting[: self._rows_max], self._waiting[self._rows_max :]
+        part = self._next_part()
         if not part:
             return
-        flats = [flat for flat, _ in part]
-        futures = [future for _, future in part]
-        nbytes = nbytes_of(flats) + _MESSAGE_OVERHEAD * len(flats)
+        flats = [flat for flat, _, _ in part]
+        futures = [future for _, _, future in part]
+        nbytes = sum([size for _, size, _ in part])
 
         def done(receipts: Receipts) -> None:
             self._call(self._joined_done, receipts, futures, nbytes)
@@ -131,6 +133,25 @@ class Gatherer:
             for future in futures:
                 if not future.done():
                     future.set_exception(error)
+        self._go_on()
+
+    def _next_part(self) -> list[tuple[FlatMessage, int, asyncio.Future[str]]]:
+        """What waits, as far as it fits into one batch."""
+        rows_max, bytes_max = self._client.batch_limits
+        count = nbytes = 0
+        for flat, _, _ in self._waiting:
+            nbytes += flat.nbytes + ROW_OVERHEAD
+            if count and (count >= min(rows_max, self._rows_max) or nbytes > bytes_max):
+                break
+            count += 1
+        part, self._waiting = self._waiting[:count], self._waiting[count:]
+        return part
+
+    def _go_on(self) -> None:
+        """Ship what waits, behind all that can be read from sockets just now."""
+        if self._waiting and not self._scheduled and self._in_flight < IN_FLIGHT_MAX:
+            self._scheduled = True
+            self._loop.call_soon(self._ship)
 
     def _call(self, function: object, *arguments: object) -> None:
         """From a thread of the client; the loop may have ended."""
@@ -142,8 +163,7 @@ class Gatherer:
     ) -> None:
         self._in_flight -= 1
         self._bytes -= nbytes
-        if self._waiting and not self._scheduled:
-            self._ship()
+        self._go_on()
         for future, outcome in zip(futures, receipts.outcomes(), strict=True):
             if future.done():  # its connection is gone
                 continue

@@ -40,3 +40,14 @@ def request_of(key: str, content: bytes, absolute: Iterable[bool], now_ms: int) 
             remedy="Give due_ms in all of them",
         )
     return RequestKey.of(key, content, 0 if kinds == {True} else now_ms)
+
+
+def moving_expiry() -> HttpError:
+    """The error for a delay with an absolute expiry, under a key: a repeat, whose delay counts from
+    later, could be refused although the first time it was stored."""
+    return HttpError(
+        422,
+        "a delay and expires_ms in a request with an Idempotency-Key",
+        limit="due_ms with expires_ms or ttl_ms, or a delay with ttl_ms",
+        remedy="Give due_ms or ttl_ms instead",
+    )

@@ -44,7 +44,11 @@ class LimitedProtocol(HttpToolsProtocol):
         """When the other side stopped taking an answer; 0: it takes it."""
         self._head_bytes = 0
         """Of the data that came while a head was not complete."""
+        self._trailer_bytes = 0
         self._in_head = True
+        self._active_at = self.loop.time()
+        """When something came or an answer ended."""
+        self._closing_since = 0.0
         self._refusal: HttpError | None = None
         self._running: RequestResponseCycle | None = None
         """The request that is being answered, or was answered last."""
@@ -68,6 +72,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._last_words is not None:
             return
+        self._active_at = self.loop.time()
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -79,7 +84,18 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._receiving_since = self.loop.time()
         self._in_head = True
+        self._head_bytes, self._trailer_bytes = 1, 0
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+            return
+        # A trailer, behind a body in chunks: nobody here looks at it.
+        self._trailer_bytes += len(name) + len(value) + 4
+        if self._trailer_bytes > self.settings.header_bytes_max:
+            self._refusal = self._headers_too_large()
+            raise ValueError("trailers too large")
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -113,10 +129,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        cycle.transport = cast("asyncio.Transport", _HeadWithBody(cycle.transport))
+        if cycle.scope["method"] != "HEAD":  # which has no body that the head could wait for
+            cycle.transport = cast("asyncio.Transport", _HeadWithBody(cycle.transport))
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
+        self._active_at = self.loop.time()
         super().on_response_complete()
         done = self._running is None or self._running.response_complete
         if self._last_words is not None and done and not self.transport.is_closing():
@@ -134,15 +152,26 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def look(self, now: float) -> None:
         """End this connection if it is too slow. ``now``: of the loop's clock."""
-        allowed = self.settings.receive_s if self._head_bytes else self.settings.idle_s
-        if self._writing_since and now - self._writing_since > allowed:
+        receive_s, idle_s = self.settings.receive_s, self.settings.idle_s
+        allowed = receive_s if self._head_bytes else idle_s
+        running = self._running is not None and not self._running.response_complete
+        if self.transport.is_closing():
+            # What it still has to send is not taken.
+            self._closing_since = self._closing_since or now
+            if now - self._closing_since > receive_s:
+                self.transport.abort()
+        elif self._writing_since and now - self._writing_since > receive_s:
             self.transport.abort()
+        elif self.flow.read_paused:
+            self._receiving_since = now if self._receiving_since else 0.0  # it may not send on
         elif self._receiving_since and now - self._receiving_since > allowed:
             if self._answering or self._head_bytes == 0:
                 self.transport.abort()
             else:
                 limit = f"{allowed:g} s"
                 self._refuse(HttpError(408, "the request takes too long to arrive", limit=limit))
+        elif not self._receiving_since and not running and now - self._active_at > idle_s + 1:
+            self.transport.close()
 
     @property
     def _answering(self) -> bool:

@@ -63,8 +63,18 @@ def header_of(headers: RawHeaders, name: bytes) -> str | None:
     return None if found is None else found.decode("latin-1")
 
 
+class _Arriving:
+    """Bytes of bodies that have come in part, of all requests together."""
+
+    nbytes = 0
+
+
+ARRIVING_MAX = 256 << 20
+
+
 async def read_body(scope: Any, receive: Any, limit: int) -> bytes:
-    """The whole body, at most ``limit`` bytes. Errors: ``HttpError`` 413; ``ClientDisconnect``."""
+    """The whole body, at most ``limit`` bytes. Errors: ``HttpError`` 413, and 503 while too much of
+    others' is on its way; ``ClientDisconnect``."""
     length = header_of(scope["headers"], b"content-length")
     if length is not None and int(length) > limit:  # the parser has checked that it is a number
         raise _too_large(length, limit)
@@ -75,16 +85,29 @@ async def read_body(scope: Any, receive: Any, limit: int) -> bytes:
     if not message["more_body"] and len(body) <= limit:
         return body
     parts, size = [body], len(body)
-    while True:
-        if size > limit:
-            raise _too_large(f"more than {limit}", limit)
-        if not message["more_body"]:
-            return b"".join(parts)
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        parts.append(message["body"])
-        size += len(message["body"])
+    _Arriving.nbytes += size
+    try:
+        while True:
+            if size > limit:
+                raise _too_large(f"more than {limit}", limit)
+            if _Arriving.nbytes > ARRIVING_MAX:
+                raise HttpError(
+                    503,
+                    "too many bodies are on their way",
+                    limit=f"{ARRIVING_MAX} bytes together",
+                    remedy="Send it again in a moment",
+                    headers={"Retry-After": "1", "Connection": "close"},
+                )
+            if not message["more_body"]:
+                return b"".join(parts)
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            parts.append(message["body"])
+            size += len(message["body"])
+            _Arriving.nbytes += len(message["body"])
+    finally:
+        _Arriving.nbytes -= size
 
 
 def _too_large(got: str, limit: int) -> HttpError:

@@ -18,7 +18,7 @@ from ...wheel.errors import InvalidMessage, SlotwheelError
 from ...wheel.request import RequestKey
 from ..arrowbody import read_table
 from ..errors import HttpError
-from ..idempotency import idempotency_key, request_of
+from ..idempotency import idempotency_key, moving_expiry, request_of
 from ..requests import (
     ARROW,
     JSON,
@@ -34,6 +34,7 @@ from .types import MessageBody, StoredMessage, StoredMessages
 
 _ONE = msgspec.json.Decoder(MessageBody)
 _MANY = msgspec.json.Decoder(list[MessageBody])
+_MANY_ROWS = 1_000
 
 
 class SendMessages:
@@ -49,15 +50,20 @@ class SendMessages:
         if kind == JSON and not body.lstrip(b" \t\r\n").startswith(b"["):
             return await self._one(decoded(_ONE, body), body, key)
         if kind == ARROW:
-            return await self._many(read_table(body), body, key)
-        return await self._many(_lines(body) if kind == NDJSON else decoded(_MANY, body), body, key)
+            return await self._many(read_table(body, self._rows_max), body, key)
+        given = _lines(body, self._rows_max) if kind == NDJSON else decoded(_MANY, body)
+        return await self._many(given, body, key)
+
+    @property
+    def _rows_max(self) -> int:
+        return self._services.client.batch_limits[0]
 
     async def _one(self, given: MessageBody, body: bytes, key: str | None) -> Reply:
         services, now_ms = self._services, clock_ms()
         try:
             if key is None and given.route is None and given.level is None:
                 flat = services.client.prepare(given.message(now_ms), now_ms)
-                own = await services.gatherer.store(flat)
+                own = await services.gatherer.store(flat, len(body))
                 return as_json(StoredMessage(own, flat.due_ms), 201)
             ids, due_ms = await self._store([given], body, key)
         except SlotwheelError as error:
@@ -70,6 +76,8 @@ class SendMessages:
     ) -> Reply:
         if not len(given):
             raise HttpError(422, "there is no message", limit="at least one")
+        if len(given) > self._rows_max:
+            raise _too_many(self._rows_max)
         ids, _ = await self._store(given, body, key)
         return as_json(StoredMessages(len(given), ids))
 
@@ -81,12 +89,16 @@ class SendMessages:
         prepare = services.client.prepare_many
         request = None if key is None else _request(key, given, body, now_ms)
         if isinstance(given, pa.Table):
-            rows = prepare(given, now_ms)
-        elif any(one.level is not None or one.route is not None for one in given):
+            try:
+                rows = await services.run(prepare, given, now_ms)
+            except pa.ArrowException as error:  # an unknown time zone, say
+                raise HttpError(422, f"a column that cannot be used: {str(error)[:200]}") from None
+        elif len(given) > _MANY_ROWS or any(one.level or one.route for one in given):
+            # On a thread: policies may have to be asked for, and the loop has others to serve.
             rows = await services.run(prepare, _messages(given, now_ms), now_ms)
         else:
             rows = prepare(_messages(given, now_ms), now_ms)
-        stored = await services.gatherer.store_whole(rows, request)
+        stored = await services.gatherer.store_whole(rows, request, len(body))
         return stored.ids(), stored.receipts[0].due_ms
 
 
@@ -108,12 +120,25 @@ def _request(
     """Errors: ``HttpError``."""
     if isinstance(given, pa.Table):
         return RequestKey.of(key, body, 0)
+    if any(one.due_ms is None and one.expires_ms is not None for one in given):
+        raise moving_expiry()
     return request_of(key, body, [one.due_ms is not None for one in given], now_ms)
 
 
-def _lines(body: bytes) -> list[MessageBody]:
-    return [
-        decoded(_ONE, line, f"line {number}")
-        for number, line in enumerate(body.split(b"\n"), 1)
-        if line.strip()
-    ]
+def _lines(body: bytes, rows_max: int) -> list[MessageBody]:
+    found: list[MessageBody] = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            found.append(decoded(_ONE, line, f"line {number}"))
+            if len(found) > rows_max:
+                raise _too_many(rows_max)
+    return found
+
+
+def _too_many(rows_max: int) -> HttpError:
+    return HttpError(
+        422,
+        "too many messages in one request",
+        limit=rows_max,
+        remedy="Send them in several requests",
+    )

@@ -44,6 +44,8 @@ def test_it_shows_its_nodes_pages_and_the_node_has_no_server_of_its_own(tmp_path
         assert ask(node, "GET", "/readyz").status_code == 200
         page = ask(node, "GET", "/nothing")
         assert (page.status_code, page.json()["error_code"]) == (404, 404)
+        for _ in range(2):  # on one connection, whose next answer must not wait for a body
+            assert node.http.head("/healthz").status_code in (200, 405)
         wrong = ask(node, "PUT", "/v1/messages", {})
         assert wrong.status_code == 405
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -101,8 +102,6 @@ def test_a_bad_message_among_many_keeps_all_out_and_is_named(node: NodeWithGatew
 def test_single_messages_of_many_callers_share_batches_and_not_their_errors(
     node: NodeWithGateway,
 ) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     before = _figure(node, "slotwheel_http_batches")
     messages: list[dict[str, Any]] = [
         {"topic": "shared", "value": str(n), "delay_ms": 1 if n % 10 else 1 << 50}
@@ -167,6 +166,9 @@ def test_an_arrow_stream_that_could_do_harm_is_refused(node: NodeWithGateway) ->
         "no Arrow": (b"x" * 1000, 400),
         "no messages": (_stream(table.slice(0, 0)), 422),
         "another column": (_stream(table.append_column("more", [[1]])), 422),
+        "views": (_stream(table.set_column(2, "value", pa.array([b"v"], pa.binary_view()))), 422),
+        "nulls": (_stream(table.append_column("key", pa.nulls(1))), 422),
+        "too many": (_stream(pa.concat_tables([table] * 70_000).combine_chunks()), 422),
         "late": (_stream(table.set_column(0, "due", pa.array([1 << 60]))), 422),
     }
     for what, (body, status) in refused.items():
@@ -199,6 +201,23 @@ def test_a_request_with_a_key_is_stored_once_with_the_same_answer(
     assert again.content != first.content
     count = 3 if form == "many delays" else 1
     assert len(node.wait_for(topic, 2 * count)) == 2 * count
+
+
+def test_large_messages_of_many_callers_are_not_refused_for_each_other(
+    node: NodeWithGateway,
+) -> None:
+    message = {"topic": "large", "value": "x" * 900_000, "delay_ms": 3_600_000}
+    with ThreadPoolExecutor(40) as callers:
+        answers = list(callers.map(lambda _: ask(node, "POST", SEND, message), range(40)))
+    assert {one.status_code for one in answers} <= {201, 429}
+    assert [one.status_code for one in answers].count(201) > 20
+
+
+def test_a_delay_with_a_key_cannot_have_an_absolute_expiry(node: NodeWithGateway) -> None:
+    message = {"topic": "never", "delay_ms": 1000, "expires_ms": now_ms() + 3000}
+    refused = ask(node, "POST", SEND, message, {"Idempotency-Key": "moving"})
+    assert refused.status_code == 422
+    assert "expires_ms" in refused.json()["message"]
 
 
 def test_unusable_keys(node: NodeWithGateway) -> None:
