@@ -91,7 +91,7 @@ class SendMessages:
         if isinstance(given, pa.Table):
             try:
                 rows = await services.run(prepare, given, now_ms)
-            except pa.ArrowException as error:  # an unknown time zone, say
+            except (pa.ArrowException, UnicodeDecodeError) as error:  # an unknown time zone, say
                 raise HttpError(422, f"a column that cannot be used: {str(error)[:200]}") from None
         elif len(given) > _MANY_ROWS or any(one.level or one.route for one in given):
             # On a thread: policies may have to be asked for, and the loop has others to serve.
