@@ -181,7 +181,7 @@ class OnceChaos:
         rates: dict[Api, Rates],
         between_s: tuple[float, float] = (0.2, 1.2),
         enough: int = 0,
-        wait_s: float = 30.0,
+        wait_s: float = 120.0,
     ) -> OnceReport:
         """Do the ``steps`` under load, and send ``enough`` messages at least."""
         began = time.monotonic()
