@@ -99,11 +99,7 @@ class IdMint:
 
     def texts(self, due: Int64s, offset: Int64s) -> pa.Array:
         """Ids of many rows as text, a column of utf8, shape (rows,); 2 GiB of text at most."""
-        checks = self.checks(due, offset)
-        if len(due) <= FEW_ROWS:
-            few = zip(due.tolist(), offset.tolist(), checks.tolist(), strict=True)
-            return pa.array([f"{self.group}.{d}.{o}.{c:08x}" for d, o, c in few], pa.utf8())
-        return id_texts(self.group, due, offset, checks)
+        return id_texts(self.group, due, offset, self.checks(due, offset))
 
     def many(self, due: Int64s, offset: Int64s) -> list[str]:
         """Ids of many rows as text."""
@@ -134,6 +130,9 @@ class IdMint:
 
 def id_texts(group: str | pa.Array, due: Int64s, offset: Int64s, checks: UInt32s) -> pa.Array:
     """Ids of many rows from their parts, shape (rows,) each; ``group``: of all, or a column."""
+    if len(due) <= FEW_ROWS and isinstance(group, str):
+        few = zip(due.tolist(), offset.tolist(), checks.tolist(), strict=True)
+        return pa.array([f"{group}.{d}.{o}.{c:08x}" for d, o, c in few], pa.utf8())
     columns = (from_numpy(values, pa.int64()).cast(pa.utf8()) for values in (due, offset))
     return pc.binary_join_element_wise(group, *columns, _hexadecimal(checks), ".")
 
