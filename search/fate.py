@@ -41,9 +41,9 @@ from ..wheel.config import TICK_MS
 from ..wheel.errors import UnknownId
 from ..wheel.ids import MessageId
 from ..wheel.mark import Marks
-from ..wheel.schema import times
+from ..wheel.schema import Mask, times
 from .pending import PendingReader
-from .view import View, cancelled
+from .view import View, cancelled, key_columns
 
 _TOPIC_ROWS_MAX = 1_000_000
 
@@ -118,12 +118,13 @@ def _in_slot(
 ) -> tuple[View, list[MessageFate], list[_Gone]]:
     """The view by which it was judged, what the slot says, and which messages have left."""
     view, batches, problem = reader.slot(view, second)
-    masks = view.pending(second, batches)
-    targets = set(cancelled(batches).tolist())
+    keys = key_columns(batches)
+    pending = view.pending(second, keys)
+    targets = set(cancelled(keys).tolist())
     fates: list[MessageFate] = []
     gone: list[_Gone] = []
     for one in wanted:
-        row, is_pending = _row_of(batches, masks, one)
+        row, is_pending = _row_of(batches, pending, one)
         fate = MessageFate(str(one), MessageState.UNKNOWN, "", one.due, row)
         if one.offset in targets:
             fates.append(replace(fate, state=MessageState.CANCELLED, why="a cancel names it"))
@@ -148,14 +149,16 @@ def _in_slot(
 
 
 def _row_of(
-    batches: Sequence[pa.RecordBatch], masks: Sequence[np.ndarray], one: MessageId
+    batches: Sequence[pa.RecordBatch], pending: Mask, one: MessageId
 ) -> tuple[pa.RecordBatch | None, bool]:
-    """The row of an id, and whether it is pending."""
-    for batch, mask in zip(batches, masks, strict=True):
+    """The row of an id, and whether it is pending. ``pending``: of all rows of the batches."""
+    start = 0
+    for batch in batches:
         for at in np.flatnonzero(times(batch, "offset") == one.offset).tolist():
             row = batch.slice(at, 1)
             if int(times(row, "due")[0]) == one.due:
-                return row.take(pa.array([0])), bool(mask[at])
+                return row.take(pa.array([0])), bool(pending[start + at])
+        start += batch.num_rows
     return None, False
 
 
@@ -204,12 +207,12 @@ class _Left:
         """With the rows that the archive has, and what cancels name there."""
         second = gone[0].id.due // TICK_MS
         batches = archived_blocks(self._root, second)
-        masks = [np.zeros(batch.num_rows, np.bool_) for batch in batches]
+        pending = np.zeros(sum(batch.num_rows for batch in batches), np.bool_)
         rows = [
-            one if one.row is not None else _Gone(one.id, _row_of(batches, masks, one.id)[0])
+            one if one.row is not None else _Gone(one.id, _row_of(batches, pending, one.id)[0])
             for one in gone
         ]
-        return rows, set(cancelled(batches).tolist())
+        return rows, set(cancelled(key_columns(batches)).tolist())
 
     def _in_topics(self, gone: Sequence[_Gone]) -> dict[tuple[int, int], tuple[MessageState, str]]:
         """What embedded topics say, by due time and offset."""

@@ -39,7 +39,7 @@ from ..wheel.rows import from_numpy, members, take_rows
 from ..wheel.schema import ROW, Int64s, Mask, sizes, times
 from ..wheel.slots.slotfile import path_of
 from .query import ContentMatcher, Query
-from .view import AnswerPoint, View
+from .view import AnswerPoint, View, key_columns
 from .watch import DirectoryWatch
 
 LIMIT = 100
@@ -104,6 +104,8 @@ class _Slot:
     second: int
     batches: list[pa.RecordBatch]
     """All rows of the slot."""
+    keys: pa.RecordBatch
+    """Of all of them, as of ``key_columns``."""
     at: Int64s
     """Numbers of the matches among these, shape (matches,)."""
     due: Int64s
@@ -118,13 +120,15 @@ class _Slot:
         order = np.lexsort((self.offset, self.due))
         return replace(self, at=self.at[order], due=self.due[order], offset=self.offset[order])
 
-    def take(self, names: Sequence[str], stop: int) -> pa.RecordBatch:
-        """The first ``stop`` matches, at least one, these columns of them."""
+    def take(self, schema: pa.Schema, stop: int) -> pa.RecordBatch:
+        """The first ``stop`` matches, at least one: the columns of ``schema``."""
+        if schema is not ROW:
+            return take_rows(self.keys.select(schema.names), self.at[:stop])
         number, within = self._places(stop)
         parts, order = [], []
         for one in np.unique(number).tolist():
             here = np.flatnonzero(number == one)
-            parts.append(take_rows(self.batches[one].select(list(names)), within[here]))
+            parts.append(take_rows(self.batches[one], within[here]))
             order.append(here)
         return take_rows(pa.concat_batches(parts), np.argsort(np.concatenate(order)))
 
@@ -145,7 +149,7 @@ class _Slot:
 
     def topics(self) -> dict[str, int]:
         """How many matches each topic has."""
-        column = pa.chunked_array([batch.column("topic") for batch in self.batches])
+        column = self.keys.column("topic")
         if len(self.at) < self.looked:
             column = column.take(from_numpy(self.at, pa.int64()))
         return {one["values"]: one["counts"] for one in column.value_counts().to_pylist()}
@@ -293,7 +297,7 @@ class _PageRows:
             running = self._nbytes + np.cumsum(slot.sizes(many))
             many = min(many, int(np.searchsorted(running, _BYTES_MAX)) + 1)
             self._nbytes = int(running[many - 1])
-        self._parts.append(slot.take(self._schema.names, many))
+        self._parts.append(slot.take(self._schema, many))
         self.count += many
         if many == len(slot.at):
             return None
@@ -371,19 +375,15 @@ class _Scan:
             text = "expected every row of the slot, found that a repair lost some"
             self.problems.append(Problem(INTEGRITY, "repaired", text, file=path_of(second)))
         looked = sum(batch.num_rows for batch in batches)
-        none = np.zeros(0, np.int64)
-        nothing = _Slot(second, [], none, none, none, looked)
-        if not looked:
-            return nothing
-        mask = self._content.matches(batches)
+        mask = self._content.matches(batches) if looked else None
         if mask is None:
-            return nothing
-        mask &= np.concatenate(self._view.pending(second, batches))
-        due = np.concatenate([times(batch, "due") for batch in batches])
-        offset = np.concatenate([times(batch, "offset") for batch in batches])
-        mask &= self._keys(second, due, offset)
+            none = np.zeros(0, np.int64)
+            return _Slot(second, [], key_columns([]), none, none, none, looked)
+        keys = key_columns(batches)
+        due, offset = times(keys, "due"), times(keys, "offset")
+        mask &= self._view.pending(second, keys) & self._keys(second, due, offset)
         at = np.flatnonzero(mask)
-        return _Slot(second, batches, at, due[at], offset[at], looked)
+        return _Slot(second, batches, keys, at, due[at], offset[at], looked)
 
     def _keys(self, second: int, due: Int64s, offset: Int64s) -> Mask:
         """Which rows fulfil the conditions on due times and ids, and are behind ``after``."""

@@ -105,12 +105,13 @@ class ContentMatcher:
 def _with_header(columns: Sequence[pa.Array], name: str, value: pa.Scalar) -> Mask | None:
     """Which rows of headers columns have that header, shape (rows,); None: not one. Most slots have
     no such value, so that is asked first, of all columns at once."""
-    flat = [column.flatten() for column in columns]
-    found = pc.equal(pa.chunked_array([one.field(1) for one in flat]), value)
+    # Also of rows that these columns are slices without: only to be sure that there is none.
+    found = pc.equal(pa.chunked_array([column.values.field(1) for column in columns]), value)
     if not pc.any(found).as_py():
         return None
     masks = []
-    for column, headers in zip(columns, flat, strict=True):
+    for column in columns:
+        headers = column.flatten()
         equal = pc.fill_null(pc.equal(headers.field(1), value), False)
         both = pc.and_(pc.equal(headers.field(0), name), equal)
         mask = np.zeros(len(column), np.bool_)

@@ -25,8 +25,11 @@ from ..wheel.config import TICK_MS
 from ..wheel.ids import IdMint
 from ..wheel.mark import Marks
 from ..wheel.rows import members, take_rows
-from ..wheel.schema import Int64s, Mask, bounds, times
+from ..wheel.schema import ROW, Int64s, Mask, bounds, times
 from ..wheel.state import SlotInfo
+
+_KEY_COLUMNS = ["offset", "due", "topic", "cancels"]
+_NO_KEYS = pa.RecordBatch.from_pylist([], pa.schema([ROW.field(name) for name in _KEY_COLUMNS]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,23 +170,17 @@ class View:
         """Whether no mark covers any row of a slot, and no repair lost rows of it."""
         return second * TICK_MS > self.passed_ms and second not in self.lost
 
-    def pending(self, second: int, rows: Sequence[pa.RecordBatch]) -> list[Mask]:
-        """Which rows are pending messages, shape (rows,) each. ``rows``: all batches of a slot with
-        due time, offset, cancels and topic."""
-        untouched = self.is_untouched(second)
-        targets = cancelled(rows)
-        masks = []
-        for batch in rows:
-            column = batch.column("cancels")
-            mask: Mask = np.ones(batch.num_rows, np.bool_)
-            if column.null_count < len(column):
-                mask &= np.asarray(column.is_null())
-            if len(targets):
-                mask &= ~members(targets, times(batch, "offset"))
-            if not untouched:
-                mask &= ~self.covered(batch)
-            masks.append(mask)
-        return masks
+    def pending(self, second: int, rows: pa.RecordBatch) -> Mask:
+        """Which rows are pending messages, shape (rows,). ``rows``: all rows of a slot, as of
+        ``key_columns``."""
+        column = rows.column("cancels")
+        mask: Mask = np.ones(rows.num_rows, np.bool_)
+        if column.null_count < len(column):
+            mask &= np.asarray(column.is_null())
+            mask &= ~members(cancelled(rows), times(rows, "offset"))
+        if not self.is_untouched(second):
+            mask &= ~self.covered(rows)
+        return mask
 
     def covered(self, rows: pa.RecordBatch) -> Mask:
         """Which rows the mark of their topic covers, shape (rows,)."""
@@ -195,11 +192,12 @@ class View:
         return mask
 
 
-def cancelled(rows: Sequence[pa.RecordBatch]) -> Int64s:
+def key_columns(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """What says whether rows are pending, of all batches: due time, offset, topic, cancels. A slot
+    has a block from each spill, and one call for all of them costs as much as one for each."""
+    return pa.concat_batches([_NO_KEYS, *(batch.select(_KEY_COLUMNS) for batch in batches)])
+
+
+def cancelled(rows: pa.RecordBatch) -> Int64s:
     """The offsets that the cancels among the rows name, ascending."""
-    found = [
-        np.asarray(column.drop_null())
-        for column in (batch.column("cancels") for batch in rows)
-        if column.null_count < len(column)
-    ]
-    return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    return np.sort(np.asarray(rows.column("cancels").drop_null()))

@@ -61,6 +61,24 @@ def test_what_stops_it_leaves_true_counts(root: Path, stop: type[BaseException])
     assert (bulk.asked, bulk.unanswered, bulk.complete) == (20_000, 10_000, False)
 
 
+def test_it_is_not_at_its_end_while_an_answer_is_missing(root: Path) -> None:
+    failing = [NodeUnreachable("gone")]
+
+    def cancel(ids: list[str]) -> list[str]:
+        if len(ids) < 10_000 and failing:  # the last page
+            raise failing.pop()
+        return ["cancelled"] * len(ids)
+
+    with PendingReader(root) as reader:
+        bulk = Cancellation(reader, cancel, Query())
+        with pytest.raises(NodeUnreachable):
+            bulk.run()
+        assert (bulk.asked, bulk.unanswered, bulk.ended) == (25_000, 5_000, False)
+        again = Cancellation(reader, cancel, Query())
+        again.run()
+    assert (again.answers.total(), again.complete) == (25_000, True)
+
+
 def test_it_can_be_stopped_between_two_pages(root: Path) -> None:
     with PendingReader(root) as reader:
         bulk = Cancellation(reader, lambda ids: ["cancelled"] * len(ids), Query())
