@@ -91,6 +91,16 @@ def error_body(error: HttpError) -> ErrorBody:
     )
 
 
+def too_many_messages(rows_max: int, place: str = "") -> HttpError:
+    return HttpError(
+        422,
+        "too many messages in one request",
+        place=place,
+        limit=rows_max,
+        remedy="Send them in several requests",
+    )
+
+
 def from_slotwheel(error: SlotwheelError) -> HttpError:
     """The answer to a request that ended with one of our errors."""
     headers: dict[str, str] = {}
