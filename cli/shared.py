@@ -6,6 +6,7 @@ Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads these.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -157,6 +158,8 @@ def note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     """Callback of every ``--json``: the error handler must know it, whatever fails later."""
     if value:
         ctx.ensure_object(Session).json = True
+        # What a client logs is no JSON; the error object comes besides.
+        logging.getLogger("slotwheel.client").addHandler(logging.NullHandler())
     return value
 
 
