@@ -20,6 +20,7 @@ import click
 from click.core import ParameterSource
 
 from ..client.addresses import check_addresses, split
+from ..client.httpconnection import SCHEMES
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra
 from ..wheel.protocol import DEFAULT_ADDRESS
@@ -147,8 +148,14 @@ def pair(value: str) -> tuple[str, str]:
 
 def node_addresses(value: str) -> str:
     """Option type: ``host:port``, or several, separated by commas."""
+    addresses = split(value)
+    if any(one.startswith(SCHEMES) for one in addresses):
+        raise click.BadParameter(
+            f"{value!r} is the address of a gateway, and this command talks to nodes; give"
+            f" host:port as the node has it by --listen, {DEFAULT_ADDRESS} by default"
+        )
     try:
-        check_addresses(split(value))
+        check_addresses(addresses)
     except InvalidConfiguration as error:
         raise click.BadParameter(str(error)) from None
     return value
