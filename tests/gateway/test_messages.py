@@ -262,3 +262,14 @@ def test_an_unknown_field_is_answered_with_those_that_are_known(
     error = answer.json()
     assert (error["place"], error["message"][:28]) == (place, "Object contains unknown fiel")
     assert error["limit"].startswith(known)
+
+
+def test_a_body_of_another_type_is_answered_with_those_that_are_taken(
+    node: NodeWithGateway,
+) -> None:
+    answer = ask(node, "POST", SEND, b"topic=t", {"Content-Type": "text/plain"})
+    assert answer.status_code == 415
+    described = ask(node, "GET", "/openapi.json").json()["paths"][SEND]["post"]["requestBody"]
+    assert answer.json()["limit"].split(" or ") == list(described["content"])
+    arrow = described["content"][ARROW["Content-Type"]]["schema"]
+    assert (arrow["type"], arrow["format"]) == ("string", "binary")
