@@ -139,7 +139,7 @@ def _check_group(group: str, redriven: Redriven) -> None:
             "the letters of this topic are redriven through another wheel group",
             got=group,
             limit=redriven.group,
-            remedy="Give --node a node of that one; let each have a --dead-letter-topic of its own",
+            remedy="Redrive through a node of that one; let each have its own dead-letter topic",
         )
 
 
@@ -189,8 +189,8 @@ def _wait_for_note(source: LetterSource, topic: str, number: int, timeout_s: flo
             raise InvalidMessage(
                 f"a note that was delivered does not appear in {topic}",
                 limit=f"within {timeout_s} s",
-                remedy="Give --node a node that delivers to where the dead letters are read. The"
-                " embedded topic that a node before a Kafka falls back to cannot be redriven:"
+                remedy="Redrive through a node that delivers to where the dead letters are read."
+                " The embedded topic that a node before a Kafka falls back to cannot be redriven:"
                 " 'slotwheel dead export' writes its letters",
             )
         time.sleep(_LOOK_AGAIN_S)
