@@ -59,9 +59,10 @@ from ..wheel.rows import Content, from_columns
 from ..wheel.schema import times
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
-from .batch import Shipment, nbytes_of
+from .batch import nbytes_of
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
+from .failures import CountedShipment
 from .http import HttpTransport
 from .httpconnection import is_http
 from .levels import Resolver
@@ -245,7 +246,7 @@ class Client:
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""
         self._check_usable()
-        shipments: list[Shipment] = []
+        shipments: list[CountedShipment] = []
         remaining = iter(messages)
         while chunk := list(itertools.islice(remaining, self._buffer.batch_rows_max)):
             if any(_needs_policies(message) for message in chunk):
@@ -261,7 +262,7 @@ class Client:
         Errors at once: ``InvalidBatch`` for a wrong schema. Bad rows: as in ``send_many``.
         """
         self._check_usable()
-        shipments: list[Shipment] = []
+        shipments: list[CountedShipment] = []
         buffer = self._buffer
         for rows in pieces(conform(table), buffer.batch_rows_max, buffer.batch_bytes_max):
             self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments)
@@ -354,6 +355,7 @@ class Client:
         receipts = Receipts([shipment])
         shipment.whole, shipment.request = whole, request
         shipment.on_done = lambda: _report(done, receipts)
+        shipment.counted_in = None
         if as_rows:
             shipment.rows = flats
         else:
@@ -369,7 +371,7 @@ class Client:
         limits = self._buffer.limits
         return limits.batch_rows, limits.batch_bytes
 
-    def _ship_resolved(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
+    def _ship_resolved(self, messages: Sequence[Message], shipments: list[CountedShipment]) -> None:
         """Ship messages some of which have a level or a route, in their order."""
         plain: list[Message] = []
 
@@ -403,7 +405,7 @@ class Client:
                 self._sender.submit(copies)
         ship_plain()
 
-    def _copies(self, message: Message, route: Route) -> Shipment:
+    def _copies(self, message: Message, route: Route) -> CountedShipment:
         """A message for the topics of a route, to be sent: all rows in one batch, so in one entry.
 
         Errors: ``InvalidMessage``."""
@@ -437,7 +439,7 @@ class Client:
         if latest is not None and flat.due_ms > latest:
             raise due_beyond_horizon(flat.due_ms, latest)
 
-    def _ship_messages(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
+    def _ship_messages(self, messages: Sequence[Message], shipments: list[CountedShipment]) -> None:
         found = sort_messages(messages, clock_ms(), self._buffer.limits)
         too_big = found.rows is not None and found.rows.nbytes > self._buffer.batch_bytes_max
         if too_big and len(messages) > 1:
@@ -447,7 +449,7 @@ class Client:
         else:
             self._ship(found, shipments)
 
-    def _ship(self, found: SortedColumns, shipments: list[Shipment]) -> None:
+    def _ship(self, found: SortedColumns, shipments: list[CountedShipment]) -> None:
         shipment = self._sender.new_shipment()
         shipment.due, shipment.kept, shipment.errors = found.due, found.kept, found.errors
         shipment.rows = found.rows
@@ -573,7 +575,8 @@ class Client:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush for at most ``timeout_s`` (None: until each message is stored or given up), and
-        end. Messages not answered by then fail with ``NotRunning``. May be called again.
+        end. Messages not answered by then fail with ``NotRunning``. If messages failed whose
+        receipts nobody has read, one warning is logged (``slotwheel.client``). May be called again.
 
         Errors: ``OSError``: the file of receipts is not complete.
         """
@@ -584,13 +587,26 @@ class Client:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             self._sender.flush(timeout_s)
-        except TimeoutError:  # on the receipts, too, but they may never be read
-            _log.warning("slotwheel client: closed with messages that were not answered yet")
+        except TimeoutError:
+            pass  # an error of the receipts
         finally:
             self._sender.close()
             self._asker.close()
+            self._log_unread()
             if self._receipts is not None:
                 self._close_receipts(self._receipts, end)
+
+    def _log_unread(self) -> None:
+        unread = self._sender.unread
+        with unread.lock:
+            count, first = unread.count, unread.first
+        if count:
+            _log.warning(
+                "slotwheel client: closed; messages that failed, and whose receipts nobody read:"
+                " %d; the first failure: %s",
+                count,
+                first,
+            )
 
     def _close_receipts(self, receipts: ReceiptFile, end: float | None) -> None:
         try:

@@ -35,6 +35,7 @@ from .asking import EpochOfMaster, Suspicion
 from .batch import Batch, Shipment, gathered
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import Errors
+from .failures import CountedShipment, UnreadFailures
 from .message import FlatMessage, clock_ms
 from .receiptfile import BatchReceipts, ReceiptFile
 from .transport import LinkPort, OpenLink
@@ -80,6 +81,7 @@ class Sender:
         self._backoff = Backoff(_BACKOFF_S)
         self._last_error: SlotwheelError | None = None
         self._closed = False
+        self.unread = UnreadFailures()
         # Started here and not with each link: a script's last messages are sent while the
         # interpreter ends, when no more threads can be started.
         self._reads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -95,8 +97,8 @@ class Sender:
 
     # Called by the application's threads
 
-    def new_shipment(self) -> Shipment:
-        return Shipment(time.monotonic() + self._timeout_s, self.nudge)
+    def new_shipment(self) -> CountedShipment:
+        return CountedShipment(time.monotonic() + self._timeout_s, self.nudge, self.unread)
 
     def submit(self, shipment: Shipment, *, wait: bool = True) -> None:
         """Queue a shipment whose ``rows`` are set, or ``columns`` and ``nbytes``. ``wait``: for
@@ -111,7 +113,7 @@ class Sender:
             self._buffer.add(shipment)
             self._changed.notify_all()
 
-    def linger(self, flat: FlatMessage) -> tuple[Shipment, int]:
+    def linger(self, flat: FlatMessage) -> tuple[CountedShipment, int]:
         """Add a message to the lingering shipment. Returns it and the row's number in it."""
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
@@ -120,6 +122,7 @@ class Sender:
             shipment, row = buffer.linger(flat, nbytes, time.monotonic(), self.new_shipment)
             if row == 0 or buffer.lingering is None:
                 self._changed.notify_all()
+            assert isinstance(shipment, CountedShipment)  # ``new_shipment`` made it
             return shipment, row
 
     def nudge(self) -> None:

@@ -90,6 +90,8 @@ async def _serve(
         host, port = listening.getsockname()[:2]
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         log.info("gateway listening on %s", where)
+        if settings.data is None:
+            log.info("search, and what is known of a message, are off: they need --data")
         try:
             await server.serve(sockets=[listening])
         finally:

@@ -17,7 +17,7 @@ from ...client.message import clock_ms
 from ...wheel.errors import InvalidMessage, SlotwheelError
 from ...wheel.request import RequestKey
 from ..arrowbody import read_table
-from ..errors import HttpError
+from ..errors import HttpError, too_many_messages
 from ..idempotency import idempotency_key, moving_expiry, request_of
 from ..requests import (
     ARROW,
@@ -77,7 +77,7 @@ class SendMessages:
         if not len(given):
             raise HttpError(422, "there is no message", limit="at least one")
         if len(given) > self._rows_max:
-            raise _too_many(self._rows_max)
+            raise too_many_messages(self._rows_max)
         ids, _ = await self._store(given, body, key)
         return as_json(StoredMessages(len(given), ids))
 
@@ -131,14 +131,5 @@ def _lines(body: bytes, rows_max: int) -> list[MessageBody]:
         if line.strip():
             found.append(decoded(_ONE, line, f"line {number}"))
             if len(found) > rows_max:
-                raise _too_many(rows_max)
+                raise too_many_messages(rows_max)
     return found
-
-
-def _too_many(rows_max: int) -> HttpError:
-    return HttpError(
-        422,
-        "too many messages in one request",
-        limit=rows_max,
-        remedy="Send them in several requests",
-    )

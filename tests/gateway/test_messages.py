@@ -239,3 +239,37 @@ def _stream(table: pa.Table, compression: str | None = None) -> bytes:
         stream.write_table(table)
     found: bytes = sink.getvalue().to_pybytes()
     return found
+
+
+MESSAGE_FIELDS = "topic, value, value_base64, key, key_base64, headers, partition, due_ms, delay_ms"
+GOOD = {"topic": "t", "delay_ms": 60_000}
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "known"),
+    [
+        ({**GOOD, "due": 1}, "$", MESSAGE_FIELDS),
+        ([GOOD, {**GOOD, "due": 1}], "$[1]", MESSAGE_FIELDS),
+        ({**GOOD, "headers": {"a": {"b64": ""}}}, "$.headers[...]", "base64"),
+        ({**GOOD, "headers": [["a", {"b64": ""}]]}, "$.headers[0][1]", "base64"),
+    ],
+)
+def test_an_unknown_field_is_answered_with_those_that_are_known(
+    node: NodeWithGateway, body: Any, place: str, known: str
+) -> None:
+    answer = ask(node, "POST", SEND, body)
+    assert answer.status_code == 422
+    error = answer.json()
+    assert (error["place"], error["message"][:28]) == (place, "Object contains unknown fiel")
+    assert error["limit"].startswith(known)
+
+
+def test_a_body_of_another_type_is_answered_with_those_that_are_taken(
+    node: NodeWithGateway,
+) -> None:
+    answer = ask(node, "POST", SEND, b"topic=t", {"Content-Type": "text/plain"})
+    assert answer.status_code == 415
+    described = ask(node, "GET", "/openapi.json").json()["paths"][SEND]["post"]["requestBody"]
+    assert answer.json()["limit"].split(" or ") == list(described["content"])
+    arrow = described["content"][ARROW["Content-Type"]]["schema"]
+    assert (arrow["type"], arrow["format"]) == ("string", "binary")
