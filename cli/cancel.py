@@ -71,6 +71,6 @@ def command(
                 print_json({"id": one, "answer": answer})
             else:
                 click.echo(f"{one}\t{answer}")
-    if not counts:
-        raise click.UsageError(_NO_IDS)
+    if not counts:  # whoever pipes what was found may have found nothing
+        click.echo(f"no ids were given. {_NO_IDS}", err=True)
     return Exit.FAILED if counts[UNKNOWN] else Exit.DONE
