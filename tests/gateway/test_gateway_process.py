@@ -81,3 +81,6 @@ def test_each_request_is_logged_if_that_is_wanted(tmp_path: Path) -> None:
     with NodeWithGateway(tmp_path / "data", "--http-log") as node:
         ask(node, "GET", "/readyz")
         eventually(lambda: "GET /readyz 200" in node.log_text())
+        ask(node, "GET", "/nowhere%0a2026-01-01T00:00:00.000Z%20info%20forged")
+        eventually(lambda: "GET /nowhere%0a2026" in node.log_text())
+        assert "\n2026-01-01" not in node.log_text()
