@@ -128,7 +128,8 @@ class Receipts(Sequence[Receipt]):
         ]
 
     def outcomes(self, timeout_s: float | None = None) -> list[str | SlotwheelError]:
-        """What became of each message: its id, or its error. Errors: ``TimeoutError``."""
+        """What became of each message: its id, or its error, which several may share: who raises it
+        raises a copy. Errors: ``TimeoutError``."""
         self.wait(timeout_s)
         return [one for shipment in self._shipments for one in shipment.outcomes()]
 

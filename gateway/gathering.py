@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ class Stored:
         found = []
         for outcome in self.receipts.outcomes():
             if not isinstance(outcome, str):
-                raise outcome
+                raise copy(outcome)
             found.append(outcome)
         return found
 
@@ -170,7 +171,7 @@ class Gatherer:
             if isinstance(outcome, str):
                 future.set_result(outcome)
             else:
-                future.set_exception(outcome)
+                future.set_exception(copy(outcome))
 
     def _whole_done(self, receipts: Receipts, future: asyncio.Future[Stored], nbytes: int) -> None:
         self._bytes -= nbytes
