@@ -319,6 +319,7 @@ class Client:
         whole: bool,
         done: Callable[[Receipts], None],
         request: RequestKey | None = None,
+        timeout_s: float | None = None,
     ) -> Receipts:
         """Send messages of one or many callers in one batch, without waiting for anything.
 
@@ -326,8 +327,9 @@ class Client:
         ``prepare_many`` makes them, at most as many as ``batch_limits`` allow. ``whole``: all of
         them are stored, or none is; without it a bad one gets its error on its receipt, and the
         others are sent. ``request``: of what request they are, which is always whole; one that was
-        stored before is not stored again, and its receipts are those of the first time. An error
-        that is ``uncertain`` says that the messages may be stored.
+        stored before is not stored again, and its receipts are those of the first time.
+        ``timeout_s``: how long they are tried; None: as long as all others. An error that is
+        ``uncertain`` says that the messages may be stored.
 
         ``done`` is called once with the receipts, when each of them has its id or its error; by one
         of the client's threads, or by the caller's before this returns. It must return at once and
@@ -360,7 +362,7 @@ class Client:
             columns = zip(*[flat[:6] for flat in flats], strict=True)
             shipment.columns = tuple(list(column) for column in columns)
         shipment.nbytes = nbytes
-        self._sender.submit(shipment, wait=False)
+        self._sender.submit(shipment, wait=False, timeout_s=timeout_s)
         return receipts
 
     @property

@@ -107,7 +107,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         own = Client(settings.nodes[0], timeout_s=_OWN_S)
         for one in (client, own):
             undo.callback(one.close, 0.0)
-        gatherer = Gatherer(client, settings.waiting_bytes_max)
+        gatherer = Gatherer(client, settings.waiting_bytes_max, settings.answer_s)
         metrics = GatewayMetrics(
             lambda: {
                 "waiting_bytes": ("Bytes of messages that are not stored yet", gatherer.nbytes),
