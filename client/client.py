@@ -29,6 +29,7 @@ from typing import Any, Self, overload
 import numpy as np
 import pyarrow as pa
 
+from ..policy.policyset import PolicySet
 from ..policy.routes import Route
 from ..wheel.checks import due_beyond_horizon, too_large
 from ..wheel.errors import (
@@ -519,6 +520,16 @@ class Client:
         """
         found: dict[str, Any] = self._ask(POLICIES, {}, again=True, of_master=False)["policies"]
         return found
+
+    def fetch_policies(self) -> PolicySet:
+        """The policies, which messages with a level or a route use for ``policies_fresh_s`` from
+        now. Errors: ``NodeUnreachable``."""
+        return self._resolver.refresh()
+
+    @property
+    def policies_fresh_s(self) -> float:
+        """For how many seconds more ``prepare_many`` asks no node for policies."""
+        return self._resolver.fresh_s
 
     def register(self, group: str, rule: Mapping[str, Any] | None) -> dict[str, Any]:
         """Register what a consumer group filters by; None: it takes everything. Returns the

@@ -156,7 +156,9 @@ class Producing:
                 stored = [(await services.gatherer.store(flat), flat.due_ms)]
             else:
                 prepare = services.client.prepare_many
-                # Policies may have to be asked for; and many take longer than others should wait.
+                if named:
+                    await services.await_policies()
+                # Many take longer than others should wait.
                 if named or len(records) > _MANY:
                     rows = await services.run(prepare, messages, now_ms)
                 else:

@@ -94,7 +94,9 @@ class SendMessages:
             except (pa.ArrowException, UnicodeDecodeError) as error:  # an unknown time zone, say
                 raise HttpError(422, f"a column that cannot be used: {str(error)[:200]}") from None
         elif named or len(given) > _MANY_ROWS:
-            # On a thread: policies may have to be asked for, and the loop has others to serve.
+            if named:
+                await services.await_policies()
+            # On a thread: the loop has others to serve.
             rows = await services.run(prepare, _messages(given, now_ms), now_ms)
         else:
             rows = prepare(_messages(given, now_ms), now_ms)
