@@ -275,9 +275,12 @@ class Client:
         self._check_limits(flat, now_ms)
         return flat
 
-    def prepare_many(self, messages: Sequence[Message] | pa.Table, now_ms: int) -> pa.RecordBatch:
+    def prepare_many(
+        self, messages: Sequence[Message] | pa.Table, now_ms: int
+    ) -> tuple[pa.RecordBatch, Sequence[int]]:
         """Messages as ``ship`` takes them, each once for each topic of its route; or a table as
-        ``send_table`` takes it. Waits for a node only if one has a level or a route.
+        ``send_table`` takes it. Beside them of each row the number of its message. Waits for a node
+        only if one has a level or a route.
 
         Errors: ``InvalidMessage`` with the number of the first that is bad; ``InvalidBatch``;
         ``NodeUnreachable``.
@@ -288,11 +291,12 @@ class Client:
             found = sort_rows(table.to_batches()[0], now_ms, limits)
         elif any(_needs_policies(message) for message in messages):
             flats = [
-                flat
+                (number, *flat)
                 for number, message in enumerate(messages)
                 for flat in self._resolved(number, message, now_ms)
             ]
-            return from_columns(*(list(column) for column in zip(*flats, strict=True)))
+            numbers, *columns = (list(column) for column in zip(*flats, strict=True))
+            return from_columns(*columns), numbers
         else:
             found = sort_messages(messages, now_ms, limits)
         if found.errors:
@@ -301,16 +305,16 @@ class Client:
             error.row = row
             raise error
         assert found.rows is not None
-        return found.rows
+        return found.rows, range(found.rows.num_rows)
 
     def _resolved(self, number: int, message: Message, now_ms: int) -> list[tuple[Any, ...]]:
         try:
             message, route = self._resolver.resolve(message)
             flat = self.prepare(message, now_ms)
+            topics = [flat.topic] if route is None else route.topics(flat.headers)
         except InvalidMessage as error:
             error.row = number
             raise
-        topics = [flat.topic] if route is None else route.topics(flat.headers)
         return [flat._replace(topic=topic)[:6] for topic in topics]
 
     def ship(

@@ -160,9 +160,9 @@ class Producing:
                     await services.await_policies()
                 # Many take longer than others should wait.
                 if named or len(records) > _MANY:
-                    rows = await services.run(prepare, messages, now_ms)
+                    rows, _ = await services.run(prepare, messages, now_ms)
                 else:
-                    rows = prepare(messages, now_ms)
+                    rows, _ = prepare(messages, now_ms)
                 whole = await services.gatherer.store_whole(rows, given.request(rows, now_ms))
                 dues = [receipt.due_ms for receipt in whole.receipts]
                 stored = list(zip(whole.ids(), dues, strict=True))

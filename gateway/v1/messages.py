@@ -90,19 +90,24 @@ class SendMessages:
         named = not isinstance(given, pa.Table) and any(one.level or one.route for one in given)
         if isinstance(given, pa.Table):
             try:
-                rows = await services.run(prepare, given, now_ms)
+                rows, numbers = await services.run(prepare, given, now_ms)
             except (pa.ArrowException, UnicodeDecodeError) as error:  # an unknown time zone, say
                 raise HttpError(422, f"a column that cannot be used: {str(error)[:200]}") from None
         elif named or len(given) > _MANY_ROWS:
             if named:
                 await services.await_policies()
             # On a thread: the loop has others to serve.
-            rows = await services.run(prepare, _messages(given, now_ms), now_ms)
+            rows, numbers = await services.run(prepare, _messages(given, now_ms), now_ms)
         else:
-            rows = prepare(_messages(given, now_ms), now_ms)
+            rows, numbers = prepare(_messages(given, now_ms), now_ms)
         request = None if key is None else _request(key, given, body, named, rows, now_ms)
         stored = await services.gatherer.store_whole(rows, request, len(body))
-        return stored.ids(), stored.receipts[0].due_ms
+        try:
+            return stored.ids(), stored.receipts[0].due_ms
+        except SlotwheelError as error:
+            if error.row is not None:
+                error.row = numbers[error.row]
+            raise
 
 
 def _messages(given: Sequence[MessageBody], now_ms: int) -> list[Message]:

@@ -84,7 +84,9 @@ def test_a_whole_one_is_stored_with_all_or_none(client: Client, wheel: FakeWheel
         client.prepare_many(messages, now_ms())
     assert at_once.value.row == 3
     assert not wheel.rows
-    shipped(client, client.prepare_many(messages[:3], now_ms()), whole=True)
+    rows, numbers = client.prepare_many(messages[:3], now_ms())
+    assert list(numbers) == [0, 1, 2]
+    shipped(client, rows, whole=True)
     assert len(wheel.rows) == 3
 
 

@@ -253,6 +253,23 @@ def test_a_repeat_whose_level_or_route_is_another_now_gets_no_ids_that_no_messag
             assert client.cancel(ids) == ["cancelled"] * 6
 
 
+def test_a_bad_message_is_named_by_its_number_in_the_request_whatever_routes_make_of_it(
+    tmp_path: Path,
+) -> None:
+    policies = tmp_path / "policies.toml"
+    policies.write_text(
+        POLICIES.format(levels='["5s"]', topics='["a", "b", "c"]')
+        + '[[routes.some]]\nwhere = { header = "region", equals = "eu" }\nto = ["a"]\n'
+    )
+    good = {"route": "all", "delay_ms": 60_000}
+    late = {"route": "all", "delay_ms": 1 << 40}
+    nowhere = {"route": "some", "delay_ms": 60_000}
+    with NodeWithGateway(tmp_path / "data", "--policies", str(policies)) as node:
+        for bad in (late, late, nowhere):  # first the gateway does not know what the node takes
+            refused = ask(node, "POST", SEND, [good, good, bad])
+            assert (refused.status_code, refused.json()["place"]) == (422, "$[2]"), refused.json()
+
+
 def test_large_messages_of_many_callers_are_not_refused_for_each_other(
     node: NodeWithGateway,
 ) -> None:
