@@ -29,6 +29,7 @@ from typing import Any, Self, overload
 import numpy as np
 import pyarrow as pa
 
+from ..policy.policyset import PolicySet
 from ..policy.routes import Route
 from ..wheel.checks import due_beyond_horizon, too_large
 from ..wheel.errors import (
@@ -275,9 +276,12 @@ class Client:
         self._check_limits(flat, now_ms)
         return flat
 
-    def prepare_many(self, messages: Sequence[Message] | pa.Table, now_ms: int) -> pa.RecordBatch:
+    def prepare_many(
+        self, messages: Sequence[Message] | pa.Table, now_ms: int
+    ) -> tuple[pa.RecordBatch, Sequence[int]]:
         """Messages as ``ship`` takes them, each once for each topic of its route; or a table as
-        ``send_table`` takes it. Waits for a node only if one has a level or a route.
+        ``send_table`` takes it. Beside them of each row the number of its message. Waits for a node
+        only if one has a level or a route.
 
         Errors: ``InvalidMessage`` with the number of the first that is bad; ``InvalidBatch``;
         ``NodeUnreachable``.
@@ -288,11 +292,12 @@ class Client:
             found = sort_rows(table.to_batches()[0], now_ms, limits)
         elif any(_needs_policies(message) for message in messages):
             flats = [
-                flat
+                (number, *flat)
                 for number, message in enumerate(messages)
                 for flat in self._resolved(number, message, now_ms)
             ]
-            return from_columns(*(list(column) for column in zip(*flats, strict=True)))
+            numbers, *columns = (list(column) for column in zip(*flats, strict=True))
+            return from_columns(*columns), numbers
         else:
             found = sort_messages(messages, now_ms, limits)
         if found.errors:
@@ -301,16 +306,16 @@ class Client:
             error.row = row
             raise error
         assert found.rows is not None
-        return found.rows
+        return found.rows, range(found.rows.num_rows)
 
     def _resolved(self, number: int, message: Message, now_ms: int) -> list[tuple[Any, ...]]:
         try:
             message, route = self._resolver.resolve(message)
             flat = self.prepare(message, now_ms)
+            topics = [flat.topic] if route is None else route.topics(flat.headers)
         except InvalidMessage as error:
             error.row = number
             raise
-        topics = [flat.topic] if route is None else route.topics(flat.headers)
         return [flat._replace(topic=topic)[:6] for topic in topics]
 
     def ship(
@@ -320,6 +325,7 @@ class Client:
         whole: bool,
         done: Callable[[Receipts], None],
         request: RequestKey | None = None,
+        timeout_s: float | None = None,
     ) -> Receipts:
         """Send messages of one or many callers in one batch, without waiting for anything.
 
@@ -327,8 +333,9 @@ class Client:
         ``prepare_many`` makes them, at most as many as ``batch_limits`` allow. ``whole``: all of
         them are stored, or none is; without it a bad one gets its error on its receipt, and the
         others are sent. ``request``: of what request they are, which is always whole; one that was
-        stored before is not stored again, and its receipts are those of the first time. An error
-        that is ``uncertain`` says that the messages may be stored.
+        stored before is not stored again, and its receipts are those of the first time.
+        ``timeout_s``: how long they are tried; None: as long as all others. An error that is
+        ``uncertain`` says that the messages may be stored.
 
         ``done`` is called once with the receipts, when each of them has its id or its error; by one
         of the client's threads, or by the caller's before this returns. It must return at once and
@@ -362,7 +369,7 @@ class Client:
             columns = zip(*[flat[:6] for flat in flats], strict=True)
             shipment.columns = tuple(list(column) for column in columns)
         shipment.nbytes = nbytes
-        self._sender.submit(shipment, wait=False)
+        self._sender.submit(shipment, wait=False, timeout_s=timeout_s)
         return receipts
 
     @property
@@ -519,6 +526,16 @@ class Client:
         """
         found: dict[str, Any] = self._ask(POLICIES, {}, again=True, of_master=False)["policies"]
         return found
+
+    def fetch_policies(self) -> PolicySet:
+        """The policies, which messages with a level or a route use for ``policies_fresh_s`` from
+        now. Errors: ``NodeUnreachable``."""
+        return self._resolver.refresh()
+
+    @property
+    def policies_fresh_s(self) -> float:
+        """For how many seconds more ``prepare_many`` asks no node for policies."""
+        return self._resolver.fresh_s
 
     def register(self, group: str, rule: Mapping[str, Any] | None) -> dict[str, Any]:
         """Register what a consumer group filters by; None: it takes everything. Returns the

@@ -134,9 +134,16 @@ class Receipts(Sequence[Receipt]):
         ]
 
     def outcomes(self, timeout_s: float | None = None) -> list[str | SlotwheelError]:
-        """What became of each message: its id, or its error. Errors: ``TimeoutError``."""
+        """What became of each message: its id, or its error, which several may share: who raises it
+        raises a copy. Errors: ``TimeoutError``."""
         self._read(timeout_s)
         return [one for shipment in self._shipments for one in shipment.outcomes()]
+
+    @property
+    def failure(self) -> SlotwheelError | None:
+        """Why none of the messages was stored, if they were one batch and it failed as a whole;
+        that may be the fault of one of them."""
+        return self._shipments[0].failure if len(self._shipments) == 1 else None
 
     def offsets(self, timeout_s: float | None = None) -> Int64s:
         """Offsets in the wheel's log, shape (len(self),); -1 for a message not stored."""

@@ -100,16 +100,20 @@ class Sender:
     def new_shipment(self) -> CountedShipment:
         return CountedShipment(time.monotonic() + self._timeout_s, self.nudge, self.unread)
 
-    def submit(self, shipment: Shipment, *, wait: bool = True) -> None:
+    def submit(
+        self, shipment: Shipment, *, wait: bool = True, timeout_s: float | None = None
+    ) -> None:
         """Queue a shipment whose ``rows`` are set, or ``columns`` and ``nbytes``. ``wait``: for
-        room in the buffer. Errors: ``Overloaded``, ``NodeUnreachable``, ``NotRunning``."""
+        room in the buffer. ``timeout_s``: how long it is tried, if not as long as all others.
+        Errors: ``Overloaded``, ``NodeUnreachable``, ``NotRunning``."""
         if shipment.rows is not None:
             shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
         assert shipment.count
         assert shipment.nbytes
         with self._changed:
             self._wait_for_room(shipment.nbytes, self._timeout_s if wait else 0.0)
-            shipment.deadline = time.monotonic() + self._timeout_s
+            tried_s = self._timeout_s if timeout_s is None else timeout_s
+            shipment.deadline = time.monotonic() + tried_s
             self._buffer.add(shipment)
             self._changed.notify_all()
 
@@ -426,17 +430,22 @@ class Sender:
             return last
         if self._link is None and (reason := self._reason()) is not None:
             return reason
-        return last or NodeUnreachable(
-            "no answer in time",
-            limit=f"{self._timeout_s} s",
-            remedy="Look after the node, or give the client a longer timeout_s",
-        )
+        return last or no_answer(self._timeout_s)
 
     def _reason(self) -> SlotwheelError | None:
         """The last known failure."""
         if self._link is None and self._last_error is not None:
             return self._addresses.explain(self._last_error)
         return self._last_error
+
+
+def no_answer(timeout_s: float) -> NodeUnreachable:
+    """The error for messages that were tried for so long."""
+    return NodeUnreachable(
+        "no answer in time",
+        limit=f"{timeout_s} s",
+        remedy="Look after the node, or give the client a longer timeout_s",
+    )
 
 
 def _without_requests() -> UnsupportedVersion:

@@ -87,19 +87,27 @@ class SendMessages:
         """Ids of all messages, and when the first of them is due."""
         services, now_ms = self._services, clock_ms()
         prepare = services.client.prepare_many
-        request = None if key is None else _request(key, given, body, now_ms)
+        named = not isinstance(given, pa.Table) and any(one.level or one.route for one in given)
         if isinstance(given, pa.Table):
             try:
-                rows = await services.run(prepare, given, now_ms)
+                rows, numbers = await services.run(prepare, given, now_ms)
             except (pa.ArrowException, UnicodeDecodeError) as error:  # an unknown time zone, say
                 raise HttpError(422, f"a column that cannot be used: {str(error)[:200]}") from None
-        elif len(given) > _MANY_ROWS or any(one.level or one.route for one in given):
-            # On a thread: policies may have to be asked for, and the loop has others to serve.
-            rows = await services.run(prepare, _messages(given, now_ms), now_ms)
+        elif named or len(given) > _MANY_ROWS:
+            if named:
+                await services.await_policies()
+            # On a thread: the loop has others to serve.
+            rows, numbers = await services.run(prepare, _messages(given, now_ms), now_ms)
         else:
-            rows = prepare(_messages(given, now_ms), now_ms)
+            rows, numbers = prepare(_messages(given, now_ms), now_ms)
+        request = None if key is None else _request(key, given, body, named, rows, now_ms)
         stored = await services.gatherer.store_whole(rows, request, len(body))
-        return stored.ids(), stored.receipts[0].due_ms
+        try:
+            return stored.ids(), stored.receipts[0].due_ms
+        except SlotwheelError as error:
+            if error.row is not None:
+                error.row = numbers[error.row]
+            raise
 
 
 def _messages(given: Sequence[MessageBody], now_ms: int) -> list[Message]:
@@ -115,14 +123,20 @@ def _messages(given: Sequence[MessageBody], now_ms: int) -> list[Message]:
 
 
 def _request(
-    key: str, given: Sequence[MessageBody] | pa.Table, body: bytes, now_ms: int
+    key: str,
+    given: Sequence[MessageBody] | pa.Table,
+    body: bytes,
+    named: bool,
+    rows: pa.RecordBatch,
+    now_ms: int,
 ) -> RequestKey:
     """Errors: ``HttpError``."""
     if isinstance(given, pa.Table):
         return RequestKey.of(key, body, 0)
     if any(one.due_ms is None and one.expires_ms is not None for one in given):
         raise moving_expiry()
-    return request_of(key, body, [one.due_ms is not None for one in given], now_ms)
+    absolute = [one.due_ms is not None for one in given]
+    return request_of(key, body, absolute, named, rows, now_ms)
 
 
 def _lines(body: bytes, rows_max: int) -> list[MessageBody]:

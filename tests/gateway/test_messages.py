@@ -6,8 +6,10 @@ import base64
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 
@@ -201,6 +203,71 @@ def test_a_request_with_a_key_is_stored_once_with_the_same_answer(
     assert again.content != first.content
     count = 3 if form == "many delays" else 1
     assert len(node.wait_for(topic, 2 * count)) == 2 * count
+
+
+REST = {"Content-Type": "application/vnd.kafka.json.v2+json"}
+POLICIES = """
+levels = {levels}
+
+[[routes.all]]
+to = {topics}
+"""
+
+
+def test_a_repeat_whose_level_or_route_is_another_now_gets_no_ids_that_no_message_has(
+    tmp_path: Path,
+) -> None:
+    policies = tmp_path / "policies.toml"
+
+    def define(levels: list[str], topics: list[str]) -> None:
+        policies.write_text(POLICIES.format(levels=json.dumps(levels), topics=json.dumps(topics)))
+
+    def answers() -> list[httpx.Response]:
+        return [
+            ask(node, "POST", SEND, level, {"Idempotency-Key": "one"}),
+            ask(node, "POST", SEND, [level, level], {"Idempotency-Key": "many"}),
+            ask(node, "POST", SEND, route, {"Idempotency-Key": "route"}),
+            ask(node, "POST", "/topics/t", records, REST | {"Idempotency-Key": "rest"}),
+        ]
+
+    level = {"topic": "t", "level": "2"}
+    route = {"route": "all", "due_ms": now_ms() + 3_600_000}
+    records = json.dumps({"records": [{"value": 1, "level": "2"}]})
+    define(["5s", "30m"], ["a", "b"])
+    with NodeWithGateway(tmp_path / "data", "--policies", str(policies)) as node:
+        first = answers()
+        assert {one.status_code for one in first} == {200, 201}, first
+        node.signal()
+        define(["5s", "30m", "1h"], ["a", "b"])
+        node.start()
+        assert [one.content for one in answers()] == [one.content for one in first]
+        node.signal()
+        define(["5s", "1h"], ["a", "b", "c"])
+        node.start()
+        for one in answers():
+            assert one.status_code == 422, one.text
+            assert "used for another request" in one.text
+        one, many, routed, rest = (answer.json() for answer in first)
+        ids = [one["id"], *many["ids"], *routed["ids"], rest["offsets"][0]["id"]]
+        with Client(node.address) as client:
+            assert client.cancel(ids) == ["cancelled"] * 6
+
+
+def test_a_bad_message_is_named_by_its_number_in_the_request_whatever_routes_make_of_it(
+    tmp_path: Path,
+) -> None:
+    policies = tmp_path / "policies.toml"
+    policies.write_text(
+        POLICIES.format(levels='["5s"]', topics='["a", "b", "c"]')
+        + '[[routes.some]]\nwhere = { header = "region", equals = "eu" }\nto = ["a"]\n'
+    )
+    good = {"route": "all", "delay_ms": 60_000}
+    late = {"route": "all", "delay_ms": 1 << 40}
+    nowhere = {"route": "some", "delay_ms": 60_000}
+    with NodeWithGateway(tmp_path / "data", "--policies", str(policies)) as node:
+        for bad in (late, late, nowhere):  # first the gateway does not know what the node takes
+            refused = ask(node, "POST", SEND, [good, good, bad])
+            assert (refused.status_code, refused.json()["place"]) == (422, "$[2]"), refused.json()
 
 
 def test_large_messages_of_many_callers_are_not_refused_for_each_other(
