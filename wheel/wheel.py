@@ -39,14 +39,15 @@ from .journal.entry import EntryKind
 from .journal.log import Log
 from .journal.payloads import EncodedBatch, encode_input, encode_own
 from .journal.producers import SOURCE_PRODUCER
-from .journal.queued import AppendWaiter, QueuedEntry, answer_again
+from .journal.queued import AppendWaiter, QueuedEntry, answer_again, pieces_of
 from .mark import Marks
 from .recovery import RecoveredState, configuration, recover
+from .schema import bounds
 from .slots.scrub import Scrubber
 from .slots.spill import Ahead, in_turn
 from .slots.storage import SpillPlan, SpillReport, Storage
 from .state import Checkpoint, StateStore, StateUpdate
-from .tail.tail import Piece, Tail, together
+from .tail.tail import Piece, Tail
 
 
 class Wheel:
@@ -374,11 +375,11 @@ class Wheel:
             sequence=sequence,
             created_ms=now_ms,
         )
-        piece = queued.carry(batch, now_ms, early=early)
+        queued.carry(batch, now_ms, early=early)
         waiter = queued.callers[0]
         if queued.cancels is not None:
             self._cancels.add(queued.cancels, waiter.future)
-        self._serving_dispatcher.appended(piece.earliest, now_ms)
+        self._serving_dispatcher.appended(bounds(batch.due)[0], now_ms)
         return waiter
 
     @property
@@ -414,7 +415,7 @@ class Wheel:
         done = self._log.committed(index)
         if not done:
             return
-        pieces = together([queued.piece for queued in done if queued.piece is not None])
+        pieces = list(pieces_of(done))
         tail = self._storage.tail
         while True:
             before = tail.pieces

@@ -121,7 +121,7 @@ class PeerJournal:
                 self._unproven.append((entry.index, end))
             if entry.index > self.peer.stored.checkpoint.index and not self.parted:
                 rows = decode_rows(entry, path)
-                self.pieces.append(piece_of(entry.base_offset, rows, entry.index, 0))
+                self.pieces.append(piece_of(entry.base_offset, rows, entry.index))
 
     def _add_marks(self, marks: Marks) -> None:
         self.first_marks = self.first_marks or marks

@@ -12,8 +12,9 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from slotwheel.wheel.journal import payloads
 from slotwheel.wheel.request import RequestKey
-from slotwheel.wheel.tail import smallbatch, tail
+from slotwheel.wheel.tail import tail
 from support.crashfs import Mode
 from support.crashlife import EXPIRING, POISON, PowerCut, Steps, World
 
@@ -101,11 +102,11 @@ def _spill_old(w: World) -> None:
         w.spill()
 
 
-@patch.object(smallbatch, "_TEMPLATE", None)
+@patch.object(payloads, "_SMALL_BYTES", 0)
 def _spill_while_rows_come_in(w: World) -> None:
     """Rows are committed while the slot files are written, and the tail joins its pieces.
 
-    Each entry is a piece of its own, as those are that Arrow writes: with headers, say.
+    Each entry is a piece of its own, as large ones are.
     """
     storage: Any = w.wheel._storage
     make_durable = storage._make_durable

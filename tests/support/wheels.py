@@ -280,15 +280,18 @@ def piece_at(
     due: Sequence[int],
     *,
     index: int = 1,
-    created_ms: int = 0,
+    created_ms: int | None = None,
     cancels: Mapping[int, int] | None = None,
     pad: int = 0,
 ) -> Piece:
-    """A piece of the tail with the given due times."""
+    """A piece of the tail with the given due times. ``created_ms``: when they came in; without it,
+    when they are due."""
     keys = [(at, offset) for offset, at in enumerate(due, base_offset)]
     rows = rows_at(keys, cancels=cancels, pad=pad)
-    payload = pa.RecordBatch.from_arrays(rows.columns[1:], schema=PAYLOAD)
-    return piece_of(base_offset, payload, index, created_ms)
+    created = [at if created_ms is None else created_ms for at in due]
+    columns = [rows.column("due"), pa.array(created, TIME), *rows.columns[3:]]
+    payload = pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
+    return piece_of(base_offset, payload, index)
 
 
 def keys_of(rows: pa.RecordBatch) -> list[tuple[int, int]]:

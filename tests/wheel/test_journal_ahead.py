@@ -21,10 +21,10 @@ from slotwheel.reading.verify.journal import verify_journal
 from slotwheel.wheel.errors import Damaged
 from slotwheel.wheel.files import Files, OsFiles
 from slotwheel.wheel.journal.journal import Journal
+from slotwheel.wheel.journal.payloads import encode_input
 from slotwheel.wheel.journal.scan import LocatedEntry, SegmentReader, walk
 from slotwheel.wheel.journal.segment import FRAME_BYTES, SEGMENT_BYTES, SegmentHeader
 from slotwheel.wheel.rows import from_columns
-from slotwheel.wheel.tail.smallbatch import encode
 from support.crashfs import CrashFiles
 from support.damage import flipped
 from support.journals import entry, load, open_journal, payloads, store
@@ -35,7 +35,7 @@ SPACE = 192
 NOW = 1_700_000_000_000
 LARGE = 40_000
 TEN_ROWS: Any = [NOW] * 10, ["t"] * 10, [None] * 10, [None] * 10, [b"v" * 20] * 10, [[]] * 10
-PAYLOAD_OF_TEN = encode(from_columns(*TEN_ROWS), NOW) or b""
+PAYLOAD_OF_TEN = bytes(encode_input(from_columns(*TEN_ROWS), NOW).payload)
 OPTIONS = {"segment_bytes": 1 << 20, "entry_bytes_max": 1 << 20}
 
 

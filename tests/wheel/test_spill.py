@@ -94,7 +94,7 @@ def test_rows_without_headers_do_not_carry_those_of_others(with_header: int, wit
     nothing = [None] * count
     rows = from_columns(due, ["t"] * count, nothing, nothing, [b"x" * 100] * count, headers)
     payload = [rows.column(0), rows.column(0), pa.nulls(count, pa.int64()), *rows.columns[1:]]
-    piece = piece_of(0, pa.RecordBatch.from_arrays(payload, schema=PAYLOAD), 1, 0)
+    piece = piece_of(0, pa.RecordBatch.from_arrays(payload, schema=PAYLOAD), 1)
     found = list(blocks([piece], Marks().all_covered))
     assert len(found) == 1 + without
     assert max(len(block.data) for block in found[1:]) < 2000

@@ -71,7 +71,7 @@ def source_of_piece(piece: Piece, low: int, high: int, first_offset: int = 0) ->
     keys = piece.due[indices]
     order = np.argsort(keys, kind="stable")  # ties stay in offset order
     indices = indices[order]
-    share = piece.row_bytes * len(indices) // piece.count
+    share = piece.nbytes * len(indices) // piece.count
     return SortedRows(keys[order], indices + piece.base_offset, piece, indices, share)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,14 @@ import pyarrow as pa
 
 from ..errors import Damaged
 from ..files import Bytes
-from ..rows import from_numpy
+from ..rows import from_numpy, no_cancels
 from ..schema import PAYLOAD, TIME, Int64s, times
-from ..tail.smallbatch import by_arrow, encode
 from .entry import Entry
 from .segment import STORE_ID_BYTES
+
+_SMALL_BYTES = 64 << 10
+"""Up to so many bytes, a payload costs less to copy than to read by a call of its own."""
+_SCHEMA_MESSAGE = bytes(PAYLOAD.serialize())
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +50,40 @@ class EncodedBatch:
     payload: Bytes
     due: Int64s
     rows: pa.RecordBatch | None
-    """As they lie in the payload, PAYLOAD schema; None: they are read when they are needed."""
+    """As they lie in the payload, PAYLOAD schema; None for a small one: ``read_together``."""
 
 
 def encode_input(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
-    """Checked rows (INPUT schema), copied once, out of whatever buffers the batch came in; journal
-    and tail share the copy."""
-    payload = encode(rows, created_ms)
-    if payload is None:
-        return _read_back(by_arrow(rows, created_ms))
-    return EncodedBatch(payload, times(rows, "due").copy(), None)
+    """Checked rows (INPUT schema), copied out of whatever buffers the batch came in; journal and
+    tail share the copy, unless it is small."""
+    count = rows.num_rows
+    columns = [rows.column(0), _created(count, created_ms), no_cancels(count), *rows.columns[1:]]
+    payload = pa.RecordBatch.from_arrays(columns, schema=PAYLOAD).serialize()
+    if len(payload) > _SMALL_BYTES:
+        return _read_back(payload)
+    return EncodedBatch(memoryview(payload), times(rows, "due").copy(), None)
 
 
 def encode_own(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
     """Rows of the wheel's own making (PAYLOAD schema, ``created`` not yet filled in)."""
-    created = from_numpy(np.full(rows.num_rows, created_ms, np.int64), TIME)
+    created = _created(rows.num_rows, created_ms)
     return _read_back(rows.set_column(1, PAYLOAD.field("created"), created).serialize())
+
+
+def _created(count: int, created_ms: int) -> pa.Array:
+    return from_numpy(np.full(count, created_ms, np.int64), TIME)
 
 
 def _read_back(data: pa.Buffer) -> EncodedBatch:
     rows = pa.ipc.read_record_batch(data, PAYLOAD)
     return EncodedBatch(memoryview(data), times(rows, "due"), rows)
+
+
+def read_together(payloads: Sequence[Bytes]) -> pa.RecordBatch:
+    """The rows of at least one payload of our own, PAYLOAD schema: copied into one batch."""
+    stream = pa.py_buffer(b"".join([_SCHEMA_MESSAGE, *payloads]))
+    [rows] = pa.ipc.open_stream(stream).read_all().combine_chunks().to_batches()
+    return rows
 
 
 def decode_rows(entry: Entry, where: str, *, full: bool = True) -> pa.RecordBatch:

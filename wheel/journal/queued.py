@@ -8,20 +8,23 @@ configuration.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
+
+import pyarrow as pa
 
 from ..answers import AppendReceipt
 from ..errors import InvalidBatch, SlotwheelError
 from ..mark import Marks
 from ..request import RequestKey
-from ..schema import Int64s, times
+from ..schema import Int64s
 from ..state import ProducerEntry
-from ..tail.tail import Piece, piece_of, unread_piece
+from ..tail.tail import Piece, piece_of
 from .entry import Entry, EntryKind
-from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows
+from .payloads import CancelRows, EncodedBatch, decode_config, decode_rows, read_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class QueuedEntry:
 
     entry: Entry
     piece: Piece | None = None
-    """Its rows, for the tail."""
+    """Its rows, for the tail; None if it has none, or they are not read yet (``pieces_of``)."""
     marks: Marks | None = None
     config: Mapping[str, Any] | None = None
     cancels: CancelRows | None = None
@@ -63,21 +66,22 @@ class QueuedEntry:
     def nbytes(self) -> int:
         return len(self.entry.payload)
 
-    def carry(self, batch: EncodedBatch, created_ms: int, *, early: bool) -> Piece:
+    def carry(self, batch: EncodedBatch, created_ms: int, *, early: bool) -> None:
         """Rows of a caller of this node, which is the first in ``callers``."""
         entry = self.entry
-        if batch.rows is None:
-            self.piece = unread_piece(
-                entry.base_offset, batch.payload, batch.due, entry.index, created_ms
-            )
-        else:
-            self.piece = piece_of(entry.base_offset, batch.rows, entry.index, created_ms)
-        if self.piece.cancels:
-            self.cancels = CancelRows.of(self.piece.rows, entry.base_offset)
+        if batch.rows is not None:
+            self.hold(batch.rows)
         receipt = AppendReceipt(
             entry.base_offset, entry.count, created_ms, batch.due, entry.sequence
         )
         self.wait_for(receipt, early)
+
+    def hold(self, rows: pa.RecordBatch) -> Piece:
+        """Its rows (PAYLOAD schema)."""
+        entry = self.entry
+        self.piece = piece_of(entry.base_offset, rows, entry.index)
+        if self.piece.cancels:
+            self.cancels = CancelRows.of(rows, entry.base_offset)
         return self.piece
 
     def wait_for(self, receipt: AppendReceipt, early: bool) -> AppendWaiter:
@@ -132,13 +136,22 @@ def arrived(entry: Entry) -> QueuedEntry:
     elif entry.kind is EntryKind.CONFIG:
         queued.config = decode_config(entry, where)
     else:
-        rows = decode_rows(entry, where, full=False)
-        created = int(times(rows, "created")[0]) if rows.num_rows else 0
-        queued.piece = piece_of(entry.base_offset, rows, entry.index, created)
-        if queued.piece.cancels:
-            queued.cancels = CancelRows.of(rows, entry.base_offset)
+        piece = queued.hold(decode_rows(entry, where, full=False))
         if entry.producer:
             queued.sent = ProducerEntry(
-                entry.sequence, entry.base_offset, created, entry.index, entry.count
+                entry.sequence, entry.base_offset, piece.oldest_ms, entry.index, entry.count
             )
     return queued
+
+
+def pieces_of(done: Sequence[QueuedEntry]) -> Iterator[Piece]:
+    """What consecutive entries add to the tail. Small ones become one piece, read by one call into
+    Arrow: with many threads, a call for each would cost most of what an entry of one row costs."""
+    with_rows = (queued for queued in done if queued.entry.kind is EntryKind.ROWS)
+    for unread, run in groupby(with_rows, lambda queued: queued.piece is None):
+        if unread:
+            entries = [queued.entry for queued in run]
+            rows = read_together([entry.payload for entry in entries])
+            yield piece_of(entries[0].base_offset, rows, entries[-1].index)
+        else:
+            yield from (queued.piece for queued in run if queued.piece is not None)

@@ -284,7 +284,6 @@ class Storage:
             self._roll_back(made)
             raise
         self.slot_files.committed(changed)
-        self.tail.read_across(plan.checkpoint.next_offset)
         with self._lock:
             nbytes = sum(
                 info.length - (self.catalog[second].length if second in self.catalog else 0)
