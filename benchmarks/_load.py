@@ -1,4 +1,5 @@
-"""Client processes: they send Arrow batches through the public client and say how it went."""
+"""Client processes: they send Arrow batches through the public client and say how it went. And
+topics full of records, for what reads them."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +20,14 @@ from slotwheel.wheel.errors import NodeUnreachable
 
 TOPIC = "orders"
 VALUE_BYTES = 100
+_KEYS = 1_000
 _JOINED_ROWS = 5_000
 """What a client joins of what waits, unless it is told otherwise: its default."""
 _SLACK_MS = 10_000
 """Due times begin so much later than now, so that a slow run does not deliver what it sends."""
+
+Headers = list[tuple[str, str | bytes | None]]
+"""Of one record, as confluent's producer has them."""
 
 
 @dataclass(frozen=True)
@@ -162,3 +168,27 @@ class _Times:
             begun, receipts = one
             receipts.wait()
             self._found.append((time.perf_counter() - begun) * 1000)
+
+
+def fill_topic(bootstrap: str, topic: str, count: int, headers: Callable[[int], Headers]) -> None:
+    """Write ``count`` records; ``headers``: those of a record, by its number from 0."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 20,
+            "batch.size": 1 << 18,
+            "queue.buffering.max.messages": 200_000,
+        }
+    )
+    value = bytes(VALUE_BYTES)
+    for number in range(count):
+        key, own = b"k%d" % (number % _KEYS), headers(number)
+        while True:
+            try:
+                producer.produce(topic, value, key, headers=own)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    producer.flush()

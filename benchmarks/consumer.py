@@ -18,7 +18,7 @@ from typing import Any
 
 from slotwheel.consumer import Consumer
 
-from ._load import VALUE_BYTES
+from ._load import Headers, fill_topic
 from ._node import BenchNode
 from .harness import Report, data_directory, options, warm_memory
 from .lateness import CONFLUENT, KAFKA_PYTHON, start_broker
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         warm_memory(2.0 if chosen.warm_gib is None else chosen.warm_gib)
         broker = stack.enter_context(start_broker())
         broker.create_topic(TOPIC)
-        _fill(broker.bootstrap, count)
+        fill_topic(broker.bootstrap, TOPIC, count, _headers)
         node = stack.enter_context(BenchNode(directory / "data"))  # keeps the rule of each group
         lab = Lab(broker.bootstrap, node.address, client, count)
         bare = {KAFKA_PYTHON: lab.bare_kafka_python, CONFLUENT: lab.bare_confluent}[client]
@@ -80,32 +80,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _fill(bootstrap: str, count: int) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "linger.ms": 20,
-            "batch.size": 1 << 18,
-            "queue.buffering.max.messages": 200_000,
-        }
-    )
-    value = bytes(VALUE_BYTES)
-    for number in range(count):
-        headers: list[tuple[str, str | bytes | None]] = [
-            ("region", b"eu" if number % _WANTED == 0 else b"us"),
-            ("slotwheel-id", b"default.1790000000000.%d.0a1b2c3d" % number),
-            ("slotwheel-due-ms", b"1790000000000"),
-            ("slotwheel-created-ms", b"1789999990000"),
-        ]
-        while True:
-            try:
-                producer.produce(TOPIC, value, b"k%d" % (number % 1000), headers=headers)
-                break
-            except BufferError:
-                producer.poll(0.01)
-    producer.flush()
+def _headers(number: int) -> Headers:
+    return [
+        ("region", b"eu" if number % _WANTED == 0 else b"us"),
+        ("slotwheel-id", b"default.1790000000000.%d.0a1b2c3d" % number),
+        ("slotwheel-due-ms", b"1790000000000"),
+        ("slotwheel-created-ms", b"1789999990000"),
+    ]
 
 
 class Lab:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 
 from slotwheel.client import Client
 
-from ._load import TOPIC, VALUE_BYTES
+from ._load import TOPIC, Headers, fill_topic
 from ._node import BenchNode
 from .harness import Report, data_directory, options, warm_memory
 from .lateness import CONFLUENT, KAFKA_PYTHON, start_broker
@@ -31,6 +31,7 @@ _ESTIMATES = {
 }
 _GOALS = {KAFKA_PYTHON: ">= 75 %", CONFLUENT: ">= 50 %"}
 _DONE_S = 300.0
+_HEADERS: Headers = [("slotwheel-topic", TOPIC.encode()), ("slotwheel-delay-ms", b"3600000")]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         broker = stack.enter_context(start_broker())
         for topic in (DELAYS, TOPIC):
             broker.create_topic(topic)
-        _fill(broker.bootstrap, chosen.messages)
+        fill_topic(broker.bootstrap, DELAYS, chosen.messages, lambda _: _HEADERS)
         bare = {KAFKA_PYTHON: _bare_kafka_python, CONFLUENT: _bare_confluent}[chosen.client]
         raw = _timed(chosen.messages, lambda: bare(broker.bootstrap, chosen.messages))
         kafka = ("--sink", chosen.client, "--bootstrap", broker.bootstrap)
@@ -67,32 +68,6 @@ def main(arguments: list[str] | None = None) -> int:
         report.figure("node CPU, us/message", micros, f"{micros:.1f}")
         report.end(chosen.json)
     return 0
-
-
-def _fill(bootstrap: str, count: int) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "linger.ms": 20,
-            "batch.size": 1 << 18,
-            "queue.buffering.max.messages": 200_000,
-        }
-    )
-    value = bytes(VALUE_BYTES)
-    headers: list[tuple[str, str | bytes | None]] = [
-        ("slotwheel-topic", TOPIC.encode()),
-        ("slotwheel-delay-ms", b"3600000"),
-    ]
-    for number in range(count):
-        while True:
-            try:
-                producer.produce(DELAYS, value, b"k%d" % (number % 1000), headers=headers)
-                break
-            except BufferError:
-                producer.poll(0.01)
-    producer.flush()
 
 
 def _timed(count: int, consume: Callable[[], float]) -> float:

@@ -13,6 +13,8 @@ from ..client import Client
 from ..client.cancels import UNKNOWN, answers
 from .shared import Exit, is_typed, json_option, node_options, print_json
 
+_NO_IDS = "Give ids as arguments, or on stdin, one a line; or --where with --data."
+
 
 @click.command("cancel", short_help="Take messages back by their ids.")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
@@ -59,7 +61,7 @@ def command(
     if yes and is_typed("yes"):
         raise click.UsageError("--yes is for --where.")
     if not ids and sys.stdin.isatty():
-        raise click.UsageError("Give ids as arguments, or on stdin, one a line.")
+        raise click.UsageError(_NO_IDS)
     wanted = iter(ids) if ids else (line.strip() for line in sys.stdin)
     counts: Counter[str] = Counter()
     with Client(address, timeout_s=timeout.total_seconds()) as client:
@@ -69,4 +71,6 @@ def command(
                 print_json({"id": one, "answer": answer})
             else:
                 click.echo(f"{one}\t{answer}")
+    if not counts:  # whoever pipes what was found may have found nothing
+        click.echo(f"no ids were given. {_NO_IDS}", err=True)
     return Exit.FAILED if counts[UNKNOWN] else Exit.DONE

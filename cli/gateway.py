@@ -38,7 +38,8 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The data directory of the node beside the gateway, for search and embedded topics.",
+    help="The data directory of the node beside the gateway, for search and embedded topics."
+    " Without it search, and what is known of a message, are off.",
 )
 @click.option("--bootstrap", metavar="HOST:PORT,…", help="Kafka's brokers, for the REST proxy.")
 @click.option(

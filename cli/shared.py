@@ -6,6 +6,7 @@ Every option can also be given as ``SLOTWHEEL_<OPTION>``; click reads these.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import click
 from click.core import ParameterSource
 
 from ..client.addresses import check_addresses, split
+from ..client.httpconnection import SCHEMES
 from ..wheel.config import KIB, MIB
 from ..wheel.errors import InvalidConfiguration, MissingExtra
 from ..wheel.protocol import DEFAULT_ADDRESS
@@ -146,8 +148,14 @@ def pair(value: str) -> tuple[str, str]:
 
 def node_addresses(value: str) -> str:
     """Option type: ``host:port``, or several, separated by commas."""
+    addresses = split(value)
+    if any(one.startswith(SCHEMES) for one in addresses):
+        raise click.BadParameter(
+            f"{value!r} is the address of a gateway, and this command talks to nodes; give"
+            f" host:port as the node has it by --listen, {DEFAULT_ADDRESS} by default"
+        )
     try:
-        check_addresses(split(value))
+        check_addresses(addresses)
     except InvalidConfiguration as error:
         raise click.BadParameter(str(error)) from None
     return value
@@ -157,6 +165,8 @@ def note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
     """Callback of every ``--json``: the error handler must know it, whatever fails later."""
     if value:
         ctx.ensure_object(Session).json = True
+        # What a client logs is no JSON; the error object comes besides.
+        logging.getLogger("slotwheel.client").addHandler(logging.NullHandler())
     return value
 
 

@@ -12,6 +12,7 @@ import bisect
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from typing import Any, Protocol
@@ -160,19 +161,15 @@ class Shipment:
 
     def id(self, row: int) -> str:
         """The id of a row. Errors: the row's own; ``SlotwheelError`` without receipts."""
-        error = self.error(row)
-        if error is not None:
-            raise error
-        if self.stored is None:
-            raise SlotwheelError(
-                "there is no id", got='acks="0"', remedy='Use acks="all" to get receipts'
-            )
-        place = row if self._places is None else int(self._places[row])
-        check = int(self.stored.checks[place])
-        return str(MessageId(self.group, self.due_ms(row), self.stored.base_offset + place, check))
+        outcome = self._outcome(row)
+        if isinstance(outcome, str):
+            return outcome
+        # Many rows may have one error, and its traceback grows each time it is raised.
+        raise copy(outcome)
 
     def outcomes(self) -> list[str | SlotwheelError]:
-        """The id or the error of each row, once it is done."""
+        """The id or the error of each row, once it is done. Rows may share an error: who raises it
+        raises a copy."""
         if self.failure is not None or self.errors or self.kept is not None or not self.stored:
             return [self._outcome(row) for row in range(len(self.due))]
         due = np.asarray(self.due, np.int64)
@@ -182,10 +179,16 @@ class Shipment:
         return found
 
     def _outcome(self, row: int) -> str | SlotwheelError:
-        try:
-            return self.id(row)
-        except SlotwheelError as error:
+        error = self.error(row)
+        if error is not None:
             return error
+        if self.stored is None:
+            return SlotwheelError(
+                "there is no id", got='acks="0"', remedy='Use acks="all" to get receipts'
+            )
+        place = row if self._places is None else int(self._places[row])
+        check = int(self.stored.checks[place])
+        return str(MessageId(self.group, self.due_ms(row), self.stored.base_offset + place, check))
 
     def ids(self, row: int) -> list[str]:
         """All ids of a message: one, or one for each topic of its route. Errors: as of ``id``."""

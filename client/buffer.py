@@ -22,7 +22,7 @@ without it.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -68,8 +68,9 @@ class Buffer:
         self.lingering: Shipment | None = None
         self._seal_at = 0.0
         self._hurry = False
-        self._fresh: deque[Shipment] = deque()
-        self._requests: deque[Shipment] = deque()
+        # Ordered sets: many may be given up at once, wherever they stand.
+        self._fresh: OrderedDict[Shipment, None] = OrderedDict()
+        self._requests: OrderedDict[Shipment, None] = OrderedDict()
         """As ``_fresh``; requests."""
         self._requests_open = 0
         """How many batches in ``unanswered`` are requests."""
@@ -94,7 +95,7 @@ class Buffer:
         self.nbytes += shipment.nbytes
         self.seal()
         self.open.add(shipment)
-        (self._fresh if shipment.request is None else self._requests).append(shipment)
+        (self._fresh if shipment.request is None else self._requests)[shipment] = None
 
     def linger(
         self, flat: FlatMessage, nbytes: int, now: float, new_shipment: Callable[[], Shipment]
@@ -130,7 +131,7 @@ class Buffer:
 
     def seal(self) -> None:
         if self.lingering is not None:
-            self._fresh.append(self.lingering)
+            self._fresh[self.lingering] = None
             self.lingering = None
             self._hurry = False
 
@@ -160,7 +161,7 @@ class Buffer:
             batch = Batch(self._next_sequence, self._first_and_following())
             self._next_sequence += 1
         elif self._requests and self._requests_open < REQUESTS_IN_FLIGHT_MAX:
-            batch = Batch(self._next_request, [self._requests.popleft()])
+            batch = Batch(self._next_request, [self._requests.popitem(last=False)[0]])
             self._next_request += 1
             self._requests_open += 1
         else:
@@ -170,14 +171,14 @@ class Buffer:
 
     def _first_and_following(self) -> list[Shipment]:
         """The first fresh shipment, and those behind it as far as they fit."""
-        shipments = [self._fresh.popleft()]
+        shipments = [self._fresh.popitem(last=False)[0]]
         first = shipments[0]
         if first.by_itself:
             return shipments
         rows_left = self.batch_rows_max - first.count
         bytes_left = self.batch_bytes_max - first.nbytes
         while self._fresh:
-            following = self._fresh[0]
+            following = next(iter(self._fresh))
             apart_s = abs(following.deadline - first.deadline)
             if following.by_itself or apart_s > self._join_within_s:
                 break
@@ -185,7 +186,7 @@ class Buffer:
             bytes_left -= following.nbytes
             if rows_left < 0 or bytes_left < 0:
                 break
-            shipments.append(self._fresh.popleft())
+            shipments.append(self._fresh.popitem(last=False)[0])
         # Given up together, or one would be reported as not stored while the batch, and it in
         # there, is sent again.
         earliest = min(shipment.deadline for shipment in shipments)
@@ -230,7 +231,8 @@ class Buffer:
                 self.end(shipment)
                 empty.append(shipment)
             else:
-                self._fresh.appendleft(shipment)
+                self._fresh[shipment] = None
+                self._fresh.move_to_end(shipment, last=False)
         return empty
 
     # Done
@@ -238,8 +240,7 @@ class Buffer:
     def remove(self, shipment: Shipment) -> None:
         """Remove a shipment that is given up, wherever it is."""
         for waiting in (self._fresh, self._requests):
-            if shipment in waiting:
-                waiting.remove(shipment)
+            waiting.pop(shipment, None)
         if shipment is self.lingering:
             self.lingering, self._hurry = None, False
         self.end(shipment)

@@ -29,6 +29,7 @@ from typing import Any, Self, overload
 import numpy as np
 import pyarrow as pa
 
+from ..policy.policyset import PolicySet
 from ..policy.routes import Route
 from ..wheel.checks import due_beyond_horizon, too_large
 from ..wheel.errors import (
@@ -59,9 +60,10 @@ from ..wheel.rows import Content, from_columns
 from ..wheel.schema import times
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
-from .batch import ClientObserver, Shipment, nbytes_of
+from .batch import ClientObserver, nbytes_of
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
+from .failures import CountedShipment
 from .http import HttpTransport
 from .httpconnection import is_http
 from .levels import Resolver
@@ -248,7 +250,7 @@ class Client:
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""
         self._check_usable()
-        shipments: list[Shipment] = []
+        shipments: list[CountedShipment] = []
         remaining = iter(messages)
         while chunk := list(itertools.islice(remaining, self._buffer.batch_rows_max)):
             if any(_needs_policies(message) for message in chunk):
@@ -264,7 +266,7 @@ class Client:
         Errors at once: ``InvalidBatch`` for a wrong schema. Bad rows: as in ``send_many``.
         """
         self._check_usable()
-        shipments: list[Shipment] = []
+        shipments: list[CountedShipment] = []
         buffer = self._buffer
         for rows in pieces(conform(table), buffer.batch_rows_max, buffer.batch_bytes_max):
             self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments)
@@ -277,9 +279,12 @@ class Client:
         self._check_limits(flat, now_ms)
         return flat
 
-    def prepare_many(self, messages: Sequence[Message] | pa.Table, now_ms: int) -> pa.RecordBatch:
+    def prepare_many(
+        self, messages: Sequence[Message] | pa.Table, now_ms: int
+    ) -> tuple[pa.RecordBatch, Sequence[int]]:
         """Messages as ``ship`` takes them, each once for each topic of its route; or a table as
-        ``send_table`` takes it. Waits for a node only if one has a level or a route.
+        ``send_table`` takes it. Beside them of each row the number of its message. Waits for a node
+        only if one has a level or a route.
 
         Errors: ``InvalidMessage`` with the number of the first that is bad; ``InvalidBatch``;
         ``NodeUnreachable``.
@@ -290,11 +295,12 @@ class Client:
             found = sort_rows(table.to_batches()[0], now_ms, limits)
         elif any(_needs_policies(message) for message in messages):
             flats = [
-                flat
+                (number, *flat)
                 for number, message in enumerate(messages)
                 for flat in self._resolved(number, message, now_ms)
             ]
-            return from_columns(*(list(column) for column in zip(*flats, strict=True)))
+            numbers, *columns = (list(column) for column in zip(*flats, strict=True))
+            return from_columns(*columns), numbers
         else:
             found = sort_messages(messages, now_ms, limits)
         if found.errors:
@@ -303,16 +309,16 @@ class Client:
             error.row = row
             raise error
         assert found.rows is not None
-        return found.rows
+        return found.rows, range(found.rows.num_rows)
 
     def _resolved(self, number: int, message: Message, now_ms: int) -> list[tuple[Any, ...]]:
         try:
             message, route = self._resolver.resolve(message)
             flat = self.prepare(message, now_ms)
+            topics = [flat.topic] if route is None else route.topics(flat.headers)
         except InvalidMessage as error:
             error.row = number
             raise
-        topics = [flat.topic] if route is None else route.topics(flat.headers)
         return [flat._replace(topic=topic)[:6] for topic in topics]
 
     def ship(
@@ -322,6 +328,7 @@ class Client:
         whole: bool,
         done: Callable[[Receipts], None],
         request: RequestKey | None = None,
+        timeout_s: float | None = None,
     ) -> Receipts:
         """Send messages of one or many callers in one batch, without waiting for anything.
 
@@ -329,8 +336,9 @@ class Client:
         ``prepare_many`` makes them, at most as many as ``batch_limits`` allow. ``whole``: all of
         them are stored, or none is; without it a bad one gets its error on its receipt, and the
         others are sent. ``request``: of what request they are, which is always whole; one that was
-        stored before is not stored again, and its receipts are those of the first time. An error
-        that is ``uncertain`` says that the messages may be stored.
+        stored before is not stored again, and its receipts are those of the first time.
+        ``timeout_s``: how long they are tried; None: as long as all others. An error that is
+        ``uncertain`` says that the messages may be stored.
 
         ``done`` is called once with the receipts, when each of them has its id or its error; by one
         of the client's threads, or by the caller's before this returns. It must return at once and
@@ -357,13 +365,14 @@ class Client:
         receipts = Receipts([shipment])
         shipment.whole, shipment.request = whole, request
         shipment.on_done = lambda: _report(done, receipts)
+        shipment.counted_in = None
         if as_rows:
             shipment.rows = flats
         else:
             columns = zip(*[flat[:6] for flat in flats], strict=True)
             shipment.columns = tuple(list(column) for column in columns)
         shipment.nbytes = nbytes
-        self._sender.submit(shipment, wait=False)
+        self._sender.submit(shipment, wait=False, timeout_s=timeout_s)
         return receipts
 
     @property
@@ -372,7 +381,7 @@ class Client:
         limits = self._buffer.limits
         return limits.batch_rows, limits.batch_bytes
 
-    def _ship_resolved(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
+    def _ship_resolved(self, messages: Sequence[Message], shipments: list[CountedShipment]) -> None:
         """Ship messages some of which have a level or a route, in their order."""
         plain: list[Message] = []
 
@@ -406,7 +415,7 @@ class Client:
                 self._sender.submit(copies)
         ship_plain()
 
-    def _copies(self, message: Message, route: Route) -> Shipment:
+    def _copies(self, message: Message, route: Route) -> CountedShipment:
         """A message for the topics of a route, to be sent: all rows in one batch, so in one entry.
 
         Errors: ``InvalidMessage``."""
@@ -440,7 +449,7 @@ class Client:
         if latest is not None and flat.due_ms > latest:
             raise due_beyond_horizon(flat.due_ms, latest)
 
-    def _ship_messages(self, messages: Sequence[Message], shipments: list[Shipment]) -> None:
+    def _ship_messages(self, messages: Sequence[Message], shipments: list[CountedShipment]) -> None:
         found = sort_messages(messages, clock_ms(), self._buffer.limits)
         too_big = found.rows is not None and found.rows.nbytes > self._buffer.batch_bytes_max
         if too_big and len(messages) > 1:
@@ -450,7 +459,7 @@ class Client:
         else:
             self._ship(found, shipments)
 
-    def _ship(self, found: SortedColumns, shipments: list[Shipment]) -> None:
+    def _ship(self, found: SortedColumns, shipments: list[CountedShipment]) -> None:
         shipment = self._sender.new_shipment()
         shipment.due, shipment.kept, shipment.errors = found.due, found.kept, found.errors
         shipment.rows = found.rows
@@ -521,6 +530,16 @@ class Client:
         found: dict[str, Any] = self._ask(POLICIES, {}, again=True, of_master=False)["policies"]
         return found
 
+    def fetch_policies(self) -> PolicySet:
+        """The policies, which messages with a level or a route use for ``policies_fresh_s`` from
+        now. Errors: ``NodeUnreachable``."""
+        return self._resolver.refresh()
+
+    @property
+    def policies_fresh_s(self) -> float:
+        """For how many seconds more ``prepare_many`` asks no node for policies."""
+        return self._resolver.fresh_s
+
     def register(self, group: str, rule: Mapping[str, Any] | None) -> dict[str, Any]:
         """Register what a consumer group filters by; None: it takes everything. Returns the
         policies.
@@ -576,7 +595,8 @@ class Client:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush for at most ``timeout_s`` (None: until each message is stored or given up), and
-        end. Messages not answered by then fail with ``NotRunning``. May be called again.
+        end. Messages not answered by then fail with ``NotRunning``. If messages failed whose
+        receipts nobody has read, one warning is logged (``slotwheel.client``). May be called again.
 
         Errors: ``OSError``: the file of receipts is not complete.
         """
@@ -587,13 +607,26 @@ class Client:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             self._sender.flush(timeout_s)
-        except TimeoutError:  # on the receipts, too, but they may never be read
-            _log.warning("slotwheel client: closed with messages that were not answered yet")
+        except TimeoutError:
+            pass  # an error of the receipts
         finally:
             self._sender.close()
             self._asker.close()
+            self._log_unread()
             if self._receipts is not None:
                 self._close_receipts(self._receipts, end)
+
+    def _log_unread(self) -> None:
+        unread = self._sender.unread
+        with unread.lock:
+            count, first = unread.count, unread.first
+        if count:
+            _log.warning(
+                "slotwheel client: closed; messages that failed, and whose receipts nobody read:"
+                " %d; the first failure: %s",
+                count,
+                first,
+            )
 
     def _close_receipts(self, receipts: ReceiptFile, end: float | None) -> None:
         try:

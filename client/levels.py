@@ -31,10 +31,21 @@ class Resolver:
 
     def settings(self) -> PolicySet:
         """Errors: ``NodeUnreachable``."""
-        known, now = self._known, time.monotonic()
-        if known is None or now - known[0] > FRESH_S:
-            known = self._known = (now, PolicySet.from_dict(self._ask()))
-        return known[1]
+        known = self._known
+        return self.refresh() if known is None or self.fresh_s <= 0 else known[1]
+
+    def refresh(self) -> PolicySet:
+        """Ask now. Errors: ``NodeUnreachable``."""
+        now = time.monotonic()
+        found = PolicySet.from_dict(self._ask())
+        self._known = (now, found)
+        return found
+
+    @property
+    def fresh_s(self) -> float:
+        """For how many seconds more nobody is asked."""
+        known = self._known
+        return 0.0 if known is None else known[0] + FRESH_S - time.monotonic()
 
     def resolve(self, message: Message) -> tuple[Message, Route | None]:
         """The message with a delay instead of its level, and its route, if it has one; then its

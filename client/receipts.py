@@ -16,8 +16,8 @@ import numpy as np
 
 from ..wheel.errors import SlotwheelError
 from ..wheel.schema import Int64s
-from .batch import Shipment
 from .columns import Errors
+from .failures import CountedShipment
 
 
 class Receipt:
@@ -25,12 +25,15 @@ class Receipt:
 
     __slots__ = ("_row", "_shipment")
 
-    def __init__(self, shipment: Shipment, row: int) -> None:
+    def __init__(self, shipment: CountedShipment, row: int) -> None:
         self._shipment = shipment
         self._row = row
 
     def __repr__(self) -> str:
+        error = self._shipment.error(self._row)
         state = "done" if self.done() else "under way"
+        if error is not None:
+            state = f"failed: {error.message}"
         return f"<Receipt due {self.due_ms} ms, {state}>"
 
     @property
@@ -48,6 +51,7 @@ class Receipt:
         """The ids for all topics of a message with a route, in their order; waits for them. A
         cancel needs them all."""
         self._shipment.wait(None)
+        self._shipment.read(self._row)
         return self._shipment.ids(self._row)
 
     def done(self) -> bool:
@@ -56,18 +60,20 @@ class Receipt:
     def result(self, timeout_s: float | None = None) -> str:
         """The id, once the message is stored. Errors: ``TimeoutError``, ``SlotwheelError``."""
         self._shipment.wait(timeout_s)
+        self._shipment.read(self._row)
         return self._shipment.id(self._row)
 
     def error(self, timeout_s: float | None = None) -> SlotwheelError | None:
         """The message's error, None when it is stored. Errors: ``TimeoutError``."""
         self._shipment.wait(timeout_s)
+        self._shipment.read(self._row)
         return self._shipment.error(self._row)
 
 
 class Receipts(Sequence[Receipt]):
     """The receipts of many messages, in the order in which they were sent."""
 
-    def __init__(self, shipments: Sequence[Shipment]) -> None:
+    def __init__(self, shipments: Sequence[CountedShipment]) -> None:
         self._shipments = shipments
         self._starts = [0]
         for shipment in shipments:
@@ -112,7 +118,7 @@ class Receipts(Sequence[Receipt]):
 
     def errors(self, timeout_s: float | None = None) -> Errors:
         """The errors of messages that were not stored, by number. Errors: ``TimeoutError``."""
-        self.wait(timeout_s)
+        self._read(timeout_s)
         found: Errors = {}
         for start, shipment in zip(self._starts, self._shipments, strict=False):
             if shipment.failure is not None:
@@ -122,19 +128,26 @@ class Receipts(Sequence[Receipt]):
 
     def result(self, timeout_s: float | None = None) -> list[str]:
         """The ids of all messages. Errors: that of the first message that was not stored."""
-        self.wait(timeout_s)
+        self._read(timeout_s)
         return [
             shipment.id(row) for shipment in self._shipments for row in range(len(shipment.due))
         ]
 
     def outcomes(self, timeout_s: float | None = None) -> list[str | SlotwheelError]:
-        """What became of each message: its id, or its error. Errors: ``TimeoutError``."""
-        self.wait(timeout_s)
+        """What became of each message: its id, or its error, which several may share: who raises it
+        raises a copy. Errors: ``TimeoutError``."""
+        self._read(timeout_s)
         return [one for shipment in self._shipments for one in shipment.outcomes()]
+
+    @property
+    def failure(self) -> SlotwheelError | None:
+        """Why none of the messages was stored, if they were one batch and it failed as a whole;
+        that may be the fault of one of them."""
+        return self._shipments[0].failure if len(self._shipments) == 1 else None
 
     def offsets(self, timeout_s: float | None = None) -> Int64s:
         """Offsets in the wheel's log, shape (len(self),); -1 for a message not stored."""
-        self.wait(timeout_s)
+        self._read(timeout_s)
         found = np.full(len(self), -1, np.int64)
         for start, shipment in zip(self._starts, self._shipments, strict=False):
             if shipment.stored is not None:
@@ -142,3 +155,9 @@ class Receipts(Sequence[Receipt]):
                 rows = np.arange(len(shipment.due)) if kept is None else kept
                 found[start + rows] = shipment.stored.base_offset + np.arange(len(rows))
         return found
+
+    def _read(self, timeout_s: float | None) -> None:
+        """As ``wait``; the caller gets all results."""
+        self.wait(timeout_s)
+        for shipment in self._shipments:
+            shipment.read()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..wheel.errors import InvalidBatch, InvalidMessage, SlotwheelError
 from .receipts import Receipts
 
-_WAITING_MAX = 16
+WAITING_MAX = 16
 """Batches with open receipts."""
 _REFUSED_SHOWN = 20
 
@@ -36,7 +36,7 @@ class Resending:
         """Add receipts, all of them of messages. Returns how many messages are done since."""
         self.waiting.append((receipts, len(receipts)))
         before = self.done
-        while len(self.waiting) > _WAITING_MAX:
+        while len(self.waiting) > WAITING_MAX:
             self.settle()
         return self.done - before
 

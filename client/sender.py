@@ -35,6 +35,7 @@ from .asking import EpochOfMaster, Suspicion
 from .batch import Batch, ClientObserver, Shipment, gathered
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import Errors
+from .failures import CountedShipment, UnreadFailures
 from .message import FlatMessage, clock_ms
 from .receiptfile import BatchReceipts, ReceiptFile
 from .transport import LinkPort, OpenLink
@@ -82,6 +83,7 @@ class Sender:
         self._backoff = Backoff(_BACKOFF_S)
         self._last_error: SlotwheelError | None = None
         self._closed = False
+        self.unread = UnreadFailures()
         # Started here and not with each link: a script's last messages are sent while the
         # interpreter ends, when no more threads can be started.
         self._reads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -97,12 +99,15 @@ class Sender:
 
     # Called by the application's threads
 
-    def new_shipment(self) -> Shipment:
-        return Shipment(time.monotonic() + self._timeout_s, self.nudge)
+    def new_shipment(self) -> CountedShipment:
+        return CountedShipment(time.monotonic() + self._timeout_s, self.nudge, self.unread)
 
-    def submit(self, shipment: Shipment, *, wait: bool = True) -> None:
+    def submit(
+        self, shipment: Shipment, *, wait: bool = True, timeout_s: float | None = None
+    ) -> None:
         """Queue a shipment whose ``rows`` are set, or ``columns`` and ``nbytes``. ``wait``: for
-        room in the buffer. Errors: ``Overloaded``, ``NodeUnreachable``, ``NotRunning``."""
+        room in the buffer. ``timeout_s``: how long it is tried, if not as long as all others.
+        Errors: ``Overloaded``, ``NodeUnreachable``, ``NotRunning``."""
         if shipment.rows is not None:
             shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
         assert shipment.count
@@ -111,11 +116,12 @@ class Sender:
             shipment.observe(self._observer)
         with self._changed:
             self._wait_for_room(shipment.nbytes, self._timeout_s if wait else 0.0)
-            shipment.deadline = time.monotonic() + self._timeout_s
+            tried_s = self._timeout_s if timeout_s is None else timeout_s
+            shipment.deadline = time.monotonic() + tried_s
             self._buffer.add(shipment)
             self._changed.notify_all()
 
-    def linger(self, flat: FlatMessage) -> tuple[Shipment, int]:
+    def linger(self, flat: FlatMessage) -> tuple[CountedShipment, int]:
         """Add a message to the lingering shipment. Returns it and the row's number in it."""
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
@@ -126,6 +132,7 @@ class Sender:
                 shipment.observe(self._observer)
             if row == 0 or buffer.lingering is None:
                 self._changed.notify_all()
+            assert isinstance(shipment, CountedShipment)  # ``new_shipment`` made it
             return shipment, row
 
     def nudge(self) -> None:
@@ -429,17 +436,22 @@ class Sender:
             return last
         if self._link is None and (reason := self._reason()) is not None:
             return reason
-        return last or NodeUnreachable(
-            "no answer in time",
-            limit=f"{self._timeout_s} s",
-            remedy="Look after the node, or give the client a longer timeout_s",
-        )
+        return last or no_answer(self._timeout_s)
 
     def _reason(self) -> SlotwheelError | None:
         """The last known failure."""
         if self._link is None and self._last_error is not None:
             return self._addresses.explain(self._last_error)
         return self._last_error
+
+
+def no_answer(timeout_s: float) -> NodeUnreachable:
+    """The error for messages that were tried for so long."""
+    return NodeUnreachable(
+        "no answer in time",
+        limit=f"{timeout_s} s",
+        remedy="Look after the node, or give the client a longer timeout_s",
+    )
 
 
 def _without_requests() -> UnsupportedVersion:

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..delivery.kafka.collection import without_collection
 from ..delivery.kafka.header_names import headers_of
+from ..delivery.kafka.limits import within
 from ..wheel.errors import InvalidConfiguration
-from .limits import within
 from .making import make_by_confluent, no_brokers
 from .message import Received, SourcePartition
 from .source import (

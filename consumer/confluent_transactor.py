@@ -9,9 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from ..delivery.kafka.limits import within
 from .confluent_source import confluent
 from .inflight import CommitBatch
-from .limits import within
 from .making import OF_CONSUMERS
 from .source import ConsumerFailed, SourceAway
 from .transactions import END_S, TRANSACTION_S, TransactionFailed, Transactor

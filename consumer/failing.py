@@ -11,11 +11,13 @@ from ..policy.deadletters import LEFT_OUT, REFUSED, UNUSABLE_RETRY
 from ..policy.failure import Failure, attempt_of, buried, failed, retry_topic
 from ..policy.headers import (
     ATTEMPT,
+    ERROR,
     GROUP,
     ID_HEADER,
     ORIGIN_OFFSET,
     ORIGIN_PARTITION,
     ORIGIN_TOPIC,
+    RETRY,
     cut,
     value_of,
     without,
@@ -27,9 +29,6 @@ from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header
 from .message import OutputRecord, Received, expiry
 
-RETRY_HEADER = "slotwheel-retry"
-"""On a record of the delay topic: the policy by which it comes again."""
-ERROR_HEADER = "slotwheel-error"
 LETTER_BYTES_MAX = 1_000_000
 """About what a Kafka topic takes by default: a larger letter in a transaction is shortened."""
 
@@ -123,7 +122,7 @@ class Failing:
     ) -> OutputRecord:
         """The next attempt as any language asks a node for it. ``policy``: its name, or levels."""
         own = [one for one in lasting(message) if one[0] == ID_HEADER or not is_reserved(one[0])]
-        own += [(RETRY_HEADER, policy.encode()), (ERROR_HEADER, cut(cause.error))]
+        own += [(RETRY, policy.encode()), (ERROR, cut(cause.error))]
         own = [*without(own, frozenset({GROUP})), (GROUP, self.group.encode())]
         if value_of(own, ORIGIN_TOPIC) is None:
             own += [

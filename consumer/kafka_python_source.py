@@ -21,7 +21,7 @@ from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.structs import MemberState, OffsetAndMetadata, TopicPartition
 
 from ..delivery.kafka.header_names import read_leniently
-from .limits import within
+from ..delivery.kafka.limits import within
 from .making import make_by_kafka_python, no_brokers
 from .message import Received, SourcePartition
 from .source import (

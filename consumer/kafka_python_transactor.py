@@ -18,11 +18,11 @@ from kafka.structs import TopicPartition
 
 from ..delivery.kafka.kafka_python_client import classify
 from ..delivery.kafka.kafka_python_transactions import FENCED, TransactionalLane
+from ..delivery.kafka.limits import within
 from ..delivery.kafka.plan import KafkaSettings
 from ..delivery.sink import Answer
 from .inflight import CommitBatch
 from .kafka_python_source import offsets_of
-from .limits import within
 from .message import OutputRecord
 from .source import ConsumerFailed, SourceAway
 from .transactions import END_S, TransactionFailed, Transactor

@@ -14,9 +14,9 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 
+from ..delivery.kafka.limits import within
 from ..wheel.errors import InvalidConfiguration
 from .failing import Cause
-from .limits import within
 from .message import Received
 
 _START_S = 60.0

@@ -49,7 +49,7 @@ class RedriveOrder:
         if self.to_topic in (topic, notes_topic(topic)):
             raise InvalidMessage(
                 "letters cannot be redriven to where they lie",
-                got=f"--to-topic {self.to_topic}",
+                got=self.to_topic,
                 remedy="Name another topic, or none: then they go where they were meant to",
             )
 
@@ -98,7 +98,10 @@ class RedriveCourse:
         self._no_notes = source.is_kafka and self._notes not in opened.topics
         if self._no_notes and not (dry_run or order.create_topics):
             error = no_such_topic(self._notes, opened.topics)
-            error.remedy = f"What was redriven is noted there: give --create-topics. {error.remedy}"
+            error.remedy = (
+                "What was redriven is noted there: let it be created, by --create-topics, or over"
+                f" HTTP create_topics. {error.remedy}"
+            )
             raise error
         self._spool = Spool(AGAIN)
 
@@ -132,7 +135,7 @@ class RedriveCourse:
             if self._source.is_kafka and name not in self._opened.topics:
                 error = no_such_topic(name, self._opened.topics)
                 error.remedy = (
-                    "Create it, or send these letters elsewhere: --for-topic and --to-topic"
+                    "Create it, or redrive the letters for it by themselves, to another topic"
                 )
                 raise error
 
@@ -201,8 +204,9 @@ class RedriveCourse:
         if self.redriven.some_deleted and not self.order.despite_deleted_notes:
             raise InvalidConfiguration(
                 NOTES_DELETED,
-                remedy="Set retention.ms=-1 for their topic. To send nevertheless, with --from or"
-                " other filters for letters that were never sent: --despite-deleted-notes",
+                remedy="Set retention.ms=-1 for their topic. To send nevertheless, filtered for"
+                " letters that were never sent: --despite-deleted-notes, or over HTTP"
+                " despite_deleted_notes",
             )
 
     def _check_node(self, client: Client) -> None:
@@ -211,7 +215,7 @@ class RedriveCourse:
         if "replication" in status and not self._source.is_kafka:
             raise InvalidConfiguration(
                 "each peer has embedded topics of its own, so none has all notes",
-                got="--data, and a node with peers",
+                got="an embedded topic, and a node with peers",
                 remedy="Export the letters, and send them as new messages",
             )
         horizon_ms = int(status["horizon_ms"])
@@ -221,5 +225,5 @@ class RedriveCourse:
                 "the last letter would be due beyond the horizon",
                 got=f"{letters:,} letters, {rate:g} in a second",
                 limit=f"{horizon_ms / 1000:,.0f} s",
-                remedy="Give a higher --rate, or redrive a part of them",
+                remedy="Give a higher rate, or redrive a part of them",
             )

@@ -35,7 +35,7 @@ import pyarrow as pa
 from ..client.columns import pieces, without
 from ..client.message import clock_ms
 from ..client.receipts import Receipts
-from ..client.resending import Resending
+from ..client.resending import WAITING_MAX, Resending
 from ..client.succession import SEQUENCES, Successor
 from ..wheel.errors import (
     InvalidBatch,
@@ -53,8 +53,6 @@ from .source import LetterSource, Topic
 
 _LOOK_AGAIN_S = 0.05
 _TRIES = 5
-_WAITING_MAX = 16
-"""Batches with open receipts."""
 _AHEAD_MS = 366 * 86_400_000
 """A turn of a clock that was further ahead of ours is believed only if the wheel knows it, too."""
 
@@ -141,7 +139,7 @@ def _check_group(group: str, redriven: Redriven) -> None:
             "the letters of this topic are redriven through another wheel group",
             got=group,
             limit=redriven.group,
-            remedy="Give --node a node of that one; let each have a --dead-letter-topic of its own",
+            remedy="Redrive through a node of that one; let each have its own dead-letter topic",
         )
 
 
@@ -191,8 +189,8 @@ def _wait_for_note(source: LetterSource, topic: str, number: int, timeout_s: flo
             raise InvalidMessage(
                 f"a note that was delivered does not appear in {topic}",
                 limit=f"within {timeout_s} s",
-                remedy="Give --node a node that delivers to where the dead letters are read. The"
-                " embedded topic that a node before a Kafka falls back to cannot be redriven:"
+                remedy="Redrive through a node that delivers to where the dead letters are read."
+                " The embedded topic that a node before a Kafka falls back to cannot be redriven:"
                 " 'slotwheel dead export' writes its letters",
             )
         time.sleep(_LOOK_AGAIN_S)
@@ -229,7 +227,7 @@ class Sending:
             self.places.append(part.places)
             self._waiting.append(part)
             self.resending.waiting.append(self._ship(part))
-            while len(self._waiting) > _WAITING_MAX:
+            while len(self._waiting) > WAITING_MAX:
                 self._settle()
         return self.resending.done - done + int(gone.sum())
 

@@ -68,7 +68,9 @@ class GatewayApp:
         seconds = time.perf_counter() - began
         self._metrics.answered(method, route, status, seconds)
         if self._access_log:
-            log.info("%s %s %d %.1f ms %s", method, path, status, seconds * 1000, _peer(scope))
+            # As it came: decoded it might have the end of a line in it.
+            sent = scope["raw_path"].decode("ascii", "backslashreplace")
+            log.info("%s %s %d %.1f ms %s", method, sent, status, seconds * 1000, _peer(scope))
 
     async def _by_router(self, scope: Any, receive: Any, send: Any) -> tuple[str, int]:
         """The route's name and the status."""

@@ -12,7 +12,7 @@ import struct
 
 import pyarrow as pa
 
-from .errors import HttpError
+from .errors import HttpError, too_many_messages
 
 _SCHEMA, _RECORD_BATCH = 1, 3
 """Of ``MessageHeader`` in Arrow's Message.fbs."""
@@ -78,13 +78,7 @@ def _check_messages(body: bytes, rows_max: int) -> None:
         length = _field(metadata, batch, _LENGTH)
         rows += struct.unpack_from("<q", metadata, length)[0] if length else 0
         if rows > rows_max:
-            raise HttpError(
-                422,
-                "too many messages in one request",
-                place=place,
-                limit=f"{rows_max} rows",
-                remedy="Send them in several requests",
-            )
+            raise too_many_messages(rows_max, place)
 
 
 def _header(message: bytes) -> tuple[int, int]:

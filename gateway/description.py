@@ -17,7 +17,7 @@ import msgspec
 
 from .endpoint import AnyEndpoint, QueryDecoder
 from .errors import ErrorBody
-from .requests import JSON
+from .requests import ARROW, JSON
 
 OPENAPI = "3.1.0"
 _REF = "#/components/schemas/{name}"
@@ -142,9 +142,11 @@ def _tag(path: str) -> str:
 
 
 def _others(media: Any) -> dict[str, Any]:
-    return {
-        kind: {"schema": {"type": "string", "description": text}} for kind, text in media.items()
-    }
+    found: dict[str, Any] = {}
+    for kind, text in media.items():
+        binary = {"format": "binary"} if kind == ARROW else {}
+        found[kind] = {"schema": {"type": "string", **binary, "description": text}}
+    return found
 
 
 def _error(status: int) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class QueryDecoder(Generic[Q]):
         try:
             return msgspec.convert(given, self._kind)
         except msgspec.ValidationError as error:
-            raise from_decoding(error, "query") from None
+            raise from_decoding(error, "query", self._kind) from None
 
 
 def _of_field(hint: Any) -> tuple[type, bool]:

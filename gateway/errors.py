@@ -8,10 +8,12 @@ more where one status has several causes (as Kafka's REST proxy numbers them).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
 from ..wheel.errors import (
     InvalidBatch,
@@ -30,6 +32,10 @@ RETRY_AFTER_S = 1
 _CALLERS_FAULT = (InvalidMessage, InvalidBatch, InvalidConfiguration, UnknownId, SequenceTooOld)
 _UNAVAILABLE = (NodeUnreachable, NotRunning)
 TEXT_MAX = 300
+_UNKNOWN_FIELD = "Object contains unknown field"
+"""How msgspec begins its message."""
+_STEP = re.compile(r"\.([^.\[]+)|\[[^\]]*\]")
+"""Of msgspec's path: into a field, or into a list or an object of any names."""
 
 
 class HttpError(Exception):
@@ -91,6 +97,16 @@ def error_body(error: HttpError) -> ErrorBody:
     )
 
 
+def too_many_messages(rows_max: int, place: str = "") -> HttpError:
+    return HttpError(
+        422,
+        "too many messages in one request",
+        place=place,
+        limit=rows_max,
+        remedy="Send them in several requests",
+    )
+
+
 def from_slotwheel(error: SlotwheelError) -> HttpError:
     """The answer to a request that ended with one of our errors."""
     headers: dict[str, str] = {}
@@ -120,9 +136,11 @@ def from_slotwheel(error: SlotwheelError) -> HttpError:
     )
 
 
-def from_decoding(error: Exception, place: str = "") -> HttpError:
+def from_decoding(error: Exception, place: str = "", kind: Any = None) -> HttpError:
     """The answer to a body that msgspec could not decode: 400 for what is no JSON, 422 for JSON
-    that is not what is asked for. ``place``: of what was decoded, within the body."""
+    that is not what is asked for. ``place``: of what was decoded, within the body. ``kind``: the
+    type that it should have been, so that an unknown field is answered with those that are known.
+    """
     text = str(error)
     if isinstance(error, RecursionError):
         return HttpError(400, "the JSON is nested too deeply", place=place)
@@ -130,6 +148,44 @@ def from_decoding(error: Exception, place: str = "") -> HttpError:
         return HttpError(400, f"the body is not valid JSON: {text[:TEXT_MAX]}", place=place)
     what, at, path = text.rpartition(" - at `")
     inside = path.rstrip("`") if at else "$"
+    message = what if at else text
     return HttpError(
-        422, (what if at else text)[:TEXT_MAX], place=f"{place} {inside}" if place else inside
+        422,
+        message[:TEXT_MAX],
+        place=f"{place} {inside}" if place else inside,
+        limit=_fields_at(kind, inside) if message.startswith(_UNKNOWN_FIELD) else None,
     )
+
+
+def _fields_at(kind: Any, path: str) -> str:
+    """Names of the fields that an object at ``path`` (``$.records[0]``) of a value may have."""
+    found = _without_unions(inspect.type_info(kind))
+    for name in _STEP.findall(path):
+        found = [inner for one in found for inner in _inner(one, name)]
+    names = (field.encode_name for one in found for field in getattr(one, "fields", ()))
+    return ", ".join(dict.fromkeys(names))
+
+
+def _inner(kind: inspect.Type, name: str) -> list[inspect.Type]:
+    """What a field of that name holds, or, without a name, what a list or an object of any names
+    does."""
+    match kind:
+        case inspect.StructType() if name:
+            inner = [one.type for one in kind.fields if one.encode_name == name]
+        case inspect.DictType() if not name:
+            inner = [kind.value_type]
+        case inspect.ListType() | inspect.VarTupleType() if not name:
+            inner = [kind.item_type]
+        case inspect.TupleType() if not name:
+            inner = list(kind.item_types)
+        case _:
+            inner = []
+    return [plain for one in inner for plain in _without_unions(one)]
+
+
+def _without_unions(kind: inspect.Type) -> list[inspect.Type]:
+    if isinstance(kind, inspect.Metadata):
+        return _without_unions(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return [plain for one in kind.types for plain in _without_unions(one)]
+    return [kind]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
+
 from ..wheel.request import RequestKey
+from ..wheel.schema import times
 from .errors import HttpError
 from .requests import header_of
 
@@ -28,9 +31,22 @@ def idempotency_key(scope: Any) -> str | None:
     return key
 
 
-def request_of(key: str, content: bytes, absolute: Iterable[bool], now_ms: int) -> RequestKey:
+def request_of(
+    key: str,
+    content: bytes,
+    absolute: Iterable[bool],
+    named: bool,
+    rows: pa.RecordBatch,
+    now_ms: int,
+) -> RequestKey:
     """The request that a key stands for. ``absolute``: of each message, whether it has a due time,
-    and no delay. Errors: ``HttpError``: of a repeat it must be clear what its delays count from."""
+    and no delay. ``named``: whether one has a level or a route. ``rows``: what they became at
+    ``now_ms``.
+
+    What is named may be defined otherwise when a repeat comes. Its rows then have other due times
+    or another number, so no id could be told from them: it is another request.
+
+    Errors: ``HttpError``: of a repeat it must be clear what its delays count from."""
     kinds = set(absolute)
     if len(kinds) > 1:
         raise HttpError(
@@ -39,7 +55,10 @@ def request_of(key: str, content: bytes, absolute: Iterable[bool], now_ms: int) 
             limit="due_ms in each message, or delay_ms or level in each",
             remedy="Give due_ms in all of them",
         )
-    return RequestKey.of(key, content, 0 if kinds == {True} else now_ms)
+    base_ms = 0 if kinds == {True} else now_ms
+    if named:
+        content += (times(rows, "due") - base_ms).astype("<i8").tobytes()
+    return RequestKey.of(key, content, base_ms)
 
 
 def moving_expiry() -> HttpError:

@@ -105,7 +105,10 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError("headers too large")
         if len(self.pipeline) >= _PIPELINED_MAX:
             self._refusal = HttpError(
-                400, "too many requests at once on a connection", limit=_PIPELINED_MAX
+                400,
+                "too many requests at once on a connection",
+                limit=_PIPELINED_MAX,
+                remedy="Await answers before further requests; those before this one are answered",
             )
             raise ValueError("too many requests")
         super().on_headers_complete()

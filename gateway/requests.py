@@ -208,4 +208,4 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes, place: str = "") -> T
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise from_decoding(error, place) from None
+        raise from_decoding(error, place, decoder.type) from None

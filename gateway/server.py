@@ -16,6 +16,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import uvicorn
 import uvloop
@@ -31,7 +32,7 @@ from .metrics import GatewayMetrics
 from .protocol import LimitedProtocol, look_at_connections
 from .routes import make_app
 from .searcher import Searcher
-from .services import OneByOne, Services
+from .services import OneByOne, Services, SingleFlight
 from .settings import GatewaySettings
 
 log = logging.getLogger("slotwheel.gateway")
@@ -41,6 +42,8 @@ _OWN_S = 5.0
 """How long, s, the node beside the gateway may take to say how it is."""
 _THREADS = 16
 """For calls that wait: cancels, status, Kafka's metadata."""
+_PAGES = ("/metrics", "/healthz", "/readyz")
+"""Of the node, which the gateway has, too."""
 
 
 def run(settings: GatewaySettings, *, ends_with_stdin: bool = False) -> None:
@@ -90,6 +93,8 @@ async def _serve(
         host, port = listening.getsockname()[:2]
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         log.info("gateway listening on %s", where)
+        if settings.data is None:
+            log.info("search, and what is known of a message, are off: they need --data")
         try:
             await server.serve(sockets=[listening])
         finally:
@@ -107,7 +112,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         own = Client(settings.nodes[0], timeout_s=_OWN_S)
         for one in (client, own):
             undo.callback(one.close, 0.0)
-        gatherer = Gatherer(client, settings.waiting_bytes_max)
+        gatherer = Gatherer(client, settings.waiting_bytes_max, settings.answer_s)
         metrics = GatewayMetrics(
             lambda: {
                 "waiting_bytes": ("Bytes of messages that are not stored yet", gatherer.nbytes),
@@ -117,6 +122,10 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         )
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway")
         undo.callback(pool.shutdown, wait=False, cancel_futures=True)
+        for_pages = ThreadPoolExecutor(len(_PAGES), thread_name_prefix="gateway-page")
+        undo.callback(for_pages.shutdown, wait=False, cancel_futures=True)
+        pages = {path: SingleFlight(for_pages, partial(own.page, path)) for path in _PAGES}
+        policies = SingleFlight(pool, client.fetch_policies)
         jobs = Jobs()
         undo.callback(jobs.stop, END_S)
         searcher = None
@@ -125,7 +134,17 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             undo.callback(process.close)
             searcher = Searcher(process, client)
         yield Services(
-            settings, client, own, gatherer, metrics, pool, jobs, OneByOne(pool), searcher, undo
+            settings=settings,
+            client=client,
+            policies=policies,
+            pages=pages,
+            gatherer=gatherer,
+            metrics=metrics,
+            pool=pool,
+            jobs=jobs,
+            letters=OneByOne(pool),
+            searcher=searcher,
+            closing=undo,
         )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from ..client import Client
-from ..wheel.errors import Overloaded
+from ..policy.policyset import PolicySet
+from ..wheel.errors import Overloaded, SlotwheelError
 from .gathering import Gatherer
 from .jobs import Jobs
 from .metrics import GatewayMetrics
@@ -49,15 +51,47 @@ class OneByOne:
             self._waiting -= 1
 
 
+class SingleFlight(Generic[R]):
+    """One call that waits, on ``pool``, for all who ask while it runs: however many these are, they
+    hold one thread. Belongs to one event loop."""
+
+    def __init__(self, pool: ThreadPoolExecutor, function: Callable[[], R]) -> None:
+        self._pool = pool
+        self._function = function
+        self._running: asyncio.Future[R] | None = None
+
+    async def __call__(self) -> R:
+        """Errors: those of the function."""
+        if self._running is None:
+            loop = asyncio.get_running_loop()
+            self._running = loop.run_in_executor(self._pool, self._function)
+            self._running.add_done_callback(self._end)
+        try:
+            return await asyncio.shield(self._running)
+        except SlotwheelError as error:
+            raise copy(error) from None
+
+    def _end(self, done: asyncio.Future[R]) -> None:
+        self._running = None
+        if not done.cancelled():
+            done.exception()  # whoever asked may be gone
+
+
+_FRESH_S = 1.0
+"""Policies that are fresh for so long yet are so when a thread gets to a request."""
+
+
 @dataclass(slots=True)
 class Services:
-    """``client``: of the group, it follows the master. ``own``: of the node beside the gateway.
-    ``letters``: for reading dead
-    letters. ``searcher``: None without a data directory."""
+    """``client``: of the group, it follows the master. ``policies``: what it asks for. ``pages``:
+    of the node beside the gateway, by their path; they have threads of their own, so that others
+    who wait for a node do not keep them. ``letters``: for reading dead letters. ``searcher``: None
+    without a data directory."""
 
     settings: GatewaySettings
     client: Client
-    own: Client
+    policies: SingleFlight[PolicySet]
+    pages: Mapping[str, SingleFlight[dict[str, Any]]]
     gatherer: Gatherer
     metrics: GatewayMetrics
     pool: ThreadPoolExecutor
@@ -66,6 +100,11 @@ class Services:
     searcher: Searcher | None
     closing: ExitStack
     """What the routes have open; it is closed when the gateway ends."""
+
+    async def await_policies(self) -> None:
+        """Until ``client.prepare_many`` need not ask for them. Errors: ``NodeUnreachable``."""
+        if self.client.policies_fresh_s < _FRESH_S:
+            await self.policies()
 
     async def run(self, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
         """What waits, on a thread, so that the loop does not. Errors: those of ``function``."""

@@ -35,7 +35,7 @@ async def readyz(call: RouteCall[NoQuery, None]) -> Reply:
 
 
 async def _of_node(call: RouteCall[NoQuery, None], path: str) -> Reply:
-    found = await call.services.run(call.services.own.page, path)
+    found = await call.services.pages[path]()
     return Reply(found["status"], found["body"].encode(), found["type"])
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ..delivery.kafka.header_names import NotText
 from ..policy import deadletters
 from ..policy.failure import Origin, failed
-from ..policy.headers import GROUP, OF_A_NODE
+from ..policy.headers import ERROR, GROUP, OF_A_NODE, RETRY
 from ..policy.levels import level_ms
 from ..policy.policyset import PolicySet
 from ..policy.retry import find_policy
@@ -35,8 +35,6 @@ DELAY_MS = "slotwheel-delay-ms"
 LEVEL = "slotwheel-delay-level"
 TTL_MS = "slotwheel-ttl-ms"
 PARTITION = "slotwheel-partition"
-RETRY = "slotwheel-retry"
-ERROR = "slotwheel-error"
 _TIMES = (DUE_MS, DELAY_MS, LEVEL)
 _CONTROL = frozenset({TOPIC, ROUTE, *_TIMES, TTL_MS, PARTITION, RETRY, ERROR})
 _NUMBER = re.compile(rb"-?[0-9]{1,18}")

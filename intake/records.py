@@ -20,6 +20,7 @@ import pyarrow as pa
 from ..policy import deadletters
 from ..policy.deadletters import DEAD_LETTER_TOPIC, letter_headers
 from ..policy.failure import Origin
+from ..policy.headers import RETRY
 from ..policy.policyset import PolicySet
 from ..wheel.checks import bad_rows
 from ..wheel.config import WheelConfig
@@ -27,7 +28,7 @@ from ..wheel.errors import InvalidMessage
 from ..wheel.expiry import EXPIRES_HEADER
 from ..wheel.rows import Header, from_columns
 from ..wheel.texts import counted
-from .control import RETRY, TOPIC, Row, rows_of_record
+from .control import TOPIC, Row, rows_of_record
 
 _TOPIC_BYTES_MAX = 500
 """Of what stands where a topic's name should."""

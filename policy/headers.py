@@ -18,6 +18,11 @@ DELIVERY = frozenset({ID_HEADER, DUE_HEADER, CREATED_HEADER})
 OF_A_NODE = DELIVERY | {STAGE_HEADER}
 """What only a node writes: left out of a record that is sent again."""
 
+RETRY = "slotwheel-retry"
+"""On a record of the delay topic: the policy by which it comes again."""
+ERROR = "slotwheel-error"
+"""Beside it: why the record was not processed."""
+
 ATTEMPT = "slotwheel-retry-attempt"
 POLICY = "slotwheel-retry-policy"
 GROUP = "slotwheel-retry-group"

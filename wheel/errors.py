@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 
 class SlotwheelError(Exception):
@@ -56,6 +56,10 @@ class SlotwheelError(Exception):
         }
         return _again, (type(self), self.args, fields)
 
+    def __copy__(self) -> Self:
+        """The same error, raised nowhere yet."""
+        return _again(type(self), self.args, vars(self))
+
     def __str__(self) -> str:
         parts = [self.message]
         if self.got is not None:
@@ -85,9 +89,10 @@ _MEASURE = re.compile(r"-?\d[\d.]*( (bytes|ms|s|rows)( .*)?)?|\d{4}-\d\d-\d\dT\S
 _PLAIN = (str, bytes, int, float, list, type(None))
 
 
-def _again(
-    kind: type[SlotwheelError], args: tuple[Any, ...], fields: dict[str, Any]
-) -> SlotwheelError:
+_Error = TypeVar("_Error", bound=SlotwheelError)
+
+
+def _again(kind: type[_Error], args: tuple[Any, ...], fields: dict[str, Any]) -> _Error:
     error = kind.__new__(kind, *args)
     vars(error).update(fields)
     return error

@@ -13,7 +13,8 @@ Its sequence says which request the key stands for, in 63 bits:
 
 The *base* is the clock from which the delays in it were counted. A repeat counts them from a later
 clock; the difference of the bases takes its due times back to those of the first time, and so its
-ids. The digest is of the request as it was received: under one key there is one request.
+ids. The digest is of the request as it was received, and of what the levels and routes in it stood
+for: under one key there is one request.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class RequestKey:
 
     @classmethod
     def of(cls, key: str, content: bytes, base_ms: int) -> Self:
-        """The request of a key's text and a content, which a repeat has byte by byte."""
+        """The request of a key's text and a content, which a repeat has byte by byte: its due times
+        less ``base_ms`` and how many rows it has must follow from it."""
         producer = REQUEST_PRODUCER | (_number_of(key.encode()) & _ID_MASK)
         return cls(producer, base_ms, _number_of(content) & _DIGEST_MASK)
 
@@ -75,8 +77,9 @@ def key_was_used() -> InvalidMessage:
     return InvalidMessage(
         "the Idempotency-Key was used for another request",
         got="another content",
-        limit="the content of the first time, byte by byte",
-        remedy="Give every request a key of its own; only a repeat has the key of its first time",
+        limit="the content of the first time, byte by byte, with its levels and routes as then",
+        remedy="That one is stored. Give every request a key of its own; only a repeat has the key"
+        " of its first time",
     )
 
 

@@ -26,12 +26,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..sink import Answer
+from .limits import started
 from .plan import KafkaSettings, SendFailure, SendPlan
 from .topicbook import Unreachable
 from .transactions import (
@@ -68,7 +69,7 @@ class TransactionalProducer(ABC):
 
     def __init__(self) -> None:
         self.abandoned = False
-        self._ending: threading.Thread | None = None
+        self._ending: Future[None] | None = None
 
     @abstractmethod
     def begin(self) -> None: ...
@@ -97,19 +98,8 @@ class TransactionalProducer(ABC):
 
     def within(self, limit_s: float, call: Callable[[], None]) -> None:
         """Call on a thread that is left behind after ``limit_s``: ``TimeoutError``."""
-        done: Future[None] = Future()
-
-        def run() -> None:
-            try:
-                call()
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        self._ending = threading.Thread(target=run, name="kafka-transaction-end", daemon=True)
-        self._ending.start()
-        done.result(limit_s)
+        self._ending = started(call)
+        self._ending.result(limit_s)
 
     def abandon(self) -> None:
         """Close it as soon as no call is left in it. Does not wait."""
@@ -117,7 +107,7 @@ class TransactionalProducer(ABC):
 
         def close() -> None:
             if self._ending is not None:
-                self._ending.join()
+                wait([self._ending])
             with suppress(Exception):
                 self.close()
 

@@ -32,24 +32,29 @@ def records_type(embedded: EmbeddedFormat) -> str:
 
 def format_of_body(scope: Any) -> EmbeddedFormat:
     """In which embedded format a request's records are. Errors: ``HttpError`` 415."""
-    kind = _kind(scope)
+    given = _given(scope)
+    kind = _kind(given)
     if kind in (JSON, OCTETS):
         return "binary"
     found = _KAFKA.fullmatch(kind)
     if found is None or found[2] is None:
-        raise _unsupported([*(records_type(one) for one in FORMATS), *PLAIN])
+        raise _unsupported(given, [*(records_type(one) for one in FORMATS), *PLAIN])
     return "json" if found[1] == "json" else "binary"
 
 
 def check_body_type(scope: Any) -> None:
     """Of a request without records. Errors: ``HttpError`` 415."""
-    kind = _kind(scope)
+    given = _given(scope)
+    kind = _kind(given)
     if kind not in (JSON, OCTETS) and _KAFKA.fullmatch(kind) is None:
-        raise _unsupported(PLAIN)
+        raise _unsupported(given, PLAIN)
 
 
-def _kind(scope: Any) -> str:
-    given = header_of(scope["headers"], b"content-type") or ""
+def _given(scope: Any) -> str:
+    return header_of(scope["headers"], b"content-type") or ""
+
+
+def _kind(given: str) -> str:
     kind, *parameters = (part.strip().lower() for part in given.split(";"))
     for one in parameters:
         name, _, value = one.partition("=")
@@ -58,9 +63,16 @@ def _kind(scope: Any) -> str:
     return kind
 
 
-def _unsupported(allowed: Sequence[str]) -> HttpError:
-    """Has that interface's very text; what is allowed is in a header, as HTTP has it."""
-    return HttpError(415, "HTTP 415 Unsupported Media Type", headers={"Accept": ", ".join(allowed)})
+def _unsupported(given: str, allowed: Sequence[str]) -> HttpError:
+    """Begins with that interface's text; what is allowed is in a header, too, as HTTP has it."""
+    usable = ", ".join(allowed)
+    return HttpError(
+        415,
+        "HTTP 415 Unsupported Media Type",
+        got=given or "none",
+        limit=usable,
+        headers={"Accept": usable},
+    )
 
 
 def answer_type(scope: Any) -> str:

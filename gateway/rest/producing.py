@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from starlette.requests import Request
 
 from ...client import Message
@@ -60,12 +61,17 @@ class _Given:
     key: str | None
     content: bytes
 
-    def request(self, now_ms: int) -> RequestKey | None:
-        """Errors: ``HttpError``."""
+    @property
+    def named(self) -> bool:
+        """Whether one of them has a level."""
+        return any(one.level is not None for one in self.records)
+
+    def request(self, rows: pa.RecordBatch, now_ms: int) -> RequestKey | None:
+        """``rows``: the records, as they were at ``now_ms``. Errors: ``HttpError``."""
         if self.key is None:
             return None
         absolute = [one.due_ms is not None for one in self.records]
-        return request_of(self.key, self.content, absolute, now_ms)
+        return request_of(self.key, self.content, absolute, self.named, rows, now_ms)
 
 
 class Producing:
@@ -144,18 +150,20 @@ class Producing:
             messages = _messages(records, topics, partition)
             if partition is None:
                 await self._check_places(messages)
-            needs_policies = any(one.level is not None for one in records)
-            if alone == 0 and not needs_policies and given.key is None:
+            named = given.named
+            if alone == 0 and not named and given.key is None:
                 flat = services.client.prepare(messages[0], now_ms)
                 stored = [(await services.gatherer.store(flat), flat.due_ms)]
             else:
                 prepare = services.client.prepare_many
-                # Policies may have to be asked for; and many take longer than others should wait.
-                if needs_policies or len(records) > _MANY:
-                    rows = await services.run(prepare, messages, now_ms)
+                if named:
+                    await services.await_policies()
+                # Many take longer than others should wait.
+                if named or len(records) > _MANY:
+                    rows, _ = await services.run(prepare, messages, now_ms)
                 else:
-                    rows = prepare(messages, now_ms)
-                whole = await services.gatherer.store_whole(rows, given.request(now_ms))
+                    rows, _ = prepare(messages, now_ms)
+                whole = await services.gatherer.store_whole(rows, given.request(rows, now_ms))
                 dues = [receipt.due_ms for receipt in whole.receipts]
                 stored = list(zip(whole.ids(), dues, strict=True))
         except SlotwheelError as error:

@@ -77,16 +77,17 @@ class LetterList(msgspec.Struct):
 
 
 class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """In which topic the letters lie; null: in that of the node."""
+    """In which topic the letters lie."""
 
     topic: str | None = None
+    """Null: in that of the node."""
 
 
-class LettersQuery(TopicQuery, forbid_unknown_fields=True):
+class LetterConditions(TopicQuery, forbid_unknown_fields=True):
     """Which letters: all kinds of conditions must hold; of one kind, one of those given."""
 
     reason: tuple[str, ...] = ()
-    """May be repeated, as all of these."""
+    """Why it was buried, as the letter says it."""
     for_topic: tuple[str, ...] = ()
     """The topic that they were meant for."""
     key: tuple[str, ...] = ()
@@ -98,22 +99,24 @@ class LettersQuery(TopicQuery, forbid_unknown_fields=True):
     """Buried at this time or later."""
     to_ms: Milliseconds | None = None
     """Buried before this time."""
+
+    def wanted(self) -> LetterFilter:
+        return LetterFilter(
+            *(self.reason, self.for_topic, self.key, self.id, self.group),
+            *(self.from_ms, self.to_ms),
+        )
+
+
+class LettersQuery(LetterConditions, forbid_unknown_fields=True):
+    """Which letters are counted, and how many of them are shown."""
+
     limit: Annotated[int, Meta(ge=0, le=LETTERS_MAX)] = 100
     """Letters that are shown whole, at most."""
 
 
-class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
+class RedriveBody(LetterConditions, forbid_unknown_fields=True):
     """Which letters are sent again, and how. Without a condition: all of them."""
 
-    topic: str | None = None
-    """Where the letters lie; null: in the topic of the node."""
-    reason: tuple[str, ...] = ()
-    for_topic: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()
-    id: tuple[str, ...] = ()
-    group: tuple[str, ...] = ()
-    from_ms: Milliseconds | None = None
-    to_ms: Milliseconds | None = None
     to_topic: str | None = None
     """Where they go, if not where they were meant to."""
     rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
@@ -193,21 +196,16 @@ def open_letters(services: Services, topic: str | None) -> Iterator[OpenLetters]
 async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
     """Count dead letters by reason and by the topic that they were meant for, and show the first
     ones. The topic is read to where it ends now."""
-    query = call.query
-    wanted = LetterFilter(
-        *(query.reason, query.for_topic, query.key, query.id, query.group),
-        *(query.from_ms, query.to_ms),
-    )
-    return await call.services.letters.run(_list, call.services, query, wanted)
+    return await call.services.letters.run(_list, call.services, call.query)
 
 
-def _list(services: Services, query: LettersQuery, wanted: LetterFilter) -> Reply:
+def _list(services: Services, query: LettersQuery) -> Reply:
     counts: LetterCounts = Counter()
     shown: list[DeadLetter] = []
     try:
         with open_letters(services, query.topic) as letters:
             redriven = letters.redriven()
-            for batch in letters.read(wanted):
+            for batch in letters.read(query.wanted()):
                 again = redriven.has(batch)
                 counts.update(count_letters(batch, again))
                 left = query.limit - len(shown)
@@ -286,15 +284,11 @@ def _dry_run(services: Services, order: RedriveOrder, given: RedriveBody) -> Rep
 def _counted(
     stack: ExitStack, services: Services, order: RedriveOrder, given: RedriveBody, *, dry_run: bool
 ) -> RedriveCourse:
-    wanted = LetterFilter(
-        *(given.reason, given.for_topic, given.key, given.id, given.group),
-        *(given.from_ms, given.to_ms),
-    )
     letters = stack.enter_context(open_letters(services, given.topic))
     known = letters.redriven(whole=True)
     place = letters.source, letters.topic, letters.opened
     course = stack.enter_context(RedriveCourse(order, *place, known, dry_run=dry_run))
-    course.count(letters.read(wanted))
+    course.count(letters.read(given.wanted()))
     return course
 
 

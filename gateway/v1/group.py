@@ -102,7 +102,7 @@ async def explain(call: RouteCall[NoQuery, ExplainBody]) -> Reply:
 
 
 async def _policies(call: RouteCall[NoQuery, Any]) -> PolicySet:
-    return PolicySet.from_dict(await call.services.run(call.services.client.policies))
+    return await call.services.policies()
 
 
 ENDPOINTS: list[AnyEndpoint] = [

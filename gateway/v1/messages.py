@@ -17,7 +17,7 @@ from ...client.message import clock_ms
 from ...wheel.errors import InvalidMessage, SlotwheelError
 from ...wheel.request import RequestKey
 from ..arrowbody import read_table
-from ..errors import HttpError
+from ..errors import HttpError, too_many_messages
 from ..idempotency import idempotency_key, moving_expiry, request_of
 from ..requests import (
     ARROW,
@@ -77,7 +77,7 @@ class SendMessages:
         if not len(given):
             raise HttpError(422, "there is no message", limit="at least one")
         if len(given) > self._rows_max:
-            raise _too_many(self._rows_max)
+            raise too_many_messages(self._rows_max)
         ids, _ = await self._store(given, body, key)
         return as_json(StoredMessages(len(given), ids))
 
@@ -87,19 +87,27 @@ class SendMessages:
         """Ids of all messages, and when the first of them is due."""
         services, now_ms = self._services, clock_ms()
         prepare = services.client.prepare_many
-        request = None if key is None else _request(key, given, body, now_ms)
+        named = not isinstance(given, pa.Table) and any(one.level or one.route for one in given)
         if isinstance(given, pa.Table):
             try:
-                rows = await services.run(prepare, given, now_ms)
+                rows, numbers = await services.run(prepare, given, now_ms)
             except (pa.ArrowException, UnicodeDecodeError) as error:  # an unknown time zone, say
                 raise HttpError(422, f"a column that cannot be used: {str(error)[:200]}") from None
-        elif len(given) > _MANY_ROWS or any(one.level or one.route for one in given):
-            # On a thread: policies may have to be asked for, and the loop has others to serve.
-            rows = await services.run(prepare, _messages(given, now_ms), now_ms)
+        elif named or len(given) > _MANY_ROWS:
+            if named:
+                await services.await_policies()
+            # On a thread: the loop has others to serve.
+            rows, numbers = await services.run(prepare, _messages(given, now_ms), now_ms)
         else:
-            rows = prepare(_messages(given, now_ms), now_ms)
+            rows, numbers = prepare(_messages(given, now_ms), now_ms)
+        request = None if key is None else _request(key, given, body, named, rows, now_ms)
         stored = await services.gatherer.store_whole(rows, request, len(body))
-        return stored.ids(), stored.receipts[0].due_ms
+        try:
+            return stored.ids(), stored.receipts[0].due_ms
+        except SlotwheelError as error:
+            if error.row is not None:
+                error.row = numbers[error.row]
+            raise
 
 
 def _messages(given: Sequence[MessageBody], now_ms: int) -> list[Message]:
@@ -115,14 +123,20 @@ def _messages(given: Sequence[MessageBody], now_ms: int) -> list[Message]:
 
 
 def _request(
-    key: str, given: Sequence[MessageBody] | pa.Table, body: bytes, now_ms: int
+    key: str,
+    given: Sequence[MessageBody] | pa.Table,
+    body: bytes,
+    named: bool,
+    rows: pa.RecordBatch,
+    now_ms: int,
 ) -> RequestKey:
     """Errors: ``HttpError``."""
     if isinstance(given, pa.Table):
         return RequestKey.of(key, body, 0)
     if any(one.due_ms is None and one.expires_ms is not None for one in given):
         raise moving_expiry()
-    return request_of(key, body, [one.due_ms is not None for one in given], now_ms)
+    absolute = [one.due_ms is not None for one in given]
+    return request_of(key, body, absolute, named, rows, now_ms)
 
 
 def _lines(body: bytes, rows_max: int) -> list[MessageBody]:
@@ -131,14 +145,5 @@ def _lines(body: bytes, rows_max: int) -> list[MessageBody]:
         if line.strip():
             found.append(decoded(_ONE, line, f"line {number}"))
             if len(found) > rows_max:
-                raise _too_many(rows_max)
+                raise too_many_messages(rows_max)
     return found
-
-
-def _too_many(rows_max: int) -> HttpError:
-    return HttpError(
-        422,
-        "too many messages in one request",
-        limit=rows_max,
-        remedy="Send them in several requests",
-    )

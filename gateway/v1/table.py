@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery
-from ..requests import NDJSON
+from ..requests import ARROW, NDJSON
 from . import cancellations, cancelling, dead, group, joblist, searching
 from .types import MessageBody, StoredMessage, StoredMessages
 
@@ -13,10 +13,15 @@ _SENT: Any = MessageBody | list[MessageBody]
 _SEND: AnyEndpoint = Endpoint(
     *("POST", "/v1/messages", None, NoQuery, _SENT),
     {200: StoredMessages, 201: StoredMessage},
-    text="Store one message, or many. An array, or lines of JSON, is stored whole or not at all,"
-    " and answered 200; one message is answered 201. An answer comes when what was sent is durable,"
-    " with peers on a majority of them.",
-    body_media={NDJSON: "A message as JSON in each line."},
+    text="Store one message, or many. An array, lines of JSON, or an Arrow stream is stored whole"
+    " or not at all, and answered 200; one message is answered 201. An answer comes when what was"
+    " sent is durable, with peers on a majority of them.",
+    body_media={
+        NDJSON: "A message as JSON in each line.",
+        ARROW: "An Arrow IPC stream, uncompressed: columns `due` (a timestamp with time zone, or"
+        " milliseconds since 1970), `topic` and `value`, and if need be `partition`, `key` and"
+        " `headers`.",
+    },
 )
 
 V1: list[AnyEndpoint] = [

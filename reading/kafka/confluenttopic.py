@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ...delivery.kafka.collection import without_collection
 from ...delivery.kafka.confluent_client import ck, ck_admin, client_log
+from ...delivery.kafka.header_names import headers_of
 from ...wheel.errors import NodeUnreachable, SlotwheelError
 from ...wheel.rows import header_column
 from ...wheel.schema import TIME
@@ -172,6 +173,6 @@ def to_batch(topic: str, records: list[Any]) -> pa.RecordBatch:
         pa.array(stamps, pa.int64()).cast(TIME),
         pa.array([one.key() for one in records], pa.binary()),
         pa.array([one.value() for one in records], pa.binary()),
-        header_column([one.headers() or () for one in records]),
+        header_column([headers_of(one) for one in records]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=DUMP)

@@ -157,6 +157,17 @@ def test_an_address_that_no_node_can_have(address: str, capsys: pytest.CaptureFi
         Client(address)
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8082", "a:7200,https://b:8082"])
+def test_a_gateways_address_for_a_command_that_talks_to_nodes(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["send", "t", "x", *SOON], ["status"], ["gateway"]):
+        assert main.run([*command, "--node", address]) == 2
+        text = " ".join(capsys.readouterr().err.split())
+        assert f"'{address}' is the address of a gateway" in text
+        assert "give host:port as the node has it by --listen, 127.0.0.1:7200 by default" in text
+
+
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
 def test_a_client_that_would_try_for_no_time(timeout_s: float) -> None:
     with pytest.raises(InvalidConfiguration, match="no usable timeout_s"):

@@ -109,6 +109,13 @@ def test_cancel_tells_the_truth(node: NodeProcess) -> None:
     assert json_lines(done.stdout) == [{"id": later, "answer": "cancelled"}]
 
 
+@pytest.mark.parametrize("given", ["", "\n \n"])
+def test_a_cancel_of_what_a_search_did_not_find_says_so(given: str) -> None:
+    done = run_cli("cancel", "--node", "127.0.0.1:1", given=given)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "Give ids as arguments, or on stdin, one a line; or --where with --data." in done.stderr
+
+
 def test_reschedule_moves_a_message(node: NodeProcess) -> None:
     at = ("--node", node.address)
     (message_id,) = run_cli("send", "moved", "x", "--delay", "1h", *at).stdout.split()

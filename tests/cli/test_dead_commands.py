@@ -29,6 +29,7 @@ from slotwheel.wheel.rows import Header, header_column
 from support.broker import Cluster, TopicFactory
 from support.deadlab import EmbeddedLab, KafkaLab, Letter, dump_of, letter
 from support.nodeprocess import run_cli
+from support.sourcecontract import send_not_text
 
 BY_SINK = letter_headers(DELIVERY, REFUSED, "no such topic", b"orders", partition=3)
 BY_INTAKE = letter_headers(INTAKE, BAD_RECORD, "no due time", None, source=("delays", 3, 9))
@@ -271,3 +272,15 @@ def test_a_topic_that_kafka_does_not_have(broker: Cluster, topic: TopicFactory) 
     wrong = run_cli("dead", "list", "--bootstrap", broker.bootstrap, "--kafka", "no.such=1")
     assert wrong.returncode == 1
     assert "Change --kafka" in wrong.stderr
+
+
+def test_a_record_with_a_header_name_that_is_no_text_ends_no_command(
+    broker: Cluster, topic: TopicFactory
+) -> None:
+    name = topic("odd")
+    for value in (b"0", b"1"):
+        send_not_text(broker.bootstrap, name, value, [("h", b"2")])
+    for client in ([], ["--kafka", "request_timeout_ms=20000"]):
+        done = run_cli("dead", "list", "--bootstrap", broker.bootstrap, *client, "--topic", name)
+        assert done.returncode == 0, done.stderr
+        assert "2 letters" in done.stdout

@@ -186,7 +186,7 @@ def test_the_topic_of_the_notes_has_to_exist(
         assert lab.dead("redrive", "--dry-run").returncode == 0
         missing = lab.dead("redrive", "--yes", "--create-topics", "--for-topic", f"{a}-no")
         assert "no such topic in Kafka" in missing.stderr
-        assert "--to-topic" in missing.stderr
+        assert "to another topic" in missing.stderr
         done = lab.dead("redrive", "--yes", "--create-topics", "--for-topic", a)
         assert (done.returncode, done.stdout) == (0, "redrove 1 letter\n"), done.stderr
         assert numbers(lab.arrived(a, 1)) == once(range(1, 2))

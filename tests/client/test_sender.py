@@ -180,3 +180,22 @@ def test_thousands_of_bad_rows_are_sorted_out_quickly() -> None:
             links[0].on_answer(RefusedBatch(0, InvalidMessage("no", row=0)))
         assert all(shipment.done for shipment in shipments[: len(links[0].wrote[0][1])])
         assert all(shipment.error(0) for shipment in shipments if shipment.done)
+
+
+def test_giving_up_very_many_takes_time_in_proportion() -> None:
+    """The lock is held meanwhile."""
+
+    def seconds(count: int) -> float:
+        buffer = Buffer(timeout_s=1.0, linger_s=1.0, batch_rows=1, batch_bytes=1, bytes_max=1 << 30)
+        shipments = [Shipment(0.0, lambda: None) for _ in range(count)]
+        for shipment in shipments:
+            buffer.add(shipment)
+        began = time.thread_time()
+        for shipment in reversed(shipments):
+            buffer.remove(shipment)
+        assert not buffer.open
+        assert not buffer.waits_to_be_sent
+        return time.thread_time() - began
+
+    few = min(seconds(2_000) for _ in range(5))
+    assert min(seconds(20_000) for _ in range(3)) < 40 * few

@@ -84,8 +84,25 @@ def test_a_whole_one_is_stored_with_all_or_none(client: Client, wheel: FakeWheel
         client.prepare_many(messages, now_ms())
     assert at_once.value.row == 3
     assert not wheel.rows
-    shipped(client, client.prepare_many(messages[:3], now_ms()), whole=True)
+    rows, numbers = client.prepare_many(messages[:3], now_ms())
+    assert list(numbers) == [0, 1, 2]
+    shipped(client, rows, whole=True)
     assert len(wheel.rows) == 3
+
+
+def test_an_error_that_many_share_does_not_grow_with_each_who_asks(client: Client) -> None:
+    late = flatten(Message("t", b"late", delay=1e6), now_ms())
+    receipts = shipped(client, [*flats(3), late], whole=True)
+    shared = receipts.errors(0)[0]
+    assert receipts.outcomes(0) == [shared] * 4
+    raised = []
+    for receipt in receipts:
+        with pytest.raises(InvalidMessage) as found:
+            receipt.result(0)
+        raised.append(found.value)
+    assert len({id(one) for one in (shared, *raised)}) == 5
+    assert {str(one) for one in raised} == {str(shared)}
+    assert shared.__traceback__ is None
 
 
 def test_a_full_buffer_is_an_error_at_once(address: str, wheel: FakeWheel) -> None:

@@ -308,11 +308,20 @@ def test_what_is_no_request_is_refused(limited: GatewayProcess, garbage: bytes) 
 
 def test_a_burst_of_pipelined_requests_is_bounded(limited: GatewayProcess) -> None:
     one_request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    close = b"Connection: close\r\n\r\n"
     with limited.connect() as one:
         with suppress(ConnectionResetError, BrokenPipeError):
             one.sendall(one_request * 20_000)
         found = statuses(received(one))
     assert set(found) <= {200, 400}
+    with limited.connect() as one:  # as many as docs/http.md allows
+        one.sendall(one_request * 99 + one_request.replace(b"\r\n\r\n", b"\r\n" + close))
+        assert statuses(received(one)) == [200] * 100
+    with limited.connect() as one:
+        one.sendall(one_request * 150)
+        answers = received(one)
+    assert statuses(answers) == [200] * 101 + [400]  # one is answered while the others wait
+    assert body_of(answers)["limit"] == "100"
 
 
 def test_who_does_not_read_answers_is_ended(limited: GatewayProcess) -> None:

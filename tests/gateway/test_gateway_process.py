@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 
 from support.gatewayprocess import NodeWithGateway, ask
 from support.nodeprocess import run_process
+from support.stopwatch import Stopwatch
 from support.waiting import eventually
 
 
@@ -63,6 +66,25 @@ def test_while_its_node_is_away_it_says_so_and_goes_on_when_it_comes(tmp_path: P
         eventually(lambda: ask(node, "GET", "/healthz").status_code == 200)
 
 
+def test_requests_that_wait_for_policies_keep_nobody_from_the_nodes_pages(tmp_path: Path) -> None:
+    level = {"topic": "t", "level": "1h"}
+    with (
+        NodeWithGateway(tmp_path / "data") as node,
+        ThreadPoolExecutor(40) as callers,
+    ):
+        own = psutil.Process(node.running.pid)
+        own.suspend()
+        try:
+            sent = [callers.submit(ask, node, "POST", "/v1/messages", level) for _ in range(40)]
+            time.sleep(1)
+            watch = Stopwatch()
+            assert ask(node, "GET", "/healthz").status_code == 503
+            assert watch.seconds < 15  # it gives its node five, and policies have thirty
+        finally:
+            own.resume()
+        assert {one.result().status_code for one in sent} == {201}
+
+
 def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
     with NodeWithGateway(tmp_path / "data") as node:
         done = run_process("gateway", "--listen", node.metrics, "--node", node.address)
@@ -81,3 +103,6 @@ def test_each_request_is_logged_if_that_is_wanted(tmp_path: Path) -> None:
     with NodeWithGateway(tmp_path / "data", "--http-log") as node:
         ask(node, "GET", "/readyz")
         eventually(lambda: "GET /readyz 200" in node.log_text())
+        ask(node, "GET", "/nowhere%0a2026-01-01T00:00:00.000Z%20info%20forged")
+        eventually(lambda: "GET /nowhere%0a2026" in node.log_text())
+        assert "\n2026-01-01" not in node.log_text()

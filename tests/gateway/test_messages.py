@@ -6,8 +6,10 @@ import base64
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 
@@ -203,6 +205,71 @@ def test_a_request_with_a_key_is_stored_once_with_the_same_answer(
     assert len(node.wait_for(topic, 2 * count)) == 2 * count
 
 
+REST = {"Content-Type": "application/vnd.kafka.json.v2+json"}
+POLICIES = """
+levels = {levels}
+
+[[routes.all]]
+to = {topics}
+"""
+
+
+def test_a_repeat_whose_level_or_route_is_another_now_gets_no_ids_that_no_message_has(
+    tmp_path: Path,
+) -> None:
+    policies = tmp_path / "policies.toml"
+
+    def define(levels: list[str], topics: list[str]) -> None:
+        policies.write_text(POLICIES.format(levels=json.dumps(levels), topics=json.dumps(topics)))
+
+    def answers() -> list[httpx.Response]:
+        return [
+            ask(node, "POST", SEND, level, {"Idempotency-Key": "one"}),
+            ask(node, "POST", SEND, [level, level], {"Idempotency-Key": "many"}),
+            ask(node, "POST", SEND, route, {"Idempotency-Key": "route"}),
+            ask(node, "POST", "/topics/t", records, REST | {"Idempotency-Key": "rest"}),
+        ]
+
+    level = {"topic": "t", "level": "2"}
+    route = {"route": "all", "due_ms": now_ms() + 3_600_000}
+    records = json.dumps({"records": [{"value": 1, "level": "2"}]})
+    define(["5s", "30m"], ["a", "b"])
+    with NodeWithGateway(tmp_path / "data", "--policies", str(policies)) as node:
+        first = answers()
+        assert {one.status_code for one in first} == {200, 201}, first
+        node.signal()
+        define(["5s", "30m", "1h"], ["a", "b"])
+        node.start()
+        assert [one.content for one in answers()] == [one.content for one in first]
+        node.signal()
+        define(["5s", "1h"], ["a", "b", "c"])
+        node.start()
+        for one in answers():
+            assert one.status_code == 422, one.text
+            assert "used for another request" in one.text
+        one, many, routed, rest = (answer.json() for answer in first)
+        ids = [one["id"], *many["ids"], *routed["ids"], rest["offsets"][0]["id"]]
+        with Client(node.address) as client:
+            assert client.cancel(ids) == ["cancelled"] * 6
+
+
+def test_a_bad_message_is_named_by_its_number_in_the_request_whatever_routes_make_of_it(
+    tmp_path: Path,
+) -> None:
+    policies = tmp_path / "policies.toml"
+    policies.write_text(
+        POLICIES.format(levels='["5s"]', topics='["a", "b", "c"]')
+        + '[[routes.some]]\nwhere = { header = "region", equals = "eu" }\nto = ["a"]\n'
+    )
+    good = {"route": "all", "delay_ms": 60_000}
+    late = {"route": "all", "delay_ms": 1 << 40}
+    nowhere = {"route": "some", "delay_ms": 60_000}
+    with NodeWithGateway(tmp_path / "data", "--policies", str(policies)) as node:
+        for bad in (late, late, nowhere):  # first the gateway does not know what the node takes
+            refused = ask(node, "POST", SEND, [good, good, bad])
+            assert (refused.status_code, refused.json()["place"]) == (422, "$[2]"), refused.json()
+
+
 def test_large_messages_of_many_callers_are_not_refused_for_each_other(
     node: NodeWithGateway,
 ) -> None:
@@ -239,3 +306,37 @@ def _stream(table: pa.Table, compression: str | None = None) -> bytes:
         stream.write_table(table)
     found: bytes = sink.getvalue().to_pybytes()
     return found
+
+
+MESSAGE_FIELDS = "topic, value, value_base64, key, key_base64, headers, partition, due_ms, delay_ms"
+GOOD = {"topic": "t", "delay_ms": 60_000}
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "known"),
+    [
+        ({**GOOD, "due": 1}, "$", MESSAGE_FIELDS),
+        ([GOOD, {**GOOD, "due": 1}], "$[1]", MESSAGE_FIELDS),
+        ({**GOOD, "headers": {"a": {"b64": ""}}}, "$.headers[...]", "base64"),
+        ({**GOOD, "headers": [["a", {"b64": ""}]]}, "$.headers[0][1]", "base64"),
+    ],
+)
+def test_an_unknown_field_is_answered_with_those_that_are_known(
+    node: NodeWithGateway, body: Any, place: str, known: str
+) -> None:
+    answer = ask(node, "POST", SEND, body)
+    assert answer.status_code == 422
+    error = answer.json()
+    assert (error["place"], error["message"][:28]) == (place, "Object contains unknown fiel")
+    assert error["limit"].startswith(known)
+
+
+def test_a_body_of_another_type_is_answered_with_those_that_are_taken(
+    node: NodeWithGateway,
+) -> None:
+    answer = ask(node, "POST", SEND, b"topic=t", {"Content-Type": "text/plain"})
+    assert answer.status_code == 415
+    described = ask(node, "GET", "/openapi.json").json()["paths"][SEND]["post"]["requestBody"]
+    assert answer.json()["limit"].split(" or ") == list(described["content"])
+    arrow = described["content"][ARROW["Content-Type"]]["schema"]
+    assert (arrow["type"], arrow["format"]) == ("string", "binary")

@@ -176,6 +176,8 @@ def test_no_search_process_outlives_a_killed_gateway(node: NodeProcess) -> None:
 
 def test_a_gateway_without_a_directory_says_what_it_lacks(node: NodeProcess) -> None:
     with GatewayProcess(node, beside=False) as one:
+        off = "search, and what is known of a message, are off: they need --data"
+        eventually(lambda: off in one.log_text())
         for path in ("/v1/messages", "/v1/messages/count", "/v1/messages/x", "/v1/dead"):
             answer = one.request("GET", path)
             assert (answer.status_code, "--data" in answer.json()["remedy"]) == (404, True), path

@@ -167,7 +167,10 @@ ONLY_MODULES = {
     ("consumer", "reading"): frozenset({"topicreader"}),
     ("consumer", "delivery"): frozenset({"sink"}),
     ("consumer", "delivery/kafka"): frozenset(
-        {"collection", "header_names", "kafka_python_client", "kafka_python_transactions", "plan"}
+        {
+            *("collection", "header_names", "limits", "plan"),
+            *("kafka_python_client", "kafka_python_transactions"),
+        }
     ),
     ("gateway/rest", "reading"): frozenset({"topicreader"}),
     ("gateway/rest", "delivery/kafka"): frozenset(

@@ -1,0 +1,71 @@
+"""Failures that nobody has read from a receipt: counted, so that the client can log them when it
+is closed.
+
+Theory: the client keeps a number and one error, however many messages fail. Which of its rows have
+been read only the shipment knows, and it lives as long as its receipts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from ..wheel.errors import SlotwheelError
+from .batch import Shipment
+
+
+class UnreadFailures:
+    """Of one client. ``count``: of messages; ``first``: the first failure since none was unread.
+    ``lock``: for whoever changes them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self.first: SlotwheelError | None = None
+
+
+class CountedShipment(Shipment):
+    """A shipment whose failures are counted when it is done. ``counted_in``: None where somebody
+    is called with the receipts, and so nothing stays unread."""
+
+    __slots__ = ("_unread", "counted_in")
+
+    def __init__(
+        self, deadline: float, nudge: Callable[[], None], failures: UnreadFailures
+    ) -> None:
+        super().__init__(deadline, nudge)
+        self.counted_in: UnreadFailures | None = failures
+        self._unread: set[int] | None = None
+        """Rows that failed; None: not counted yet."""
+        self.on_done = self._count
+
+    def read(self, row: int | None = None) -> None:
+        """A caller gets the result of a row, or of all of them. The shipment is done."""
+        if self.counted_in is None or (self.failure is None and not self.errors):
+            return
+        with self.counted_in.lock:
+            unread = self._counted(self.counted_in)
+            before = len(unread)
+            if row is None:
+                unread.clear()
+            else:
+                unread.discard(row)
+            self.counted_in.count -= before - len(unread)
+            if not self.counted_in.count:
+                self.counted_in.first = None
+
+    def _count(self) -> None:
+        if self.counted_in is not None and (self.failure is not None or self.errors):
+            with self.counted_in.lock:
+                self._counted(self.counted_in)
+
+    def _counted(self, failures: UnreadFailures) -> set[int]:
+        """The unread rows. Counts them at the first call: a caller may be faster than the thread
+        that reports the end."""
+        if self._unread is None:
+            failed = self.errors if self.failure is None else range(len(self.due))
+            self._unread = set(failed)
+            failures.count += len(self._unread)
+            if failures.first is None:
+                failures.first = self.error(next(iter(failed)))
+        return self._unread
