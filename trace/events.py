@@ -27,7 +27,7 @@ TRACE_VERSION = 1
 BATCH_BYTES_MAX = 512 << 10
 """Of an encoded batch: half of what Kafka takes by itself."""
 _VERSION_KEY, _SENDER_KEY = b"slotwheel.trace", b"slotwheel.trace.sender"
-_WRITING = pa.ipc.IpcWriteOptions(compression="zstd")
+_WRITING = pa.ipc.IpcWriteOptions(compression="lz4")
 
 EVENT = pa.schema(
     [
