@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import bisect
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,17 @@ from .columns import Errors, without
 
 Columns = tuple[list[Any], ...]
 """Columns of many messages, in the order of ``rows.from_columns``."""
+
+
+class ClientObserver(Protocol):
+    """Is told what became of messages."""
+
+    def shipped(
+        self, shipment: Shipment, content: Columns | pa.RecordBatch, kept: Int64s | None
+    ) -> None:
+        """A shipment is done. ``content``: what was to be sent, and the number of each row of it
+        among those of the caller (None: all are there). Called by the thread that found it out,
+        perhaps under the sender's lock: it must return at once."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -64,7 +76,13 @@ class Shipment:
     lock: it must return at once."""
     failure: SlotwheelError | None = None
     stored: StoredBatch | None = None
-    _group: str = field(default="", init=False)
+    group: str = field(default="", init=False)
+    """Of the node that has stored it."""
+    began_s: float = field(default_factory=time.monotonic, init=False)
+    """When it was made, by the monotonic clock."""
+    _observed: tuple[ClientObserver, Columns | pa.RecordBatch, Int64s | None] | None = field(
+        default=None, init=False
+    )
     _places: Int64s | None = field(default=None, init=False)
     _done: threading.Event = field(default_factory=threading.Event, init=False)
 
@@ -98,7 +116,7 @@ class Shipment:
         self.kept, self.rows = numbers[kept], rest
 
     def finish(self, stored: StoredBatch | None, group: str) -> None:
-        self.stored, self._group = stored, group
+        self.stored, self.group = stored, group
         self.rows = self.columns = None
         if stored is not None and stored.shift_ms:
             self.due = np.asarray(self.due, np.int64) + stored.shift_ms
@@ -112,8 +130,16 @@ class Shipment:
         self.rows = self.columns = None
         self._end()
 
+    def observe(self, observer: ClientObserver) -> None:
+        """``observer`` is told when it is done. Its content is set."""
+        self._observed = observer, self.content, self.kept
+
     def _end(self) -> None:
         self._done.set()
+        observed, self._observed = self._observed, None
+        if observed is not None:
+            observer, content, kept = observed
+            observer.shipped(self, content, kept)
         on_done, self.on_done = self.on_done, None
         if on_done is not None:
             on_done()
@@ -149,7 +175,7 @@ class Shipment:
         due = np.asarray(self.due, np.int64)
         offsets = self.stored.base_offset + np.arange(len(due))
         found: list[str | SlotwheelError]
-        found = id_texts(self._group, due, offsets, self.stored.checks).to_pylist()
+        found = id_texts(self.group, due, offsets, self.stored.checks).to_pylist()
         return found
 
     def _outcome(self, row: int) -> str | SlotwheelError:
@@ -162,7 +188,7 @@ class Shipment:
             )
         place = row if self._places is None else int(self._places[row])
         check = int(self.stored.checks[place])
-        return str(MessageId(self._group, self.due_ms(row), self.stored.base_offset + place, check))
+        return str(MessageId(self.group, self.due_ms(row), self.stored.base_offset + place, check))
 
     def ids(self, row: int) -> list[str]:
         """All ids of a message: one, or one for each topic of its route. Errors: as of ``id``."""
@@ -171,7 +197,7 @@ class Shipment:
             return [first]
         base, due_ms = self.stored.base_offset, self.due_ms(0)
         return [
-            str(MessageId(self._group, due_ms, base + place, int(check)))
+            str(MessageId(self.group, due_ms, base + place, int(check)))
             for place, check in enumerate(self.stored.checks)
         ]
 

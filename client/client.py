@@ -60,7 +60,7 @@ from ..wheel.rows import Content, from_columns
 from ..wheel.schema import times
 from .addresses import Addresses, check_addresses, split
 from .asking import Asker
-from .batch import nbytes_of
+from .batch import ClientObserver, nbytes_of
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
 from .failures import CountedShipment
@@ -104,6 +104,7 @@ class Client:
       messages.
     - ``receipts``: a new file, an Arrow stream with a row for each stored message, from which
       ``slotwheel replay`` proves delivery independently of the node. Not with ``acks="0"``.
+    - ``observer``: is told what became of messages, such as a ``Tracer`` (``slotwheel.trace``).
 
     Errors: ``InvalidMessage``; ``InvalidConfiguration``, also for an address without a port;
     ``OSError`` for ``receipts``.
@@ -120,6 +121,7 @@ class Client:
         batch_bytes: int = 1 << 20,
         buffer_bytes: int = 64 << 20,
         receipts: str | os.PathLike[str] | None = None,
+        observer: ClientObserver | None = None,
     ) -> None:
         if acks not in ACKS:
             raise InvalidMessage("unknown acks", got=repr(acks), limit=", ".join(ACKS))
@@ -164,6 +166,7 @@ class Client:
             timeout_s=timeout_s,
             answer_timeout_s=min(timeout_s, 15.0),
             receipts=self._receipts,
+            observer=observer,
         )
         # A script that ends without ``close`` still gets its messages sent, if that is possible
         # soon.

@@ -32,7 +32,7 @@ from ..wheel.protocol import AppendCommand, RefusedBatch, StoredBatch
 from ..wheel.schema import times
 from .addresses import Addresses
 from .asking import EpochOfMaster, Suspicion
-from .batch import Batch, Shipment, gathered
+from .batch import Batch, ClientObserver, Shipment, gathered
 from .buffer import ROW_OVERHEAD, Buffer
 from .columns import Errors
 from .failures import CountedShipment, UnreadFailures
@@ -61,6 +61,7 @@ class Sender:
         timeout_s: float,
         answer_timeout_s: float,
         receipts: ReceiptFile | None = None,
+        observer: ClientObserver | None = None,
     ) -> None:
         self._addresses = addresses
         self._new_link = open_link
@@ -70,6 +71,7 @@ class Sender:
         self._timeout_s = timeout_s
         self._answer_timeout_s = answer_timeout_s
         self._receipts = receipts
+        self._observer = observer
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         """Notified when there may be work for the sender."""
@@ -110,6 +112,8 @@ class Sender:
             shipment.nbytes = shipment.rows.nbytes + ROW_OVERHEAD
         assert shipment.count
         assert shipment.nbytes
+        if self._observer is not None:
+            shipment.observe(self._observer)
         with self._changed:
             self._wait_for_room(shipment.nbytes, self._timeout_s if wait else 0.0)
             tried_s = self._timeout_s if timeout_s is None else timeout_s
@@ -124,6 +128,8 @@ class Sender:
             self._wait_for_room(nbytes, self._timeout_s)
             buffer = self._buffer
             shipment, row = buffer.linger(flat, nbytes, time.monotonic(), self.new_shipment)
+            if row == 0 and self._observer is not None:
+                shipment.observe(self._observer)
             if row == 0 or buffer.lingering is None:
                 self._changed.notify_all()
             assert isinstance(shipment, CountedShipment)  # ``new_shipment`` made it

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -31,6 +32,7 @@ from ..wheel.errors import InvalidConfiguration, InvalidMessage, NotRunning
 from ..wheel.rows import Content
 from .failing import Cause
 from .message import OutputRecord, Received, SourcePartition, expiry
+from .observing import ConsumerObserver
 from .parts import Parts, Wanted
 from .pump import Pump
 from .running import run
@@ -60,6 +62,7 @@ class Consumer:
       two members with the same one, one ends with ``ConsumerFailed``.
     - ``messages_max``, ``bytes_max``: so much is read that is not finished, at most.
     - ``kafka``: further settings of the client, by its own names.
+    - ``observer``: is told what becomes of messages, such as a ``Tracer`` (``slotwheel.trace``).
 
     Errors: ``InvalidConfiguration``, also for a topic that is not there; ``InvalidMessage`` for an
     unknown policy; ``NodeUnreachable``, also for brokers; ``DirectoryInUse``.
@@ -84,6 +87,7 @@ class Consumer:
         messages_max: int = 10_000,
         bytes_max: int = 64 * MIB,
         kafka: Mapping[str, Any] | None = None,
+        observer: ConsumerObserver | None = None,
     ) -> None:
         wanted = Wanted(
             topics=(topics,) if isinstance(topics, str) else tuple(topics),
@@ -102,11 +106,13 @@ class Consumer:
             messages_max=messages_max,
             bytes_max=bytes_max,
             kafka=kafka or {},
+            observer=observer,
         )
         self.group = group
         self._parts = Parts(wanted)
         self._inflight, self._outbox = self._parts.inflight, self._parts.outbox
         self._transactor = self._parts.transactor
+        self._observer = observer
         self._current = threading.local()
         self._known: dict[str, int] = {}
         self._pid = os.getpid()
@@ -126,6 +132,7 @@ class Consumer:
                     at += 1
                     if not message.lane.closed and self._is_wanted(message):
                         self._current.message = message
+                        self._tell_received([message])
                         yield message
             finally:
                 if at < len(messages):
@@ -137,6 +144,7 @@ class Consumer:
         self._current.message = None
         while messages := self._taken(count, timeout_s):
             if found := [one for one in messages if self._is_wanted(one)]:
+                self._tell_received(found)
                 return found
         return []
 
@@ -149,22 +157,20 @@ class Consumer:
     def _is_wanted(self, message: Received) -> bool:
         """Whether the application gets it; else it is a dead letter."""
         if message.headers is UNREADABLE:
-            self._outbox.bury(
-                message, BAD_RECORD, Cause("a header's name is not UTF-8: none can be read")
-            )
+            self._bury(message, BAD_RECORD, Cause("a header's name is not UTF-8: none can be read"))
             return False
         if self._pump.refused:
             place = SourcePartition(message.topic, message.partition), message.offset
             if reasons := self._pump.refused.get(place):
                 error = Cause(f"its output is refused: {reasons[0]}")
-                self._outbox.bury(message, REFUSED, error, short=len(reasons) > 1)
+                self._bury(message, REFUSED, error, short=len(reasons) > 1)
                 self._known.clear()  # a topic may have gone
                 return False
         if message.headers:
             expires_ms = expiry(message.headers, message.timestamp_ms)
             if expires_ms is not None and expires_ms <= (now_ms := clock_ms()):
                 error = Cause(f"expired {now_ms - expires_ms} ms ago")
-                self._outbox.bury(message, EXPIRED, error)
+                self._bury(message, EXPIRED, error)
                 return False
         return True
 
@@ -172,16 +178,48 @@ class Consumer:
 
     def done(self, *messages: Received) -> None:
         """They are processed."""
-        self._inflight.done(messages)
+        first = self._inflight.done(messages)
+        if self._observer is not None:
+            self._observer.processed(self.group, first, None)
 
     def retry(self, message: Received, error: BaseException | str = "") -> None:
         """It could not be processed now: it comes again after the policy's next level, or becomes a
         dead letter past the last one. What was sent for it (``send``) does not leave."""
-        self._outbox.retry(message, Cause.of(error))
+        cause = Cause.of(error)
+        reason = self._outbox.retry(message, cause)
+        if self._observer is not None and reason is not None:
+            self._observer.processed(self.group, [message], cause.error)
+            if reason:
+                self._observer.buried(self.group, message, reason)
+            else:
+                self._observer.retried(self.group, message)
 
     def dead(self, message: Received, reason: BaseException | str = "") -> None:
         """It can never be processed: it becomes a dead letter."""
-        self._outbox.bury(message, BURIED, Cause.of(reason))
+        self._bury(message, BURIED, Cause.of(reason), processed=True)
+
+    def _bury(
+        self,
+        message: Received,
+        reason: str,
+        cause: Cause,
+        *,
+        short: bool = False,
+        processed: bool = False,
+    ) -> None:
+        """``processed``: the application has seen it."""
+        first = self._outbox.bury(message, reason, cause, short=short)
+        if self._observer is not None and first:
+            if processed:
+                self._observer.processed(self.group, [message], cause.error)
+            self._observer.buried(self.group, message, reason)
+
+    def _tell_received(self, messages: Sequence[Received]) -> None:
+        if self._observer is not None:
+            now_s = time.monotonic()
+            for message in messages:
+                message.received_s = now_s
+            self._observer.received(self.group, messages)
 
     def send(
         self,

@@ -139,14 +139,13 @@ class InFlight:
                 message.lane.finish(message.offset)
             self._tell_room()
 
-    def done(self, messages: Iterable[Received]) -> None:
-        """Answer and finish in one."""
+    def done(self, messages: Iterable[Received]) -> list[Received]:
+        """Answer and finish in one. Returns those of which this is the first answer, and wanted."""
         with self._changed:
-            for message in messages:
-                if message.lane is not None:
-                    message.lane.done(message.offset)
+            first = [one for one in messages if one.lane is not None and one.lane.done(one.offset)]
             if self._room_wanted:
                 self._tell_room()
+        return first
 
     def put_out(self, message: Received, output: OutputRecord) -> bool:
         with self._changed:

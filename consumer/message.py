@@ -53,6 +53,8 @@ class Received:
     headers: list[Header]
     timestamp_ms: int
     lane: Any = None
+    received_s: float = 0.0
+    """When the application got it, by the monotonic clock; only if an observer wants to know."""
 
     @property
     def id(self) -> str:

@@ -48,11 +48,14 @@ class ConsumerOutbox(ABC):
     """Answers for messages that failed, if nobody has; each is finished in time. Thread-safe."""
 
     @abstractmethod
-    def retry(self, message: Received, cause: Cause) -> None: ...
+    def retry(self, message: Received, cause: Cause) -> str | None:
+        """Returns the reason of the dead letter that it became, empty for another attempt; None:
+        somebody had answered, or the message is another member's."""
 
     @abstractmethod
-    def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> None:
-        """``short``: without its content, as its topic does not take it."""
+    def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> bool:
+        """``short``: without its content, as its topic does not take it. Returns whether it is the
+        first answer."""
 
     @abstractmethod
     def settle(self) -> int:
@@ -72,18 +75,21 @@ class WheelOutbox(ConsumerOutbox):
         self._sent: list[tuple[list[_Row], Receipts]] = []
         self._sent_bytes = 0
 
-    def retry(self, message: Received, cause: Cause) -> None:
+    def retry(self, message: Received, cause: Cause) -> str | None:
         found = self._failing.again(message, cause)
-        self._answer(message, _whole(message, found), found.due_ms)
+        answered = self._answer(message, _whole(message, found), found.due_ms)
+        return found.reason if answered else None
 
-    def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> None:
+    def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> bool:
         letter = _letter(self._failing, message, reason, cause, short)
-        self._answer(message, letter, self._failing.clock_ms())
+        return self._answer(message, letter, self._failing.clock_ms())
 
-    def _answer(self, message: Received, output: OutputRecord, due_ms: int) -> None:
+    def _answer(self, message: Received, output: OutputRecord, due_ms: int) -> bool:
         row = _row(message, output, due_ms)
-        if self._inflight.answer(message):
+        first = self._inflight.answer(message)
+        if first:
             self._add(row)
+        return first
 
     def _add(self, row: _Row) -> None:
         with self._lock:
@@ -152,19 +158,21 @@ class KafkaOutbox(ConsumerOutbox):
         self._failing, self._inflight = failing, inflight
         self._policy, self._delay_topic = policy, delay_topic
 
-    def retry(self, message: Received, cause: Cause) -> None:
+    def retry(self, message: Received, cause: Cause) -> str | None:
         output = self._failing.for_delay_topic(message, cause, self._policy, self._delay_topic)
-        self._answer(message, output)
+        return "" if self._answer(message, output) else None  # the node decides what it becomes
 
-    def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> None:
+    def bury(self, message: Received, reason: str, cause: Cause, *, short: bool = False) -> bool:
         letter = _letter(self._failing, message, reason, cause, short)
         if letter.nbytes > LETTER_BYTES_MAX:
             letter = self._failing.short_letter(message, cause.error)
-        self._answer(message, letter)
+        return self._answer(message, letter)
 
-    def _answer(self, message: Received, output: OutputRecord) -> None:
-        if self._inflight.answer(message):
+    def _answer(self, message: Received, output: OutputRecord) -> bool:
+        first = self._inflight.answer(message)
+        if first:
             self._inflight.give_back(message, output)
+        return first
 
     def settle(self) -> int:
         return 0

@@ -22,6 +22,7 @@ from ..wheel.rows import Header
 from .failing import Failing
 from .inflight import InFlight
 from .making import no_brokers
+from .observing import ConsumerObserver
 from .outbox import ConsumerOutbox, KafkaOutbox, WheelOutbox
 from .source import Source, SourceAway
 from .transactions import Transactor
@@ -50,6 +51,7 @@ class Wanted:
     messages_max: int
     bytes_max: int
     kafka: Mapping[str, Any]
+    observer: ConsumerObserver | None
 
     def check(self) -> None:
         """Errors: ``InvalidConfiguration``, ``InvalidMessage`` for a topic's name."""

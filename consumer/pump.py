@@ -146,6 +146,8 @@ class Pump:
                 self._start_again(error, batch)
                 return False
         self._inflight.committed(batch.positions)
+        if (observer := self._parts.wanted.observer) is not None:
+            observer.committed(self._parts.wanted.group, batch.positions)
         if self.refused:
             self.refused = {
                 (partition, offset): reasons

@@ -59,10 +59,13 @@ class PartitionTracker:
             self.start = messages[0].offset if messages else seen
         self.end = seen + 1
 
-    def done(self, offset: int) -> None:
-        """Answer and finish in one."""
-        if not self.closed and offset not in self._answered:
-            self.nbytes -= self._open.pop(offset, 0)
+    def done(self, offset: int) -> bool:
+        """Answer and finish in one; whether this is the message's first answer, and wanted."""
+        if self.closed or offset in self._answered:
+            return False
+        nbytes = self._open.pop(offset, None)
+        self.nbytes -= nbytes or 0
+        return nbytes is not None
 
     def answer(self, offset: int) -> bool:
         """Whether this is the first answer for the message, and still wanted."""

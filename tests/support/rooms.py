@@ -102,6 +102,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             *("delivery", "delivery/kafka"),
         }
     ),
+    "trace": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "delivery/kafka"}),
     "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka"}),
     "deadletters": frozenset(
         {
@@ -176,6 +177,7 @@ ONLY_MODULES = {
         {"header_names", "kafka_python", "kafka_python_client", "plan"}
     ),
     ("intake", "delivery/kafka"): frozenset({"header_names"}),
+    ("trace", "delivery/kafka"): frozenset({"header_names"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,

@@ -1,0 +1,28 @@
+"""What a consumer tells an observer, such as a tracer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from .message import Received, SourcePartition
+
+
+class ConsumerObserver(Protocol):
+    """Is told what becomes of a group's messages, by the threads in which it happens: each method
+    must return at once, and not raise."""
+
+    def received(self, group: str, messages: Sequence[Received]) -> None:
+        """The application gets them; ``received_s`` of each is set."""
+
+    def processed(self, group: str, messages: Sequence[Received], error: str | None) -> None:
+        """The application has answered for them for the first time; ``error``: it failed."""
+
+    def retried(self, group: str, message: Received) -> None:
+        """Another attempt is asked for."""
+
+    def buried(self, group: str, message: Received, reason: str) -> None:
+        """It becomes a dead letter."""
+
+    def committed(self, group: str, positions: Mapping[SourcePartition, int]) -> None:
+        """The positions of partitions, up to which all is committed."""

@@ -1,0 +1,78 @@
+"""Events of a client and a consumer beside a real node, through the trace topic of that node."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from slotwheel import Client, Consumer
+from slotwheel.reading.topicreader import TopicReader
+from slotwheel.trace import TRACE_TOPIC, Tracer, WheelTarget, decode
+from slotwheel.wheel.files import OsFiles
+from support.nodeprocess import NodeProcess
+from support.waiting import eventually
+
+
+def _events(data: Path) -> list[dict[str, Any]]:
+    reader = TopicReader(OsFiles(data), TRACE_TOPIC)
+    found: list[dict[str, Any]] = []
+    for rows in reader.batches():
+        for value in rows.column("value").to_pylist():
+            _, events = decode(value)
+            found += events.to_pylist()
+    reader.close()
+    return sorted(found, key=lambda one: one["number"])
+
+
+def test_the_chain_of_each_message_is_what_happened_to_it(tmp_path: Path) -> None:
+    """0 is processed, 1 fails once, 2 fails until it is a dead letter, 3 is given up at once."""
+    with NodeProcess(tmp_path / "data") as node:
+        tracer = Tracer(WheelTarget(node.address), client="test")
+        with Client(node.address, observer=tracer) as client:
+            ids = [client.send("orders", b"%d" % one, key=b"k", delay=0).id for one in range(4)]
+        handled: list[str] = []
+        with Consumer(
+            *("orders", "billing"),
+            data=node.data,
+            wheel=node.address,
+            retry="100ms 200ms",
+            observer=tracer,
+        ) as consumer:
+            while len(handled) < 7:
+                for message in consumer.take(10, 20.0):
+                    number = int(message.value or b"")
+                    handled.append(f"{number}:{message.attempt}")
+                    if number == 3:
+                        consumer.dead(message, "useless")
+                    elif number == 2 or (number == 1 and message.attempt == 1):
+                        consumer.retry(message, ValueError("not now"))
+                    else:
+                        consumer.done(message)
+                        consumer.done(message)  # of two answers the first counts
+            consumer.commit()
+        tracer.close()
+        assert (tracer.dropped, tracer.sent) == (0, tracer.noted)
+        eventually(lambda: len(_events(node.data)) == tracer.noted)
+        events = _events(node.data)
+    chains: dict[str, list[str]] = defaultdict(list)
+    for event in events:
+        origin = event["origin"] or event["id"]
+        if origin is not None:
+            failed = "!" if event["error"] else ""
+            chains[origin].append(f"{event['kind']}{failed}{event['attempt'] or ''}")
+    tried = ["received1", "processed!1", "retried1"]
+    assert chains == {
+        ids[0]: ["produced", "received1", "processed1"],
+        ids[1]: ["produced", *tried, "received2", "processed2"],
+        ids[2]: [
+            *("produced", *tried, "received2", "processed!2", "retried2"),
+            *("received3", "processed!3", "dead!3"),
+        ],
+        ids[3]: ["produced", "received1", "processed!1", "dead!1"],
+    }
+    positions = {one["topic"]: one["offset"] for one in events if one["kind"] == "committed"}
+    assert positions == {"orders": 4, "billing-retry": 3}
+    assert all(one["group"] == "billing" for one in events if one["kind"] != "produced")
+    processed = [one for one in events if one["kind"] == "processed"]
+    assert all(0 <= one["took_us"] < 60_000_000 for one in processed)

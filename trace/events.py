@@ -1,0 +1,129 @@
+"""A trace event: what happened to one message, somewhere, at some time; and how events travel.
+
+Theory: what the wheel knows of a message is in its files. The two ends are not: when it was sent
+and acknowledged, when a consumer got it, and what became of it there. So clients and consumers send
+events, in batches, to a topic; the columns are in docs/formats.md.
+
+Rules
+- Whoever sends events numbers all of its own, also those that it had to drop: a gap in the numbers
+  is how many are missing, and events with the same sender and number are one event.
+- What is the same for all events of a sender stands once in a batch, in the schema's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pyarrow as pa
+
+from ..wheel.errors import InvalidMessage, UnsupportedVersion
+from ..wheel.schema import TIME
+
+TRACE_TOPIC = "slotwheel-trace"
+TRACE_VERSION = 1
+BATCH_BYTES_MAX = 512 << 10
+"""Of an encoded batch: half of what Kafka takes by itself."""
+_VERSION_KEY, _SENDER_KEY = b"slotwheel.trace", b"slotwheel.trace.sender"
+_WRITING = pa.ipc.IpcWriteOptions(compression="lz4")
+
+EVENT = pa.schema(
+    [
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("at", TIME, nullable=False),
+        pa.field("kind", pa.utf8(), nullable=False),
+        pa.field("took_us", pa.int64()),
+        pa.field("id", pa.utf8()),
+        pa.field("origin", pa.utf8()),
+        pa.field("traceparent", pa.utf8()),
+        pa.field("tag", pa.utf8()),
+        pa.field("topic", pa.utf8()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("group", pa.utf8()),
+        pa.field("attempt", pa.int32()),
+        pa.field("error", pa.utf8()),
+        pa.field("count", pa.int64()),
+    ],
+    metadata={_VERSION_KEY: str(TRACE_VERSION).encode()},
+)
+
+
+class EventKind(StrEnum):
+    """What happened. Where it failed, the event has an error."""
+
+    PRODUCED = "produced"
+    """A client sent it; ``took_us``: until the node had acknowledged or refused it."""
+    RECEIVED = "received"
+    """A consumer's application got it."""
+    PROCESSED = "processed"
+    """The application has answered for it; ``took_us``: since it was received."""
+    RETRIED = "retried"
+    """The consumer asked for another attempt."""
+    DEAD = "dead"
+    """The consumer made a dead letter of it; ``error``: why."""
+    COMMITTED = "committed"
+    """A partition's position moved to ``offset``."""
+    DROPPED = "dropped"
+    """``count`` events before this one are missing: there was no room for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventSender:
+    """Who sends events. ``name``: unique for each start of a program; ``client``: what its people
+    call it; ``address``: where it runs; ``tags``: what else they say of it."""
+
+    name: str
+    client: str = ""
+    address: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode(sender: EventSender, events: pa.RecordBatch) -> bytes:
+    """A batch of events (schema ``EVENT``) as the value of a message: an Arrow IPC stream."""
+    about = {
+        "name": sender.name,
+        "client": sender.client,
+        "address": sender.address,
+        "tags": dict(sender.tags),
+    }
+    metadata = {**(EVENT.metadata or {}), _SENDER_KEY: json.dumps(about).encode()}
+    schema = EVENT.with_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=_WRITING) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(events.columns, schema=schema))
+    return bytes(sink.getvalue())
+
+
+def decode(value: bytes) -> tuple[EventSender, pa.RecordBatch]:
+    """What ``encode`` has made. Errors: ``InvalidMessage``: it is no batch of events;
+    ``UnsupportedVersion``."""
+    try:
+        with pa.ipc.open_stream(value) as reader:
+            metadata = reader.schema.metadata or {}
+            version = metadata.get(_VERSION_KEY, b"none").decode("ascii", "replace")
+            if version != str(TRACE_VERSION):
+                raise UnsupportedVersion(
+                    "trace events of an unknown version",
+                    got=version,
+                    limit=TRACE_VERSION,
+                    remedy="Use the slotwheel version that wrote them, or a newer one",
+                )
+            if not reader.schema.equals(EVENT):
+                raise InvalidMessage("no batch of trace events", got=str(reader.schema)[:200])
+            table = reader.read_all()
+            table.validate(full=True)
+            about = json.loads(metadata[_SENDER_KEY])
+            sender = EventSender(
+                str(about["name"]),
+                str(about["client"]),
+                str(about["address"]),
+                {str(name): str(tag) for name, tag in dict(about["tags"]).items()},
+            )
+    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
+        raise InvalidMessage("no batch of trace events", got=str(error)[:200]) from None
+    batches = table.combine_chunks().to_batches()
+    return sender, batches[0] if batches else pa.RecordBatch.from_pylist([], schema=EVENT)

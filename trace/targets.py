@@ -1,0 +1,62 @@
+"""Topics that trace events go to: by a node, or straight to Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..client import Client
+from ..wheel.errors import NodeUnreachable
+from .events import TRACE_TOPIC
+
+_ANSWER_S = 10.0
+
+
+class WheelTarget:
+    """A node that delivers them at once, to its embedded topic or to Kafka."""
+
+    def __init__(self, address: str | Sequence[str], topic: str = TRACE_TOPIC) -> None:
+        """Errors: ``InvalidConfiguration``."""
+        self._client = Client(address, timeout_s=_ANSWER_S, linger_ms=0)
+        self._topic = topic
+
+    def send(self, value: bytes) -> None:
+        """Errors: ``SlotwheelError``."""
+        self._client.send(self._topic, value, delay=0).result()
+
+    def close(self) -> None:
+        self._client.close(0.0)
+
+
+class KafkaPythonTarget:
+    """By a producer of kafka-python. It stays its owner's, who closes it."""
+
+    def __init__(self, producer: Any, topic: str = TRACE_TOPIC) -> None:
+        self._producer, self._topic = producer, topic
+
+    def send(self, value: bytes) -> None:
+        """Errors: those of kafka-python."""
+        self._producer.send(self._topic, value).get(_ANSWER_S)
+
+    def close(self) -> None:
+        """There is nothing of its own to close."""
+
+
+class ConfluentTarget:
+    """By a producer of confluent-kafka. It stays its owner's."""
+
+    def __init__(self, producer: Any, topic: str = TRACE_TOPIC) -> None:
+        self._producer, self._topic = producer, topic
+
+    def send(self, value: bytes) -> None:
+        """Errors: those of confluent-kafka; ``NodeUnreachable``: no answer in time."""
+        found: list[Any] = []
+        self._producer.produce(self._topic, value, on_delivery=lambda error, _: found.append(error))
+        self._producer.flush(_ANSWER_S)
+        if not found:
+            raise NodeUnreachable("no answer from the brokers in time", limit=f"{_ANSWER_S:g} s")
+        if found[0] is not None:
+            raise NodeUnreachable(f"the brokers do not take it: {found[0]}")
+
+    def close(self) -> None:
+        """There is nothing of its own to close."""

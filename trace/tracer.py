@@ -1,0 +1,80 @@
+"""Traces what a client sends and what a consumer does with what it gets.
+
+    from slotwheel.trace import Tracer, WheelTarget
+
+    tracer = Tracer(WheelTarget("127.0.0.1:7200"), client="billing")
+    client = Client("127.0.0.1:7200", observer=tracer)
+    consumer = Consumer("orders", "billing", data="/var/lib/slotwheel", observer=tracer)
+
+Theory: a client and a consumer tell an observer what happened; here that becomes events, made in
+the recorder's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from ..client.batch import Columns, Shipment
+from ..client.message import clock_ms
+from ..consumer.message import Received, SourcePartition
+from ..wheel.schema import Int64s
+from .events import EventKind
+from .making import ShipmentEvents, TracedRecord, make_committed, make_seen
+from .recorder import Recorder
+
+_US = 1_000_000
+
+
+class Tracer(Recorder):
+    """Observes any number of clients and consumers of a process. Close it behind them."""
+
+    # A client's observer
+
+    def shipped(
+        self, shipment: Shipment, content: Columns | pa.RecordBatch, kept: Int64s | None
+    ) -> None:
+        count = content.num_rows if isinstance(content, pa.RecordBatch) else len(content[0])
+        took_us = int((time.monotonic() - shipment.began_s) * _US)
+        events = ShipmentEvents(shipment, content, kept, clock_ms() - took_us // 1000, took_us)
+        self.note(count, events.make)
+
+    # A consumer's observer
+
+    def received(self, group: str, messages: Sequence[Received]) -> None:
+        self._note(EventKind.RECEIVED, group, messages)
+
+    def processed(self, group: str, messages: Sequence[Received], error: str | None = None) -> None:
+        now_s = time.monotonic()
+        took_us = [int((now_s - one.received_s) * _US) for one in messages]
+        self._note(EventKind.PROCESSED, group, messages, took_us, error)
+
+    def retried(self, group: str, message: Received) -> None:
+        self._note(EventKind.RETRIED, group, [message])
+
+    def buried(self, group: str, message: Received, reason: str) -> None:
+        self._note(EventKind.DEAD, group, [message], None, reason)
+
+    def committed(self, group: str, positions: Mapping[SourcePartition, int]) -> None:
+        places = [(*partition, position) for partition, position in positions.items()]
+        if places:
+            self.note(len(places), partial(make_committed, clock_ms(), group, places))
+
+    def _note(
+        self,
+        kind: EventKind,
+        group: str,
+        messages: Sequence[Received],
+        took_us: Sequence[int] | None = None,
+        error: str | None = None,
+    ) -> None:
+        if not messages:
+            return
+        seen = [
+            TracedRecord(one.topic, one.partition, one.offset, one.key, one.headers)
+            for one in messages
+        ]
+        self.note(len(seen), partial(make_seen, kind, clock_ms(), group, seen, took_us, error))

@@ -1,0 +1,191 @@
+"""Producers and consumers of kafka-python and confluent-kafka that tell a tracer what they do.
+
+    producer = traced_producer(KafkaProducer(bootstrap_servers="localhost:9092"), tracer)
+    consumer = traced_consumer(KafkaConsumer("orders", group_id="billing"), tracer, "billing")
+
+They are used as before: everything that is not about a message is passed on as it is. A library
+does not know when a program is done with a record, so the program says it: ``consumer.processed``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from ..client.message import clock_ms
+from ..delivery.kafka.header_names import headers_of
+from ..wheel.rows import Header
+from .events import EventKind
+from .making import TracedRecord, make_seen
+from .recorder import Recorder
+
+_US = 1_000_000
+_UNKNOWN = -1
+
+
+class _Wrapper:
+    """Passes on what it does not know itself."""
+
+    def __init__(self, wrapped: Any, tracer: Recorder) -> None:
+        self._wrapped, self._tracer = wrapped, tracer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+    def _note(
+        self,
+        kind: EventKind,
+        records: Sequence[TracedRecord],
+        group: str | None = None,
+        took_us: Sequence[int | None] | None = None,
+        error: str | None = None,
+    ) -> None:
+        if records:
+            self._tracer.note(
+                len(records),
+                partial(make_seen, kind, clock_ms(), group, records, took_us, error),
+            )
+
+
+class _TracedProducer(_Wrapper):
+    def _produced(
+        self,
+        began_s: float,
+        record: TracedRecord,
+        partition: int,
+        offset: int,
+        error: object = None,
+    ) -> None:
+        took_us = int((time.monotonic() - began_s) * _US)
+        placed = record._replace(
+            partition=None if partition < 0 else partition, offset=None if offset < 0 else offset
+        )
+        text = None if error is None else str(error)
+        self._note(EventKind.PRODUCED, [placed], None, [took_us], text)
+
+
+class TracedKafkaPythonProducer(_TracedProducer):
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[Header] | None = None,
+        **more: Any,
+    ) -> Any:
+        """As ``KafkaProducer.send``."""
+        record, began_s = _record(topic, key, headers or ()), time.monotonic()
+        try:
+            future = self._wrapped.send(topic, value, key=key, headers=headers, **more)
+        except Exception as error:
+            self._produced(began_s, record, _UNKNOWN, _UNKNOWN, error)
+            raise
+        future.add_callback(
+            lambda sent: self._produced(began_s, record, sent.partition, sent.offset)
+        )
+        future.add_errback(lambda error: self._produced(began_s, record, _UNKNOWN, _UNKNOWN, error))
+        return future
+
+
+class TracedConfluentProducer(_TracedProducer):
+    def produce(self, topic: str, value: Any = None, key: Any = None, **more: Any) -> None:
+        """As ``Producer.produce``."""
+        headers = more.get("headers") or ()
+        pairs = list(headers.items()) if isinstance(headers, dict) else headers
+        record, began_s = _record(topic, key, pairs), time.monotonic()
+        theirs: Callable[[Any, Any], None] | None
+        theirs = more.pop("on_delivery", None) or more.pop("callback", None)
+
+        def told(error: Any, sent: Any) -> None:
+            place = _UNKNOWN, _UNKNOWN
+            if error is None and sent.offset() is not None:
+                place = sent.partition(), sent.offset()
+            self._produced(began_s, record, *place, error)
+            if theirs is not None:
+                theirs(error, sent)
+
+        try:
+            self._wrapped.produce(topic, value, key, on_delivery=told, **more)
+        except Exception as error:
+            self._produced(began_s, record, _UNKNOWN, _UNKNOWN, error)
+            raise
+
+
+class _TracedConsumer(_Wrapper):
+    def __init__(self, wrapped: Any, tracer: Recorder, group: str) -> None:
+        super().__init__(wrapped, tracer)
+        self._group = group
+
+    def processed(self, record: Any, *, began_s: float, error: object = None) -> None:
+        """The program is done with a record; ``began_s``: since when it had it, by
+        ``time.monotonic``; ``error``: why it failed."""
+        took_us = int((time.monotonic() - began_s) * _US)
+        text = None if error is None else str(error)
+        self._note(EventKind.PROCESSED, [self._seen(record)], self._group, [took_us], text)
+
+    def _received(self, records: Iterable[Any]) -> None:
+        self._note(EventKind.RECEIVED, [self._seen(one) for one in records], self._group)
+
+    def _seen(self, record: Any) -> TracedRecord:
+        raise NotImplementedError
+
+
+class TracedKafkaPythonConsumer(_TracedConsumer):
+    def poll(self, *arguments: Any, **named: Any) -> Any:
+        """As ``KafkaConsumer.poll``."""
+        found = self._wrapped.poll(*arguments, **named)
+        self._received(record for records in found.values() for record in records)
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        record = next(self._wrapped)
+        self._received([record])
+        return record
+
+    def _seen(self, record: Any) -> TracedRecord:
+        return TracedRecord(
+            record.topic, record.partition, record.offset, record.key, record.headers
+        )
+
+
+class TracedConfluentConsumer(_TracedConsumer):
+    def poll(self, *arguments: Any, **named: Any) -> Any:
+        """As ``Consumer.poll``."""
+        message = self._wrapped.poll(*arguments, **named)
+        if message is not None and message.error() is None:
+            self._received([message])
+        return message
+
+    def consume(self, *arguments: Any, **named: Any) -> Any:
+        """As ``Consumer.consume``."""
+        found = self._wrapped.consume(*arguments, **named)
+        self._received(message for message in found if message.error() is None)
+        return found
+
+    def _seen(self, record: Any) -> TracedRecord:
+        place = record.topic(), record.partition(), record.offset()
+        return TracedRecord(*place, record.key(), headers_of(record))
+
+
+def traced_producer(producer: Any, tracer: Recorder) -> Any:
+    """A ``KafkaProducer`` of kafka-python, or a ``Producer`` of confluent-kafka, that is traced."""
+    made = TracedKafkaPythonProducer if hasattr(producer, "send") else TracedConfluentProducer
+    return made(producer, tracer)
+
+
+def traced_consumer(consumer: Any, tracer: Recorder, group: str) -> Any:
+    """A ``KafkaConsumer`` of kafka-python, or a ``Consumer`` of confluent-kafka, that is traced."""
+    made = TracedConfluentConsumer if hasattr(consumer, "consume") else TracedKafkaPythonConsumer
+    return made(consumer, tracer, group)
+
+
+def _record(topic: str, key: Any, headers: Iterable[tuple[str, Any]]) -> TracedRecord:
+    """What is to be sent; a key that only a serializer understands is left out."""
+    shown = key.encode() if isinstance(key, str) else key
+    pairs = [(name, one.encode() if isinstance(one, str) else one) for name, one in headers]
+    return TracedRecord(topic, None, None, shown if isinstance(shown, bytes) else None, pairs)
