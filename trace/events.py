@@ -29,14 +29,25 @@ BATCH_BYTES_MAX = 512 << 10
 _VERSION_KEY, _SENDER_KEY = b"slotwheel.trace", b"slotwheel.trace.sender"
 _WRITING = pa.ipc.IpcWriteOptions(compression="lz4")
 
+ID = pa.struct(
+    [
+        pa.field("group", pa.utf8(), nullable=False),
+        pa.field("due", TIME, nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("check", pa.uint32(), nullable=False),
+    ]
+)
+"""A message's id by its parts: a sender has these as columns, and its text takes longer to make
+than all the rest of an event."""
+
 EVENT = pa.schema(
     [
         pa.field("number", pa.int64(), nullable=False),
         pa.field("at", TIME, nullable=False),
         pa.field("kind", pa.utf8(), nullable=False),
         pa.field("took_us", pa.int64()),
-        pa.field("id", pa.utf8()),
-        pa.field("origin", pa.utf8()),
+        pa.field("id", ID),
+        pa.field("origin", ID),
         pa.field("traceparent", pa.utf8()),
         pa.field("tag", pa.utf8()),
         pa.field("topic", pa.utf8()),
@@ -58,9 +69,9 @@ class EventKind(StrEnum):
     PRODUCED = "produced"
     """A client sent it; ``took_us``: until the node had acknowledged or refused it."""
     RECEIVED = "received"
-    """A consumer's application got it."""
+    """A consumer's application has it, and has not answered yet."""
     PROCESSED = "processed"
-    """The application has answered for it; ``took_us``: since it was received."""
+    """The application has answered for what it got at that time, ``took_us`` later."""
     RETRIED = "retried"
     """The consumer asked for another attempt."""
     DEAD = "dead"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,73 +13,85 @@ import pyarrow.compute as pc
 from ..client.batch import Shipment
 from ..policy.failure import attempt_of
 from ..policy.headers import ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID
-from ..wheel.errors import InvalidMessage, SlotwheelError
-from ..wheel.ids import id_texts
+from ..wheel.errors import InvalidMessage, SlotwheelError, UnknownId
+from ..wheel.ids import MessageId
 from ..wheel.rows import Header, from_columns, from_numpy
-from ..wheel.schema import TIME, Int64s
-from .events import EVENT, EventKind
+from ..wheel.schema import TIME, Int64s, Mask
+from .events import EVENT, ID, EventKind
 
 TRACEPARENT = "traceparent"
 """W3C Trace Context: passed on as it is."""
 TAG = "tag"
 """The header of a message by which its people look for it."""
+_READ = frozenset({ID_HEADER, ORIGIN_ID, TRACEPARENT, TAG})
 
 
-class ShipmentEvents(NamedTuple):
-    """A shipment that is done. ``rows``: what was sent (schema ``INPUT``), or its columns."""
+@dataclass(frozen=True, slots=True)
+class ShipmentEvents:
+    """``produced`` of each row of a shipment that is done."""
 
     shipment: Shipment
     rows: pa.RecordBatch | tuple[list[Any], ...]
+    """What was sent: schema ``INPUT``, or its columns."""
     kept: Int64s | None
     """The number of each row among those of the caller; None: all of them are there."""
     at_ms: int
     """When it was handed to the client."""
     took_us: int
 
+    @property
+    def count(self) -> int:
+        """How many events it becomes."""
+        rows = self.rows
+        return rows.num_rows if isinstance(rows, pa.RecordBatch) else len(rows[0])
+
     def make(self) -> pa.RecordBatch:
-        """``produced`` of each row."""
-        rows = self.rows if isinstance(self.rows, pa.RecordBatch) else from_columns(*self.rows)
-        headers = rows.column("headers")
+        rows = self.rows
+        if not isinstance(rows, pa.RecordBatch):
+            due, topics, partitions, keys, _, headers = rows
+            rows = from_columns(due, topics, partitions, keys, [None] * len(due), headers)
+        texts = {name: _texts_of(rows.column("headers"), name) for name in _READ - {ID_HEADER}}
         ids, errors = self._outcomes(rows.num_rows)
         return _events(
-            EventKind.PRODUCED,
-            self.at_ms,
             rows.num_rows,
+            at=from_numpy(np.full(rows.num_rows, self.at_ms, np.int64), TIME),
+            kind=pa.repeat(EventKind.PRODUCED.value, rows.num_rows),
             took_us=pa.repeat(self.took_us, rows.num_rows),
             id=ids,
-            origin=_texts_of(headers, ORIGIN_ID),
-            traceparent=_texts_of(headers, TRACEPARENT),
-            tag=_texts_of(headers, TAG),
+            origin=_ids_of(texts[ORIGIN_ID] or ()),
+            traceparent=_utf8(texts[TRACEPARENT]),
+            tag=_utf8(texts[TAG]),
             topic=rows.column("topic"),
             partition=rows.column("partition"),
             key=rows.column("key"),
             error=errors,
         )
 
-    def _outcomes(self, count: int) -> tuple[pa.Array, pa.Array]:
+    def _outcomes(self, count: int) -> tuple[pa.Array | None, pa.Array | None]:
         """The id of each row that is stored, and the error of each that is not."""
-        shipment, none = self.shipment, pa.nulls(count, pa.utf8())
-        numbers = np.arange(count) if self.kept is None else self.kept
+        shipment = self.shipment
         if shipment.failure is not None:
-            return none, pa.repeat(_cut(shipment.failure), count)
-        stored = np.ones(count, np.bool_)
+            return None, pa.repeat(_cut(shipment.failure), count)
+        numbers = np.arange(count) if self.kept is None else self.kept
+        stored: Mask = np.ones(count, np.bool_)
         if shipment.copies:
             stored[:] = not shipment.errors
         elif shipment.kept is not None:
             stored = np.isin(numbers, shipment.kept)
-        ids, errors = none, none
+        ids, errors = None, None
         if not stored.all():
             found = [
                 None if there else _cut(shipment.error(0 if shipment.copies else number))
                 for there, number in zip(stored.tolist(), numbers.tolist(), strict=True)
             ]
-            errors = pa.array(found, pa.utf8())
+            errors = _utf8(found)
         if shipment.stored is not None and stored.any():
             due = np.asarray(shipment.due, np.int64)
             due = np.repeat(due, count) if shipment.copies else due[numbers]
-            offsets = shipment.stored.base_offset + np.arange(int(stored.sum()))
-            texts = id_texts(shipment.group, due[stored], offsets, shipment.stored.checks)
-            ids = pc.replace_with_mask(none, pa.array(stored), texts)
+            at = np.cumsum(stored) - 1  # of a row that is not stored, anything
+            offset = shipment.stored.base_offset + at
+            checks = shipment.stored.checks[np.maximum(at, 0)]
+            ids = _ids(pa.repeat(shipment.group, count), due, offset, checks, ~stored)
         return ids, errors
 
 
@@ -92,90 +105,137 @@ class TracedRecord(NamedTuple):
     headers: Sequence[Header]
 
 
-def make_seen(
-    kind: EventKind,
-    at_ms: int,
-    group: str | None,
-    records: Sequence[TracedRecord],
-    took_us: Sequence[int | None] | None = None,
-    error: str | None = None,
-) -> pa.RecordBatch:
-    """Events of records of a consumer group. ``took_us``: of each."""
+@dataclass(frozen=True, slots=True)
+class RecordEvents:
+    """One event of each of these records. ``took_us``: of each."""
+
+    kind: EventKind
+    at_ms: int
+    """When it ended; an event has when it began."""
+    group: str | None
+    records: Sequence[TracedRecord]
+    took_us: Sequence[int | None] | None = None
+    error: str | None = None
+
+    @property
+    def count(self) -> int:
+        """How many events it becomes."""
+        return len(self.records)
+
+
+def make_records(noted: Sequence[RecordEvents]) -> pa.RecordBatch:
+    """Many at once: columns of a few rows cost as much as columns of a thousand."""
+    records = [record for one in noted for record in one.records]
     topics, partitions, offsets, keys, headers = zip(*records, strict=True)
-    count = len(records)
-    ids, origins, parents, tags = (
-        pa.array([_text(each, name) for each in headers], pa.utf8())
-        for name in (ID_HEADER, ORIGIN_ID, TRACEPARENT, TAG)
-    )
+    found = [_read(each) for each in headers]
+    none = [None] * len(records)
+    took_us = [each for one in noted for each in (one.took_us or none[: len(one.records)])]
+    ended_ms = _each(noted, [one.at_ms for one in noted])
+    began_ms = [at - (took or 0) // 1000 for at, took in zip(ended_ms, took_us, strict=True)]
     return _events(
-        kind,
-        at_ms,
-        count,
-        took_us=None if took_us is None else pa.array(took_us, pa.int64()),
-        id=ids,
-        origin=origins,
-        traceparent=parents,
-        tag=tags,
-        topic=pa.array(topics, pa.utf8()),
+        len(records),
+        at=pa.array(began_ms, pa.int64()).cast(TIME),
+        kind=_utf8(_each(noted, [one.kind.value for one in noted])),
+        took_us=pa.array(took_us, pa.int64()),
+        id=_ids_of([each.get(ID_HEADER) for each in found]),
+        origin=_ids_of([each.get(ORIGIN_ID) for each in found]),
+        traceparent=_utf8([each.get(TRACEPARENT) for each in found]),
+        tag=_utf8([each.get(TAG) for each in found]),
+        topic=_utf8(topics),
         partition=pa.array(partitions, pa.int32()),
         offset=pa.array(offsets, pa.int64()),
         key=pa.array(keys, pa.binary()),
-        group=None if group is None else pa.repeat(group, count),
+        group=_utf8(_each(noted, [one.group for one in noted])),
         attempt=pa.array([_attempt(each) for each in headers], pa.int32()),
-        error=None if error is None else pa.repeat(error[:ERROR_CHARACTERS], count),
+        error=_utf8(_each(noted, [one.error and one.error[:ERROR_CHARACTERS] for one in noted])),
     )
 
 
-def make_committed(
-    at_ms: int, group: str, positions: Sequence[tuple[str, int, int]]
-) -> pa.RecordBatch:
-    """``committed`` of each partition: topic, partition, position."""
-    topics, partitions, offsets = zip(*positions, strict=True)
-    return _events(
-        EventKind.COMMITTED,
-        at_ms,
-        len(positions),
-        topic=pa.array(topics, pa.utf8()),
-        partition=pa.array(partitions, pa.int32()),
-        offset=pa.array(offsets, pa.int64()),
-        group=pa.repeat(group, len(positions)),
-    )
+def make_dropped(at_ms: int, count: int) -> pa.RecordBatch:
+    """The event that says how many events before it are missing."""
+    row = {"number": 0, "at": at_ms, "kind": EventKind.DROPPED, "count": count}
+    return pa.RecordBatch.from_pylist([row], schema=EVENT)
 
 
-def _events(kind: EventKind, at_ms: int, count: int, **columns: pa.Array | None) -> pa.RecordBatch:
+def _each(noted: Sequence[RecordEvents], values: Sequence[Any]) -> list[Any]:
+    """A value of each of ``noted``, for each of its records."""
+    return [
+        value for one, value in zip(noted, values, strict=True) for _ in range(len(one.records))
+    ]
+
+
+def _events(count: int, **columns: pa.Array | None) -> pa.RecordBatch:
     """Events with these columns; all others are empty, and the numbers zero."""
-    given: dict[str, pa.Array | None] = {
-        **columns,
-        "number": from_numpy(np.zeros(count, np.int64), pa.int64()),
-        "at": from_numpy(np.full(count, at_ms, np.int64), TIME),
-        "kind": pa.repeat(kind.value, count),
-    }
+    columns["number"] = from_numpy(np.zeros(count, np.int64), pa.int64())
     arrays = []
     for field in EVENT:
-        column = given.get(field.name)
+        column = columns.get(field.name)
         arrays.append(pa.nulls(count, field.type) if column is None else column)
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT)
 
 
-def _texts_of(headers: pa.Array, name: str) -> pa.Array:
-    """The first header of that name in each row, as text; shape (rows,)."""
-    found: list[str | None] = [None] * len(headers)
+def _utf8(values: Iterable[str | None] | None) -> pa.Array | None:
+    return None if values is None else pa.array(values, pa.utf8())
+
+
+def _ids(group: pa.Array, due: Any, offset: Any, check: Any, absent: Mask) -> pa.Array:
+    parts = [
+        group,
+        from_numpy(due, TIME),
+        from_numpy(offset, pa.int64()),
+        from_numpy(check, pa.uint32()),
+    ]
+    mask = pa.array(absent) if absent.any() else None
+    return pa.StructArray.from_arrays(parts, fields=list(ID), mask=mask)
+
+
+def _ids_of(texts: Sequence[str | None]) -> pa.Array | None:
+    """Ids from their texts; what has not the form of one is none."""
+    if not any(texts):  # most have no origin
+        return None
+    parsed = [_parsed(text) for text in texts]
+    rows = [(one.group, one.due, one.offset, one.check) if one else _NO_ID for one in parsed]
+    group, due, offset, check = zip(*rows, strict=True)
+    return _ids(
+        pa.array(group, pa.utf8()),
+        np.array(due, np.int64),
+        np.array(offset, np.int64),
+        np.array(check, np.uint32),
+        np.array([one is None for one in parsed]),
+    )
+
+
+_NO_ID = ("", 0, 0, 0)
+
+
+def _parsed(text: str | None) -> MessageId | None:
+    try:
+        return None if text is None else MessageId.parse(text)
+    except UnknownId:
+        return None
+
+
+def _texts_of(headers: pa.Array, name: str) -> list[str | None] | None:
+    """The first header of that name in each row, as text; None: no row has one."""
     flat = headers.flatten()
     named = pc.equal(flat.field(0), name)
     if not pc.any(named).as_py():
-        return pa.nulls(len(headers), pa.utf8())
+        return None
+    found: list[str | None] = [None] * len(headers)
     rows = pc.list_parent_indices(headers).filter(named).to_pylist()
     values = flat.field(1).filter(named).to_pylist()
     for row, value in zip(reversed(rows), reversed(values), strict=True):
         found[row] = _shown(value)
-    return pa.array(found, pa.utf8())
+    return found
 
 
-def _text(headers: Sequence[Header], name: str) -> str | None:
-    for key, value in headers:
-        if key == name:
-            return _shown(value)
-    return None
+def _read(headers: Sequence[Header]) -> dict[str, str | None]:
+    """The first of each of the headers that an event has, as text."""
+    found: dict[str, str | None] = {}
+    for name, value in headers:
+        if name in _READ and name not in found:
+            found[name] = _shown(value)
+    return found
 
 
 def _shown(value: bytes | None) -> str | None:

@@ -4,12 +4,13 @@
 
 Theory: to note events is to put what they are made of into a list; making columns of it, encoding
 and sending are another thread's. So a sender or a consumer pays a microsecond, whatever becomes of
-its events.
+its events; and single ones become columns together.
 
 Rules
 - Memory is bounded: what comes while ``events_max`` events wait is dropped, and counted. The count
   is an event of its own, as soon as there is room.
-- Each event has a number, also one that is dropped: what is missing can be seen from the others.
+- Events are numbered as they leave, and what was dropped has numbers, too: what is missing can be
+  seen from the others.
 - A batch is sent until the target has it, again if need be: whoever reads takes events with the
   same sender and number for one.
 """
@@ -22,7 +23,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +34,7 @@ from ..client.message import clock_ms
 from ..wheel.backoff import Backoff
 from ..wheel.rows import from_numpy
 from .events import BATCH_BYTES_MAX, EVENT, EventKind, EventSender, encode
+from .making import RecordEvents, ShipmentEvents, TracedRecord, make_dropped, make_records
 
 _log = logging.getLogger("slotwheel.trace")
 
@@ -40,8 +43,7 @@ _EVERY_S = 0.1
 _BATCH_ROWS = 8_192
 _BACKOFF_S, _BACKOFF_MAX_S = 0.1, 2.0
 
-MakeEvents = Callable[[], pa.RecordBatch]
-"""Makes events of what was noted: schema ``EVENT``; the numbers are filled in later."""
+Noted = ShipmentEvents | RecordEvents
 
 
 class TraceTarget(Protocol):
@@ -72,12 +74,15 @@ class Recorder:
         self._target = target
         self._events_max = events_max
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, MakeEvents]] = []
+        self._waiting: list[Noted] = []
         self._count = 0
         """Events that wait, or are being sent."""
         self._next = 0
+        """The number of the next event that leaves."""
         self._unreported = 0
         """Events that were dropped since the last event that said so."""
+        self.noted = 0
+        """Events so far, with those that were dropped."""
         self.dropped = 0
         """Events that are missing for want of room, or as they could not be made."""
         self.sent = 0
@@ -87,21 +92,27 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="slotwheel-trace", daemon=True)
         self._thread.start()
 
-    def note(self, count: int, make: MakeEvents) -> None:
-        """Note ``count`` events, which ``make`` returns. Never waits, and never fails."""
+    def note(self, events: Noted) -> None:
+        """Never waits, and never fails."""
         with self._lock:
-            first = self._next
-            self._next += count
-            if self._count + count > self._events_max or self._closing.is_set():
-                self._drop(count)
-                return
-            self._count += count
-            self._waiting.append((first, count, make))
+            self.noted += events.count
+            if self._count + events.count > self._events_max or self._closing.is_set():
+                self._drop(events.count)
+            else:
+                self._count += events.count
+                self._waiting.append(events)
 
-    @property
-    def noted(self) -> int:
-        """Events so far, with those that were dropped."""
-        return self._next
+    def note_records(
+        self,
+        kind: EventKind,
+        group: str | None,
+        records: Sequence[TracedRecord],
+        took_us: Sequence[int | None] | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Note what ended just now with each of these records. ``took_us``: of each."""
+        if records:
+            self.note(RecordEvents(kind, clock_ms(), group, records, took_us, error))
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what waits, for so long at most, s; what is left then is dropped. May be called
@@ -123,7 +134,7 @@ class Recorder:
             closing = self._closing.wait(_EVERY_S)
             with self._lock:
                 waiting, self._waiting = self._waiting, []
-            made = [one for one in map(self._made, waiting) if one is not None]
+            made = [self._numbered(one) for one in self._made(waiting)]
             made += self._report()
             if made:
                 self._send(pa.concat_batches(made))
@@ -133,26 +144,42 @@ class Recorder:
             _log.warning("slotwheel trace: %d events were dropped", self.dropped)
         self._target.close()
 
-    def _made(self, noted: tuple[int, int, MakeEvents]) -> pa.RecordBatch | None:
-        first, count, make = noted
+    def _made(self, waiting: Sequence[Noted]) -> Iterator[pa.RecordBatch]:
+        """All of them as events, in their order; those of single records together."""
+        for kind, noted in groupby(waiting, type):
+            if kind is RecordEvents:
+                yield from self._tried(list(noted))
+            else:
+                for one in noted:
+                    yield from self._tried([one])
+
+    def _tried(self, noted: Sequence[Noted]) -> Iterator[pa.RecordBatch]:
         try:
-            return _numbered(make(), first, count)
+            made = _events_of(noted)
         except Exception:  # a defect of ours must not end the tracing of all else
-            _log.exception("slotwheel trace: %d events could not be made", count)
-            self._gone(count)
-            return None
+            if len(noted) > 1:
+                for one in noted:
+                    yield from self._tried([one])
+            else:
+                _log.exception("slotwheel trace: %d events could not be made", noted[0].count)
+                self._gone(noted[0].count)
+        else:
+            yield made
+
+    def _numbered(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        first, self._next = self._next, self._next + events.num_rows
+        numbers = from_numpy(np.arange(first, self._next, dtype=np.int64), pa.int64())
+        return events.set_column(0, EVENT.field("number"), numbers)
 
     def _report(self) -> list[pa.RecordBatch]:
-        """The event that says how many were dropped."""
+        """The event that says how many were dropped, behind a gap of as many numbers."""
         with self._lock:
             count, self._unreported = self._unreported, 0
             if not count:
                 return []
-            first = self._next
-            self._next += 1
             self._count += 1
-        row = {"number": first, "at": clock_ms(), "kind": EventKind.DROPPED, "count": count}
-        return [pa.RecordBatch.from_pylist([row], schema=EVENT)]
+        self._next += count
+        return [self._numbered(make_dropped(clock_ms(), count))]
 
     def _send(self, events: pa.RecordBatch) -> None:
         for start in range(0, events.num_rows, _BATCH_ROWS):
@@ -197,8 +224,7 @@ class Recorder:
         return False
 
 
-def _numbered(events: pa.RecordBatch, first: int, count: int) -> pa.RecordBatch:
-    if events.num_rows != count:
-        raise ValueError(f"{events.num_rows} events instead of {count}")
-    numbers = from_numpy(np.arange(first, first + count, dtype=np.int64), pa.int64())
-    return events.set_column(0, EVENT.field("number"), numbers)
+def _events_of(noted: Sequence[Noted]) -> pa.RecordBatch:
+    if isinstance(noted[0], ShipmentEvents):
+        return noted[0].make()
+    return make_records([one for one in noted if isinstance(one, RecordEvents)])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import pyarrow as pa
 
@@ -23,7 +22,7 @@ from ..client.message import clock_ms
 from ..consumer.message import Received, SourcePartition
 from ..wheel.schema import Int64s
 from .events import EventKind
-from .making import ShipmentEvents, TracedRecord, make_committed, make_seen
+from .making import ShipmentEvents, TracedRecord
 from .recorder import Recorder
 
 _US = 1_000_000
@@ -37,10 +36,9 @@ class Tracer(Recorder):
     def shipped(
         self, shipment: Shipment, content: Columns | pa.RecordBatch, kept: Int64s | None
     ) -> None:
-        count = content.num_rows if isinstance(content, pa.RecordBatch) else len(content[0])
         took_us = int((time.monotonic() - shipment.began_s) * _US)
-        events = ShipmentEvents(shipment, content, kept, clock_ms() - took_us // 1000, took_us)
-        self.note(count, events.make)
+        at_ms = clock_ms() - took_us // 1000
+        self.note(ShipmentEvents(shipment, content, kept, at_ms, took_us))
 
     # A consumer's observer
 
@@ -59,9 +57,11 @@ class Tracer(Recorder):
         self._note(EventKind.DEAD, group, [message], None, reason)
 
     def committed(self, group: str, positions: Mapping[SourcePartition, int]) -> None:
-        places = [(*partition, position) for partition, position in positions.items()]
-        if places:
-            self.note(len(places), partial(make_committed, clock_ms(), group, places))
+        records = [
+            TracedRecord(*partition, position, None, ())
+            for partition, position in positions.items()
+        ]
+        self.note_records(EventKind.COMMITTED, group, records)
 
     def _note(
         self,
@@ -71,10 +71,8 @@ class Tracer(Recorder):
         took_us: Sequence[int] | None = None,
         error: str | None = None,
     ) -> None:
-        if not messages:
-            return
-        seen = [
+        records = [
             TracedRecord(one.topic, one.partition, one.offset, one.key, one.headers)
             for one in messages
         ]
-        self.note(len(seen), partial(make_seen, kind, clock_ms(), group, seen, took_us, error))
+        self.note_records(kind, group, records, took_us, error)

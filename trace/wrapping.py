@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
-from ..client.message import clock_ms
 from ..delivery.kafka.header_names import headers_of
 from ..wheel.rows import Header
 from .events import EventKind
-from .making import TracedRecord, make_seen
+from .making import TracedRecord
 from .recorder import Recorder
 
 _US = 1_000_000
@@ -33,20 +31,6 @@ class _Wrapper:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped, name)
-
-    def _note(
-        self,
-        kind: EventKind,
-        records: Sequence[TracedRecord],
-        group: str | None = None,
-        took_us: Sequence[int | None] | None = None,
-        error: str | None = None,
-    ) -> None:
-        if records:
-            self._tracer.note(
-                len(records),
-                partial(make_seen, kind, clock_ms(), group, records, took_us, error),
-            )
 
 
 class _TracedProducer(_Wrapper):
@@ -63,7 +47,7 @@ class _TracedProducer(_Wrapper):
             partition=None if partition < 0 else partition, offset=None if offset < 0 else offset
         )
         text = None if error is None else str(error)
-        self._note(EventKind.PRODUCED, [placed], None, [took_us], text)
+        self._tracer.note_records(EventKind.PRODUCED, None, [placed], [took_us], text)
 
 
 class TracedKafkaPythonProducer(_TracedProducer):
@@ -123,10 +107,13 @@ class _TracedConsumer(_Wrapper):
         ``time.monotonic``; ``error``: why it failed."""
         took_us = int((time.monotonic() - began_s) * _US)
         text = None if error is None else str(error)
-        self._note(EventKind.PROCESSED, [self._seen(record)], self._group, [took_us], text)
+        self._tracer.note_records(
+            EventKind.PROCESSED, self._group, [self._seen(record)], [took_us], text
+        )
 
     def _received(self, records: Iterable[Any]) -> None:
-        self._note(EventKind.RECEIVED, [self._seen(one) for one in records], self._group)
+        seen = [self._seen(one) for one in records]
+        self._tracer.note_records(EventKind.RECEIVED, self._group, seen)
 
     def _seen(self, record: Any) -> TracedRecord:
         raise NotImplementedError

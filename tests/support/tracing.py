@@ -5,7 +5,25 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pyarrow as pa
+
 from slotwheel.trace import EventSender, Recorder, decode
+from slotwheel.wheel.ids import MessageId
+
+
+def id_text(parts: dict[str, Any] | None) -> str | None:
+    """The id of an event as its message has it."""
+    if parts is None:
+        return None
+    due_ms = round(parts["due"].timestamp() * 1000)
+    return str(MessageId(parts["group"], due_ms, parts["offset"], parts["check"]))
+
+
+def listed(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Events with ids as texts."""
+    return [
+        one | {name: id_text(one[name]) for name in ("id", "origin")} for one in rows.to_pylist()
+    ]
 
 
 class KeptEvents:
@@ -25,7 +43,7 @@ class KeptEvents:
         if self.away:
             raise ConnectionError("the trace topic is away")
         sender, rows = decode(value)
-        self.batches.append((sender, rows.to_pylist()))
+        self.batches.append((sender, listed(rows)))
 
     def close(self) -> None:
         self.closed = True

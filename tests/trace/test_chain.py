@@ -11,6 +11,7 @@ from slotwheel.reading.topicreader import TopicReader
 from slotwheel.trace import TRACE_TOPIC, Tracer, WheelTarget, decode
 from slotwheel.wheel.files import OsFiles
 from support.nodeprocess import NodeProcess
+from support.tracing import listed
 from support.waiting import eventually
 
 
@@ -20,7 +21,7 @@ def _events(data: Path) -> list[dict[str, Any]]:
     for rows in reader.batches():
         for value in rows.column("value").to_pylist():
             _, events = decode(value)
-            found += events.to_pylist()
+            found += listed(events)
     reader.close()
     return sorted(found, key=lambda one: one["number"])
 

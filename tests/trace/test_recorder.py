@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from slotwheel.trace import EventSender, Recorder, decode
 from slotwheel.trace.events import BATCH_BYTES_MAX, EVENT, EventKind, encode
-from slotwheel.trace.making import TracedRecord, make_seen
+from slotwheel.trace.making import RecordEvents, TracedRecord, make_records
 from slotwheel.wheel.errors import InvalidMessage, UnsupportedVersion
 from support.tracing import KeptEvents
 from support.waiting import eventually
 
 
-def _events(count: int, key: bytes = b"k") -> pa.RecordBatch:
-    seen = [TracedRecord("orders", 0, number, key, ()) for number in range(count)]
-    return make_seen(EventKind.RECEIVED, 1_000, "billing", seen)
+def _events(count: int, key: bytes = b"k") -> RecordEvents:
+    records = [TracedRecord("orders", 0, number, key, ()) for number in range(count)]
+    return RecordEvents(EventKind.RECEIVED, 1_000, "billing", records)
 
 
 def test_events_arrive_numbered_in_their_order_with_who_sent_them() -> None:
     kept = KeptEvents()
     recorder = Recorder(kept, client="till-7", tags={"shop": "north"})
     for _ in range(3):
-        recorder.note(2, lambda: _events(2))
+        recorder.note(_events(2))
     events = kept.of(recorder)
     assert [one["number"] for one in events] == list(range(6))
     assert [one["offset"] for one in events] == [0, 1, 0, 1, 0, 1]
@@ -42,24 +43,24 @@ def test_what_has_no_room_is_dropped_and_an_event_says_how_many() -> None:
     recorder = Recorder(kept, events_max=100)
     began_s = time.monotonic()
     for _ in range(50):
-        recorder.note(10, lambda: _events(10))
+        recorder.note(_events(10))
     assert time.monotonic() - began_s < 1.0  # nobody waits for the target
     assert recorder.dropped == 400
     kept.free.set()
     eventually(lambda: any(one["kind"] == "dropped" for one in kept.events))
-    recorder.note(10, lambda: _events(10))
+    recorder.note(_events(10))
     events = kept.of(recorder)
     dropped = [one["count"] for one in events if one["kind"] == EventKind.DROPPED]
     assert sum(dropped) == recorder.dropped == 400
     numbers = {one["number"] for one in events}
-    assert recorder.noted - len(numbers) == 400
+    assert max(numbers) + 1 - len(numbers) == 400
 
 
 def test_what_the_target_refuses_is_sent_again_until_it_takes_it() -> None:
     kept = KeptEvents()
     kept.away = True
     recorder = Recorder(kept)
-    recorder.note(5, lambda: _events(5))
+    recorder.note(_events(5))
     eventually(lambda: kept.tries >= 2)
     kept.away = False
     assert len(kept.of(recorder)) == 5
@@ -70,10 +71,10 @@ def test_a_target_that_stays_away_holds_no_end_up_and_all_is_counted() -> None:
     kept = KeptEvents()
     kept.away = True
     recorder = Recorder(kept)
-    recorder.note(5, lambda: _events(5))
+    recorder.note(_events(5))
     began_s = time.monotonic()
     recorder.close(0.3)
-    recorder.note(1, lambda: _events(1))
+    recorder.note(_events(1))
     recorder.close()
     assert time.monotonic() - began_s < 5
     assert (kept.events, recorder.dropped) == ([], 6)
@@ -82,11 +83,15 @@ def test_a_target_that_stays_away_holds_no_end_up_and_all_is_counted() -> None:
 def test_what_cannot_be_made_costs_only_itself() -> None:
     kept = KeptEvents()
     recorder = Recorder(kept)
-    recorder.note(3, lambda: pa.RecordBatch.from_pylist([]))
-    recorder.note(2, lambda: _events(3))
-    recorder.note(1, lambda: _events(1))
-    assert [one["number"] for one in kept.of(recorder, EventKind.RECEIVED)] == [5]
-    assert recorder.dropped == 5
+    no_number: Any = "none"
+    bad = TracedRecord("orders", no_number, 0, b"k", ())
+    recorder.note(_events(2))
+    recorder.note(RecordEvents(EventKind.RECEIVED, 1_000, "billing", [bad, bad, bad]))
+    recorder.note(_events(1))
+    events = kept.of(recorder)
+    assert [one["kind"] for one in events] == ["received"] * 3 + ["dropped"]
+    assert (events[-1]["count"], recorder.dropped, recorder.sent) == (3, 3, 4)
+    assert [one["number"] for one in events] == [0, 1, 2, 6]
 
 
 def test_batches_are_small_enough_for_a_topic() -> None:
@@ -94,9 +99,9 @@ def test_batches_are_small_enough_for_a_topic() -> None:
     recorder = Recorder(kept)
     # No two are alike, or compression would make them small.
     keys = [bytes(number * at % 251 for at in range(40_000)) for number in range(1, 60)]
-    seen = [TracedRecord("orders", 0, number, key * 2, ()) for number, key in enumerate(keys)]
-    large = [*seen, TracedRecord("orders", 0, 99, os.urandom(BATCH_BYTES_MAX), ())]
-    recorder.note(60, lambda: make_seen(EventKind.RECEIVED, 1_000, "billing", large))
+    records = [TracedRecord("orders", 0, number, key * 2, ()) for number, key in enumerate(keys)]
+    large = [*records, TracedRecord("orders", 0, 99, os.urandom(BATCH_BYTES_MAX), ())]
+    recorder.note(RecordEvents(EventKind.RECEIVED, 1_000, "billing", large))
     events = kept.of(recorder, EventKind.RECEIVED)
     assert [one["offset"] for one in events] == list(
         range(59)
@@ -109,8 +114,8 @@ def test_batches_are_small_enough_for_a_topic() -> None:
     [
         b"",
         b"no stream",
-        encode(EventSender("a"), _events(2))[:-40],
-        encode(EventSender("a"), _events(2))[:300],
+        encode(EventSender("a"), make_records([_events(2)]))[:-40],
+        encode(EventSender("a"), make_records([_events(2)]))[:300],
     ],
 )
 def test_what_is_no_batch_of_events_is_refused(value: bytes) -> None:
@@ -119,7 +124,7 @@ def test_what_is_no_batch_of_events_is_refused(value: bytes) -> None:
 
 
 def test_another_version_is_told() -> None:
-    value = encode(EventSender("a"), _events(2))
+    value = encode(EventSender("a"), make_records([_events(2)]))
     place = value.index(b"slotwheel.trace")
     at = value.index(b"1", place)
     with pytest.raises((UnsupportedVersion, InvalidMessage)):
