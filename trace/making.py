@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from ..client.batch import Shipment
 from ..policy.failure import attempt_of
 from ..policy.headers import ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID
-from ..wheel.errors import InvalidMessage, SlotwheelError, UnknownId
-from ..wheel.ids import MessageId
+from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.rows import Header, from_columns, from_numpy
 from ..wheel.schema import TIME, Int64s, Mask
 from .events import EVENT, ID, EventKind
@@ -23,6 +22,10 @@ TRACEPARENT = "traceparent"
 """W3C Trace Context: passed on as it is."""
 TAG = "tag"
 """The header of a message by which its people look for it."""
+_ID_FORM = (
+    r"^(?P<group>[^.]*)\.(?P<due>0|-?[1-9][0-9]{0,17})"
+    r"\.(?P<offset>0|[1-9][0-9]{0,17})\.(?P<check>[0-9a-f]{8})$"
+)
 _READ = frozenset({ID_HEADER, ORIGIN_ID, TRACEPARENT, TAG})
 
 
@@ -193,26 +196,12 @@ def _ids_of(texts: Sequence[str | None]) -> pa.Array | None:
     """Ids from their texts; what has not the form of one is none."""
     if not any(texts):  # most have no origin
         return None
-    parsed = [_parsed(text) for text in texts]
-    rows = [(one.group, one.due, one.offset, one.check) if one else _NO_ID for one in parsed]
-    group, due, offset, check = zip(*rows, strict=True)
-    return _ids(
-        pa.array(group, pa.utf8()),
-        np.array(due, np.int64),
-        np.array(offset, np.int64),
-        np.array(check, np.uint32),
-        np.array([one is None for one in parsed]),
-    )
-
-
-_NO_ID = ("", 0, 0, 0)
-
-
-def _parsed(text: str | None) -> MessageId | None:
-    try:
-        return None if text is None else MessageId.parse(text)
-    except UnknownId:
-        return None
+    found = pc.extract_regex(pa.array(texts, pa.utf8()), _ID_FORM)
+    absent = np.asarray(found.is_null())
+    group, due, offset, check = (pc.fill_null(part, "0") for part in found.flatten())
+    checks = np.array([int(one, 16) for one in check.to_pylist()], np.uint32)
+    due, offset = (np.asarray(part.cast(pa.int64())) for part in (due, offset))
+    return _ids(group, due, offset, checks, absent)
 
 
 def _texts_of(headers: pa.Array, name: str) -> list[str | None] | None:

@@ -13,7 +13,7 @@ from slotwheel.trace import EventSender, Recorder, decode
 from slotwheel.trace.events import BATCH_BYTES_MAX, EVENT, EventKind, encode
 from slotwheel.trace.making import RecordEvents, TracedRecord, make_records
 from slotwheel.wheel.errors import InvalidMessage, UnsupportedVersion
-from support.tracing import KeptEvents
+from support.tracing import KeptEvents, listed
 from support.waiting import eventually
 
 
@@ -121,6 +121,22 @@ def test_batches_are_small_enough_for_a_topic() -> None:
 def test_what_is_no_batch_of_events_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidMessage):
         decode(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"a.b", b"g.1.2.0000000G", b"g.01.2.00000003", b"g.1.-2.00000003", b"g.1.2.3", b"\xff"],
+)
+def test_what_is_no_id_is_none_and_mixes_with_no_other(text: bytes) -> None:
+    good = b"g.-5.17.ffffffff"
+    records = [
+        TracedRecord("orders", 0, 0, None, [("slotwheel-id", text)]),
+        TracedRecord("orders", 0, 1, None, [("slotwheel-id", good), ("slotwheel-id", text)]),
+        TracedRecord("orders", 0, 2, None, [("slotwheel-origin-id", good)]),
+    ]
+    events = listed(make_records([RecordEvents(EventKind.RECEIVED, 0, "billing", records)]))
+    assert [one["id"] for one in events] == [None, good.decode(), None]
+    assert [one["origin"] for one in events] == [None, None, good.decode()]
 
 
 def test_another_version_is_told() -> None:
