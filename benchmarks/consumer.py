@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 from slotwheel.consumer import Consumer
+from slotwheel.consumer.observing import ConsumerObserver
 
 from ._load import Headers, fill_topic
 from ._node import BenchNode
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         warm_memory(2.0 if chosen.warm_gib is None else chosen.warm_gib)
         broker = stack.enter_context(start_broker())
         broker.create_topic(TOPIC)
-        fill_topic(broker.bootstrap, TOPIC, count, _headers)
+        fill_topic(broker.bootstrap, TOPIC, count, delivered_headers)
         node = stack.enter_context(BenchNode(directory / "data"))  # keeps the rule of each group
         lab = Lab(broker.bootstrap, node.address, client, count)
         bare = {KAFKA_PYTHON: lab.bare_kafka_python, CONFLUENT: lab.bare_confluent}[client]
@@ -80,7 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _headers(number: int) -> Headers:
+def delivered_headers(number: int) -> Headers:
+    """As a node delivers a record, besides one of its own."""
     return [
         ("region", b"eu" if number % _WANTED == 0 else b"us"),
         ("slotwheel-id", b"default.1790000000000.%d.0a1b2c3d" % number),
@@ -97,6 +99,8 @@ class Lab:
         self._bootstrap, self._wheel = bootstrap, wheel
         self._client, self._count = client, count
         self._number = 0
+        self.observer: ConsumerObserver | None = None
+        """Of the consumers that are made from now on."""
 
     def bare_kafka_python(self) -> float:
         from kafka import KafkaConsumer, TopicPartition
@@ -185,6 +189,7 @@ class Lab:
             client=self._client,
             create_topics=True,
             retry="1s",
+            observer=self.observer,
             **more,
         )
 

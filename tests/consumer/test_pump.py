@@ -86,7 +86,7 @@ class Running:
             outbox=self.outbox,
             source=self.source,
             transactor=transactor,
-            wanted=SimpleNamespace(messages_max=messages_max),
+            wanted=SimpleNamespace(messages_max=messages_max, observer=None),
             rule=None,
             retries="t-retry",
         )

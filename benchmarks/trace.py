@@ -1,0 +1,143 @@
+"""What tracing costs a sender and a consumer: the same work with a tracer and without, in turns.
+
+A sender sends single messages, many, and tables; a consumer reads a topic of Kafka one by one and
+in batches. With a tracer each message has its events, which leave for the trace topic of the same
+node meanwhile; the rate is that of the messages, and what the tracer has left to do behind the last
+one is told beside it.
+
+    python -m benchmarks.trace [--client kafka-python|confluent]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pyarrow as pa
+
+from slotwheel.client import Client, Message
+from slotwheel.trace import Tracer, WheelTarget
+
+from ._load import VALUE_BYTES, fill_topic
+from ._node import BenchNode
+from .consumer import TOPIC, Lab, delivered_headers
+from .harness import Report, data_directory, options, warm_memory
+from .lateness import CONFLUENT, KAFKA_PYTHON, start_broker
+
+_ESTIMATE = (
+    "an event of a batch is columns that are there, an array of ids, and lz4 at 1 GB/s: 0.2 us"
+    " beside 0.7 us a row of a table and 2 us a message; of a single record it is two tuples and a"
+    " few calls: 3 us, twice a message, beside 20 us by kafka-python and 10 us by confluent-kafka"
+)
+_BATCH = 5_000
+_DELAY_MS = 3_600_000
+_EVENTS_MAX = 1 << 30
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = options(__doc__ or "")
+    parser.add_argument("--client", choices=(KAFKA_PYTHON, CONFLUENT), default=KAFKA_PYTHON)
+    parser.add_argument("--repeats", type=int, default=3)
+    chosen = parser.parse_args(arguments)
+    share, repeats = (0.02, 1) if chosen.quick else (1.0, chosen.repeats)
+    with data_directory(chosen.dir) as directory, ExitStack() as stack:
+        report = Report(f"trace, {chosen.client}", _ESTIMATE, directory)
+        report.begin()
+        warm_memory(2.0 if chosen.warm_gib is None else chosen.warm_gib)
+        node = stack.enter_context(BenchNode(directory / "data"))
+        for name, send, count in (
+            ("single messages", _single, 100_000),
+            ("many messages", _many, 500_000),
+            ("tables", _tables, 3_000_000),
+        ):
+            _compare(report, f"sender, {name}", _Sending(node, send, int(count * share)), repeats)
+        broker = stack.enter_context(start_broker())
+        broker.create_topic(TOPIC)
+        records = int({KAFKA_PYTHON: 200_000, CONFLUENT: 1_000_000}[chosen.client] * share)
+        fill_topic(broker.bootstrap, TOPIC, records, delivered_headers)
+        lab = Lab(broker.bootstrap, node.address, chosen.client, records)
+        for name, read in (("one by one", lab.one_by_one), ("in batches", lab.in_batches)):
+            _compare(report, f"consumer, {name}", _Consuming(node, lab, read), repeats, ">= 85 %")
+        report.end(chosen.json)
+    return 0
+
+
+class _Sending:
+    def __init__(self, node: BenchNode, send: Callable[[Client, int], None], count: int) -> None:
+        self.node, self._send, self._count = node, send, count
+
+    def rate(self, tracer: Tracer | None) -> float:
+        with Client(self.node.address, observer=tracer) as client:
+            begun = time.perf_counter()
+            self._send(client, self._count)
+            client.flush()
+            return self._count / (time.perf_counter() - begun)
+
+
+class _Consuming:
+    def __init__(self, node: BenchNode, lab: Lab, read: Callable[[], float]) -> None:
+        self.node, self._lab, self._read = node, lab, read
+
+    def rate(self, tracer: Tracer | None) -> float:
+        self._lab.observer = tracer
+        return self._read()
+
+
+def _compare(
+    report: Report,
+    name: str,
+    work: _Sending | _Consuming,
+    repeats: int,
+    goal: str = ">= 90 %",
+) -> None:
+    plain = traced = left_s = 0.0
+    for _ in range(repeats):
+        plain = max(plain, work.rate(None))
+        with _tracing(work.node) as tracer:
+            traced = max(traced, work.rate(tracer))
+            begun = time.perf_counter()
+        left_s = max(left_s, time.perf_counter() - begun)
+        if tracer.dropped:
+            raise RuntimeError(f"{tracer.dropped} of {tracer.noted} events were dropped")
+    report.figure(f"{name}, messages/s", plain, f"{plain:,.0f}")
+    report.figure(f"{name}, traced, messages/s", traced, f"{traced:,.0f}")
+    report.figure(f"{name}, events that leave behind it, s", left_s, f"{left_s:.1f}")
+    report.ratio(f"{name}, traced", traced, plain, goal)
+
+
+@contextmanager
+def _tracing(node: BenchNode) -> Iterator[Tracer]:
+    tracer = Tracer(WheelTarget(node.address), client="benchmark", events_max=_EVENTS_MAX)
+    try:
+        yield tracer
+    finally:
+        tracer.close(120.0)
+
+
+def _single(client: Client, count: int) -> None:
+    value = bytes(VALUE_BYTES)
+    for _ in range(count):
+        client.send("later", value, key=b"key", delay=_DELAY_MS / 1000)
+
+
+def _many(client: Client, count: int) -> None:
+    value = bytes(VALUE_BYTES)
+    for _ in range(max(1, count // _BATCH)):
+        client.send_many(
+            Message("later", value, key=b"key", delay=_DELAY_MS / 1000) for _ in range(_BATCH)
+        )
+
+
+def _tables(client: Client, count: int) -> None:
+    due_ms = time.time_ns() // 1_000_000 + _DELAY_MS
+    content = {"topic": "later", "value": bytes(VALUE_BYTES), "key": b"key"}
+    columns = {"due": [due_ms] * _BATCH, **{name: [one] * _BATCH for name, one in content.items()}}
+    table = pa.table(columns)
+    for _ in range(max(1, count // _BATCH)):
+        client.send_table(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
