@@ -69,7 +69,7 @@ class EventKind(StrEnum):
     PRODUCED = "produced"
     """A client sent it; ``took_us``: until the node had acknowledged or refused it."""
     RECEIVED = "received"
-    """A consumer's application has it, and has not answered yet."""
+    """A consumer's application got it at that time, and has not answered yet."""
     PROCESSED = "processed"
     """The application has answered for what it got at that time, ``took_us`` later."""
     RETRIED = "retried"

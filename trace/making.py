@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ..client.batch import Shipment
 from ..policy.failure import attempt_of
-from ..policy.headers import ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID
+from ..policy.headers import ATTEMPT, ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID
 from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.rows import Header, from_columns, from_numpy
 from ..wheel.schema import TIME, Int64s, Mask
@@ -22,11 +22,13 @@ TRACEPARENT = "traceparent"
 """W3C Trace Context: passed on as it is."""
 TAG = "tag"
 """The header of a message by which its people look for it."""
+_FIRST = {kind: 1 for kind in EventKind if kind is not EventKind.COMMITTED}
+"""The attempt of what no attempt was before; none of what is not about one message."""
 _ID_FORM = (
     r"^(?P<group>[^.]*)\.(?P<due>0|-?[1-9][0-9]{0,17})"
     r"\.(?P<offset>0|[1-9][0-9]{0,17})\.(?P<check>[0-9a-f]{8})$"
 )
-_READ = frozenset({ID_HEADER, ORIGIN_ID, TRACEPARENT, TAG})
+_READ = frozenset({ID_HEADER, ORIGIN_ID, TRACEPARENT, TAG, ATTEMPT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class ShipmentEvents:
         if not isinstance(rows, pa.RecordBatch):
             due, topics, partitions, keys, _, headers = rows
             rows = from_columns(due, topics, partitions, keys, [None] * len(due), headers)
-        texts = {name: _texts_of(rows.column("headers"), name) for name in _READ - {ID_HEADER}}
+        texts = {
+            name: _texts_of(rows.column("headers"), name) for name in (ORIGIN_ID, TRACEPARENT, TAG)
+        }
         ids, errors = self._outcomes(rows.num_rows)
         return _events(
             rows.num_rows,
@@ -108,7 +112,7 @@ class TracedRecord(NamedTuple):
     headers: Sequence[Header]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class RecordEvents:
     """One event of each of these records. ``took_us``: of each."""
 
@@ -117,7 +121,7 @@ class RecordEvents:
     """When it ended; an event has when it began."""
     group: str | None
     records: Sequence[TracedRecord]
-    took_us: Sequence[int | None] | None = None
+    took_us: Sequence[int] | None = None
     error: str | None = None
 
     @property
@@ -128,17 +132,27 @@ class RecordEvents:
 
 def make_records(noted: Sequence[RecordEvents]) -> pa.RecordBatch:
     """Many at once: columns of a few rows cost as much as columns of a thousand."""
-    records = [record for one in noted for record in one.records]
-    topics, partitions, offsets, keys, headers = zip(*records, strict=True)
-    found = [_read(each) for each in headers]
-    none = [None] * len(records)
-    took_us = [each for one in noted for each in (one.took_us or none[: len(one.records)])]
-    ended_ms = _each(noted, [one.at_ms for one in noted])
+    rows = [
+        (one.kind, one.at_ms, one.group, one.error, *record)
+        for one in noted
+        for record in one.records
+    ]
+    kinds, ended_ms, groups, errors, topics, partitions, offsets, keys, headers = zip(
+        *rows, strict=True
+    )
+    took_us: list[int | None] = []
+    for one in noted:
+        took_us += one.took_us or [None] * len(one.records)
     began_ms = [at - (took or 0) // 1000 for at, took in zip(ended_ms, took_us, strict=True)]
+    found = [_read(each) for each in headers]
+    attempts = [
+        _attempt(each) if ATTEMPT in read else _FIRST.get(kind)
+        for kind, each, read in zip(kinds, headers, found, strict=True)
+    ]
     return _events(
-        len(records),
+        len(rows),
         at=pa.array(began_ms, pa.int64()).cast(TIME),
-        kind=_utf8(_each(noted, [one.kind.value for one in noted])),
+        kind=pa.array(kinds, pa.utf8()),
         took_us=pa.array(took_us, pa.int64()),
         id=_ids_of([each.get(ID_HEADER) for each in found]),
         origin=_ids_of([each.get(ORIGIN_ID) for each in found]),
@@ -148,9 +162,9 @@ def make_records(noted: Sequence[RecordEvents]) -> pa.RecordBatch:
         partition=pa.array(partitions, pa.int32()),
         offset=pa.array(offsets, pa.int64()),
         key=pa.array(keys, pa.binary()),
-        group=_utf8(_each(noted, [one.group for one in noted])),
-        attempt=pa.array([_attempt(each) for each in headers], pa.int32()),
-        error=_utf8(_each(noted, [one.error and one.error[:ERROR_CHARACTERS] for one in noted])),
+        group=_utf8(groups),
+        attempt=pa.array(attempts, pa.int32()),
+        error=_utf8(errors),
     )
 
 
@@ -158,13 +172,6 @@ def make_dropped(at_ms: int, count: int) -> pa.RecordBatch:
     """The event that says how many events before it are missing."""
     row = {"number": 0, "at": at_ms, "kind": EventKind.DROPPED, "count": count}
     return pa.RecordBatch.from_pylist([row], schema=EVENT)
-
-
-def _each(noted: Sequence[RecordEvents], values: Sequence[Any]) -> list[Any]:
-    """A value of each of ``noted``, for each of its records."""
-    return [
-        value for one, value in zip(noted, values, strict=True) for _ in range(len(one.records))
-    ]
 
 
 def _events(count: int, **columns: pa.Array | None) -> pa.RecordBatch:

@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..client.message import clock_ms
+from ..policy.headers import ERROR_CHARACTERS
 from ..wheel.backoff import Backoff
 from ..wheel.rows import from_numpy
 from .events import BATCH_BYTES_MAX, EVENT, EventKind, EventSender, encode
@@ -87,6 +88,8 @@ class Recorder:
         """Events that are missing for want of room, or as they could not be made."""
         self.sent = 0
         """Events that the target has."""
+        self._ended = False
+        """Whether the last events were taken; what comes behind them is dropped."""
         self._closing = threading.Event()
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="slotwheel-trace", daemon=True)
@@ -96,7 +99,7 @@ class Recorder:
         """Never waits, and never fails."""
         with self._lock:
             self.noted += events.count
-            if self._count + events.count > self._events_max or self._closing.is_set():
+            if self._count + events.count > self._events_max or self._ended:
                 self._drop(events.count)
             else:
                 self._count += events.count
@@ -107,12 +110,17 @@ class Recorder:
         kind: EventKind,
         group: str | None,
         records: Sequence[TracedRecord],
-        took_us: Sequence[int | None] | None = None,
+        took_us: Sequence[int] | None = None,
         error: str | None = None,
     ) -> None:
         """Note what ended just now with each of these records. ``took_us``: of each."""
         if records:
-            self.note(RecordEvents(kind, clock_ms(), group, records, took_us, error))
+            text = None if error is None else error[:ERROR_CHARACTERS]
+            self.note(RecordEvents(kind, clock_ms(), group, records, took_us, text))
+
+    def look(self, *, last: bool) -> None:
+        """Called about ten times a second by the recorder's thread, which may note more; and the
+        ``last`` time when it is closed."""
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what waits, for so long at most, s; what is left then is dropped. May be called
@@ -132,8 +140,10 @@ class Recorder:
     def _run(self) -> None:
         while True:
             closing = self._closing.wait(_EVERY_S)
+            self.look(last=closing)
             with self._lock:
                 waiting, self._waiting = self._waiting, []
+                self._ended = closing
             made = [self._numbered(one) for one in self._made(waiting)]
             made += self._report()
             if made:

@@ -23,13 +23,28 @@ from ..consumer.message import Received, SourcePartition
 from ..wheel.schema import Int64s
 from .events import EventKind
 from .making import ShipmentEvents, TracedRecord
-from .recorder import Recorder
+from .recorder import EVENTS_MAX, Recorder, TraceTarget
 
 _US = 1_000_000
+HELD_S = 0.5
+"""What an application has for longer has an event that says so."""
 
 
 class Tracer(Recorder):
     """Observes any number of clients and consumers of a process. Close it behind them."""
+
+    def __init__(
+        self,
+        target: TraceTarget,
+        *,
+        client: str = "",
+        tags: Mapping[str, str] | None = None,
+        events_max: int = EVENTS_MAX,
+    ) -> None:
+        """As ``Recorder``."""
+        self._held: dict[Received, str] = {}
+        """What applications have not answered for, each with its group, until that is told."""
+        super().__init__(target, client=client, tags=tags, events_max=events_max)
 
     # A client's observer
 
@@ -43,11 +58,14 @@ class Tracer(Recorder):
     # A consumer's observer
 
     def received(self, group: str, messages: Sequence[Received]) -> None:
-        self._note(EventKind.RECEIVED, group, messages)
+        for message in messages:
+            self._held[message] = group
 
     def processed(self, group: str, messages: Sequence[Received], error: str | None = None) -> None:
         now_s = time.monotonic()
         took_us = [int((now_s - one.received_s) * _US) for one in messages]
+        for message in messages:
+            self._held.pop(message, None)
         self._note(EventKind.PROCESSED, group, messages, took_us, error)
 
     def retried(self, group: str, message: Received) -> None:
@@ -76,3 +94,11 @@ class Tracer(Recorder):
             for one in messages
         ]
         self.note_records(kind, group, records, took_us, error)
+
+    def look(self, *, last: bool) -> None:
+        """Most messages are answered for soon, and ``processed`` says when they were received."""
+        now_s = time.monotonic()
+        for message, group in list(self._held.items()):
+            held_s = now_s - message.received_s
+            if (last or held_s > HELD_S) and self._held.pop(message, None) is not None:
+                self._note(EventKind.RECEIVED, group, [message], [int(held_s * _US)])

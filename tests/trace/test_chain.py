@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from slotwheel import Client, Consumer
+from slotwheel import Client, Consumer, Received
 from slotwheel.reading.topicreader import TopicReader
 from slotwheel.trace import TRACE_TOPIC, Tracer, WheelTarget, decode
+from slotwheel.trace.tracer import HELD_S
 from slotwheel.wheel.files import OsFiles
 from support.nodeprocess import NodeProcess
-from support.tracing import listed
+from support.tracing import KeptEvents, listed
 from support.waiting import eventually
 
 
@@ -62,18 +64,47 @@ def test_the_chain_of_each_message_is_what_happened_to_it(tmp_path: Path) -> Non
         if origin is not None:
             failed = "!" if event["error"] else ""
             chains[origin].append(f"{event['kind']}{failed}{event['attempt'] or ''}")
-    tried = ["received1", "processed!1", "retried1"]
+    tried = ["processed!1", "retried1"]
     assert chains == {
-        ids[0]: ["produced", "received1", "processed1"],
-        ids[1]: ["produced", *tried, "received2", "processed2"],
+        ids[0]: ["produced", "processed1"],
+        ids[1]: ["produced", *tried, "processed2"],
         ids[2]: [
-            *("produced", *tried, "received2", "processed!2", "retried2"),
-            *("received3", "processed!3", "dead!3"),
+            *("produced", *tried, "processed!2", "retried2"),
+            *("processed!3", "dead!3"),
         ],
-        ids[3]: ["produced", "received1", "processed!1", "dead!1"],
+        ids[3]: ["produced", "processed!1", "dead!1"],
     }
     positions = {one["topic"]: one["offset"] for one in events if one["kind"] == "committed"}
     assert positions == {"orders": 4, "billing-retry": 3}
     assert all(one["group"] == "billing" for one in events if one["kind"] != "produced")
     processed = [one for one in events if one["kind"] == "processed"]
     assert all(0 <= one["took_us"] < 60_000_000 for one in processed)
+
+
+def test_what_an_application_has_for_long_is_told_before_it_answers() -> None:
+    kept = KeptEvents()
+    tracer = Tracer(kept)
+    quick, slow = (
+        Received("orders", 0, number, b"k", None, [], 0, received_s=time.monotonic())
+        for number in range(2)
+    )
+    tracer.received("billing", [quick, slow])
+    tracer.processed("billing", [quick], None)
+    eventually(lambda: any(one["kind"] == "received" for one in kept.events))
+    tracer.processed("billing", [slow], None)
+    events = kept.of(tracer)
+    assert [(one["kind"], one["offset"]) for one in events] == [
+        *(("processed", 0), ("received", 1), ("processed", 1))
+    ]
+    received, processed = events[1:]
+    assert abs((received["at"] - processed["at"]).total_seconds()) < 0.1
+    assert HELD_S * 1e6 < received["took_us"] <= processed["took_us"]
+
+
+def test_what_an_application_still_has_at_the_end_is_told() -> None:
+    kept = KeptEvents()
+    tracer = Tracer(kept)
+    message = Received("orders", 0, 7, b"k", None, [], 0, received_s=time.monotonic())
+    tracer.received("billing", [message])
+    (event,) = kept.of(tracer)
+    assert (event["kind"], event["offset"], tracer.dropped) == ("received", 7, 0)
