@@ -34,7 +34,11 @@ ROOT = Path(__file__).resolve().parents[2]
             ["ratio: burst, to at-least-once"],
         ),
         ("consumer", ["--quick"], ["ratio: in batches, to the bare client"]),
-        ("trace", ["--quick"], ["ratio: sender, tables, traced", "ratio: consumer, in batches"]),
+        (
+            "trace",
+            ["--quick"],
+            ["ratio: sender, tables, traced", "ratio: consumer, in batches, traced"],
+        ),
         ("spill", ["--messages", "20000", "--slots", "50", "--repeats", "1"], ["into 50 slots, s"]),
         ("cancel", ["--messages", "300", "--ids", "50"], ["cancelled/s, 50 a call"]),
         ("intake", ["--messages", "2000"], ["ratio: to the bare consumer"]),
