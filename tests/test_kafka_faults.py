@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from support.broker import Broker
 from support.kafkafaults import Api, KafkaFaults, Rates, faulty_broker
@@ -46,19 +46,18 @@ class Transactions:
                 "enable.auto.commit": False,
             }
         )
-        self._producer = Producer(
-            {
-                "bootstrap.servers": faults.address,
-                "transactional.id": name,
-                "transaction.timeout.ms": 10_000,
-                "message.timeout.ms": 10_000,
-                "socket.timeout.ms": 1_000,
-                "reconnect.backoff.ms": 10,
-                "reconnect.backoff.max.ms": 50,
-                "retry.backoff.ms": 10,
-                "log_level": 0,
-            }
-        )
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": faults.address,
+            "transactional.id": name,
+            "transaction.timeout.ms": 10_000,
+            "message.timeout.ms": 10_000,
+            "socket.timeout.ms": 1_000,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 50,
+            "retry.backoff.ms": 10,
+            "log_level": 0,
+        }
+        self._producer = Producer(self._settings)
         self.committed: list[bytes] = []
 
     def begin(self) -> None:
@@ -71,9 +70,15 @@ class Transactions:
             try:
                 self._try(number, values)
             except KafkaException as error:
-                if not error.args[0].txn_requires_abort():
+                fault = error.args[0]
+                if fault.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER and fault.fatal():
+                    # Of a record, so the transaction is not committed; a new producer aborts it.
+                    self._producer = Producer(self._settings)
+                    self.begin()
+                elif fault.txn_requires_abort():
+                    _retried(self._producer.abort_transaction)
+                else:
                     raise
-                _retried(self._producer.abort_transaction)
             else:
                 self.committed += values
                 return

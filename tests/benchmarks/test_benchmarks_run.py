@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("single", ["--seconds", "0.5", "--clients", "1,3"], ["messages/s, 3 clients"]),
         (
             "burst",
-            ["--messages", "3000", "--ahead", "3"],
+            ["--messages", "3000", "--ahead", "8"],
             ["last one after the second began, ms", "ratio: to the raw limit"],
         ),
         (
