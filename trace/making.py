@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client.batch import Shipment
+from ..client.batch import Columns, Shipment
 from ..policy.failure import attempt_of
 from ..policy.headers import ATTEMPT, ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID
 from ..wheel.errors import InvalidMessage, SlotwheelError
+from ..wheel.ids import ID_FORM
 from ..wheel.rows import Header, from_columns, from_numpy
 from ..wheel.schema import TIME, Int64s, Mask
 from .events import EVENT, ID, EventKind
@@ -24,10 +25,6 @@ TAG = "tag"
 """The header of a message by which its people look for it."""
 _FIRST = {kind: 1 for kind in EventKind if kind is not EventKind.COMMITTED}
 """The attempt of what no attempt was before; none of what is not about one message."""
-_ID_FORM = (
-    r"^(?P<group>[^.]*)\.(?P<due>0|-?[1-9][0-9]{0,17})"
-    r"\.(?P<offset>0|[1-9][0-9]{0,17})\.(?P<check>[0-9a-f]{8})$"
-)
 _READ = frozenset({ID_HEADER, ORIGIN_ID, TRACEPARENT, TAG, ATTEMPT})
 
 
@@ -36,7 +33,7 @@ class ShipmentEvents:
     """``produced`` of each row of a shipment that is done."""
 
     shipment: Shipment
-    rows: pa.RecordBatch | tuple[list[Any], ...]
+    rows: pa.RecordBatch | Columns
     """What was sent: schema ``INPUT``, or its columns."""
     kept: Int64s | None
     """The number of each row among those of the caller; None: all of them are there."""
@@ -203,7 +200,7 @@ def _ids_of(texts: Sequence[str | None]) -> pa.Array | None:
     """Ids from their texts; what has not the form of one is none."""
     if not any(texts):  # most have no origin
         return None
-    found = pc.extract_regex(pa.array(texts, pa.utf8()), _ID_FORM)
+    found = pc.extract_regex(pa.array(texts, pa.utf8()), ID_FORM)
     absent = np.asarray(found.is_null())
     group, due, offset, check = (pc.fill_null(part, "0") for part in found.flatten())
     checks = np.array([int(one, 16) for one in check.to_pylist()], np.uint32)

@@ -199,10 +199,7 @@ class Recorder:
         value = encode(self._sender, events)
         rows = events.num_rows
         if len(value) <= BATCH_BYTES_MAX:
-            if self._stored(value):
-                self._gone(rows, sent=True)
-            else:
-                self._gone(rows)
+            self._gone(rows, sent=self._stored(value))
         elif rows > 1:
             self._send_part(events.slice(0, rows // 2))
             self._send_part(events.slice(rows // 2))
@@ -220,18 +217,23 @@ class Recorder:
 
     def _stored(self, value: bytes) -> bool:
         """Whether the target has it; false when it is time to end."""
-        backoff = Backoff(_BACKOFF_S)
+        backoff = Backoff(_BACKOFF_S, _BACKOFF_MAX_S)
         while not (self._closing.is_set() and time.monotonic() > self._deadline):
             try:
                 self._target.send(value)
             except Exception as error:
-                pause_s = min(_BACKOFF_MAX_S, backoff.failed())
+                pause_s = backoff.failed()
                 _log.warning("slotwheel trace: not sent, next try in %.1f s: %s", pause_s, error)
                 if self._closing.wait(pause_s):
                     time.sleep(min(pause_s, 0.05))
             else:
                 return True
         return False
+
+
+def since_us(began_s: float) -> int:
+    """Microseconds since ``began_s``, of the monotonic clock."""
+    return int((time.monotonic() - began_s) * 1_000_000)
 
 
 def _events_of(noted: Sequence[Noted]) -> pa.RecordBatch:

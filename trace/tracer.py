@@ -12,7 +12,6 @@ the recorder's thread.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -23,9 +22,8 @@ from ..consumer.message import Received, SourcePartition
 from ..wheel.schema import Int64s
 from .events import EventKind
 from .making import ShipmentEvents, TracedRecord
-from .recorder import EVENTS_MAX, Recorder, TraceTarget
+from .recorder import EVENTS_MAX, Recorder, TraceTarget, since_us
 
-_US = 1_000_000
 HELD_S = 0.5
 """What an application has for longer has an event that says so."""
 
@@ -51,7 +49,7 @@ class Tracer(Recorder):
     def shipped(
         self, shipment: Shipment, content: Columns | pa.RecordBatch, kept: Int64s | None
     ) -> None:
-        took_us = int((time.monotonic() - shipment.began_s) * _US)
+        took_us = since_us(shipment.began_s)
         at_ms = clock_ms() - took_us // 1000
         self.note(ShipmentEvents(shipment, content, kept, at_ms, took_us))
 
@@ -62,8 +60,7 @@ class Tracer(Recorder):
             self._held[message] = group
 
     def processed(self, group: str, messages: Sequence[Received], error: str | None = None) -> None:
-        now_s = time.monotonic()
-        took_us = [int((now_s - one.received_s) * _US) for one in messages]
+        took_us = [since_us(one.received_s) for one in messages]
         for message in messages:
             self._held.pop(message, None)
         self._note(EventKind.PROCESSED, group, messages, took_us, error)
@@ -97,8 +94,7 @@ class Tracer(Recorder):
 
     def look(self, *, last: bool) -> None:
         """Most messages are answered for soon, and ``processed`` says when they were received."""
-        now_s = time.monotonic()
         for message, group in list(self._held.items()):
-            held_s = now_s - message.received_s
-            if (last or held_s > HELD_S) and self._held.pop(message, None) is not None:
-                self._note(EventKind.RECEIVED, group, [message], [int(held_s * _US)])
+            held_us = since_us(message.received_s)
+            if (last or held_us > HELD_S * 1e6) and self._held.pop(message, None) is not None:
+                self._note(EventKind.RECEIVED, group, [message], [held_us])

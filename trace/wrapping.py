@@ -17,9 +17,8 @@ from ..delivery.kafka.header_names import headers_of
 from ..wheel.rows import Header
 from .events import EventKind
 from .making import TracedRecord
-from .recorder import Recorder
+from .recorder import Recorder, since_us
 
-_US = 1_000_000
 _UNKNOWN = -1
 
 
@@ -38,11 +37,11 @@ class _TracedProducer(_Wrapper):
         self,
         began_s: float,
         record: TracedRecord,
-        partition: int,
-        offset: int,
+        partition: int = _UNKNOWN,
+        offset: int = _UNKNOWN,
         error: object = None,
     ) -> None:
-        took_us = int((time.monotonic() - began_s) * _US)
+        took_us = since_us(began_s)
         placed = record._replace(
             partition=None if partition < 0 else partition, offset=None if offset < 0 else offset
         )
@@ -64,12 +63,12 @@ class TracedKafkaPythonProducer(_TracedProducer):
         try:
             future = self._wrapped.send(topic, value, key=key, headers=headers, **more)
         except Exception as error:
-            self._produced(began_s, record, _UNKNOWN, _UNKNOWN, error)
+            self._produced(began_s, record, error=error)
             raise
         future.add_callback(
             lambda sent: self._produced(began_s, record, sent.partition, sent.offset)
         )
-        future.add_errback(lambda error: self._produced(began_s, record, _UNKNOWN, _UNKNOWN, error))
+        future.add_errback(lambda error: self._produced(began_s, record, error=error))
         return future
 
 
@@ -86,14 +85,14 @@ class TracedConfluentProducer(_TracedProducer):
             place = _UNKNOWN, _UNKNOWN
             if error is None and sent.offset() is not None:
                 place = sent.partition(), sent.offset()
-            self._produced(began_s, record, *place, error)
+            self._produced(began_s, record, *place, error=error)
             if theirs is not None:
                 theirs(error, sent)
 
         try:
             self._wrapped.produce(topic, value, key, on_delivery=told, **more)
         except Exception as error:
-            self._produced(began_s, record, _UNKNOWN, _UNKNOWN, error)
+            self._produced(began_s, record, error=error)
             raise
 
 
@@ -105,7 +104,7 @@ class _TracedConsumer(_Wrapper):
     def processed(self, record: Any, *, began_s: float, error: object = None) -> None:
         """The program is done with a record; ``began_s``: since when it had it, by
         ``time.monotonic``; ``error``: why it failed."""
-        took_us = int((time.monotonic() - began_s) * _US)
+        took_us = since_us(began_s)
         text = None if error is None else str(error)
         self._tracer.note_records(
             EventKind.PROCESSED, self._group, [self._seen(record)], [took_us], text

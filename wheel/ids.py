@@ -24,7 +24,11 @@ from .schema import FEW_ROWS, Int64s, Mask, UInt32s, UInt64s
 
 KEY_BYTES = 16
 _INT64_END = 1 << 63
-_FORM = r"^[^.]*\.(?P<due>0|-?[1-9][0-9]{0,17})\.(?P<offset>0|[1-9][0-9]{0,17})\.[0-9a-f]{8}$"
+ID_FORM = (
+    r"^(?P<group>[^.]*)\.(?P<due>0|-?[1-9][0-9]{0,17})"
+    r"\.(?P<offset>0|[1-9][0-9]{0,17})\.(?P<check>[0-9a-f]{8})$"
+)
+"""The parts of an id, for Arrow's ``extract_regex``."""
 _LENGTH_WORD = 16 << 56  # SipHash ends with a word that holds the message's length: two words
 
 
@@ -117,13 +121,13 @@ class IdMint:
         """
         parts = None
         if len(texts) > FEW_ROWS and all(map(str.isascii, texts)):
-            parts = pc.extract_regex(pa.array(texts, pa.utf8()), _FORM)
+            parts = pc.extract_regex(pa.array(texts, pa.utf8()), ID_FORM)
         if parts is None or parts.null_count:
             ids = [MessageId.parse(text) for text in texts]
             due = np.array([one.due for one in ids], np.int64)
             offset = np.array([one.offset for one in ids], np.int64)
         else:
-            due, offset = (np.asarray(part.cast(pa.int64())) for part in parts.flatten())
+            due, offset = (np.asarray(part.cast(pa.int64())) for part in parts.flatten()[1:3])
         genuine = pc.equal(pa.array(texts, pa.utf8()), self.texts(due, offset))
         return due, offset, np.asarray(genuine)
 
