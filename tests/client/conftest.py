@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotwheel.intake.flight import FlightIntake
-from support.fakewheel import FakeWheel
+from support.fakewheel import FakeWheel, served
 
 
 @pytest.fixture
@@ -17,6 +16,5 @@ def wheel() -> FakeWheel:
 
 @pytest.fixture
 def address(wheel: FakeWheel) -> Iterator[str]:
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
-    yield f"127.0.0.1:{server.port}"
-    server.close()
+    with served(wheel) as address:
+        yield address

@@ -5,13 +5,15 @@ Several of them with one ``Log`` play the peers of a group: what one has stored,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
+from slotwheel.intake.flight import FlightIntake
 from slotwheel.wheel.answers import AppendReceipt, CancelAnswer
 from slotwheel.wheel.checks import check_input
 from slotwheel.wheel.config import WheelConfig
@@ -189,3 +191,11 @@ class FakeWheel:
 
     def values(self) -> list[bytes]:
         return [row["value"] for row in self.rows]
+
+
+@contextmanager
+def served(wheel: FakeWheel) -> Iterator[str]:
+    """The wheel behind a real Flight server; its address."""
+    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
+    yield f"127.0.0.1:{server.port}"
+    server.close()

@@ -8,11 +8,10 @@ import pyarrow as pa
 import pytest
 
 from slotwheel import Client, InvalidMessage, Message
-from slotwheel.intake.flight import FlightIntake
 from slotwheel.trace import Tracer
 from slotwheel.wheel.errors import InvalidMessage as Refused
 from slotwheel.wheel.schema import times
-from support.fakewheel import FakeWheel
+from support.fakewheel import FakeWheel, served
 from support.tracing import KeptEvents
 
 
@@ -35,9 +34,8 @@ def wheel() -> FakeWheel:
 
 @pytest.fixture
 def address(wheel: FakeWheel) -> Iterator[str]:
-    server = FlightIntake(wheel, "127.0.0.1:0", room_timeout_s=0.05)
-    yield f"127.0.0.1:{server.port}"
-    server.close()
+    with served(wheel) as address:
+        yield address
 
 
 def test_each_message_has_one_event_with_its_id_and_its_time(
