@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
 import pyarrow as pa
 
 from ..wheel.errors import InvalidMessage, UnsupportedVersion
@@ -62,6 +63,19 @@ EVENT = pa.schema(
     metadata={_VERSION_KEY: str(TRACE_VERSION).encode()},
 )
 
+_NAME = pa.dictionary(pa.int32(), pa.utf8())
+STORED = pa.schema(
+    [
+        *EVENT,
+        pa.field("sender", _NAME, nullable=False),
+        pa.field("client", _NAME, nullable=False),
+        pa.field("address", _NAME, nullable=False),
+        pa.field("sender_tags", _NAME, nullable=False),
+    ],
+    metadata=EVENT.metadata,
+)
+"""An event beside others: with its sender. ``sender_tags``: a JSON object."""
+
 
 class EventKind(StrEnum):
     """What happened. Where it failed, the event has an error."""
@@ -91,6 +105,15 @@ class EventSender:
     client: str = ""
     address: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def with_sender(sender: EventSender, events: pa.RecordBatch) -> pa.RecordBatch:
+    """Events of one sender (schema ``EVENT``) as events beside others (schema ``STORED``)."""
+    tags = json.dumps(dict(sender.tags), sort_keys=True)
+    same = pa.array(np.zeros(events.num_rows, np.int32))
+    texts = (sender.name, sender.client, sender.address, tags)
+    named = [pa.DictionaryArray.from_arrays(same, pa.array([text])) for text in texts]
+    return pa.RecordBatch.from_arrays([*events.columns, *named], schema=STORED)
 
 
 def encode(sender: EventSender, events: pa.RecordBatch) -> bytes:
