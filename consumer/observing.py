@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from ..client.batch import ClientObserver
 from .message import Received, SourcePartition
 
 
-class ConsumerObserver(Protocol):
+class ConsumerObserver(ClientObserver, Protocol):
     """Is told what becomes of a group's messages, by the threads in which it happens: each method
-    must return at once, and not raise."""
+    must return at once, and not raise. A consumer is a client, too: it sends retries and dead
+    letters, but for those that are part of a transaction of Kafka."""
 
     def received(self, group: str, messages: Sequence[Received]) -> None:
         """The application gets them; ``received_s`` of each is set."""

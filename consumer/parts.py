@@ -108,7 +108,7 @@ class Parts:
             self.outbox = KafkaOutbox(failing, wanted.retry, wanted.delay_topic, self.inflight)
             self.transactor = self._make_transactor()
         else:
-            client = Client(wanted.wheel or DEFAULT_ADDRESS)
+            client = Client(wanted.wheel or DEFAULT_ADDRESS, observer=wanted.observer)
             self.outbox = WheelOutbox(client, failing, self.inflight)
         try:
             if self.transactor is not None:

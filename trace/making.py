@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from ..client.batch import Columns, Shipment
 from ..policy.failure import attempt_of
 from ..policy.headers import ATTEMPT, ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID
+from ..wheel.checks import REDELIVERED_ID_HEADER
 from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.ids import ID_FORM
 from ..wheel.rows import Header, from_columns, from_numpy
@@ -25,7 +26,9 @@ TAG = "tag"
 """The header of a message by which its people look for it."""
 _FIRST = {kind: 1 for kind in EventKind if kind is not EventKind.COMMITTED}
 """The attempt of what no attempt was before; none of what is not about one message."""
-_READ = frozenset({ID_HEADER, ORIGIN_ID, TRACEPARENT, TAG, ATTEMPT})
+_READ = frozenset(
+    {ID_HEADER, ORIGIN_ID, REDELIVERED_ID_HEADER, TRACEPARENT, TAG, ATTEMPT},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class ShipmentEvents:
             due, topics, partitions, keys, _, headers = rows
             rows = from_columns(due, topics, partitions, keys, [None] * len(due), headers)
         texts = {
-            name: _texts_of(rows.column("headers"), name) for name in (ORIGIN_ID, TRACEPARENT, TAG)
+            name: _texts_of(rows.column("headers"), name)
+            for name in (ORIGIN_ID, REDELIVERED_ID_HEADER, TRACEPARENT, TAG)
         }
         ids, errors = self._outcomes(rows.num_rows)
         return _events(
@@ -62,7 +66,7 @@ class ShipmentEvents:
             kind=pa.repeat(EventKind.PRODUCED.value, rows.num_rows),
             took_us=pa.repeat(self.took_us, rows.num_rows),
             id=ids,
-            origin=_ids_of(texts[ORIGIN_ID] or ()),
+            origin=_ids_of(_first_of(texts[ORIGIN_ID], texts[REDELIVERED_ID_HEADER])),
             traceparent=_utf8(texts[TRACEPARENT]),
             tag=_utf8(texts[TAG]),
             topic=rows.column("topic"),
@@ -152,7 +156,11 @@ def make_records(noted: Sequence[RecordEvents]) -> pa.RecordBatch:
         kind=pa.array(kinds, pa.utf8()),
         took_us=pa.array(took_us, pa.int64()),
         id=_ids_of([each.get(ID_HEADER) for each in found]),
-        origin=_ids_of([each.get(ORIGIN_ID) for each in found]),
+        origin=_ids_of(
+            _first_of(
+                *([each.get(name) for each in found] for name in (ORIGIN_ID, REDELIVERED_ID_HEADER))
+            )
+        ),
         traceparent=_utf8([each.get(TRACEPARENT) for each in found]),
         tag=_utf8([each.get(TAG) for each in found]),
         topic=_utf8(topics),
@@ -220,6 +228,15 @@ def _texts_of(headers: pa.Array, name: str) -> list[str | None] | None:
     for row, value in zip(reversed(rows), reversed(values), strict=True):
         found[row] = _shown(value)
     return found
+
+
+def _first_of(
+    texts: Sequence[str | None] | None, others: Sequence[str | None] | None
+) -> Sequence[str | None]:
+    """Of each row the text of ``texts``, or else that of ``others``; None: these have none."""
+    if texts is None or others is None:
+        return texts or others or ()
+    return [one or other for one, other in zip(texts, others, strict=True)]
 
 
 def _read(headers: Sequence[Header]) -> dict[str, str | None]:
