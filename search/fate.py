@@ -73,6 +73,10 @@ class MessageFate:
     """None: it is no id."""
     row: pa.RecordBatch | None = None
     """One row of schema ``ROW``, as long as a slot or the journal has it."""
+    created_ms: int | None = None
+    """When it was accepted; None: nothing says it any more."""
+    left_ms: int | None = None
+    """When it left; None: it has not, or nothing says when."""
 
 
 def find(
@@ -125,7 +129,8 @@ def _in_slot(
     gone: list[_Gone] = []
     for one in wanted:
         row, is_pending = _row_of(batches, pending, one)
-        fate = MessageFate(str(one), MessageState.UNKNOWN, "", one.due, row)
+        created_ms = None if row is None else int(times(row, "created")[0])
+        fate = MessageFate(str(one), MessageState.UNKNOWN, "", one.due, row, created_ms=created_ms)
         if one.offset in targets:
             fates.append(replace(fate, state=MessageState.CANCELLED, why="a cancel names it"))
         elif is_pending:

@@ -103,6 +103,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "trace": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "delivery/kafka"}),
+    "trace/chains": frozenset({ENGINE_VALUES, "policy", "search", "trace"}),
     "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka"}),
     "deadletters": frozenset(
         {
@@ -177,6 +178,7 @@ ONLY_MODULES = {
         {"header_names", "kafka_python", "kafka_python_client", "plan"}
     ),
     ("intake", "delivery/kafka"): frozenset({"header_names"}),
+    ("trace/chains", "policy"): _LETTERS,
     ("trace", "delivery/kafka"): frozenset({"header_names"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,

@@ -1,0 +1,106 @@
+"""Anomalies of many messages, against a plain model."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwheel.trace.chains.anomalies import AnomalyLimits, anomalies
+from slotwheel.trace.chains.departures import LEFT, Departures
+from slotwheel.trace.events import EVENT, EventKind, EventSender, with_sender
+
+_NOW = 1_000
+_LIMITS = AnomalyLimits(late_ms=20, backlog_ms=30, stuck_ms=900)
+_IDS = st.fixed_dictionaries(
+    {
+        "group": st.sampled_from(["g", "other"]),
+        "due": st.integers(0, 3),
+        "offset": st.integers(0, 3),
+        "check": st.just(1),
+    }
+)
+_EVENTS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "number": st.just(0),
+            "at": st.integers(0, 200),
+            "kind": st.sampled_from(list(EventKind)),
+            "id": st.none() | _IDS,
+            "topic": st.sampled_from(["orders", "mail"]),
+            "partition": st.integers(0, 1),
+            "offset": st.integers(0, 2),
+            "group": st.sampled_from([None, "billing", "audit"]),
+            "attempt": st.none() | st.integers(1, 3),
+            "error": st.sampled_from([None, "no", "expired"]),
+            "count": st.none() | st.integers(1, 9),
+        }
+    ),
+    max_size=40,
+)
+_LEFT = st.lists(
+    st.fixed_dictionaries(
+        {
+            "due": st.integers(0, 3),
+            "offset": st.integers(0, 3),
+            "created": st.none() | st.integers(0, 40),
+            "at": st.integers(0, 100),
+            "state": st.sampled_from(["delivered", "expired", "dead", "cancelled"]),
+            "topic": st.sampled_from(["orders", None]),
+        }
+    ),
+    max_size=10,
+    unique_by=lambda one: one["offset"],
+)
+
+
+def _model(events: list[dict[str, Any]], left: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    found: Counter[tuple[Any, ...]] = Counter()
+    answers: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    held: list[tuple[Any, dict[str, Any]]] = []
+    by_place = {("g", one["due"], one["offset"]): one for one in left}
+    for one in events:
+        parts = one["id"]
+        message = parts and (parts["group"], parts["due"], parts["offset"])
+        whose = message or (one["topic"], one["partition"], one["offset"]), one["group"]
+        if one["kind"] == "retried":
+            found["retry", one["at"], one["attempt"]] += 1
+        elif one["kind"] == "dead":
+            found["expired" if one["error"] == "expired" else "dead", one["at"], None] += 1
+        elif one["kind"] == "dropped":
+            found["gap", one["at"], one["count"]] += 1
+        elif one["kind"] == "received":
+            held.append((whose, one))
+        elif one["kind"] == "processed":
+            answers[whose].append(one)
+            gone = by_place.get(message)
+            if gone is not None and gone["state"] == "delivered" and one["at"] - gone["at"] > 30:
+                found["backlog", one["at"], one["at"] - gone["at"]] += 1
+    for repeated in answers.values():
+        if len(repeated) > 1:
+            found["repeat", repeated[-1]["at"], len(repeated)] += 1
+    for whose, one in held:
+        if whose not in answers and _NOW - one["at"] > 900:
+            found["stuck", one["at"], _NOW - one["at"]] += 1
+    for one in left:
+        late = one["at"] - max(one["due"], one["created"] or 0)
+        if one["state"] in ("expired", "dead"):
+            found[one["state"], one["at"], None] += 1
+        elif one["state"] == "delivered" and late > 20:
+            found["late", one["at"], late] += 1
+    return found
+
+
+@given(_EVENTS, _LEFT)
+def test_anomalies_are_those_of_a_plain_model(
+    events: list[dict[str, Any]], left: list[dict[str, Any]]
+) -> None:
+    rows = pa.RecordBatch.from_pylist(events, schema=EVENT)
+    table = pa.Table.from_batches([with_sender(EventSender("s"), rows)])
+    gone = Departures("g", [pa.RecordBatch.from_pylist(left, schema=LEFT)])
+    made = anomalies(table, gone, _NOW, _LIMITS).to_pylist()
+    assert [one["at"] for one in made] == sorted(one["at"] for one in made)
+    assert Counter((one["kind"], one["at"], one["amount"]) for one in made) == _model(events, left)

@@ -1,0 +1,226 @@
+"""Chains of made events and fates: states, steps, latency, anomalies, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from slotwheel.policy.deadletters import EXPIRED
+from slotwheel.search.fate import MessageFate, MessageState
+from slotwheel.trace.chains import finding
+from slotwheel.trace.chains.anomalies import AnomalyKind
+from slotwheel.trace.chains.chain import Chain, ChainState, StepKind
+from slotwheel.trace.chains.finding import find_chain
+from slotwheel.trace.events import EVENT, STORED, EventKind, EventSender, with_sender
+from slotwheel.wheel.errors import UnknownId
+from slotwheel.wheel.ids import MessageId
+
+_DUE = 1_000_000
+_NOW = 2_000_000
+
+
+def _id(offset: int, due: int = _DUE) -> MessageId:
+    return MessageId("g", due, offset, 7)
+
+
+def _parts(one: MessageId | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    at = datetime.fromtimestamp(one.due / 1000, UTC)
+    return {"group": one.group, "due": at, "offset": one.offset, "check": one.check}
+
+
+class _Events:
+    """Events of a sender each, in memory."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+
+    def note(
+        self,
+        kind: EventKind,
+        at: int,
+        message: MessageId | None,
+        origin: MessageId | None = None,
+        sender: str = "s",
+        **more: Any,
+    ) -> None:
+        rows = self.rows.setdefault(sender, [])
+        parts = {"id": _parts(message), "origin": _parts(origin)}
+        rows.append({"number": len(rows), "at": at, "kind": kind, "topic": "orders"} | parts | more)
+
+    @property
+    def table(self) -> pa.Table:
+        batches = [
+            with_sender(
+                EventSender(name, client=name), pa.RecordBatch.from_pylist(rows, schema=EVENT)
+            )
+            for name, rows in self.rows.items()
+        ]
+        return pa.Table.from_batches(batches, STORED).unify_dictionaries()
+
+    def of_id(self, message: MessageId) -> pa.Table:
+        wanted = _parts(message)
+        rows = self.table.to_pylist()
+        kept = [at for at, one in enumerate(rows) if wanted in (one["id"], one["origin"])]
+        return self.table.take(pa.array(kept, pa.int64()))
+
+
+def _delivered(one: MessageId, left: int, created: int = 900_000) -> MessageFate:
+    due = one.due
+    return MessageFate(str(one), MessageState.DELIVERED, "here", due, None, created, left)
+
+
+class _Fates:
+    def __init__(self, *known: MessageFate) -> None:
+        self._known = {one.id: one for one in known}
+
+    def __call__(self, ids: Sequence[str]) -> list[MessageFate]:
+        unknown = MessageFate("", MessageState.UNKNOWN, "nobody knows")
+        return [self._known.get(one, MessageFate(one, unknown.state, unknown.why)) for one in ids]
+
+
+def _kinds(chain: Chain, *left_out: StepKind) -> list[str]:
+    return [one.kind + "!" * one.failed for one in chain.steps if one.kind not in left_out]
+
+
+def _anomalies(chain: Chain) -> set[AnomalyKind]:
+    return {one.kind for one in chain.anomalies}
+
+
+def _processed(events: _Events, at: int, one: MessageId, **more: Any) -> None:
+    columns: dict[str, Any] = {"took_us": 2_000, "group": "billing"}
+    events.note(EventKind.PROCESSED, at, one, **columns | more)
+
+
+def test_a_message_that_went_well() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=9_500, key=b"k")
+    _processed(events, 1_000_100, _id(1), sender="c", attempt=1)
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_000_004)), _NOW)
+    assert _kinds(chain) == ["produced", "accepted", "due", "delivered", "processed"]
+    assert (chain.state, chain.outcomes) == ("processed", {"billing": ChainState.PROCESSED})
+    assert chain.latency_ms == {
+        "send": 9.5,
+        "wheel": 4,
+        "broker": 96,
+        "arrival": 100,
+        "consumer": 2,
+    }
+    assert not chain.anomalies
+    assert not chain.missing
+    assert [one.client for one in chain.steps] == ["s", "", "", "", "c"]
+
+
+def _retried() -> tuple[_Events, _Fates]:
+    """1 fails, its retry 2 fails, its letter is 3; 4 is that sent again, and is processed."""
+    events = _Events()
+    retry, letter, again = (_id(number, _DUE + number * 1000) for number in (2, 3, 4))
+    events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10)
+    _processed(events, 1_000_100, _id(1), error="not now", attempt=1)
+    events.note(EventKind.RETRIED, 1_000_101, _id(1), group="billing", attempt=1)
+    events.note(EventKind.PRODUCED, 1_000_102, retry, _id(1), took_us=10)
+    _processed(events, 1_002_001, retry, origin=_id(1), error="never", attempt=2)
+    events.note(EventKind.DEAD, 1_002_002, retry, _id(1), group="billing", error="used up")
+    events.note(EventKind.PRODUCED, 1_002_003, letter, _id(1), took_us=10)
+    events.note(EventKind.PRODUCED, 1_003_900, again, letter, "redrive", took_us=10)
+    _processed(events, 1_004_100, again, origin=letter, attempt=1)
+    ids = (_id(1), retry, letter, again)
+    return events, _Fates(*(_delivered(one, one.due + 2, one.due - 100) for one in ids))
+
+
+@pytest.mark.parametrize("asked", range(1, 5))
+def test_a_chain_goes_over_retries_and_what_was_sent_again_whichever_id_is_asked_for(
+    asked: int,
+) -> None:
+    events, fates = _retried()
+    due = _DUE + (asked * 1000 if asked > 1 else 0)
+    chain = find_chain(str(_id(asked, due)), events, fates, _NOW)
+    assert chain.state is ChainState.PROCESSED
+    assert [MessageId.parse(one.id).offset for one in chain.messages] == [1, 2, 3, 4]
+    assert [one.comes_from for one in chain.messages] == [
+        *(None, str(_id(1)), str(_id(1)), chain.messages[2].id)
+    ]
+    consumer = [one.kind + "!" * one.failed for one in chain.steps if one.tier == "consumer"]
+    assert consumer == ["processed!", "retried", "processed!", "dead!", "processed"]
+    assert _anomalies(chain) == {AnomalyKind.RETRY, AnomalyKind.DEAD}
+    assert len([one for one in chain.steps if one.kind is StepKind.PRODUCED]) == 4
+
+
+def test_each_group_has_its_own_outcome_and_the_worst_is_the_state() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10)
+    _processed(events, 1_000_010, _id(1))
+    _processed(events, 1_000_020, _id(1), group="mail", error="no")
+    events.note(EventKind.DEAD, 1_000_021, _id(1), group="mail", error=EXPIRED)
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_000_001)), _NOW)
+    assert chain.outcomes == {"billing": "processed", "mail": "expired"}
+    assert chain.state is ChainState.EXPIRED
+    assert _anomalies(chain) == {AnomalyKind.EXPIRED}
+
+
+def test_what_is_not_in_order_is_named() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10)
+    _processed(events, 1_200_000, _id(1))
+    _processed(events, 1_200_100, _id(1))
+    events.note(EventKind.RECEIVED, 1_200_200, _id(1), group="mail")
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_001_500)), _NOW)
+    assert _anomalies(chain) == {
+        *(AnomalyKind.REPEAT, AnomalyKind.LATE, AnomalyKind.BACKLOG, AnomalyKind.STUCK)
+    }
+    assert chain.outcomes == {"billing": "processed", "mail": "received"}
+
+
+@pytest.mark.parametrize(
+    ("state", "due", "kinds", "anomalies"),
+    [
+        (MessageState.PENDING, _NOW + 500, ["accepted"], set()),
+        (MessageState.PENDING, _DUE, ["accepted", "due"], {AnomalyKind.STUCK}),
+        (MessageState.CANCELLED, _DUE, ["accepted", "cancelled", "due"], set()),
+        (MessageState.EXPIRED, _DUE, ["accepted", "due", "expired!"], {AnomalyKind.EXPIRED}),
+        (MessageState.DEAD, _DUE, ["accepted", "due", "dead!"], {AnomalyKind.DEAD}),
+        (MessageState.DELIVERED, _DUE, ["accepted", "due", "delivered"], set()),
+    ],
+)
+def test_without_events_the_wheel_says_what_it_knows(
+    state: MessageState, due: int, kinds: list[str], anomalies: Iterable[AnomalyKind]
+) -> None:
+    left = {MessageState.PENDING: None, MessageState.CANCELLED: 950_000}.get(state, 1_000_010)
+    fate = MessageFate(str(_id(1, due)), state, "so", due, None, 900_000, left)
+    chain = find_chain(fate.id, None, _Fates(fate), _NOW)
+    assert (str(chain.state), _kinds(chain), _anomalies(chain)) == (state, kinds, anomalies)
+    assert "there is no store of events" in chain.missing[0]
+
+
+def test_of_what_nobody_knows_nothing_is_said() -> None:
+    chain = find_chain(str(_id(1)), _Events(), _Fates(), _NOW)
+    assert (chain.state, chain.steps, chain.latency_ms) == (ChainState.UNKNOWN, (), {})
+    assert f"{_id(1)}: nobody knows" in chain.missing
+    with pytest.raises(UnknownId):
+        find_chain("<script>", _Events(), _Fates(), _NOW)
+
+
+def test_events_of_others_and_events_without_ids_are_in_no_chain() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10)
+    stranger = MessageId("other", _DUE, 1, 7)
+    events.note(EventKind.PRODUCED, 899_991, stranger, took_us=10)
+    events.note(EventKind.PRODUCED, 899_992, None, error="refused")
+    forged = MessageId("g", _DUE, 1, 8)
+    _processed(events, 1_000_000, forged)
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_000_001)), _NOW)
+    assert [one.at_ms for one in chain.steps if one.tier != "wheel"] == [899_990]
+
+
+def test_a_chain_of_very_many_messages_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "MESSAGES_MAX", 3)
+    events = _Events()
+    for number in range(1, 10):
+        events.note(EventKind.PRODUCED, 899_990, _id(number), _id(number - 1), took_us=1)
+    chain = find_chain(str(_id(0)), events, _Fates(), _NOW)
+    assert "more than 3 messages" in chain.missing[0]

@@ -1,0 +1,217 @@
+"""Makes a chain of the events of its messages and of what the wheel knows of each. Pure: nothing is
+read here, and the time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from ...policy.deadletters import EXPIRED
+from ...search.fate import MessageFate, MessageState
+from ...wheel.ids import MessageId
+from ..events import EventKind
+from .anomalies import AnomalyKind, AnomalyLimits, anomalies, anomaly_text
+from .chain import Anomaly, Chain, ChainMessage, ChainState, ChainStep, StepKind, Tier
+from .departures import LEFT, Departures
+from .latency import LatencyStep
+
+_ORDER = {kind: number for number, kind in enumerate(StepKind)}
+_SAME = (
+    *("topic", "partition", "offset", "key", "group", "attempt"),
+    *("client", "address", "tag", "traceparent"),
+)
+_WORST = {state: number for number, state in enumerate(ChainState)}
+_ENDS = {
+    MessageState.DELIVERED: StepKind.DELIVERED,
+    MessageState.CANCELLED: StepKind.CANCELLED,
+    MessageState.EXPIRED: StepKind.EXPIRED,
+    MessageState.DEAD: StepKind.DEAD,
+}
+
+
+def assemble(
+    asked: str,
+    events: pa.Table,
+    fates: Sequence[MessageFate],
+    now_ms: int,
+    limits: AnomalyLimits,
+    missing: Iterable[str] = (),
+) -> Chain:
+    """The chain of the message ``asked``, an id. ``events``: of all its messages (schema
+    ``STORED``); ``fates``: of these. ``missing``: what is known to be incomplete."""
+    rows = events.to_pylist()
+    steps = sorted((_of_event(row) for row in rows), key=_time)
+    parents = {
+        str(child): str(parent)
+        for row in rows
+        if (child := id_of(row["id"])) and (parent := id_of(row["origin"]))
+    }
+    topics = {step.id: step.topic for step in reversed(steps) if step.kind is StepKind.PRODUCED}
+    messages = [_message(one, parents.get(one.id), topics.get(one.id)) for one in fates]
+    messages.sort(key=lambda one: (one.comes_from is not None, one.due_ms or 0, one.id))
+    steps = sorted([*steps, *_of_wheel(messages, now_ms)], key=_time)
+    outcomes = _outcomes(steps)
+    first = messages[0].id if messages else asked
+    return Chain(
+        asked,
+        _state(outcomes, messages),
+        outcomes,
+        tuple(messages),
+        tuple(steps),
+        _latencies([one for one in steps if one.id == first]),
+        tuple(_anomalies(events, messages, now_ms, limits)),
+        (*missing, *_missing(steps, messages)),
+    )
+
+
+def id_of(parts: Mapping[str, Any] | None) -> MessageId | None:
+    """A message's id of the parts that an event has."""
+    if parts is None:
+        return None
+    due_ms = round(parts["due"].timestamp() * 1000)
+    return MessageId(parts["group"], due_ms, parts["offset"], parts["check"])
+
+
+def _time(step: ChainStep) -> tuple[bool, int, int]:
+    return step.at_ms is None, step.at_ms or 0, _ORDER[step.kind]
+
+
+def _of_event(row: Mapping[str, Any]) -> ChainStep:
+    produced = row["kind"] == EventKind.PRODUCED
+    return ChainStep(
+        StepKind(row["kind"]),
+        Tier.CLIENT if produced else Tier.CONSUMER,
+        round(row["at"].timestamp() * 1000),
+        str(id_of(row["id"]) or ""),
+        row["took_us"],
+        row["error"] is not None,
+        row["error"] or "",
+        **{name: row[name] for name in _SAME},
+    )
+
+
+def _message(fate: MessageFate, comes_from: str | None, topic: str | None) -> ChainMessage:
+    if topic is None and fate.row is not None:
+        topic = fate.row.column("topic")[0].as_py()
+    times = fate.due_ms, fate.created_ms, fate.left_ms
+    return ChainMessage(fate.id, comes_from, topic, fate.state, fate.why, *times)
+
+
+def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainStep]:
+    for one in messages:
+        if one.created_ms is not None:
+            kind = StepKind.ACCEPTED
+            yield ChainStep(kind, Tier.WHEEL, one.created_ms, one.id, topic=one.topic)
+        known = one.created_ms is not None or one.state != MessageState.UNKNOWN
+        if one.due_ms is not None and known and one.due_ms <= now_ms:
+            yield ChainStep(StepKind.DUE, Tier.WHEEL, one.due_ms, one.id, topic=one.topic)
+        if one.state in _ENDS:
+            kind = _ENDS[MessageState(one.state)]
+            failed = kind in (StepKind.EXPIRED, StepKind.DEAD)
+            yield ChainStep(
+                *(kind, Tier.WHEEL, one.left_ms, one.id),
+                failed=failed,
+                why=one.why,
+                topic=one.topic,
+            )
+
+
+def _outcomes(steps: Sequence[ChainStep]) -> dict[str, ChainState]:
+    """What the last word of each group is."""
+    found: dict[str, ChainState] = {}
+    for one in steps:
+        if one.tier is not Tier.CONSUMER or one.group is None:
+            continue
+        if one.kind is StepKind.PROCESSED:
+            found[one.group] = ChainState.FAILED if one.failed else ChainState.PROCESSED
+        elif one.kind is StepKind.RETRIED:
+            found[one.group] = ChainState.RETRYING
+        elif one.kind is StepKind.DEAD:
+            found[one.group] = ChainState.EXPIRED if one.why == EXPIRED else ChainState.DEAD
+        elif one.kind is StepKind.RECEIVED:
+            found[one.group] = ChainState.RECEIVED
+    return found
+
+
+def _state(outcomes: Mapping[str, ChainState], messages: Sequence[ChainMessage]) -> ChainState:
+    if outcomes:
+        return min(outcomes.values(), key=_WORST.__getitem__)
+    return ChainState(messages[0].state) if messages else ChainState.UNKNOWN
+
+
+def _latencies(steps: Sequence[ChainStep]) -> dict[str, float]:
+    """How long each step of one message took, ms. Clocks may differ: such a time may be negative,
+    and is shown as it is."""
+    first: dict[StepKind, ChainStep] = {}
+    for one in steps:
+        if one.at_ms is not None and not (one.kind is StepKind.PRODUCED and one.failed):
+            first.setdefault(one.kind, one)
+    at = {kind: one.at_ms for kind, one in first.items() if one.at_ms is not None}
+    found: dict[str, float] = {}
+    produced, processed = first.get(StepKind.PRODUCED), first.get(StepKind.PROCESSED)
+    if produced is not None and produced.took_us is not None:
+        found[LatencyStep.SEND] = produced.took_us / 1000
+    ready = max(at.get(StepKind.DUE, 0), at.get(StepKind.ACCEPTED, 0))
+    left = at.get(StepKind.DELIVERED)
+    if left is not None and ready:
+        found[LatencyStep.WHEEL] = left - ready
+    if processed is not None and processed.at_ms is not None:
+        if left is not None:
+            found[LatencyStep.BROKER] = processed.at_ms - left
+        if ready:
+            found[LatencyStep.ARRIVAL] = processed.at_ms - ready
+        if processed.took_us is not None:
+            found[LatencyStep.CONSUMER] = processed.took_us / 1000
+    return found
+
+
+def _anomalies(
+    events: pa.Table, messages: Sequence[ChainMessage], now_ms: int, limits: AnomalyLimits
+) -> Iterator[Anomaly]:
+    ids = [MessageId.parse(one.id) for one in messages]
+    left: list[dict[str, Any]] = [
+        {
+            "due": one.due_ms,
+            "offset": of_id.offset,
+            "created": one.created_ms,
+            "at": one.left_ms,
+            "state": one.state,
+            "topic": one.topic,
+        }
+        for of_id, one in zip(ids, messages, strict=True)
+        if one.left_ms is not None
+    ]
+    texts = {(one.due, one.offset): str(one) for one in ids}
+    departures = Departures(ids[0].group, [pa.RecordBatch.from_pylist(left, schema=LEFT)])
+    for row in anomalies(events, departures, now_ms, limits).to_pylist():
+        kind, found = AnomalyKind(row["kind"]), id_of(row["id"])
+        text = anomaly_text(kind, row["amount"], row["group"], row["why"])
+        where = "" if found is None else texts.get((found.due, found.offset), str(found))
+        yield Anomaly(kind, row["at"], where, text, row["topic"], row["group"])
+    for message in messages:
+        if message.state == MessageState.PENDING and message.due_ms is not None:
+            waits_ms = now_ms - max(message.due_ms, message.created_ms or message.due_ms)
+            if waits_ms > limits.late_ms:
+                text = f"due for {waits_ms} ms, and not delivered"
+                kind = AnomalyKind.STUCK
+                yield Anomaly(kind, message.due_ms, message.id, text, message.topic)
+
+
+def _missing(steps: Sequence[ChainStep], messages: Sequence[ChainMessage]) -> Iterator[str]:
+    """What ought to be there by what is there."""
+    by_id = groupby(sorted(steps, key=lambda one: one.id), key=lambda one: one.id)
+    kinds = {one: {(step.kind, step.tier) for step in found} for one, found in by_id}
+    for message in messages:
+        has = kinds.get(message.id, set())
+        if (StepKind.PRODUCED, Tier.CLIENT) not in has:
+            yield f"{message.id}: no event of its sender; it may not be traced"
+        if message.state == MessageState.UNKNOWN:
+            yield f"{message.id}: {message.why}"
+        elif message.state == MessageState.DELIVERED:
+            if message.left_ms is None:
+                yield f"{message.id}: nothing says when it was delivered"
+            if not any(tier is Tier.CONSUMER for _, tier in has):
+                yield f"{message.id}: no event of a consumer; it may wait there, or not be traced"

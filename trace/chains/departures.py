@@ -1,0 +1,72 @@
+"""When and how messages left the wheel, beside their events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...search.fate import MessageState
+from ...wheel.schema import TIME, Int64s, Mask
+
+LEFT = pa.schema(
+    [
+        pa.field("due", TIME, nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("created", TIME),
+        pa.field("at", TIME, nullable=False),
+        pa.field("state", pa.utf8(), nullable=False),
+        pa.field("topic", pa.utf8()),
+    ]
+)
+"""A message that left at that time. ``state``: a ``MessageState``. ``created``, ``topic``: null if
+that is not known."""
+
+
+class Departures:
+    """Messages of the wheel's group ``group`` that left; ``rows``: schema ``LEFT``, or with further
+    columns. A message may be there twice: it was delivered again after a crash."""
+
+    def __init__(self, group: str = "", rows: Iterable[pa.RecordBatch] = ()) -> None:
+        self.group = group
+        every = pa.Table.from_batches([one.select(LEFT.names) for one in rows], LEFT)
+        self.rows = every.combine_chunks()
+        delivered = self.delivered
+        due, offset, at = (integers(delivered, name) for name in ("due", "offset", "at"))
+        order = np.lexsort((at, offset))
+        self._offset, self._due, self.at = offset[order], due[order], at[order]
+        self.ready = ready(delivered)[order]
+
+    @property
+    def delivered(self) -> pa.Table:
+        return self.rows.filter(pc.equal(self.rows.column("state"), MessageState.DELIVERED))
+
+    def find(self, ids: pa.StructArray) -> tuple[Int64s, Mask]:
+        """Of messages by their ids (type ``ID``): the place of each in ``at`` (when it was first
+        delivered, ms) and ``ready`` (when it could have been); and whether it is there."""
+        offset, due = np.asarray(ids.field("offset")), due_of(ids)
+        if not len(self._offset):
+            return np.zeros(len(due), np.int64), np.zeros(len(due), np.bool_)
+        place = np.minimum(np.searchsorted(self._offset, offset), len(self._offset) - 1)
+        same = np.asarray(pc.equal(ids.field("group"), self.group))
+        return place, same & (self._offset[place] == offset) & (self._due[place] == due)
+
+
+def ready(rows: pa.Table) -> Int64s:
+    """When a message could have left, ms: when it was due, or when it came if that was later."""
+    due = integers(rows, "due")
+    created = rows.column("created").cast(pa.int64())
+    could: Int64s = np.maximum(due, np.asarray(pc.fill_null(created, -(1 << 62))))
+    return could
+
+
+def due_of(ids: pa.StructArray) -> Int64s:
+    """Due times of ids that are not null, ms."""
+    return np.asarray(ids.field("due").cast(pa.int64()))
+
+
+def integers(batch: pa.RecordBatch | pa.Table, name: str) -> Int64s:
+    """A column without nulls as whole numbers; times in ms."""
+    return np.asarray(batch.column(name).cast(pa.int64()))

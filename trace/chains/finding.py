@@ -1,0 +1,78 @@
+"""Finds the chain of a message: its events, those of all messages that come of it, and what the
+wheel knows of each.
+
+Theory: an event leads from a message to the one that it comes from, and the store from that one to
+all that come from it. So whichever id is asked for, the search goes along these in both ways until
+nothing new is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from ...search.fate import MessageFate
+from ...wheel.ids import MessageId
+from ..events import STORED
+from .anomalies import LIMITS, AnomalyLimits
+from .assembling import assemble, id_of
+from .chain import Chain
+
+MESSAGES_MAX = 1_000
+"""Of a chain: a message that is tried more often is shown in part."""
+Fates = Callable[[Sequence[str]], Sequence[MessageFate]]
+"""What became of messages, by their ids."""
+
+
+class EventsById(Protocol):
+    """Where events are."""
+
+    def of_id(self, message: MessageId) -> pa.Table:
+        """All events (schema ``STORED``) of the message, and of those that come from it."""
+
+
+def find_chain(
+    text: str,
+    events: EventsById | None,
+    fates: Fates,
+    now_ms: int,
+    limits: AnomalyLimits = LIMITS,
+) -> Chain:
+    """The chain of the message with the id ``text``. ``events``: None: there is no store.
+
+    Errors: ``UnknownId``: it is no id; those of ``events`` and ``fates``.
+    """
+    asked = MessageId.parse(text)
+    found: dict[MessageId, pa.Table] = {}
+    waiting, seen, missing = [asked], {asked}, []
+    while waiting and events is not None:
+        if len(found) >= MESSAGES_MAX:
+            missing.append(f"more than {MESSAGES_MAX} messages: these are the first found")
+            break
+        one = waiting.pop(0)
+        found[one] = table = events.of_id(one)
+        for name in ("id", "origin"):
+            for other in dict.fromkeys(map(id_of, table.column(name).to_pylist())):
+                if other is not None and other not in seen:
+                    seen.add(other)
+                    waiting.append(other)
+    if events is None:
+        missing.append("there is no store of events: what clients and consumers did is not known")
+    every = _once(list(found.values()))
+    return assemble(
+        text, every, fates([str(one) for one in sorted(seen, key=str)]), now_ms, limits, missing
+    )
+
+
+def _once(tables: Sequence[pa.Table]) -> pa.Table:
+    """All events of these tables, each once: one with an origin is in the table of that, too."""
+    if not tables:
+        return STORED.empty_table()
+    every = pa.concat_tables(tables).combine_chunks()
+    numbers = zip(
+        every.column("sender").to_pylist(), every.column("number").to_pylist(), strict=True
+    )
+    places = {key: at for at, key in enumerate(numbers)}
+    return every.take(pa.array(sorted(places.values()), pa.int64()))
