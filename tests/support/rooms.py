@@ -104,6 +104,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "delivery/kafka"}),
     "trace/chains": frozenset({ENGINE_VALUES, "policy", "search", "trace"}),
+    "trace/store": frozenset({ENGINE_VALUES, "reading", "trace"}),
     "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka"}),
     "deadletters": frozenset(
         {
@@ -179,6 +180,7 @@ ONLY_MODULES = {
     ),
     ("intake", "delivery/kafka"): frozenset({"header_names"}),
     ("trace/chains", "policy"): _LETTERS,
+    ("trace/store", "reading"): frozenset({"problems"}),
     ("trace", "delivery/kafka"): frozenset({"header_names"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,

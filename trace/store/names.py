@@ -1,0 +1,69 @@
+"""The files of a trace store, by their names.
+
+A segment is named by the numbers of the flushes that it holds, ``FIRST-LAST``. Its events are in
+``FIRST-LAST.arrow``, and ``FIRST-LAST.index`` says where. The events get their name last, so a
+segment exists when that file does. One that is contained in another was merged into it, and does
+not count any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+EVENTS_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX = ".arrow", ".index", ".new"
+_FORM = re.compile(r"([0-9]{12})-([0-9]{12})\.arrow")
+
+
+class SegmentName(NamedTuple):
+    """The first and the last flush of a segment."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first:012d}-{self.last:012d}"
+
+    @property
+    def events_file(self) -> str:
+        return f"{self}{EVENTS_SUFFIX}"
+
+    @property
+    def index_file(self) -> str:
+        return f"{self}{INDEX_SUFFIX}"
+
+    def contains(self, other: SegmentName) -> bool:
+        return self.first <= other.first and other.last <= self.last
+
+
+def segment_names(names: Iterable[str]) -> list[SegmentName]:
+    """The segments among the names of a directory, also those that do not count, sorted."""
+    found = (_FORM.fullmatch(name) for name in names)
+    return sorted(SegmentName(int(one[1]), int(one[2])) for one in found if one is not None)
+
+
+def those_that_count(names: Iterable[SegmentName]) -> list[SegmentName]:
+    """Without those that are contained in another one, sorted."""
+    kept: list[SegmentName] = []
+    for name in sorted(names, key=lambda one: (one.first, -one.last)):
+        if not kept or not kept[-1].contains(name):
+            kept.append(name)
+    return kept
+
+
+def list_segments(root: Path | str) -> list[SegmentName]:
+    """The segments that count now. A directory that changes while it is listed may lack the old
+    name and the new one, so it is listed until it says the same twice."""
+    before = None
+    while (found := segment_names(_names(Path(root)))) != before:
+        before = found
+    return those_that_count(found)
+
+
+def _names(root: Path) -> list[str]:
+    try:
+        return [path.name for path in root.iterdir()]
+    except FileNotFoundError:
+        return []

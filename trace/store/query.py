@@ -1,0 +1,123 @@
+"""A question to the trace store, as data; and which events fulfil it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...wheel.ids import MessageId
+from ...wheel.schema import TIME, Mask, times
+from ..events import EventKind
+from .hashing import HASHED, MASKED, hash_of_id, hash_of_value
+
+
+class TraceKey(NamedTuple):
+    """The place of an event among all: they are in the order of these."""
+
+    at_ms: int
+    sender: str = ""
+    number: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceQuery:
+    """Events that fulfil all that is given.
+
+    - ``id``: events of this message: its id, or their origin, whole.
+    - ``key``, ``tag``, ``topic``, ``client``: equal. ``group``: the consumer group.
+    - ``failed``: whether they have an error.
+    - ``from_ms`` up to, but without, ``to_ms``: of ``at``, ms since the epoch.
+    """
+
+    id: MessageId | None = None
+    key: bytes | None = None
+    tag: str | None = None
+    topic: str | None = None
+    client: str | None = None
+    group: str | None = None
+    kind: EventKind | None = None
+    failed: bool | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What a match is decided by, in the order of ``STORED``."""
+        wanted = {"at"}
+        for name in ("key", "tag", "topic", "client", "group", "kind"):
+            if getattr(self, name) is not None:
+                wanted.add(name)
+        if self.failed is not None:
+            wanted.add("error")
+        if self.id is not None:
+            wanted |= {"id", "origin"}
+        return tuple(name for name in _ORDER if name in wanted)
+
+    @property
+    def hashed(self) -> tuple[str, int] | None:
+        """By which hash column it is found, and the hash; None: by none."""
+        if self.id is not None:
+            return "id", hash_of_id(self.id)
+        for name in HASHED[1:]:
+            value = getattr(self, name)
+            if value is not None:
+                return name, hash_of_value(value)
+        return None
+
+    @property
+    def masked(self) -> dict[str, str]:
+        """What blocks are chosen by."""
+        found = ((name, getattr(self, name)) for name in MASKED)
+        return {name: value for name, value in found if value is not None}
+
+    def matches(self, rows: pa.RecordBatch) -> Mask:
+        """Which rows fulfil it, shape (rows,). ``rows``: with ``columns`` at least."""
+        found: Mask = np.ones(rows.num_rows, np.bool_)
+        at = times(rows, "at")
+        if self.from_ms is not None:
+            found &= at >= self.from_ms
+        if self.to_ms is not None:
+            found &= at < self.to_ms
+        for name in ("key", "tag", "topic", "client", "group", "kind"):
+            value = getattr(self, name)
+            if value is not None:
+                found &= _true(_equal(rows.column(name), value))
+        if self.failed is not None:
+            found &= np.asarray(rows.column("error").is_valid()) == self.failed
+        if self.id is not None:
+            found &= _has_id(rows.column("id"), self.id) | _has_id(rows.column("origin"), self.id)
+        return found
+
+
+_ORDER = ("at", "kind", "id", "origin", "tag", "topic", "key", "group", "error", "client")
+
+
+def _equal(column: pa.Array, value: bytes | str) -> pa.Array:
+    if not pa.types.is_dictionary(column.type):
+        return pc.equal(column, pa.scalar(value, column.type))
+    code = pc.index(column.dictionary, pa.scalar(value, column.dictionary.type)).as_py()
+    return pc.equal(column.indices, code)
+
+
+def _has_id(ids: pa.StructArray, wanted: MessageId) -> Mask:
+    there = np.asarray(ids.is_valid())
+    if not there.any():
+        return there
+    values = {
+        "offset": pa.scalar(wanted.offset, pa.int64()),
+        "due": pa.scalar(wanted.due, TIME),
+        "check": pa.scalar(wanted.check, pa.uint32()),
+        "group": pa.scalar(wanted.group),
+    }
+    for name, value in values.items():
+        there = there & _true(pc.equal(ids.field(name), value))
+    return there
+
+
+def _true(found: pa.Array) -> Mask:
+    mask: Mask = np.asarray(pc.fill_null(found, False))
+    return mask
