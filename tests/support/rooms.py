@@ -105,7 +105,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "trace": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "delivery/kafka"}),
     "trace/chains": frozenset({ENGINE_VALUES, "policy", "search", "trace"}),
     "trace/store": frozenset({ENGINE_VALUES, "reading", "trace"}),
-    "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka"}),
+    "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka", "reading"}),
     "deadletters": frozenset(
         {
             *(ENGINE_VALUES, "policy", "client", "delivery/kafka"),

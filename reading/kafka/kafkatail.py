@@ -1,0 +1,148 @@
+"""The tail of a topic of a real Kafka, and of whichever kind a topic is.
+
+Rules
+- Partitions are assigned, not subscribed: no group, nothing committed, no other consumer affected.
+- Records that Kafka has deleted before they were read are passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from ...delivery.kafka.header_names import read_leniently
+from ...delivery.kafka.kafka_python import typed
+from ...wheel.errors import InvalidConfiguration, NodeUnreachable
+from ..tailing import EmbeddedTail, TailRecord, TopicTail
+
+_PARTITIONS_EVERY_S = 10.0
+_CALL_MS = 10_000
+_POLL_RECORDS = 100
+_FETCH_BYTES = 16 << 20
+
+
+class KafkaTail:
+    """``settings``: further ones of the Kafka client, in its own names. Errors on construction:
+    ``NodeUnreachable``, ``InvalidConfiguration`` for a setting."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, positions: Mapping[int, int], settings: Mapping[str, str]
+    ) -> None:
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs each attempt to connect
+        read_leniently()
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._positions = dict(positions)
+        self._looked_s = float("-inf")
+        ours: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "client_id": "slotwheel-tail",
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "isolation_level": "read_committed",
+            "allow_auto_create_topics": False,
+            "max_poll_records": _POLL_RECORDS,
+            "fetch_max_bytes": _FETCH_BYTES,
+            "fetch_max_wait_ms": 100,
+            "bootstrap_timeout_ms": _CALL_MS,
+            "reconnect_backoff_max_ms": 1000,
+            "metrics_enabled": False,
+        }
+        try:
+            self._consumer = KafkaConsumer(**ours | typed(settings))
+        except (AssertionError, TypeError, ValueError) as error:
+            raise InvalidConfiguration(
+                f"a setting of the Kafka client is not usable: {error}", remedy="Change --kafka"
+            ) from None
+        except (KafkaError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    def read(self, timeout_s: float) -> list[TailRecord]:
+        try:
+            self._look_for_partitions()
+            if not self._consumer.assignment():
+                time.sleep(timeout_s)
+                return []
+            polled = self._consumer.poll(int(timeout_s * 1000))
+        except (KafkaError, OSError) as error:
+            raise self._unreachable(error) from None
+        found = [
+            TailRecord(part.partition, record.offset + 1, record.value, record.timestamp)
+            for part, records in polled.items()
+            for record in records
+        ]
+        for record in found:
+            self._positions[record.partition] = record.next_position
+        return found
+
+    def lag(self) -> int:
+        try:
+            parts = self._consumer.assignment()
+            ends = self._consumer.end_offsets(parts, timeout_ms=_CALL_MS) if parts else {}
+            return sum(
+                max(0, end - self._consumer.position(part, timeout_ms=_CALL_MS))
+                for part, end in ends.items()
+            )
+        except (KafkaError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=1000)
+
+    def _look_for_partitions(self) -> None:
+        """Read partitions that are new, too: of a topic that is created or gets more of them."""
+        now_s = time.monotonic()
+        every_s = _PARTITIONS_EVERY_S if self._consumer.assignment() else 1.0
+        if now_s - self._looked_s < every_s:
+            return
+        self._looked_s = now_s
+        # All topics: a single one that does not exist would be requested again and again.
+        there = self._topic in self._consumer.topics()
+        numbers = self._consumer.partitions_for_topic(self._topic) if there else None
+        parts = {TopicPartition(self._topic, number) for number in numbers or ()}
+        known = self._consumer.assignment()
+        if not parts or parts == known:
+            return
+        self._consumer.assign(sorted(parts | known))
+        ends = self._consumer.end_offsets(sorted(parts), timeout_ms=_CALL_MS)
+        for part in parts | known:
+            position = self._positions.get(part.partition)
+            if position is None or position > ends.get(part, position):
+                self._consumer.seek_to_beginning(part)
+            else:
+                self._consumer.seek(part, position)
+
+    def _unreachable(self, error: Exception) -> NodeUnreachable:
+        return NodeUnreachable(
+            f"Kafka at {self._bootstrap}: {str(error) or type(error).__name__}",
+            remedy="Check --bootstrap, and that the broker runs",
+        )
+
+
+def open_tail(
+    topic: str,
+    positions: Mapping[int, int],
+    *,
+    root: Path | None,
+    bootstrap: str | None,
+    settings: Mapping[str, str],
+    on_damage: Callable[[str], None] = lambda _: None,
+) -> TopicTail:
+    """Of the topic in Kafka at ``bootstrap``; without one of the embedded topic in ``root``.
+    Errors: those of ``KafkaTail``; ``InvalidConfiguration`` without both."""
+    if bootstrap is not None:
+        return KafkaTail(bootstrap, topic, positions, settings)
+    if root is None:
+        raise InvalidConfiguration(
+            "nowhere to read a topic from",
+            got=topic,
+            remedy="Give --bootstrap, or the --data directory of a node with embedded topics",
+        )
+    return EmbeddedTail(root, topic, positions, on_damage)
