@@ -83,10 +83,11 @@ bench-check: setup kafka ## Compare ratios with benchmarks/results.json, and nam
 setup: $(DEV) ## Make .venv with everything development needs
 
 .PHONY: kafka
-kafka: ## Fetch what tests need: jars of a Kafka broker and of Spark's connector (as root: Java, gcc)
+kafka: ## Fetch what tests need: jars of Kafka and of Spark's connector (as root: Java, gcc, Chromium)
 	@tests/support/fetch_kafka.sh
 	@tests/support/fetch_connector.sh
 	@tests/support/fetch_compiler.sh
+	@tests/support/fetch_chromium.sh
 
 # Tests run without them, too, but take minutes longer.
 .cache/java-classes-%.jsa: $(DEV)

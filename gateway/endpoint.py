@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
@@ -23,7 +24,7 @@ import msgspec
 from starlette.routing import Route
 
 from .errors import HttpError, from_decoding
-from .requests import JSON, Reply, content_type_of, decoded, read_body
+from .requests import FORM, JSON, Reply, content_type_of, decoded, read_body
 from .services import Services
 
 _PARAMETERS_MAX = 1000
@@ -58,7 +59,8 @@ class Endpoint(Generic[Q, B]):
     """A method of a path.
 
     ``handler``: its docstring is the description, the first sentence is the summary; None where
-    something else answers, and ``text`` describes it then. ``body``: None takes no body.
+    something else answers, and ``text`` describes it then. ``body``: None takes no body; ``form``:
+    it is an HTML form's and no JSON.
     ``answers``: type of each answer that is no error, by status; None: it is no JSON.
     ``answer_media``, ``body_media``: media types besides JSON, and what they hold.
     ``errors``: statuses besides those that every endpoint has.
@@ -74,6 +76,7 @@ class Endpoint(Generic[Q, B]):
     text: str = ""
     answer_media: Mapping[str, str] = field(default_factory=dict)
     body_media: Mapping[str, str] = field(default_factory=dict)
+    form: bool = False
 
     @property
     def description(self) -> str:
@@ -121,24 +124,30 @@ class _Resource:
         query = query_decoder.decode(scope["query_string"])
         body = None
         if body_decoder is not None:
-            content_type_of(scope, (JSON,))
+            content_type_of(scope, (FORM if endpoint.form else JSON,))
             limit = self._services.settings.body_bytes_max
-            body = decoded(body_decoder, await read_body(scope, receive, limit))
+            body = body_decoder(await read_body(scope, receive, limit))
         assert endpoint.handler is not None
         call = RouteCall(self._services, scope, scope["path_params"], query, body)
         reply = await endpoint.handler(call)
         await reply(scope, receive, send)
 
 
-def _body_decoder(endpoint: AnyEndpoint) -> msgspec.json.Decoder[Any] | None:
-    return None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
+def _body_decoder(endpoint: AnyEndpoint) -> Callable[[bytes], Any] | None:
+    if endpoint.body is None:
+        return None
+    if endpoint.form:
+        return QueryDecoder(endpoint.body, "form").decode
+    return partial(decoded, msgspec.json.Decoder(endpoint.body))
 
 
 class QueryDecoder(Generic[Q]):
-    """Makes a query string a value of ``kind``."""
+    """Makes a query string, or a form in that encoding, a value of ``kind``. ``place``: which of
+    the two, for errors."""
 
-    def __init__(self, kind: type[Q]) -> None:
+    def __init__(self, kind: type[Q], place: str = "query") -> None:
         self._kind = kind
+        self._place = place
         self.fields = {name: _of_field(hint) for name, hint in get_type_hints(kind).items()}
         """By name: what a value is, and whether there may be several."""
 
@@ -153,7 +162,7 @@ class QueryDecoder(Generic[Q]):
             )
         except ValueError as error:
             raise HttpError(
-                400, f"the query string cannot be read: {error}"[:200], place="query"
+                400, f"the {self._place} cannot be read: {error}"[:200], place=self._place
             ) from None
         given: dict[str, Any] = {}
         for name, value in pairs:
@@ -161,23 +170,25 @@ class QueryDecoder(Generic[Q]):
                 raise HttpError(
                     422,
                     "no such parameter",
-                    place="query",
+                    place=self._place,
                     got=name,
                     limit=", ".join(self.fields) or "none",
                 )
             what, several = self.fields[name]
             if several:
-                given.setdefault(name, []).append(_parsed(name, what, value))
+                given.setdefault(name, []).append(_parsed(f"{self._place} {name}", what, value))
             elif name in given:
                 raise HttpError(
-                    422, "a parameter that may be given once", place=f"query {name}", got=value
+                    *(422, "a parameter that may be given once"),
+                    place=f"{self._place} {name}",
+                    got=value,
                 )
             else:
-                given[name] = _parsed(name, what, value)
+                given[name] = _parsed(f"{self._place} {name}", what, value)
         try:
             return msgspec.convert(given, self._kind)
         except msgspec.ValidationError as error:
-            raise from_decoding(error, "query", self._kind) from None
+            raise from_decoding(error, self._place, self._kind) from None
 
 
 def _of_field(hint: Any) -> tuple[type, bool]:
@@ -191,15 +202,15 @@ def _of_field(hint: Any) -> tuple[type, bool]:
     return hint, False
 
 
-def _parsed(name: str, what: type, value: str) -> Any:
+def _parsed(place: str, what: type, value: str) -> Any:
     if what is int:
         if _WHOLE_NUMBER.fullmatch(value):
             return int(value)
-        raise HttpError(422, "not a whole number", place=f"query {name}", got=value)
+        raise HttpError(422, "not a whole number", place=place, got=value)
     if what is bool:
         if value in _TRUTH:
             return _TRUTH[value]
         raise HttpError(
-            422, "neither true nor false", place=f"query {name}", got=value, limit="true or false"
+            422, "neither true nor false", place=place, got=value, limit="true or false"
         )
     return value

@@ -14,6 +14,7 @@ from .errors import HttpError, from_decoding
 T = TypeVar("T")
 
 JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .app import GatewayApp
+from .console.rendering import error_page
+from .console.table import FIRST_SEGMENT, PAGES
 from .endpoint import resources
 from .rest.errors import error_form
 from .rest.routes import FIRST_SEGMENTS
@@ -15,8 +17,8 @@ from .v1.messages import SendMessages
 def make_app(services: Services) -> GatewayApp:
     return GatewayApp(
         {("POST", "/v1/messages"): SendMessages(services)},
-        [*resources(ENDPOINTS, services), *rest_routes(services)],
+        [*resources([*ENDPOINTS, *PAGES], services), *rest_routes(services)],
         services.metrics,
-        error_forms=dict.fromkeys(FIRST_SEGMENTS, error_form),
+        error_forms={**dict.fromkeys(FIRST_SEGMENTS, error_form), FIRST_SEGMENT: error_page},
         access_log=services.settings.access_log,
     )

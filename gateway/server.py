@@ -26,6 +26,7 @@ from ..search.worker import SearchProcess
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
 from .app import GatewayApp
+from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .jobs import Jobs
 from .metrics import GatewayMetrics
@@ -144,6 +145,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             jobs=jobs,
             letters=OneByOne(pool),
             searcher=searcher,
+            fresh=FreshAnswers(),
             closing=undo,
         )
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from ..client import Client
 from ..policy.policyset import PolicySet
 from ..wheel.errors import Overloaded, SlotwheelError
+from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .jobs import Jobs
 from .metrics import GatewayMetrics
@@ -98,6 +99,8 @@ class Services:
     jobs: Jobs
     letters: OneByOne
     searcher: Searcher | None
+    fresh: FreshAnswers
+    """For pages that many look at."""
     closing: ExitStack
     """What the routes have open; it is closed when the gateway ends."""
 

@@ -79,6 +79,12 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel_file: Path) -> None
         for folder in folders
         for file in (ROOT / folder.lstrip("/")).glob("*.py")
     }
+    console = ROOT / "gateway" / "console"
+    expected |= {
+        f"slotwheel/{file.relative_to(ROOT)}"
+        for folder in ("templates", "static")
+        for file in (console / folder).rglob("*.*")
+    }
     assert names == expected | {"slotwheel/py.typed"}
     assert "License-Expression: Apache-2.0" in metadata
 

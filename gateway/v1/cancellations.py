@@ -13,6 +13,7 @@ from ..endpoint import AnyEndpoint, Endpoint, RouteCall
 from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
+from ..services import Services
 from .searching import PendingCounts, pending_counts, problem_texts, searcher_of
 from .types import MessageHeaders, Milliseconds, header_bytes
 
@@ -77,10 +78,17 @@ async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> 
     """Cancel all pending messages that fulfil a condition. They are counted first; with ``dry_run``
     that is all, and the answer is 200. Otherwise a job cancels them in the order in which they are
     due, and is answered 202; its summary has how many messages got which answer."""
-    services, searcher, query = call.services, searcher_of(call.services), call.body.where.query()
-    counted = await searcher.count(query)
+    query = call.body.where.query()
+    counted = await searcher_of(call.services).count(query)
     if call.query.dry_run:
         return as_json(pending_counts(counted))
+    return as_json(start_cancellation(call.services, query, counted.total).report(), 202)
+
+
+def start_cancellation(services: Services, query: Query, total: int) -> GatewayJob:
+    """A job that cancels all that fulfils ``query``. ``total``: how many these are, about. Errors:
+    ``Overloaded``; as of ``searcher_of``."""
+    searcher = searcher_of(services)
     cancellation = Cancellation(WaitingFinder(searcher.process), services.client.cancel, query)
 
     def summary() -> dict[str, Any]:
@@ -91,9 +99,9 @@ async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> 
             "problems": problem_texts(list(cancellation.problems)),
         }
 
-    job = GatewayJob("cancellation", counted.total, summary)
+    job = GatewayJob("cancellation", total, summary)
     services.jobs.start(job, lambda one: cancellation.run(one.advance, one.stopped))
-    return as_json(job.report(), 202)
+    return job
 
 
 ENDPOINTS: list[AnyEndpoint] = [

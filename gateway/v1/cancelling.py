@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,7 @@ from ...client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, answers, is
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
 from ..requests import Reply, as_json
+from ..services import Services
 from .types import Milliseconds, SpanMilliseconds
 
 IDS_MAX = 10_000
@@ -57,36 +58,40 @@ class MovedMessage(msgspec.Struct):
 async def cancel_many(call: RouteCall[NoQuery, CancelBody]) -> Reply:
     """Cancel messages. Each id gets an answer of its own, and one that is unknown is no error of
     the others. To cancel again does no harm."""
-    found = await call.services.run(_answers, call, call.body.ids)
-    return as_json(IdAnswers(found))
+    return as_json(IdAnswers(await cancelled(call.services, call.body.ids)))
 
 
 async def cancel_one(call: RouteCall[NoQuery, None]) -> Reply:
     """Cancel a message. 404 if it is unknown, 409 if it was delivered already."""
-    (found,) = await call.services.run(_answers, call, [call.path["id"]])
+    (found,) = await cancelled(call.services, [call.path["id"]])
     if found.answer == CANCELLED:
         return as_json(found)
     raise _not_done(found.id, found.answer)
 
 
-def _answers(call: RouteCall[NoQuery, Any], ids: list[str]) -> list[IdAnswer]:
-    return [IdAnswer(*one) for one in answers(call.services.client, ids)]
+async def cancelled(services: Services, ids: list[str]) -> list[IdAnswer]:
+    """Cancel messages; the answer to each."""
+    return [IdAnswer(*one) for one in await services.run(answers, services.client, ids)]
 
 
 async def reschedule(call: RouteCall[NoQuery, RescheduleBody]) -> Reply:
     """Give a message another due time. It is cancelled and stored again in one step, so it has a
     new id. 404 if it is unknown; 409 if it was cancelled or delivered already. After a 503 nobody
     knows whether it happened: ask again, and a 409 means that it did."""
-    message_id, given = call.path["id"], call.body
+    return as_json(await moved(call.services, call.path["id"], call.body))
+
+
+async def moved(services: Services, message_id: str, given: RescheduleBody) -> MovedMessage:
+    """Give a message another due time. Errors: ``HttpError``: it was not done."""
     if not is_id(message_id):
         raise _not_done(message_id, UNKNOWN)
     delay = None if given.delay_ms is None else timedelta(milliseconds=given.delay_ms)
-    answer, new_id = await call.services.run(
-        call.services.client.reschedule, message_id, due=given.due_ms, delay=delay
+    answer, new_id = await services.run(
+        services.client.reschedule, message_id, due=given.due_ms, delay=delay
     )
     if new_id is None:
         raise _not_done(message_id, ALREADY_CANCELLED if answer == CANCELLED else answer)
-    return as_json(MovedMessage(message_id, new_id))
+    return MovedMessage(message_id, new_id)
 
 
 def _not_done(message_id: str, answer: str) -> HttpError:

@@ -196,10 +196,11 @@ def open_letters(services: Services, topic: str | None) -> Iterator[OpenLetters]
 async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
     """Count dead letters by reason and by the topic that they were meant for, and show the first
     ones. The topic is read to where it ends now."""
-    return await call.services.letters.run(_list, call.services, call.query)
+    return as_json(await call.services.letters.run(listed_letters, call.services, call.query))
 
 
-def _list(services: Services, query: LettersQuery) -> Reply:
+def listed_letters(services: Services, query: LettersQuery) -> LetterList:
+    """Waits. Errors: as of ``open_letters``."""
     counts: LetterCounts = Counter()
     shown: list[DeadLetter] = []
     try:
@@ -214,14 +215,14 @@ def _list(services: Services, query: LettersQuery) -> Reply:
             damage = letters.damage
     except HttpError as error:
         if error.status == 404 and query.topic is None and services.settings.data:
-            return as_json(LetterList([], [], []))  # nothing was ever buried
+            return LetterList([], [], [])  # nothing was ever buried
         raise
     kinds = sorted({kind[:2] for kind in counts}, key=lambda kind: (kind[0], kind[1] or ""))
     rows = []
     for reason, topic in kinds:
         sent = counts[reason, topic, True]
         rows.append(LetterCount(reason, topic, sent + counts[reason, topic, False], sent))
-    return as_json(LetterList(rows, shown, damage))
+    return LetterList(rows, shown, damage)
 
 
 def _shown(batch: pa.RecordBatch, redriven: list[bool]) -> list[DeadLetter]:
@@ -234,17 +235,19 @@ def _shown(batch: pa.RecordBatch, redriven: list[bool]) -> list[DeadLetter]:
 async def get_letter(call: RouteCall[TopicQuery, None]) -> Reply:
     """Show a dead letter, by its partition and position in the topic of the dead letters."""
     place = call.path["partition"], call.path["position"]
-    return await call.services.letters.run(_one, call.services, call.query.topic, place)
+    services, topic = call.services, call.query.topic
+    return as_json(await services.letters.run(letter_in, services, topic, place))
 
 
-def _one(services: Services, topic: str | None, place: tuple[int, int]) -> Reply:
+def letter_in(services: Services, topic: str | None, place: tuple[int, int]) -> DeadLetter:
+    """The letter at a partition and position of a topic. Waits. Errors: ``HttpError`` 404."""
     if all(one < 1 << 63 for one in place):
         with open_letters(services, topic) as letters:
             for batch in letters.read(LetterFilter()):
                 found = letter_at(batch, *place)
                 if found.num_rows:
                     (shown,) = _shown(found, letters.redriven().has(found).tolist())
-                    return as_json(shown)
+                    return shown
     raise HttpError(
         404,
         "no such dead letter",
@@ -258,32 +261,48 @@ async def begin_redrive(call: RouteCall[DryRunQuery, RedriveBody]) -> Reply:
     """Send dead letters again to the topics that they were meant for, each of them once, however
     often this is asked for. They are counted first; with ``dry_run`` that is all, and the answer is
     200. Otherwise a job sends them, and is answered 202."""
-    services, given = call.services, call.body
+    if call.query.dry_run:
+        return as_json(await counted_redrive(call.services, call.body))
+    return as_json((await start_redrive(call.services, call.body)).report(), 202)
+
+
+async def counted_redrive(services: Services, given: RedriveBody) -> RedriveSummary:
+    """What a redrive would be about. Errors: as of ``open_letters``; ``InvalidConfiguration``."""
+
+    def count() -> RedriveSummary:
+        with ExitStack() as stack:
+            summary = _counted(stack, services, given, dry_run=True).summary()
+            return msgspec.convert(summary, RedriveSummary)
+
+    return await services.letters.run(count)
+
+
+async def start_redrive(
+    services: Services, given: RedriveBody, letters_max: int | None = None
+) -> GatewayJob:
+    """A job that redrives. ``letters_max``: it is not begun if it is about more letters. Errors: as
+    of ``RunningRedrive``; ``HttpError`` 409; ``Overloaded``."""
+    redrive: RunningRedrive = await services.letters.run(RunningRedrive, services, given)
+    letters = redrive.course.counts.letters
+    try:
+        if letters_max is not None and letters > letters_max:
+            raise HttpError(409, "there are more letters by now", got=letters, limit=letters_max)
+        job = GatewayJob("redrive", letters, redrive.summary)
+        services.jobs.start(job, redrive.run)
+    except (HttpError, Overloaded):
+        redrive.close()
+        raise
+    return job
+
+
+def _counted(
+    stack: ExitStack, services: Services, given: RedriveBody, *, dry_run: bool
+) -> RedriveCourse:
     order = RedriveOrder(
         *(given.to_topic, given.rate, given.create_topics, given.despite_deleted_notes),
         *(",".join(services.settings.nodes), services.settings.answer_s),
     )
     order.check(given.topic or services.settings.dead_letter_topic)
-    if call.query.dry_run:
-        return await services.letters.run(_dry_run, services, order, given)
-    redrive: RunningRedrive = await services.letters.run(RunningRedrive, services, order, given)
-    job = GatewayJob("redrive", redrive.course.counts.letters, redrive.summary)
-    try:
-        services.jobs.start(job, redrive.run)
-    except Overloaded:
-        redrive.close()
-        raise
-    return as_json(job.report(), 202)
-
-
-def _dry_run(services: Services, order: RedriveOrder, given: RedriveBody) -> Reply:
-    with ExitStack() as stack:
-        return as_json(_counted(stack, services, order, given, dry_run=True).summary())
-
-
-def _counted(
-    stack: ExitStack, services: Services, order: RedriveOrder, given: RedriveBody, *, dry_run: bool
-) -> RedriveCourse:
     letters = stack.enter_context(open_letters(services, given.topic))
     known = letters.redriven(whole=True)
     place = letters.source, letters.topic, letters.opened
@@ -296,10 +315,10 @@ class RunningRedrive:
     """A redrive as a job's work: counted when it is made, sent by ``run``. Errors: whatever is sure
     to keep it from being sent."""
 
-    def __init__(self, services: Services, order: RedriveOrder, given: RedriveBody) -> None:
+    def __init__(self, services: Services, given: RedriveBody) -> None:
         self._refused: list[dict[str, Any]] = []
         with ExitStack() as stack:
-            self.course = _counted(stack, services, order, given, dry_run=False)
+            self.course = _counted(stack, services, given, dry_run=False)
             self.course.check()
             self.close = stack.pop_all().close
 

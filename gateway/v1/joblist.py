@@ -6,6 +6,7 @@ from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport, JobReports
 from ..requests import Reply, as_json
+from ..services import Services
 
 _STOP_S = 5.0
 
@@ -18,26 +19,32 @@ async def list_jobs(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def get_job(call: RouteCall[NoQuery, None]) -> Reply:
     """Show a job: its state, how far it has come, and what it has done."""
-    return as_json(_job(call).report())
+    return as_json(job_of(call.services, call.path["id"]).report())
 
 
 async def stop_job(call: RouteCall[NoQuery, None]) -> Reply:
     """Stop a job. What it has done stays done. It ends with its next step, for which the answer
     waits a moment: it may still be running."""
-    job = _job(call)
+    return as_json(await stopped_job(call.services, call.path["id"]))
+
+
+async def stopped_job(services: Services, job_id: str) -> JobReport:
+    """Errors: as of ``job_of``."""
+    job = job_of(services, job_id)
     job.stop()
-    await call.services.run(job.wait, _STOP_S)
-    return as_json(job.report())
+    await services.run(job.wait, _STOP_S)
+    return job.report()
 
 
-def _job(call: RouteCall[NoQuery, None]) -> GatewayJob:
-    job = call.services.jobs.find(call.path["id"])
+def job_of(services: Services, job_id: str) -> GatewayJob:
+    """Errors: ``HttpError`` 404."""
+    job = services.jobs.find(job_id)
     if job is None:
         raise HttpError(
             404,
             "no such job",
             place="path id",
-            got=call.path["id"],
+            got=job_id,
             remedy="/v1/jobs lists them; each gateway has its own, and forgets them when it ends",
         )
     return job

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Meta
 
 from ...reading.problems import Problem
-from ...search.fate import MessageFate
 from ...search.pending import LIMIT, PendingCount, PendingPage
 from ...search.query import Query, check_query, page_text, parse_page
 from ...wheel.config import TICK_MS
@@ -185,11 +184,12 @@ def pending_counts(found: PendingCount, by: str | None = None) -> PendingCounts:
 async def get_message(call: RouteCall[NoQuery, None]) -> Reply:
     """Show what is known of a message: pending, delivered, cancelled, expired, dead; or unknown,
     and why."""
-    (fate,) = await searcher_of(call.services).find([call.path["id"]])
-    return as_json(_known(fate))
+    return as_json(await known_message(call.services, call.path["id"]))
 
 
-def _known(fate: MessageFate) -> KnownMessage:
+async def known_message(services: Services, message_id: str) -> KnownMessage:
+    """Errors: as of ``searcher_of``; ``Overloaded``."""
+    (fate,) = await searcher_of(services).find([message_id])
     message = None
     if fate.row is not None:
         (message,) = found_messages([fate.id], fate.row)

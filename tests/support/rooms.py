@@ -36,7 +36,7 @@ VALUES = {
     "gateway": frozenset(
         {
             *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
-            *("requests", "searcher", "services", "settings"),
+            *("fresh", "requests", "searcher", "services", "settings"),
         },
     ),
 }
@@ -54,10 +54,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "gateway/rest": frozenset(
         {ENGINE_VALUES, GATEWAY_VALUES, "client", "consumer", "reading", "delivery/kafka"}
     ),
+    "gateway/console": frozenset(
+        {ENGINE_VALUES, GATEWAY_VALUES, "gateway/v1", "client", "policy", "search"}
+    ),
     "gateway": frozenset(
         {
             *(ENGINE_VALUES, GATEWAY_VALUES, "client", "search"),
-            *("gateway/v1", "gateway/rest"),
+            *("gateway/v1", "gateway/rest", "gateway/console"),
         }
     ),
     "intake": frozenset({ENGINE_VALUES, "policy", "delivery/kafka"}),

@@ -1,0 +1,124 @@
+"""What pages make of a node's figures: its metrics as numbers, how late it is, what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from ..services import Services
+
+_PREFIX = "slotwheel_"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigure:
+    """A metric, or one kind of it. ``labels``: as text."""
+
+    name: str
+    labels: str
+    help: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpread:
+    """A histogram. ``bounds``: upper ones in seconds, the last is infinite. ``counts``: of each
+    bucket by itself."""
+
+    name: str
+    help: str
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean_s(self) -> float:
+        return self.seconds / self.total if self.total else 0.0
+
+    def within(self, share: float) -> float:
+        """The bound, s, that at least such a share keeps."""
+        seen, wanted = 0, share * self.total
+        for bound, count in zip(self.bounds, self.counts, strict=True):
+            seen += count
+            if seen >= wanted:
+                return bound
+        return self.bounds[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """All metrics of a node and its gateway."""
+
+    figures: list[NodeFigure]
+    spreads: list[FigureSpread]
+
+    def value(self, name: str) -> float | None:
+        return next((one.value for one in self.figures if one.name == name), None)
+
+    def spread(self, name: str) -> FigureSpread | None:
+        return next((one for one in self.spreads if one.name == name), None)
+
+
+def figures_of(text: str) -> NodeFigures:
+    """``text``: in Prometheus' format."""
+    figures: list[NodeFigure] = []
+    spreads: list[FigureSpread] = []
+    for family in text_string_to_metric_families(text):
+        name = family.name.removeprefix(_PREFIX)
+        if family.type == "histogram":
+            spreads.append(_spread(name, family.documentation, family.samples))
+            continue
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                labels = ", ".join(f"{k} {v}" for k, v in sorted(sample.labels.items()))
+                figures.append(NodeFigure(name, labels, family.documentation, sample.value))
+    return NodeFigures(figures, spreads)
+
+
+def _spread(name: str, text: str, samples: Iterable[Any]) -> FigureSpread:
+    bounds, counts, seconds, before = [], [], 0.0, 0
+    for sample in samples:
+        if sample.name.endswith("_bucket"):
+            bounds.append(float(sample.labels["le"]))
+            counts.append(int(sample.value) - before)
+            before = int(sample.value)
+        elif sample.name.endswith("_sum"):
+            seconds = sample.value
+    return FigureSpread(name, text, bounds, counts, seconds)
+
+
+async def node_figures(services: Services) -> NodeFigures:
+    """Errors: ``NodeUnreachable``."""
+    found = await services.pages["/metrics"]()
+    return figures_of(found["body"] + services.metrics.render().decode())
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """Reasons why the node does not work, and why it does not take messages."""
+
+    unhealthy: list[str]
+    unready: list[str]
+
+    @property
+    def word(self) -> str:
+        if self.unhealthy:
+            return "not working"
+        return "not ready" if self.unready else "ready"
+
+
+async def node_health(services: Services) -> NodeHealth:
+    """Errors: ``NodeUnreachable``."""
+    healthy, ready = [
+        json.loads((await services.pages[path]())["body"])["reasons"]
+        for path in ("/healthz", "/readyz")
+    ]
+    return NodeHealth(healthy, [one for one in ready if one not in healthy])

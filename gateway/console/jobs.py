@@ -1,0 +1,49 @@
+"""Jobs: cancels and redrives of many, how far they are, and a way to stop one."""
+
+from __future__ import annotations
+
+from ..endpoint import RouteCall
+from ..jobs import JobReport
+from ..requests import Reply
+from ..v1.joblist import job_of, stopped_job
+from .acting import ActionBody
+from .parts import PagePart, PartsQuery, page
+from .rendering import address, redirect
+
+
+class JobsQuery(PartsQuery, forbid_unknown_fields=True):
+    """No filter."""
+
+
+class JobForm(PartsQuery, forbid_unknown_fields=True):
+    """Which job."""
+
+    id: str = ""
+
+
+async def jobs(call: RouteCall[JobsQuery, None]) -> Reply:
+    """All jobs of this gateway."""
+
+    async def reports() -> list[JobReport]:
+        return [one.report() for one in call.services.jobs.every()]
+
+    parts = {"jobs": PagePart("jobs/list.html", "jobs", reports, live=True)}
+    return await page(call, "jobs", "jobs.html", parts)
+
+
+async def job(call: RouteCall[JobForm, None]) -> Reply:
+    """A job, and what it has done."""
+    found = job_of(call.services, call.query.id)
+
+    async def report() -> JobReport:
+        return found.report()
+
+    running = found.ended_ms is None
+    parts = {"job": PagePart("jobs/job.html", ("job", found.id), report, live=running)}
+    return await page(call, "jobs", "job.html", parts, form=call.query)
+
+
+async def stop(call: RouteCall[JobForm, ActionBody]) -> Reply:
+    """Stop a job. What it has done stays done, and it can be begun again."""
+    report = await stopped_job(call.services, call.query.id)
+    return redirect(address("/job", id=report.id))

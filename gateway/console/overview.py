@@ -1,0 +1,140 @@
+"""Overview: how much is pending and when it is due, lateness, the peers, and what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...client.groupstatus import REPLICATION, group_status
+from ...client.message import clock_ms
+from ...search.pending import PendingCount
+from ...search.query import Query
+from ...wheel.config import TICK_MS
+from ..endpoint import RouteCall
+from ..requests import Reply
+from ..v1.searching import problem_texts, searcher_of
+from .figures import NodeFigures, NodeHealth, node_figures, node_health
+from .parts import PagePart, PartsQuery, page, search_off
+
+_MINUTE_MS = 60_000
+_BARS = 120
+_ROW_BARS = 10
+
+
+class OverviewQuery(PartsQuery, forbid_unknown_fields=True):
+    """No filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRow:
+    """How many messages are due in a span of time."""
+
+    from_ms: int
+    to_ms: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingBySlot:
+    """What is pending: before now, in the next two hours by minutes, and behind these."""
+
+    total: int
+    overdue: int
+    later: int
+    bars: list[DueRow]
+    """By minute."""
+    rows: list[DueRow]
+    """By ten minutes."""
+    problems: list[str]
+
+    @property
+    def chart(self) -> dict[str, Any]:
+        return {
+            "at": [bar.from_ms // 1000 for bar in self.bars],
+            "count": [bar.messages for bar in self.bars],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """Something that a person should look at. ``grave``: now, and not only some time."""
+
+    text: str
+    grave: bool
+
+
+async def overview(call: RouteCall[OverviewQuery, None]) -> Reply:
+    """The first page."""
+    services = call.services
+
+    async def status() -> dict[str, Any]:
+        return await services.run(group_status, services.client)
+
+    async def slots() -> PendingBySlot:
+        found = await searcher_of(services).count(Query(), by_second=True)
+        return by_slot(found, clock_ms())
+
+    async def wrong() -> list[Wrong]:
+        return wrongs(await node_health(services), await node_figures(services), await status())
+
+    parts = {
+        "alarms": PagePart("overview/alarms.html", "alarms", wrong, live=True),
+        "now": PagePart("overview/now.html", "status", status, live=True),
+        "slots": PagePart("overview/slots.html", "slots", slots, live=True)
+        if services.searcher
+        else search_off(),
+        "lateness": PagePart(
+            "overview/lateness.html", "figures", lambda: node_figures(services), live=True
+        ),
+        "peers": PagePart("overview/peers.html", "status", status, live=True),
+    }
+    return await page(call, "overview", "overview.html", parts)
+
+
+def by_slot(found: PendingCount, now_ms: int) -> PendingBySlot:
+    """``found``: with ``by_second``."""
+    start_ms = now_ms // _MINUTE_MS * _MINUTE_MS
+    counts = [0] * _BARS
+    overdue = later = 0
+    for second, count in found.by_second.items():
+        due_ms = second * TICK_MS
+        number = (due_ms - start_ms) // _MINUTE_MS
+        if due_ms + TICK_MS <= now_ms:
+            overdue += count
+        elif number < _BARS:
+            counts[number] += count
+        else:
+            later += count
+
+    def row(first: int, many: int) -> DueRow:
+        begin = start_ms + first * _MINUTE_MS
+        return DueRow(begin, begin + many * _MINUTE_MS, sum(counts[first : first + many]))
+
+    return PendingBySlot(
+        found.total,
+        overdue,
+        later,
+        [row(one, 1) for one in range(_BARS)],
+        [row(one, _ROW_BARS) for one in range(0, _BARS, _ROW_BARS)],
+        problem_texts(found.problems),
+    )
+
+
+def wrongs(health: NodeHealth, figures: NodeFigures, status: dict[str, Any]) -> list[Wrong]:
+    """What is wrong now first."""
+    found = [Wrong(one, True) for one in (*health.unhealthy, *health.unready)]
+    if status["held_topics"]:
+        topics = ", ".join(status["held_topics"])
+        found.append(Wrong(f"topics that say not now: {topics}", True))
+    found += [Wrong(f"damaged: {one}", True) for one in status["damaged_files"]]
+    group = status.get(REPLICATION) or {}
+    found += [
+        Wrong(f"peer {one['id']} is not admitted", True)
+        for one in group.get("peers", ())
+        if not one.get("admitted", True)
+    ]
+    for one in figures.figures:
+        if one.name in ("alarms", "early_rows", "archive_missed") and one.value:
+            what = one.labels.removeprefix("kind ") or one.help
+            found.append(Wrong(f"{what}: {one.value:,.0f} since the start", False))
+    return found

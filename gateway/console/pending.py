@@ -1,0 +1,164 @@
+"""Pending: messages found by topic, key, header and due time, and all that were found cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...client.message import clock_ms
+from ...search.query import Query, page_text, parse_page
+from ...wheel.errors import InvalidConfiguration
+from ..endpoint import RouteCall
+from ..errors import HttpError, from_slotwheel
+from ..requests import Reply
+from ..services import Services
+from ..v1.cancellations import start_cancellation
+from ..v1.found import FoundMessage, found_messages
+from ..v1.searching import PendingQuery, problem_texts, searcher_of
+from .acting import CountedBody, more_by_now
+from .parts import PagePart, PartsQuery, page, search_off
+from .rendering import address, redirect
+from .shown import iso, when
+
+ROWS = 50
+_FILTERS = ("topic", "key", "header", "due_from", "due_to")
+
+
+class PendingForm(PartsQuery, forbid_unknown_fields=True):
+    """What is looked for; empty sets no condition."""
+
+    topic: str = ""
+    key: str = ""
+    header: str = ""
+    due_from: str = ""
+    due_to: str = ""
+    id: str = ""
+    page: str = ""
+
+    @property
+    def filters(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in _FILTERS}
+
+    def query(self) -> Query:
+        """Errors: ``HttpError``."""
+        now_ms = clock_ms()
+        given = PendingQuery(
+            topic=_one(self.topic),
+            key=_one(self.key),
+            header=_one(self.header),
+            from_ms=when(self.due_from, now_ms, "Due from"),
+            to_ms=when(self.due_to, now_ms, "Due before"),
+        )
+        try:
+            return given.query()
+        except InvalidConfiguration as error:
+            raise from_slotwheel(error) from None
+
+
+def _one(text: str) -> tuple[str, ...]:
+    return (text,) if text else ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPage:
+    """A page of messages. ``next``: the address of the one behind it."""
+
+    messages: Sequence[FoundMessage]
+    next: str
+    looked_through: int
+    problems: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """How many messages fulfil the conditions."""
+
+    total: int
+    problems: list[str]
+
+
+async def pending(call: RouteCall[PendingForm, None]) -> Reply:
+    """Search, and a page of what was found."""
+    form, services = call.query, call.services
+    if form.id.strip():
+        return redirect(address("/message", id=form.id.strip()))
+    values: dict[str, Any] = {"form": form, "problem": None}
+    if services.searcher is None:
+        return await page(call, "pending", "pending.html", {"rows": search_off()}, **values)
+    try:
+        query = form.query()
+        after = parse_page(form.page) if form.page else None
+    except (HttpError, InvalidConfiguration) as error:
+        problem = error if isinstance(error, HttpError) else from_slotwheel(error)
+        return await page(
+            call, "pending", "pending.html", {}, 422, **{**values, "problem": problem}
+        )
+
+    async def rows() -> FoundPage:
+        found = await searcher_of(services).page(query, after, ROWS)
+        messages = await services.run(found_messages, found.ids, found.rows)
+        behind = "" if found.next is None else page_text(found.next)
+        following = behind and address("/pending", **form.filters, page=behind)
+        return FoundPage(messages, following, found.looked_through, problem_texts(found.problems))
+
+    more = {"form": form}
+    parts = {
+        "count": count_part(services, query, "pending/count.html", more),
+        "rows": PagePart("pending/rows.html", ("page", query, after), rows, more=more),
+    }
+    return await page(call, "pending", "pending.html", parts, **values)
+
+
+def count_part(services: Services, query: Query, template: str, more: dict[str, Any]) -> PagePart:
+    async def count() -> Matches:
+        found = await searcher_of(services).count(query)
+        return Matches(found.total, problem_texts(found.problems))
+
+    return PagePart(template, ("count", query), count, more=more)
+
+
+async def confirm(call: RouteCall[PendingForm, Any], problem: HttpError | None = None) -> Reply:
+    """How many messages a cancel would be about, and the form that does it."""
+    form, services = call.query, call.services
+    searcher_of(services)
+    query = form.query()
+    if query.is_empty:
+        raise HttpError(
+            *(422, "every pending message would be cancelled"),
+            got="no condition",
+            limit="at least one; the due time 0 or later is one that all fulfil",
+        )
+    # A time such as +10m is another one when the form is sent: it is that of this page.
+    fixed = PendingForm(
+        topic=form.topic,
+        key=form.key,
+        header=form.header,
+        due_from="" if query.from_ms is None else iso(query.from_ms),
+        due_to="" if query.to_ms is None else iso(query.to_ms),
+    )
+    more = {"form": fixed, "action": address("/pending/cancel", **fixed.filters)}
+    parts = {"form": count_part(services, query, "pending/confirm.html", more)}
+    status = 200 if problem is None else problem.status
+    return await page(
+        *(call, "pending", "pending_cancel.html", parts, status), form=fixed, problem=problem
+    )
+
+
+async def cancel(call: RouteCall[PendingForm, CountedBody]) -> Reply:
+    """Begin the job that cancels all that fulfils the conditions."""
+    services, body = call.services, call.body
+    query = call.query.query()
+    try:
+        body.check()
+        found = await searcher_of(services).count(query)
+        if found.total > body.shown:
+            raise more_by_now(found.total, body.shown)
+    except HttpError as error:
+        if error.status == 404:
+            raise
+        return await confirm(call, error)
+    if query.is_empty:
+        return await confirm(call)
+    job = start_cancellation(services, query, found.total)
+    return redirect(address("/job", id=job.id))

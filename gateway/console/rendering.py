@@ -1,0 +1,118 @@
+"""Templates, and the answers that are made of them.
+
+Rules
+- Whatever goes into a template is escaped there; only ``Markup`` made in ``shown`` is not.
+- No page has a script or a style in its text, and none takes anything from another host: the
+  policy in its headers forbids both, so that what is planted in a message stays text even if
+  escaping fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ...client.message import clock_ms
+from ..errors import HttpError
+from ..requests import Reply
+from . import shown
+
+HTML = "text/html; charset=utf-8"
+BASE = "/console"
+_HERE = Path(__file__).parent
+_KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+STATIC = {
+    file.name: (file.read_bytes(), _KINDS[file.suffix])
+    for file in sorted((_HERE / "static").rglob("*.*"))
+}
+"""Bytes and media type of each file that pages use, by its name."""
+_VERSIONS = {name: hashlib.sha256(data).hexdigest()[:12] for name, (data, _) in STATIC.items()}
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = [
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    # A page's address has what was searched for; with `no-referrer` forms would lose their origin.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+def address(path: str, **query: Any) -> str:
+    """The address of a page; what is None, empty or false is left out of the query."""
+    given = {
+        name: "true" if value is True else value
+        for name, value in query.items()
+        if value not in (None, "", False) or type(value) is int
+    }
+    return BASE + path + (f"?{urlencode(given)}" if given else "")
+
+
+def static_address(name: str) -> str:
+    """With the file's version, so that a browser may keep it for ever."""
+    return f"{BASE}/static/{name}?v={_VERSIONS[name]}"
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {
+        "number": shown.number,
+        "size": shown.size,
+        "span": shown.span,
+        "seconds": shown.seconds,
+        "time": shown.time_element,
+        "plain": shown.plain,
+        "clock": shown.clock_element,
+        "iso": shown.iso,
+        "content": shown.content,
+        "header_value": shown.header_value,
+        "json": json.dumps,
+    }
+    made.globals |= {"address": address, "static": static_address, "now_ms": clock_ms, "zip": zip}
+    return made
+
+
+_ENVIRONMENT = _environment()
+
+
+def rendered(template: str, **values: Any) -> Markup:
+    return Markup(_ENVIRONMENT.get_template(template).render(**values))  # noqa: S704
+
+
+def page_reply(text: Markup, status: int = 200, *more: tuple[bytes, bytes]) -> Reply:
+    headers = [*HEADERS, (b"cache-control", b"no-store"), *more]
+    return Reply(status, text.encode(), HTML, headers)
+
+
+def redirect(to: str, status: int = 303) -> Reply:
+    """``to``: of ``address``."""
+    return Reply(status, b"", HTML, [*HEADERS, (b"location", to.encode("ascii"))])
+
+
+def error_page(error: HttpError) -> Reply:
+    """What a browser gets for an error below ``/console``."""
+    more = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+    text = rendered("error.html", here="", error=error, token="", late=False)
+    return page_reply(text, error.status, *more)

@@ -1,0 +1,150 @@
+"""How numbers, times and sizes are written on a page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from ...policy.levels import span_ms
+from ...wheel.errors import InvalidConfiguration
+from ..errors import HttpError
+
+NOTHING = "\N{EN DASH}"
+_FAR_MS = 253_402_300_800_000
+"""Year 10000, which ``datetime`` has not."""
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_FORMS = "a time as 2026-05-31T18:30:00Z (without zone: UTC), +10m from now, or ms since 1970"
+
+
+def number(value: float | None) -> str:
+    """With groups of three digits."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, int) or value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes, in three digits or so."""
+    if value is None:
+        return NOTHING
+    for unit, name in _SIZES:
+        if value >= unit:
+            many = value / unit
+            return f"{many:.3g} {name}" if many < 1000 else f"{many:,.0f} {name}"
+    return f"{int(value)} B"
+
+
+def span(ms: float) -> str:
+    """A length of time in two units at most: ``1 h 12 min``."""
+    ms = abs(ms)
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    if ms < 10_000:
+        return f"{ms / 1000:.1f} s"
+    rest = int(ms)
+    parts = []
+    for unit, name in _UNITS:
+        many, rest = divmod(rest, unit)
+        if many:
+            parts.append(f"{many:,} {name}")
+        if many and len(parts) == 1 and name == "s":
+            break
+        if len(parts) == 2 or (parts and not many):
+            break
+    return " ".join(parts)
+
+
+def plain(name: str) -> str:
+    """The name of a field as words; its unit stands with its value."""
+    for unit in ("_bytes", "_ms", "_s", "_c"):
+        name = name.removesuffix(unit).replace(f"{unit}_max", "_max")
+    return name.replace("_", " ")
+
+
+def seconds(value: float) -> str:
+    """A bound of a histogram: ``5 ms``, ``2 s``."""
+    return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
+
+
+def iso(ms: int) -> str:
+    """ISO 8601, UTC, to the millisecond where there are any; what has no date: ms since 1970."""
+    if not 0 <= ms < _FAR_MS:
+        return str(ms)
+    text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return text.replace(".000+00:00", "Z").replace("+00:00", "Z")
+
+
+def time_element(ms: int | None, now_ms: int | None = None) -> Markup:
+    """A ``time`` element with UTC; a script makes it local. ``now_ms``: how far it is from then is
+    written beside it."""
+    if ms is None:
+        return escape(NOTHING)
+    if not 0 <= ms < _FAR_MS:
+        return Markup('<span class="num">{}</span> ms').format(ms)
+    machine = iso(ms)
+    text = machine.replace("T", " ").replace("Z", " UTC")
+    made = Markup('<time datetime="{}" title="{}">{}</time>').format(machine, text, text)
+    if now_ms is None:
+        return made
+    away = f"in {span(ms - now_ms)}" if ms >= now_ms else f"{span(now_ms - ms)} ago"
+    return Markup('{} <small class="away">{}</small>').format(made, away)
+
+
+def clock_element(ms: int) -> Markup:
+    """The time of day of a time of these days, as of ``time_element``."""
+    machine = iso(ms)
+    return Markup('<time class="clock" datetime="{}" title="{}">{}</time>').format(
+        machine, machine.replace("T", " ").replace("Z", " UTC"), machine[11:16]
+    )
+
+
+def when(text: str, now_ms: int, place: str) -> int | None:
+    """A time that somebody wrote, ms since 1970; None: nothing was written. Errors: ``HttpError``
+    422."""
+    text = text.strip()
+    if not text:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 19:
+        return int(text)
+    try:
+        if text[0] in "+-":
+            away = span_ms(text[1:])
+            return now_ms + (away if text[0] == "+" else -away)
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+        ms = round(found.timestamp() * 1000)
+        if ms >= 0:
+            return ms
+    except (ValueError, OverflowError, InvalidConfiguration):
+        pass
+    raise HttpError(422, "not a time", place=place, got=text, limit=_FORMS)
+
+
+def content(of: Any, name: str, length: int = 0) -> Markup:
+    """Key or value of a message or of a letter: text, or base64 that says so; cut after ``length``
+    characters."""
+    text, raw = getattr(of, name), getattr(of, f"{name}_base64")
+    if raw is not None:
+        return Markup('<span class="tag">base64</span> ') + _cut(raw, length)
+    if text is None:
+        return Markup('<span class="none">none</span>')
+    return _cut(text, length) if text else Markup('<span class="none">empty</span>')
+
+
+def header_value(value: Any) -> Markup:
+    """Of ``gateway/v1/types.HeaderValue``."""
+    if value is None:
+        return Markup('<span class="none">none</span>')
+    if isinstance(value, str):
+        return escape(value)
+    return Markup('<span class="tag">base64</span> {}').format(value["base64"])
+
+
+def _cut(text: str, length: int) -> Markup:
+    return escape(text if not length or len(text) <= length else text[:length] + "…")

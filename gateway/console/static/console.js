@@ -1,0 +1,129 @@
+// What scripts add to the console's pages: times of the reader's own zone, charts, and parts that
+// are fetched again while somebody looks. Without it everything is there, in UTC and as tables.
+"use strict";
+(() => {
+  const TICK_MS = 5000;
+  const charts = [];
+  const two = (n) => String(n).padStart(2, "0");
+
+  function local(date, ms) {
+    const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+    const clock = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+    return `${day} ${clock}${ms ? `.${String(date.getMilliseconds()).padStart(3, "0")}` : ""}`;
+  }
+
+  function showTimes(root) {
+    for (const one of root.querySelectorAll("time[datetime]")) {
+      const text = one.getAttribute("datetime");
+      const date = new Date(text);
+      if (Number.isNaN(date.getTime())) continue;
+      const shown = local(date, text.includes("."));
+      one.textContent = one.classList.contains("clock") ? shown.slice(11, 16) : shown;
+    }
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+    if (zone === "UTC") return;
+    for (const one of document.querySelectorAll(".zone")) {
+      one.textContent = `${zone}; each has UTC as its title`;
+    }
+  }
+
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function short(value) {
+    if (value >= 1e9) return `${+(value / 1e9).toFixed(1)} G`;
+    if (value >= 1e6) return `${+(value / 1e6).toFixed(1)} M`;
+    return value >= 1e3 ? `${+(value / 1e3).toFixed(1)} k` : String(value);
+  }
+
+  function options(kind, data, box) {
+    const axis = (more) => ({
+      stroke: colour("--dim"), font: "12px system-ui, sans-serif",
+      size: 30, grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, ...more,
+    });
+    const slots = kind === "slots";
+    const names = slots ? null : [...data.bounds, "more"];
+    const nth = Math.ceil((names || []).length / Math.max(1, Math.floor(box.clientWidth / 62)));
+    return {
+      width: box.clientWidth, height: box.clientHeight,
+      padding: [8, 8, 0, 0],
+      legend: { show: false },
+      cursor: { x: false, y: false, points: { show: false }, drag: { x: false, y: false } },
+      scales: {
+        x: { time: slots, range: (_, low, high) => slots ? [low - 30, high + 30] : [-0.6, names.length - 0.4] },
+        y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] },
+      },
+      axes: [
+        axis(slots
+          ? { grid: { show: false }, space: 64, values: (_, at) => at.map((s) => {
+            const date = new Date(s * 1000);
+            return `${two(date.getHours())}:${two(date.getMinutes())}`;
+          }) }
+          : { grid: { show: false }, splits: () => names.map((_, n) => n).filter((n) => n % nth === 0),
+            values: (_, at) => at.map((n) => names[n]) }),
+        axis({ size: 56, space: 44, values: (_, at) => at.map((v) => Number.isInteger(v) ? short(v) : "") }),
+      ],
+      series: [{}, {
+        fill: colour("--bar"), stroke: colour("--bar"), width: 0, points: { show: false },
+        paths: uPlot.paths.bars({ size: [slots ? 0.78 : 0.7, 60] }),
+      }],
+      hooks: { setCursor: [(plot) => caption(plot, kind, data, names)] },
+    };
+  }
+
+  function caption(plot, kind, data, names) {
+    const text = plot.root.closest("figure").querySelector("figcaption");
+    text.dataset.plain ??= text.textContent;
+    const n = plot.cursor.idx;
+    if (n == null || plot.cursor.left < 0) {
+      text.textContent = text.dataset.plain;
+      return;
+    }
+    const count = `${data.count[n].toLocaleString("en")} messages`;
+    const at = kind === "slots"
+      ? `due in the minute of ${local(new Date(data.at[n] * 1000)).slice(11, 16)}`
+      : (n === data.bounds.length ? "later than all that" : `late by at most ${names[n]}`);
+    text.textContent = `${count} ${at}`;
+  }
+
+  function draw(root) {
+    for (const figure of root.querySelectorAll("figure[data-chart]")) {
+      const box = figure.querySelector(".plot");
+      const data = JSON.parse(figure.dataset.values);
+      const kind = figure.dataset.chart;
+      const x = kind === "slots" ? data.at : data.count.map((_, n) => n);
+      box.replaceChildren();
+      charts.push({ figure, plot: new uPlot(options(kind, data, box), [x, data.count], box) });
+    }
+  }
+
+  function drawAll() {
+    for (const one of charts.splice(0)) one.plot.destroy();
+    draw(document);
+  }
+
+  function begin(root) {
+    for (let n = charts.length - 1; n >= 0; n -= 1) {
+      if (!charts[n].figure.isConnected) charts.splice(n, 1)[0].plot.destroy();
+    }
+    showTimes(root);
+    draw(root);
+  }
+
+  // A reader who is about to follow a link, or has marked text, is not disturbed.
+  function busy() {
+    const focused = document.activeElement;
+    return document.hidden || !document.getSelection().isCollapsed
+      || (focused !== null && focused.closest(".part a, .part input") !== null);
+  }
+
+  begin(document);
+  document.body.addEventListener("htmx:load", (event) => {
+    if (event.detail.elt !== document.body) begin(event.detail.elt);
+  });
+  setInterval(() => { if (!busy()) htmx.trigger(document.body, "tick"); }, TICK_MS);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth !== width) { width = innerWidth; drawAll(); }
+  });
+})();

@@ -1,0 +1,58 @@
+"""All pages and actions of the console. They are for people, and not in the description."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..errors import HttpError
+from ..requests import Reply
+from . import dead, jobs, message, node, overview, pending
+from .acting import CountedBody, action_endpoint, page_endpoint
+from .rendering import BASE, HEADERS, STATIC, redirect
+
+FIRST_SEGMENT = BASE.removeprefix("/")
+_KEEP = b"public, max-age=31536000, immutable"
+
+
+class FileQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """``v``: the version of a file, which changes its address."""
+
+    v: str = ""
+
+
+async def to_console(_call: RouteCall[NoQuery, None]) -> Reply:
+    """The address of the gateway alone leads to its pages."""
+    return redirect(BASE, 307)
+
+
+async def static_file(call: RouteCall[FileQuery, None]) -> Reply:
+    """A file that pages use. Its address has its version, so it is kept."""
+    name = call.path["name"]
+    if name not in STATIC:
+        raise HttpError(404, "no such file", place="path", got=name)
+    data, kind = STATIC[name]
+    return Reply(200, data, kind, [*HEADERS, (b"cache-control", _KEEP)])
+
+
+PAGES: list[AnyEndpoint] = [
+    Endpoint("GET", "/", to_console, NoQuery, None, {}),
+    Endpoint("GET", f"{BASE}/static/{{name}}", static_file, FileQuery, None, {}),
+    page_endpoint("", overview.overview, overview.OverviewQuery),
+    page_endpoint("/pending", pending.pending, pending.PendingForm),
+    page_endpoint("/pending/cancel", pending.confirm, pending.PendingForm),
+    action_endpoint("/pending/cancel", pending.cancel, pending.PendingForm, CountedBody),
+    page_endpoint("/message", message.message, message.MessageForm),
+    page_endpoint("/message/cancel", message.confirm_cancel, message.MessageForm),
+    action_endpoint("/message/cancel", message.cancel, message.MessageForm),
+    page_endpoint("/message/reschedule", message.confirm_move, message.MoveForm),
+    action_endpoint("/message/reschedule", message.move, message.MoveForm),
+    page_endpoint("/dead", dead.dead, dead.LettersForm),
+    page_endpoint("/dead/letter", dead.letter, dead.PlaceForm),
+    page_endpoint("/dead/redrive", dead.confirm, dead.RedriveForm),
+    action_endpoint("/dead/redrive", dead.redrive, dead.RedriveForm, CountedBody),
+    page_endpoint("/jobs", jobs.jobs, jobs.JobsQuery),
+    page_endpoint("/job", jobs.job, jobs.JobForm),
+    action_endpoint("/job/stop", jobs.stop, jobs.JobForm),
+    page_endpoint("/node", node.node, node.NodeQuery),
+]
