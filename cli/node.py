@@ -22,7 +22,7 @@ from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from .configfile import read_policies, read_settings
-from .shared import F, need_gateway, pair, retention, size, span, span_ms
+from .shared import F, need_gateway, pair, positive_span, retention, size, span, span_ms
 
 log = logging.getLogger("slotwheel.node")
 
@@ -191,6 +191,13 @@ def _limits(function: F) -> F:
     help="Keep what is delivered in archive/, for `slotwheel replay`: for so long (24h), up to so"
     " much (10GiB), or both (24h,10GiB). [default: keep nothing]",
 )
+@click.option(
+    "--trace-retain",
+    type=positive_span,
+    metavar="SPAN",
+    help="Keep for so long which messages left, when and how, for `slotwheel search --id` and"
+    " tracing. [default: keep nothing]",
+)
 @_limits
 def command(
     data: Path,
@@ -215,6 +222,7 @@ def command(
     log_format: str,
     log_level: str,
     retain: dict[str, int] | None,
+    trace_retain: timedelta | None,
     **limits: int | timedelta,
 ) -> None:
     """Run one node on a data directory, until SIGTERM or Ctrl-C.
@@ -255,6 +263,7 @@ def command(
         delivery=delivery,
         accept_repeats=accept_repeats,
         policies=None if policies_path is None else read_policies(policies_path),
+        trace_retain_ms=0 if trace_retain is None else span_ms(trace_retain),
     )
     run(config)
 

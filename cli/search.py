@@ -191,7 +191,6 @@ def _print_fates(fates: list[MessageFate], as_json: bool) -> int:
         message: Fields = {}
         if fate.row is not None:
             [message] = message_fields(fate.row)
-            message = {"topic": fate.row.column("topic")[0].as_py(), **message}
         if as_json:
             print_json(
                 {
@@ -199,11 +198,17 @@ def _print_fates(fates: list[MessageFate], as_json: bool) -> int:
                     "state": fate.state.value,
                     "why": fate.why,
                     "due_ms": fate.due_ms,
+                    "created_ms": fate.created_ms,
+                    "left_ms": fate.left_ms,
+                    "topic": fate.topic,
                     **message,
                 }
             )
         else:
-            click.echo(f"{fate.id}\t{fate.state}\t{fate.why}")
+            accepted, left = (
+                "-" if ms is None else time_text(ms) for ms in (fate.created_ms, fate.left_ms)
+            )
+            click.echo(f"{fate.id}\t{fate.state}\t{fate.why}\t{accepted}\t{left}")
     unknown = any(fate.state is MessageState.UNKNOWN for fate in fates)
     return Exit.FAILED if unknown else Exit.DONE
 

@@ -25,12 +25,11 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from ..wheel.backoff import Backoff
 from ..wheel.due.chunk import Chunk
 from ..wheel.errors import ClockBehind, Damaged, SyncFailed
 from ..wheel.schema import times
+from .departures import DepartureKeeper
 from .handover import BatchOutcome, lateness, release
 from .held import HeldTopics
 from .ports import DeliveryEvents, DuePort
@@ -50,7 +49,7 @@ class Hand:
     """Delivers one wheel's rows. ``clock``: wall clock in ms.
 
     ``wheel``: the dispatcher of one epoch. ``semantics``: how its chunks are delivered.
-    ``allowed``: whether this node may deliver now.
+    ``allowed``: whether this node may deliver now. ``departures``: keeps what leaves.
     ``on_fatal`` is called once, with the error, when the process has to end.
     """
 
@@ -62,6 +61,7 @@ class Hand:
         *,
         allowed: Callable[[], bool] = lambda: True,
         events: DeliveryEvents,
+        departures: DepartureKeeper | None = None,
         on_fatal: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._wheel = wheel
@@ -69,6 +69,7 @@ class Hand:
         self._clock = clock
         self._allowed = allowed
         self._events = events
+        self._departures = departures or DepartureKeeper()
         self._on_fatal = on_fatal
         self._held = HeldTopics(
             wheel,
@@ -77,6 +78,7 @@ class Hand:
             self._settle,
             clock,
             self._events,
+            self._departures,
             in_turn=semantics.in_turn,
         )
         self._begun = False
@@ -183,8 +185,9 @@ class Hand:
         self._clock_alarm, self._damage_alarm = False, ""
         if chunk is None:
             return False
+        self._departures.withdrawn(chunk, now_ms)
         if chunk.rows.num_rows == 0:
-            self._wheel.answer(chunk, np.empty(0, np.bool_))
+            self._settle(chunk, BatchOutcome.nothing(0, ""))
             return True
         self.busy = True
         try:
@@ -230,8 +233,10 @@ class Hand:
             raise
 
     def _settle(self, chunk: Chunk, outcome: BatchOutcome) -> None:
-        """Report the outcome of a chunk: first to the wheel, then as events."""
+        """Report the outcome of a chunk: first to those who keep it, then to the wheel, which moves
+        the mark, then as events."""
         held_before = set(self._wheel.held_topics())
+        self._departures.answered(chunk, outcome, self._clock())
         self._wheel.answer(
             chunk,
             outcome.answered,

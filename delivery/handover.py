@@ -29,15 +29,15 @@ from .sink import Answer, Sink, deliver_rest
 @dataclass(slots=True)
 class BatchOutcome:
     """The outcome of a batch. ``answered``: rows the mark may pass; ``accepted``: those of them
-    that the sink accepted; ``unknown``: rows that may have left, or may yet; ``dead``: how many
-    dead letters by reason, but for those that ``expired``; ``why_not``: why other rows are not
-    answered."""
+    that the sink accepted; ``unknown``: rows that may have left, or may yet; ``outdated``: rows
+    that are dead letters as they have expired; ``dead``: how many other dead letters by reason;
+    ``why_not``: why other rows are not answered."""
 
     answered: Mask
     accepted: Mask
     unknown: Mask
+    outdated: Mask
     dead: Counter[str] = field(default_factory=Counter)
-    expired: int = 0
     why_not: str = ""
     down: bool = False
     errors: list[str] = field(default_factory=list)
@@ -53,7 +53,12 @@ class BatchOutcome:
     def nothing(cls, rows: int, why_not: str) -> Self:
         """No row of so many was handed to the sink."""
         none = np.zeros(rows, np.bool_)
-        return cls(none, none.copy(), none.copy(), why_not=why_not)
+        return cls(none, none.copy(), none.copy(), none.copy(), why_not=why_not)
+
+    @property
+    def expired(self) -> int:
+        """How many rows expired."""
+        return int(np.count_nonzero(self.outdated))
 
     @property
     def complete(self) -> bool:
@@ -64,8 +69,8 @@ class BatchOutcome:
         self.answered[at] |= found.answered
         self.accepted[at] |= found.accepted
         self.unknown[at] |= found.unknown
+        self.outdated[at] |= found.outdated
         self.dead.update(found.dead)
-        self.expired += found.expired
         self.why_not = found.why_not
         self.errors += found.errors
 
@@ -91,8 +96,10 @@ def hand_over(
     answers.reasons |= dict.fromkeys(np.flatnonzero(expired).tolist(), EXPIRED)
     accepted = answers.which(Answer.ACCEPTED)
     unknown = answers.which(Answer.UNKNOWN)
-    outcome = BatchOutcome(accepted.copy(), accepted, unknown, down=answers.down, errors=errors)
-    outcome.why_not = answers.why_not
+    outcome = BatchOutcome.nothing(rows.num_rows, answers.why_not)
+    outcome.answered |= accepted
+    outcome.accepted, outcome.unknown = accepted, unknown
+    outcome.down, outcome.errors = answers.down, errors
     refused = answers.which(Answer.REFUSED)
     if refused.any():
         at = np.flatnonzero(refused)
@@ -101,7 +108,7 @@ def hand_over(
         stored = buried.which(Answer.ACCEPTED)
         outcome.answered[at[stored]] = True
         outcome.unknown[at[buried.which(Answer.UNKNOWN)]] = True
-        outcome.expired = int(np.count_nonzero(stored & expired[at]))
+        outcome.outdated[at[stored & expired[at]]] = True
         outcome.dead.update(itertools.compress(reasons, (stored & ~expired[at]).tolist()))
         outcome.why_not = outcome.why_not or buried.why_not
         outcome.down |= buried.down

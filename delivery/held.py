@@ -23,6 +23,7 @@ from cachetools import TTLCache
 from ..wheel.backoff import Backoff
 from ..wheel.due.chunk import Chunk
 from ..wheel.schema import times
+from .departures import DepartureKeeper
 from .handover import BatchOutcome, release
 from .ports import DeliveryEvents, DuePort
 from .sink import Sink
@@ -56,6 +57,7 @@ class HeldTopics:
     settle: Callable[[Chunk, BatchOutcome], None]
     clock: Callable[[], int]
     events: DeliveryEvents
+    departures: DepartureKeeper
     in_turn: bool = False
     _topics: dict[str, _Held] = field(default_factory=dict)
     _backoffs: TTLCache[str, Backoff] = field(init=False)
@@ -135,8 +137,11 @@ class HeldTopics:
         if chunk is None:
             # It was released, which the next turn sees; or it waits for the commit of a cancel.
             return topic not in self.wheel.held_topics()
-        rows = chunk.rows.num_rows
-        if rows and int(times(chunk.rows, "due").max()) > self.clock():
+        self.departures.withdrawn(chunk, now_ms)
+        if not chunk.rows.num_rows:
+            self.settle(chunk, BatchOutcome.nothing(0, ""))
+            return True
+        if int(times(chunk.rows, "due").max()) > self.clock():
             release(self.wheel, chunk, handed=False)
             return False
         state.chunk = chunk

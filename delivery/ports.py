@@ -78,6 +78,9 @@ class DeliveryEvents:
     def dead(self, count: int, reason: str) -> None:
         """Rows that became dead letters."""
 
+    def not_kept(self, count: int, reason: str) -> None:
+        """Rows that left, and of which no departure could be kept."""
+
     def expired(self, count: int) -> None:
         """Rows whose time was over when they would have been delivered."""
 

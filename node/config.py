@@ -68,6 +68,8 @@ class NodeConfig:
     """One of ``SEMANTICS``; all peers of a group have the same."""
     accept_repeats: bool = False
     """Begin exactly-once where nobody knows what has left."""
+    trace_retain_ms: int = 0
+    """How long it is kept which messages left, when and how, ms; 0: not at all."""
     policies: PolicySet | None = None
     """Levels, retry policies and routes for the group, while this node is master; None: those that
     it has."""

@@ -7,6 +7,7 @@ methods are called from many threads and return at once.
 from __future__ import annotations
 
 import logging
+import time
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from .metrics import Metrics
 
 log = logging.getLogger("slotwheel.node")
 
+LOG_MISSED_EVERY_S = 60.0
+
 
 class NodeEvents(DeliveryEvents, IntakeEvents):
     """Events of the ways in and out, and of replication.
@@ -29,6 +32,7 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self.sink_problem: str | None = None
+        self._next_missed_s = 0.0
 
     def delivered(self, lateness_ms: Int64s) -> None:
         early = int(np.count_nonzero(lateness_ms < 0))
@@ -39,6 +43,13 @@ class NodeEvents(DeliveryEvents, IntakeEvents):
 
     def dead(self, count: int, reason: str) -> None:
         event(log, logging.WARNING, "dead letters", count=count, reason=reason)
+
+    def not_kept(self, count: int, reason: str) -> None:
+        self._metrics.departures_missed.inc(count)
+        if time.monotonic() >= self._next_missed_s:
+            self._next_missed_s = time.monotonic() + LOG_MISSED_EVERY_S
+            text = "messages left, and it could not be kept how"
+            event(log, logging.WARNING, text, count=count, reason=reason)
 
     def expired(self, count: int) -> None:
         event(log, logging.WARNING, "messages expired", count=count)

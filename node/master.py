@@ -54,6 +54,7 @@ class MasterThreads:
             clock,
             allowed=allowed,
             events=events,
+            departures=out.departures,
             on_fatal=on_fatal,
         )
         self._threads.loop("prefetcher", lambda: work.prepare(dispatcher, clock))

@@ -70,6 +70,9 @@ class Metrics:
         self.group_commits = counter("group_commits", "Writes of the journal, each one sync")
         self.spilled = counter("spilled_rows", "Rows moved into slot files")
         self.alarms = counter("alarms", "Things a person should look at", ["kind"])
+        self.departures_missed = counter(
+            "departures_missed", "Messages of which it could not be kept how they left"
+        )
         self.scrubbed_bytes = counter("scrubbed_bytes", "Bytes of slot files read ahead")
         self.scrub_passes = counter("scrub_passes", "How often all slot files were read ahead")
         self.recovery = Gauge(

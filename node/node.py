@@ -189,6 +189,8 @@ class Node:
         else:
             assert wheel.dispatcher is not None, "alone, a node is its own master"
             self._single = self._start_master(wheel.dispatcher)
+        if self.config.trace_retain_ms:
+            threads.loop("departures", lambda: work.clean(self._out.departures, clock))
         if self.config.to_kafka:
             where = f"Kafka at {self.config.bootstrap}"
             reached = partial(threads.request_stop, "sink-check")

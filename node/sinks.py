@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..delivery.deadletters import DeadLetters
+from ..delivery.departures import DepartureKeeper, KeptDepartures
 from ..delivery.embedded.exactly_once import EmbeddedExactlyOnce
 from ..delivery.embedded.sink import EmbeddedSink
 from ..delivery.kafka.exactly_once import KafkaExactlyOnce
@@ -26,8 +27,8 @@ from .config import CONFLUENT, NodeConfig
 
 
 class WaysOut:
-    """The sink, the dead letters with their last resort in the data directory, and the delivery
-    semantics that use both.
+    """The sink, the dead letters with their last resort in the data directory, the delivery
+    semantics that use both, and what is kept of departures.
 
     Errors: ``UnsupportedVersion`` for embedded topics; ``MissingExtra``.
     """
@@ -68,6 +69,10 @@ class WaysOut:
             self.semantics = EmbeddedExactlyOnce(
                 embedded, dead_letters, files, accept_repeats=config.accept_repeats
             )
+        self.departures = DepartureKeeper()
+        if config.trace_retain_ms:
+            reserve = config.wheel.disk_reserve_bytes
+            self.departures = KeptDepartures(files, config.trace_retain_ms, reserve, events)
         if config.delay_topic is not None:
             # Now, not when a standby takes over: by then another version may be installed.
             _reader_of(config)
@@ -77,6 +82,7 @@ class WaysOut:
         return self._local.damaged()
 
     def close(self) -> None:
+        self.departures.close()
         self._local.close()
         if self.sink is not self._local:
             self.sink.close()

@@ -2,8 +2,8 @@
 
 syncer writes and syncs what is queued: group commit slot-files spills the tail, deletes covered
 slot files prefetcher opens the next slot ahead of its time scrubber reads slot files ahead, to find
-damage before they are due (``damage.py``) sink-check at start, until the sink was reached once:
-logs if it cannot be
+damage before they are due (``damage.py``) departures deletes the files of what left long ago
+sink-check at start, until the sink was reached once: logs if it cannot be
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from ..delivery.departures import DepartureKeeper
 from ..delivery.sink import Sink
 from ..intake.ports import Clock
 from ..wheel.dispatcher import Dispatcher
 from ..wheel.errors import Damaged, SyncFailed
 from ..wheel.wheel import Wheel
 from . import memory
-from .events import NodeEvents
+from .events import LOG_MISSED_EVERY_S, NodeEvents
 from .logs import event
 from .metrics import Metrics
 
@@ -34,8 +35,8 @@ PREPARE_EVERY_S = 0.05
 DAMAGED_EVERY_S = 1.0
 """How often a damaged slot file is opened again, s: each time all of it is read."""
 SINK_CHECK_EVERY_S = 1.0
+DEPARTURES_EVERY_S = 10.0
 RELEASE_AFTER_S = 2.0
-LOG_MISSED_EVERY_S = 60.0
 _AHEAD = 3
 """Ranges of a spill that are prepared ahead, as preparing and writing take turns in being
 slower."""
@@ -56,6 +57,14 @@ def prepare(dispatcher: Dispatcher, clock: Clock) -> float:
         return 0.0 if dispatcher.prepare(clock()) else PREPARE_EVERY_S
     except Damaged:  # the storage keeps the error, and ``damage`` reports it
         return DAMAGED_EVERY_S
+
+
+def clean(departures: DepartureKeeper, clock: Clock) -> float:
+    """Delete departures that are older than they have to be."""
+    deleted = departures.clean(clock())
+    if deleted:
+        event(log, logging.DEBUG, "deleted files of departures", files=deleted)
+    return DEPARTURES_EVERY_S
 
 
 class SlotFileWork:

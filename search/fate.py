@@ -2,20 +2,22 @@
 
 Theory: an id leads to its slot. While the row is there, the mark and the cancels of the slot say
 all. A row that has left is gone from slot files and journal, and only what it left behind can tell:
-the mark's counters, if nothing was ever cancelled, expired or refused; the archive, where cancels
-stand beside their rows; the embedded topics, if that is where messages go. Without any of these the
-answer is unknown, with the reason.
+the departures, if the node keeps them; the mark's counters, if nothing was ever cancelled, expired
+or refused; the archive, where cancels stand beside their rows; the embedded topics, if that is
+where messages go. Without any of these the answer is unknown, with the reason.
 
 Rules
 - No answer is guessed. That no cancel is found proves nothing: one that came shortly before its
   message was due is in no slot file.
+- A departure is written before the mark moves, and cannot be taken back: what it says is true
+  whatever else is damaged or missing.
 - Embedded topics are read from the blocks on that were delivered when the message was due, and not
   further than ``_TOPIC_ROWS_MAX`` rows each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -31,6 +33,7 @@ from ..delivery.embedded.topicfile import (
     TOPICS_DIRECTORY,
 )
 from ..policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED, REASON
+from ..reading.departures import Departure, DepartureReader
 from ..reading.events import RowsSeen
 from ..reading.growing.parts import TopicPart, read_part
 from ..reading.growing.positions import TopicAt
@@ -38,9 +41,10 @@ from ..reading.growing.topics import index_records, look_at_topic, topics
 from ..reading.listing import opened, topic_segments
 from ..reading.slotblocks import archived_blocks
 from ..wheel.config import TICK_MS
+from ..wheel.departurefile import STATES
 from ..wheel.errors import UnknownId
 from ..wheel.ids import MessageId
-from ..wheel.mark import Marks
+from ..wheel.mark import Marks, RowKey
 from ..wheel.schema import Mask, times
 from .pending import PendingReader
 from .view import View, cancelled, key_columns
@@ -76,7 +80,10 @@ class MessageFate:
     created_ms: int | None = None
     """When it was accepted; None: nothing says it any more."""
     left_ms: int | None = None
-    """When it left; None: it has not, or nothing says when."""
+    """When it left first, or was passed over as it was cancelled; None: it has not, or nothing says
+    when."""
+    topic: str | None = None
+    """Where it was to go; None: nothing says it any more."""
 
 
 def find(
@@ -101,12 +108,53 @@ def find(
         else:
             why = f"no id of the group {view.mint.group}"
             found[text] = MessageFate(text, MessageState.UNKNOWN, why, one.due)
+    fates: dict[MessageId, MessageFate] = {}
+    gone: list[tuple[Marks, list[_Gone]]] = []
     for second, wanted in by_second.items():
-        view, of_slot, gone = _in_slot(reader, view, second, wanted)
-        if gone:
-            of_slot += _Left(reader.root, view, dead_letter_topic).find(gone)
-        found |= {fate.id: fate for fate in of_slot}
+        view, of_slot, left = _in_slot(reader, view, second, wanted)
+        fates |= of_slot
+        gone.append((view.marks, left))
+    # Read behind the view: what it knows to have left is in there.
+    departures = _departures(reader.root, fates, view.point.looked_ms)
+    for marks, left in gone:
+        open_ = [one for one in left if one.id not in departures]
+        if open_:
+            fates |= _Left(reader.root, marks, dead_letter_topic).find(open_)
+    for one, fate in fates.items():
+        found[fate.id] = _departed(fate, departures[one]) if one in departures else fate
     return [found[text] for text in texts]
+
+
+def _departures(
+    root: Path, fates: Mapping[MessageId, MessageFate], looked_ms: int
+) -> dict[MessageId, list[Departure]]:
+    """The departures of those that may have left."""
+    keys = {
+        (one.due, one.offset): one
+        for one, fate in fates.items()
+        if fate.state is not MessageState.PENDING or one.due <= looked_ms
+    }
+    return {keys[key]: found for key, found in DepartureReader(root).find(keys).items()}
+
+
+def _departed(fate: MessageFate, departures: Sequence[Departure]) -> MessageFate:
+    """The fate of a message of which there are departures, in the order of time."""
+    first = departures[0]
+    fate = replace(fate, topic=first.topic, created_ms=first.created_ms, left_ms=first.left_ms)
+    if fate.state is MessageState.CANCELLED:
+        return fate
+    often = f", {len(departures)} times" if len(departures) > 1 else ""
+    seen = f"the node saw it leave for the topic {first.topic}{often}"
+    if fate.state is MessageState.PENDING:
+        return replace(fate, why=f"{seen}; no mark covers that, so it may leave again")
+    # That it was delivered counts, whatever was tried before or behind it.
+    states = {one.state for one in departures}
+    state = next(MessageState(one) for one in STATES.values() if one in states)
+    if state is MessageState.CANCELLED:
+        seen = "it was cancelled: the node saw its mark pass it"
+    elif state is MessageState.UNKNOWN:
+        seen += ", and no clear answer followed"
+    return replace(fate, state=state, why=seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,40 +164,48 @@ class _Gone:
     id: MessageId
     row: pa.RecordBatch | None
 
+    def fate(self, state: MessageState, why: str) -> MessageFate:
+        return _with_row(MessageFate(str(self.id), state, why, self.id.due), self.row)
+
+
+def _with_row(fate: MessageFate, row: pa.RecordBatch | None) -> MessageFate:
+    if row is None:
+        return fate
+    topic, [created_ms] = row.column("topic")[0].as_py(), times(row, "created").tolist()
+    return replace(fate, row=row, topic=topic, created_ms=created_ms)
+
 
 def _in_slot(
     reader: PendingReader, view: View, second: int, wanted: Sequence[MessageId]
-) -> tuple[View, list[MessageFate], list[_Gone]]:
-    """The view by which it was judged, what the slot says, and which messages have left."""
+) -> tuple[View, dict[MessageId, MessageFate], list[_Gone]]:
+    """The view by which it was judged, what the slot says, and which messages have left: nothing is
+    known of those yet."""
     view, batches, problem = reader.slot(view, second)
     keys = key_columns(batches)
     pending = view.pending(second, keys)
     targets = set(cancelled(keys).tolist())
-    fates: list[MessageFate] = []
+    fates: dict[MessageId, MessageFate] = {}
     gone: list[_Gone] = []
     for one in wanted:
         row, is_pending = _row_of(batches, pending, one)
-        created_ms = None if row is None else int(times(row, "created")[0])
-        fate = MessageFate(str(one), MessageState.UNKNOWN, "", one.due, row, created_ms=created_ms)
+        state, why = MessageState.UNKNOWN, ""
         if one.offset in targets:
-            fates.append(replace(fate, state=MessageState.CANCELLED, why="a cancel names it"))
+            state, why = MessageState.CANCELLED, "a cancel names it"
         elif is_pending:
-            why = "not due yet"
+            state, why = MessageState.PENDING, "not due yet"
             if one.due <= view.point.looked_ms:
                 why = "no mark covers it; it is due, and may be leaving"
-            fates.append(replace(fate, state=MessageState.PENDING, why=why))
         elif row is not None:
             gone.append(_Gone(one, row))
         elif problem is not None or view.problems or second in view.lost:
-            text = str(problem.text if problem else "rows of the directory are missing")
-            fates.append(replace(fate, why=text))
+            why = str(problem.text if problem else "rows of the directory are missing")
         elif one.offset >= view.point.next_offset:
-            text = f"this directory holds the log up to offset {view.point.next_offset - 1}"
-            fates.append(replace(fate, why=text))
+            why = f"this directory holds the log up to offset {view.point.next_offset - 1}"
         elif not all(mark.covers(one.due, one.offset) for mark in view.marks.every):
-            fates.append(replace(fate, why="no mark covers it, and it is not in its slot"))
+            why = "no mark covers it, and it is not in its slot"
         else:
             gone.append(_Gone(one, None))
+        fates[one] = _Gone(one, row).fate(state, why)
     return view, fates, gone
 
 
@@ -167,34 +223,49 @@ def _row_of(
     return None, False
 
 
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """A message in an embedded topic, and when it got there."""
+
+    state: MessageState
+    why: str
+    topic: str | None
+    created_ms: int
+    left_ms: int
+
+
 class _Left:
     """Looks for traces of messages of one slot that have left."""
 
-    def __init__(self, root: Path, view: View, dead_letter_topic: str) -> None:
+    def __init__(self, root: Path, marks: Marks, dead_letter_topic: str) -> None:
         self._root = root
-        self._marks = view.marks
+        self._marks = marks
         self._dead_letter_topic = dead_letter_topic
 
-    def find(self, gone: Sequence[_Gone]) -> list[MessageFate]:
-        if all_delivered(self._marks):
-            why = "the mark covers it, and nothing was ever cancelled, expired or a dead letter"
-            return [self._fate(one, MessageState.DELIVERED, why) for one in gone]
-        gone, targets = self._archived(gone)
+    def find(self, gone: Sequence[_Gone]) -> dict[MessageId, MessageFate]:
+        every = all_delivered(self._marks)
+        targets: set[int] = set()
+        if not every:
+            gone, targets = self._archived(gone)
         traces = self._in_topics(gone)
-        fates = []
+        fates = {}
         for one in gone:
-            key = one.id.due, one.id.offset
-            if one.id.offset in targets:
-                why = "a cancel in the archive names it"
-                fates.append(self._fate(one, MessageState.CANCELLED, why))
-            elif key in traces:
-                fates.append(self._fate(one, *traces[key]))
+            trace = traces.get((one.id.due, one.id.offset))
+            if every:
+                why = "the mark covers it, and nothing was ever cancelled, expired or a dead letter"
+                fate = one.fate(MessageState.DELIVERED, why)
+            elif one.id.offset in targets:
+                fate = one.fate(MessageState.CANCELLED, "a cancel in the archive names it")
+            elif trace is not None:
+                fate = one.fate(trace.state, trace.why)
             else:
-                fates.append(self._fate(one, MessageState.UNKNOWN, self._open()))
+                fate = one.fate(MessageState.UNKNOWN, self._open())
+            if trace is not None:
+                created_ms, left_ms = trace.created_ms, trace.left_ms
+                topic = fate.topic or trace.topic
+                fate = replace(fate, topic=topic, created_ms=created_ms, left_ms=left_ms)
+            fates[one.id] = fate
         return fates
-
-    def _fate(self, one: _Gone, state: MessageState, why: str) -> MessageFate:
-        return MessageFate(str(one.id), state, why, one.id.due, one.row)
 
     def _open(self) -> str:
         """What may have become of a message that left no trace."""
@@ -219,21 +290,23 @@ class _Left:
         ]
         return rows, set(cancelled(key_columns(batches)).tolist())
 
-    def _in_topics(self, gone: Sequence[_Gone]) -> dict[tuple[int, int], tuple[MessageState, str]]:
+    def _in_topics(self, gone: Sequence[_Gone]) -> dict[RowKey, _Trace]:
         """What embedded topics say, by due time and offset."""
         there = topics(self._root)
         named = {one.row.column("topic")[0].as_py() for one in gone if one.row is not None}
         if all(one.row is not None for one in gone):
             there = [topic for topic in there if topic in {*named, self._dead_letter_topic}]
         missing = {(one.id.due, one.id.offset) for one in gone}
-        found: dict[tuple[int, int], tuple[MessageState, str]] = {}
+        found: dict[RowKey, _Trace] = {}
         for topic in there:
             for key, row in _topic_rows(self._root, topic, missing).items():
-                state = MessageState.DELIVERED
-                if topic == self._dead_letter_topic:
-                    state = _died_of(row)
-                position = row.column("position")[0].as_py()
-                found[key] = state, f"it is at position {position} of the topic {topic}"
+                is_letter = topic == self._dead_letter_topic
+                state = _died_of(row) if is_letter else MessageState.DELIVERED
+                why = f"it is at position {row.column('position')[0].as_py()} of the topic {topic}"
+                [created_ms], [left_ms] = (
+                    times(row, name).tolist() for name in ("created", "delivered")
+                )
+                found[key] = _Trace(state, why, None if is_letter else topic, created_ms, left_ms)
             missing -= found.keys()
         return found
 

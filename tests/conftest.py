@@ -28,6 +28,7 @@ LONG = (
     "benchmarks/test_benchmarks_run",
     "test_peers_failover",
     "test_cancel_truth",
+    "test_departures_after_kills",
     "replay/test_planted",
     "wheel/test_crash_sweep_finds",
     "test_peers_damage",

@@ -87,6 +87,13 @@ class KnownMessage(msgspec.Struct):
     why: str
     """What the state is known by, or why it is not known."""
     due_ms: int | None
+    created_ms: int | None
+    """When it was accepted; null: not known."""
+    left_ms: int | None
+    """When it left first, or was passed over as it was cancelled; null: it has not, or when it did
+    is not known."""
+    topic: str | None
+    """Where it was to go; null: not known."""
     message: FoundMessage | None
     """As long as it is pending or not cleaned up yet."""
 
@@ -193,7 +200,8 @@ async def known_message(services: Services, message_id: str) -> KnownMessage:
     message = None
     if fate.row is not None:
         (message,) = found_messages([fate.id], fate.row)
-    return KnownMessage(fate.id, fate.state.value, fate.why, fate.due_ms, message)
+    known = fate.due_ms, fate.created_ms, fate.left_ms, fate.topic
+    return KnownMessage(fate.id, fate.state.value, fate.why, *known, message)
 
 
 def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from slotwheel import Client, Message
+from slotwheel.wheel.texts import time_text
 from support.damage import flip
 from support.nodeprocess import NodeProcess, json_lines, run_cli, run_process
 from support.waiting import eventually, now_ms
@@ -90,9 +91,11 @@ def test_ids(shop: tuple[NodeProcess, list[str]]) -> None:
     first, second = json_lines(done.stdout)
     assert (first["state"], first["topic"], first["value"]) == ("pending", "orders", "value-3")
     assert second["state"] == "unknown"
+    assert (second["created_ms"], second["left_ms"], second["topic"]) == (None, None, None)
     assert done.returncode == 1
+    accepted = time_text(first["created_ms"])
     assert run_process("search", node.data, "--id", ids[3]).stdout == (
-        f"{ids[3]}\tpending\tnot due yet\n"
+        f"{ids[3]}\tpending\tnot due yet\t{accepted}\t-\n"
     )
 
 

@@ -103,6 +103,10 @@ def test_what_is_known_of_a_message(gateway: GatewayProcess, node: NodeProcess) 
     assert (found["state"], found["message"]["value"]) == ("pending", "0")
     assert gateway.get(f"/v1/messages/{cancelled}")["state"] == "cancelled"
     eventually(lambda: gateway.get(f"/v1/messages/{gone}")["state"] == "delivered")
+    left = gateway.get(f"/v1/messages/{gone}")
+    assert left["created_ms"] <= left["left_ms"]
+    assert left["topic"] == "known-gone"
+    assert (found["left_ms"], found["topic"]) == (None, "known")
     unknown = gateway.get("/v1/messages/nobody")
     assert unknown["state"] == "unknown"
     assert unknown["why"]

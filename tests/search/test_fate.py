@@ -68,6 +68,9 @@ def test_every_fate(tmp_path: Path, searching: Searching) -> None:
     assert pending.state == "pending"
     assert pending.row is not None
     assert pending.row.column("value")[0].as_py() == b"value-1"
+    assert [(one.created_ms, one.left_ms) for one in left] == [(START_MS, SOON + 2_000)] * 3
+    assert [one.topic for one in left] == ["orders", None, None]
+    assert [(one.created_ms, one.left_ms) for one in (last, pending)] == [(START_MS, None)] * 2
     node.close()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotwheel.delivery.deadletters import DeadLetters
+from slotwheel.delivery.departures import KeptDepartures
 from slotwheel.delivery.hand import Hand
 from slotwheel.delivery.ports import DeliveryEvents
 from slotwheel.delivery.semantics import AtLeastOnce
@@ -111,6 +112,9 @@ class Recorder(DeliveryEvents):
     def expired(self, count: int) -> None:
         self.deaths[EXPIRED] += count
 
+    def not_kept(self, count: int, reason: str) -> None:
+        self.notes += [("not kept", reason)] * count
+
     def held(self, topic: str, reason: str) -> None:
         self.notes.append(("held", topic))
 
@@ -148,11 +152,13 @@ class Rig:
         self.events = Recorder()
         self.fatal: list[BaseException] = []
         self.dead_letters = DeadLetters(self.sink, None)
+        self.departures = KeptDepartures(self.files, 3_600_000, 0, self.events)
         self.hand = Hand(
             master_of(self.wheel),
             (semantics or AtLeastOnce)(self.sink, self.dead_letters),
             self.clock,
             events=self.events,
+            departures=self.departures,
             on_fatal=self.fatal.append,
         )
         self._stop = threading.Event()
@@ -190,6 +196,7 @@ class Rig:
         self.stop_hand()
         self._stop_syncer.set()
         self._threads[0].join(10)
+        self.departures.close()
         self.wheel.close()
         self.files.close()
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from slotwheel.delivery import hand as hand_module
 from slotwheel.delivery import held as held_module
+from slotwheel.delivery.departures import KeptDepartures
 from slotwheel.delivery.kafka.exactly_once import KafkaExactlyOnce
 from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.wheel.config import WheelConfig
@@ -57,7 +58,11 @@ class OneHand:
             accept_repeats=accept_repeats,
         )
         self.hand = StoryHand(
-            master_of(node.wheel), self.semantics, lambda: self.now_ms, events=self.events
+            master_of(node.wheel),
+            self.semantics,
+            lambda: self.now_ms,
+            events=self.events,
+            departures=KeptDepartures(node.files, 3_600_000, 0, self.events),
         )
         held: Any = self.hand._held
         held._pool = AtOnce()

@@ -23,6 +23,7 @@ VALUES = {
                 "answers",
                 "backoff",
                 "config",
+                "departurefile",
                 "digest",
                 "errors",
                 "files",

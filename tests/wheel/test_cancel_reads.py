@@ -14,6 +14,7 @@ from slotwheel.wheel.due import canceller
 from slotwheel.wheel.due.lines import Lines
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.schema import times
 from slotwheel.wheel.slots.storage import Storage
 from support.damage import flip
 from support.wheels import NOW, Node, master_of
@@ -132,7 +133,10 @@ def test_an_id_of_lost_rows_does_not_stand_for_the_row_that_has_its_offset_now(
     usual.send([(NOW + 2000, "t", b"")], NOW)
     ids = [usual.wheel.mint.one(NOW + later, 0) for later in (5000, 2000)]
     assert usual.blocking(lambda: usual.wheel.cancel(ids, NOW))[1] is CancelAnswer.CANCELLED
-    assert usual.next_chunk(NOW + 10_000) is None
+    chunk = usual.next_chunk(NOW + 10_000)
+    assert chunk is not None
+    assert chunk.rows.num_rows == 0
+    assert times(chunk.cancelled, "due").tolist() == [NOW + 2000]
 
 
 def test_two_ids_of_one_offset_in_a_slot_with_a_held_topic(held: Any) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ..mark import Mark
+from ..rows import take_rows
 from ..schema import Int64s, Mask
 
 
@@ -22,6 +23,15 @@ class Chunk:
     topic: str | None
     before: Mark
     after: Mark
+    read: pa.RecordBatch
+    """All rows that it passes."""
+    withdrawn: Int64s
+    """Positions there of the messages that were cancelled; none that another line will pass."""
+
+    @property
+    def cancelled(self) -> pa.RecordBatch:
+        """The messages that were cancelled."""
+        return take_rows(self.read, self.withdrawn)
 
 
 @dataclass(slots=True)

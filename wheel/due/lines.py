@@ -242,22 +242,25 @@ class Lines:
     def put_in_flight(
         self, line: Line, rows: pa.RecordBatch, gone: Mask, after: Mark, *, late: bool
     ) -> Chunk | None:
-        """A chunk of the rows that the sink is to get, none of ``gone``; None if none is left: then
-        the mark has passed them. ``late``: they are in offset order."""
+        """A chunk of the rows that the sink is to get, none of ``gone``; None if it would neither
+        hand out a row nor tell of a cancelled one: then the mark has passed them. ``late``: they
+        are in offset order."""
         due, offset = times(rows, "due"), times(rows, "offset")
         topics = rows.column("topic")
         cancels = np.asarray(rows.column("cancels").is_valid())
         drop = gone | cancels | line.answered_ahead(offset)
+        others = np.zeros(len(due), np.bool_)
         held: dict[str, Int64s] = {}
         for topic in self.held if line.topic is None else (line.topic,):
             mine = np.asarray(pc.equal(topics, topic)) & ~cancels
             held[topic] = np.flatnonzero(mine)
-            drop |= mine if line.topic is None else ~mine
-        kept = np.flatnonzero(~drop)
+            others |= mine if line.topic is None else ~mine
+        kept = np.flatnonzero(~(drop | others))
+        withdrawn = np.flatnonzero(gone & ~(cancels | others))
         handed = rows if len(kept) == len(due) else take_rows(rows, kept)
-        chunk = Chunk(handed, line.topic, line.mark, after)
+        chunk = Chunk(handed, line.topic, line.mark, after, rows, withdrawn)
         flight = ChunkInFlight(chunk, due, offset, late, kept, cancels, gone, topics, held)
-        if not len(kept):
+        if not len(kept) and not len(withdrawn):
             self.changes += 1
             self._pass(line, flight, len(due), after)
             return None
@@ -266,8 +269,8 @@ class Lines:
 
     def put_none_in_flight(self, line: Line) -> Chunk:
         """A chunk without rows: the mark passed many rows and nothing is to be handed out yet."""
-        chunk = Chunk(EMPTY, line.topic, line.mark, line.mark)
         none = np.empty(0, np.int64)
+        chunk = Chunk(EMPTY, line.topic, line.mark, line.mark, EMPTY, none)
         no = np.empty(0, np.bool_)
         topics = EMPTY.column("topic")
         held = {} if line.topic is None else {line.topic: none}
