@@ -67,7 +67,7 @@ class BulkCancel:
         if cancellation.unanswered:
             click.echo(f"{cancellation.unanswered:,}\tasked, and no answer received")
         for problem in cancellation.problems:
-            click.echo(f"problem: {problem.file}: {problem.text}", err=True)
+            click.echo(f"problem: {problem}", err=True)
         if not cancellation.complete:
             click.echo("not complete: run it again to go on", err=True)
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "cancel": "cancel",
     "reschedule": "reschedule",
     "search": "search",
+    "trace": "trace",
     "consume": "consume",
     "dead": "dead.command",
     "status": "status",
@@ -117,7 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = sys.argv[1:] if arguments is None else arguments
     if found[:1] != ["replay"]:
         sys.meta_path.insert(0, _WithoutPandas())
-    if found[:1] == ["search"]:  # it reads what a node writes, and must not be felt there
+    if found[:1] in (
+        ["search"],
+        ["trace"],
+    ):  # it reads what a node writes, and must not be felt there
         os.nice(_LOW)
     sys.exit(run(found))
 

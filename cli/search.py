@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from ..reading.messagefields import Fields, message_fields
-from ..reading.problems import Problem
 from ..search.fate import MessageFate, MessageState, find
 from ..search.pending import LIMIT, PendingCount, PendingPage, PendingReader
 from ..search.query import Query, as_bytes, check_query, page_text, parse_page
@@ -219,7 +218,7 @@ def _read(answer: PendingCount | PendingPage) -> dict[str, Any]:
         "complete": answer.complete,
         "looked_through": answer.looked_through,
         "read_point": asdict(answer.point),
-        "problems": [_text(problem) for problem in answer.problems],
+        "problems": [str(problem) for problem in answer.problems],
     }
 
 
@@ -233,11 +232,7 @@ def _print_read(answer: PendingCount | PendingPage) -> int:
         err=True,
     )
     for problem in answer.problems:
-        click.echo(f"problem: {_text(problem)}", err=True)
+        click.echo(f"problem: {problem}", err=True)
     if not answer.complete:
         click.echo("not complete: rows may be missing", err=True)
     return Exit.DONE if answer.complete else Exit.FAILED
-
-
-def _text(problem: Problem) -> str:
-    return f"{problem.file}: {problem.text}" if problem.file else problem.text

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -24,11 +23,11 @@ from ..search.fate import MessageFate, MessageState
 from ..search.pending import PendingCount, PendingPage
 from ..search.query import Query
 from ..search.worker import SearchProcess
-from ..wheel.errors import NotRunning, Overloaded, SlotwheelError
+from ..wheel.errors import SlotwheelError
 from ..wheel.mark import RowKey
 from .errors import HttpError
+from .questions import WAITING_MAX, Questions
 
-WAITING_MAX = 16
 ROWS_MAX = 20_000_000
 _STATUS_S = 2.0
 _BEHIND_S = 1.0
@@ -37,7 +36,6 @@ _BEHIND = "behind"
 _NOTHING = Query(from_ms=0, to_ms=1)
 """A question that reads the log, and nothing else."""
 
-T = TypeVar("T")
 Answered = TypeVar("Answered", PendingCount, PendingPage)
 
 
@@ -56,8 +54,7 @@ class Searcher:
         self.process = process
         self._client = client
         self._rows_max = rows_max
-        self._waiting_max = waiting_max
-        self._waiting = 0
+        self._questions = Questions(waiting_max)
 
     async def count(
         self, query: Query, *, by_second: bool = False, by_topic: bool = False
@@ -80,7 +77,7 @@ class Searcher:
         if len(self._client.addresses) > 1:
             seen = await self._seen(lambda: self.process.count(_NOTHING))
             behind = next((one for one in seen.problems if one.kind == _BEHIND), None)
-        fates = await self._ask(lambda: self.process.find(ids))
+        fates = await self._questions.ask(lambda: self.process.find(ids))
         if behind is None:
             return fates
         return [
@@ -94,7 +91,7 @@ class Searcher:
         if query.ids or not (query.columns or by_topic):
             return
         times = Query(from_ms=query.from_ms, to_ms=query.to_ms)
-        pending = (await self._ask(lambda: self.process.count(times))).total
+        pending = (await self._questions.ask(lambda: self.process.count(times))).total
         if pending > self._rows_max:
             raise HttpError(
                 422,
@@ -109,11 +106,11 @@ class Searcher:
         """An answer that has seen what was acknowledged before the question, or says that it has
         not."""
         if len(self._client.addresses) == 1:
-            return await self._ask(question)
+            return await self._questions.ask(question)
         committed = await self._committed()
         end = asyncio.get_running_loop().time() + _BEHIND_S
         while True:
-            answer = await self._ask(question)
+            answer = await self._questions.ask(question)
             if committed is not None and answer.point.index >= committed:
                 return answer
             if committed is None or asyncio.get_running_loop().time() > end:
@@ -129,27 +126,6 @@ class Searcher:
             return int(found[REPLICATION]["commit"])
         except (TimeoutError, KeyError, SlotwheelError):
             return None
-
-    async def _ask(self, question: Callable[[], Future[T]]) -> T:
-        if self._waiting >= self._waiting_max:
-            raise Overloaded(
-                "as many questions wait for an answer as may",
-                got=self._waiting,
-                limit=self._waiting_max,
-                remedy="Ask again in a moment",
-            )
-        self._waiting += 1
-        try:
-            try:
-                return await asyncio.wrap_future(question())
-            except BrokenProcessPool:  # another one is started for the next question
-                return await asyncio.wrap_future(question())
-        except BrokenProcessPool:
-            raise NotRunning(
-                "the process that searches has ended", remedy="Ask again in a moment"
-            ) from None
-        finally:
-            self._waiting -= 1
 
 
 def _incomplete(answer: Answered, committed: int | None) -> Answered:

@@ -23,6 +23,8 @@ import uvloop
 
 from ..client import Client
 from ..search.worker import SearchProcess
+from ..trace.chains.lookup import STORE_DIRECTORY
+from ..trace.chains.worker import LookupProcess
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
 from .app import GatewayApp
@@ -31,6 +33,7 @@ from .gathering import Gatherer
 from .jobs import Jobs
 from .metrics import GatewayMetrics
 from .protocol import LimitedProtocol, look_at_connections
+from .questions import Questions
 from .routes import make_app
 from .searcher import Searcher
 from .services import OneByOne, Services, SingleFlight
@@ -129,11 +132,14 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         policies = SingleFlight(pool, client.fetch_policies)
         jobs = Jobs()
         undo.callback(jobs.stop, END_S)
-        searcher = None
+        searcher = lookup = None
         if settings.data is not None:
             process = SearchProcess(settings.data, dead_letter_topic=settings.dead_letter_topic)
             undo.callback(process.close)
             searcher = Searcher(process, client)
+            store = settings.data / STORE_DIRECTORY
+            lookup = LookupProcess(store, settings.data, settings.dead_letter_topic)
+            undo.callback(lookup.close)
         yield Services(
             settings=settings,
             client=client,
@@ -145,6 +151,8 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             jobs=jobs,
             letters=OneByOne(pool),
             searcher=searcher,
+            lookup=lookup,
+            lookup_questions=Questions(),
             fresh=FreshAnswers(),
             closing=undo,
         )

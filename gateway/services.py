@@ -12,11 +12,13 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from ..client import Client
 from ..policy.policyset import PolicySet
+from ..trace.chains.worker import LookupProcess
 from ..wheel.errors import Overloaded, SlotwheelError
 from .fresh import FreshAnswers
 from .gathering import Gatherer
 from .jobs import Jobs
 from .metrics import GatewayMetrics
+from .questions import Questions
 from .searcher import Searcher
 from .settings import GatewaySettings
 
@@ -87,7 +89,7 @@ class Services:
     """``client``: of the group, it follows the master. ``policies``: what it asks for. ``pages``:
     of the node beside the gateway, by their path; they have threads of their own, so that others
     who wait for a node do not keep them. ``letters``: for reading dead letters. ``searcher``: None
-    without a data directory."""
+    without a data directory; ``lookup``: None without that and a store of events."""
 
     settings: GatewaySettings
     client: Client
@@ -99,6 +101,8 @@ class Services:
     jobs: Jobs
     letters: OneByOne
     searcher: Searcher | None
+    lookup: LookupProcess | None
+    lookup_questions: Questions
     fresh: FreshAnswers
     """For pages that many look at."""
     closing: ExitStack

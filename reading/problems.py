@@ -41,6 +41,9 @@ class Problem:
     file: str = ""
     position: int = -1
 
+    def __str__(self) -> str:
+        return f"{self.file}: {self.text}" if self.file else self.text
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 

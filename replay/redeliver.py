@@ -113,7 +113,7 @@ class Redelivery:
             files.sort(key=lambda file: file.first)
         self._proven = [peer.spilled if peer.is_replica else _EVERYTHING for peer in layout.peers]
         self._cancelled = Bits()
-        self._damage = [f"{problem.file}: {problem.text}" for problem in layout.problems]
+        self._damage = [str(problem) for problem in layout.problems]
 
     @property
     def nbytes(self) -> int:

@@ -37,25 +37,50 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SearchProcess:
-    """Questions about one data directory, answered in another process. Thread-safe. Each method
-    returns a future; its errors are those of the question, ``BrokenProcessPool`` when the process
-    ended meanwhile, and ``RuntimeError`` after ``close``."""
+class AskedProcess:
+    """Questions that another process answers. Thread-safe. ``nice``: how much lower its priority
+    is, 0 to 19. An answer is a future; its errors are those of the question, ``BrokenProcessPool``
+    when the process ended meanwhile, and ``RuntimeError`` after ``close``."""
+
+    def __init__(self, nice: int = NICE) -> None:
+        self._nice = nice
+        self._lock = Lock()
+        self._pool = self._started()
+
+    def ask(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
+        """``function``: of a module; it is called there."""
+        with self._lock:
+            try:
+                return self._pool.submit(function, *args, **named)
+            except BrokenProcessPool:
+                self._pool = self._started()
+                return self._pool.submit(function, *args, **named)
+
+    def close(self) -> None:
+        """End the process after the question it has; those that wait are cancelled."""
+        with self._lock:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _started(self) -> ProcessPoolExecutor:
+        # Not a fork: locks of other threads would stay locked in it.
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(1, context, initializer=_begin, initargs=(self._nice,))
+
+
+class SearchProcess(AskedProcess):
+    """Questions about one data directory."""
 
     def __init__(
         self, root: Path | str, *, nice: int = NICE, dead_letter_topic: str = DEAD_LETTER_TOPIC
     ) -> None:
-        """``nice``: how much lower the process's priority is, 0 to 19."""
+        super().__init__(nice)
         self._root = str(root)
-        self._nice = nice
         self._dead_letter_topic = dead_letter_topic
-        self._lock = Lock()
-        self._pool = self._started()
 
     def count(
         self, query: Query | None = None, *, by_second: bool = False, by_topic: bool = False
     ) -> Future[PendingCount]:
-        return self._ask(_count, self._root, query, by_second, by_topic)
+        return self.ask(_count, self._root, query, by_second, by_topic)
 
     def page(
         self,
@@ -66,28 +91,10 @@ class SearchProcess:
         rows_max: int = ROWS_MAX,
         content: bool = True,
     ) -> Future[PendingPage]:
-        return self._ask(_page, self._root, query, after, limit, rows_max, content)
+        return self.ask(_page, self._root, query, after, limit, rows_max, content)
 
     def find(self, ids: Sequence[str]) -> Future[list[MessageFate]]:
-        return self._ask(_find, self._root, list(ids), self._dead_letter_topic)
-
-    def close(self) -> None:
-        """End the process after the question it has; those that wait are cancelled."""
-        with self._lock:
-            self._pool.shutdown(cancel_futures=True)
-
-    def _ask(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
-        with self._lock:
-            try:
-                return self._pool.submit(function, *args, **named)
-            except BrokenProcessPool:
-                self._pool = self._started()
-                return self._pool.submit(function, *args, **named)
-
-    def _started(self) -> ProcessPoolExecutor:
-        # Not a fork: locks of other threads would stay locked in it.
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, context, initializer=_begin, initargs=(self._nice,))
+        return self.ask(_find, self._root, list(ids), self._dead_letter_topic)
 
 
 def _begin(nice: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery
 from ..requests import ARROW, NDJSON
-from . import cancellations, cancelling, dead, group, joblist, searching
+from . import cancellations, cancelling, dead, group, joblist, searching, tracing
 from .types import MessageBody, StoredMessage, StoredMessages
 
 _SENT: Any = MessageBody | list[MessageBody]
@@ -31,5 +31,6 @@ V1: list[AnyEndpoint] = [
     *cancellations.ENDPOINTS,
     *dead.ENDPOINTS,
     *joblist.ENDPOINTS,
+    *tracing.ENDPOINTS,
     *group.ENDPOINTS,
 ]

@@ -37,7 +37,7 @@ VALUES = {
     "gateway": frozenset(
         {
             *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
-            *("fresh", "requests", "searcher", "services", "settings"),
+            *("fresh", "questions", "requests", "searcher", "services", "settings"),
         },
     ),
 }
@@ -48,9 +48,14 @@ GATEWAY_VALUES = "gateway: values"
 MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
-    GATEWAY_VALUES: frozenset({ENGINE_VALUES, "client", "policy", "reading", "search"}),
+    GATEWAY_VALUES: frozenset(
+        {ENGINE_VALUES, "client", "policy", "reading", "search", "trace/chains"}
+    ),
     "gateway/v1": frozenset(
-        {ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search", "deadletters"}
+        {
+            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search"),
+            *("deadletters", "trace", "trace/chains", "trace/store"),
+        }
     ),
     "gateway/rest": frozenset(
         {ENGINE_VALUES, GATEWAY_VALUES, "client", "consumer", "reading", "delivery/kafka"}
@@ -60,7 +65,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "gateway": frozenset(
         {
-            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "search"),
+            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "search", "trace/chains"),
             *("gateway/v1", "gateway/rest", "gateway/console"),
         }
     ),
@@ -107,7 +112,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "trace": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "delivery/kafka"}),
-    "trace/chains": frozenset({ENGINE_VALUES, "policy", "search", "trace"}),
+    "trace/chains": frozenset(
+        {ENGINE_VALUES, "policy", "client", "reading", "search", "trace", "trace/store"}
+    ),
     "trace/store": frozenset({ENGINE_VALUES, "reading", "trace"}),
     "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka", "reading"}),
     "deadletters": frozenset(
@@ -200,7 +207,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay", "search")
+OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay", "search", "trace")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.

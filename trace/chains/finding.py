@@ -16,6 +16,7 @@ import pyarrow as pa
 from ...search.fate import MessageFate
 from ...wheel.ids import MessageId
 from ..events import STORED
+from ..store import TracePage
 from .anomalies import LIMITS, AnomalyLimits
 from .assembling import assemble, id_of
 from .chain import Chain
@@ -29,8 +30,8 @@ Fates = Callable[[Sequence[str]], Sequence[MessageFate]]
 class EventsById(Protocol):
     """Where events are."""
 
-    def of_id(self, message: MessageId) -> pa.Table:
-        """All events (schema ``STORED``) of the message, and of those that come from it."""
+    def of_id(self, wanted: MessageId) -> TracePage:
+        """All events of the message, and of those that come from it."""
 
 
 def find_chain(
@@ -52,7 +53,11 @@ def find_chain(
             missing.append(f"more than {MESSAGES_MAX} messages: these are the first found")
             break
         one = waiting.pop(0)
-        found[one] = table = events.of_id(one)
+        page = events.of_id(one)
+        found[one] = table = page.events
+        missing += [f"{one}: {problem.text}" for problem in page.problems]
+        if page.next is not None:
+            missing.append(f"{one}: it has more than these {table.num_rows} events")
         for name in ("id", "origin"):
             for other in dict.fromkeys(map(id_of, table.column(name).to_pylist())):
                 if other is not None and other not in seen:

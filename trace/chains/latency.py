@@ -58,7 +58,7 @@ class Latency:
     max: float
 
 
-_EVENT_COLUMNS = ("kind", "at", "took_us", "id", "topic", "error")
+EVENT_COLUMNS = ("kind", "at", "took_us", "id", "topic", "error")
 
 
 def latencies(
@@ -117,7 +117,7 @@ def _part(
 
 def _of_events(events: Iterable[pa.RecordBatch], left: Departures) -> Iterator[pa.Table]:
     for whole_batch in events:
-        batch = whole_batch.select(_EVENT_COLUMNS)
+        batch = whole_batch.select(EVENT_COLUMNS)
         named = pc.and_(batch.column("id").is_valid(), batch.column("topic").is_valid())
         sound = pc.and_(pc.is_null(batch.column("error")), pc.is_valid(batch.column("took_us")))
         sent = batch.filter(

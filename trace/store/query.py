@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,10 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...wheel.errors import InvalidConfiguration
 from ...wheel.ids import MessageId
 from ...wheel.schema import TIME, Mask, times
 from ..events import EventKind
 from .hashing import HASHED, MASKED, hash_of_id, hash_of_value
+
+_KEY = re.compile(r"(-?[0-9]{1,18}),(-?[0-9]{1,18}),(.*)", re.DOTALL)
 
 
 class TraceKey(NamedTuple):
@@ -21,6 +25,22 @@ class TraceKey(NamedTuple):
     at_ms: int
     sender: str = ""
     number: int = -1
+
+    def __str__(self) -> str:
+        return f"{self.at_ms},{self.number},{self.sender}"
+
+    @classmethod
+    def parse(cls, text: str) -> TraceKey:
+        """Errors: ``InvalidConfiguration``: it has not the form of a place."""
+        found = _KEY.fullmatch(text)
+        if found is None:
+            raise InvalidConfiguration(
+                "not the place of an event",
+                got=repr(text[:100]),
+                limit="AT,NUMBER,SENDER",
+                remedy="Write it as the page before did",
+            )
+        return cls(int(found[1]), found[3], int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from slotwheel.trace.chains.anomalies import AnomalyKind
 from slotwheel.trace.chains.chain import Chain, ChainState, StepKind
 from slotwheel.trace.chains.finding import find_chain
 from slotwheel.trace.events import EVENT, STORED, EventKind, EventSender, with_sender
+from slotwheel.trace.store import TracePage
 from slotwheel.wheel.errors import UnknownId
 from slotwheel.wheel.ids import MessageId
 
@@ -63,11 +64,11 @@ class _Events:
         ]
         return pa.Table.from_batches(batches, STORED).unify_dictionaries()
 
-    def of_id(self, message: MessageId) -> pa.Table:
+    def of_id(self, message: MessageId) -> TracePage:
         wanted = _parts(message)
         rows = self.table.to_pylist()
         kept = [at for at, one in enumerate(rows) if wanted in (one["id"], one["origin"])]
-        return self.table.take(pa.array(kept, pa.int64()))
+        return TracePage(self.table.take(pa.array(kept, pa.int64())), None)
 
 
 def _delivered(one: MessageId, left: int, created: int = 900_000) -> MessageFate:

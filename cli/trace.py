@@ -1,0 +1,243 @@
+"""``slotwheel trace``: what happened to messages, by the events of clients and consumers and by a
+node's files.
+
+It needs no node and no gateway: it reads the files that these write.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from ..client.message import clock_ms
+from ..reading.messagefields import Fields
+from ..reading.problems import Problem
+from ..trace.chains.anomalies import AnomalyKind
+from ..trace.chains.chain import Chain, ChainState, ChainStep
+from ..trace.chains.fields import anomaly_fields, chain_fields, event_fields, latency_fields
+from ..trace.chains.lookup import (
+    LIMIT,
+    STORE_DIRECTORY,
+    AnomaliesFound,
+    LatencyFound,
+    TraceLookup,
+)
+from ..trace.events import EventKind
+from ..trace.store import TraceKey, TracePage, TraceQuery
+from ..wheel.errors import InvalidConfiguration
+from ..wheel.texts import counted, time_text
+from .printing import Listing, print_table, quiet_pipe
+from .shared import Exit, epoch_ms, json_option, moment, positive_span, print_json, span_ms
+
+_LATENCY, _ANOMALIES = "latency", "anomalies"
+_HOUR = timedelta(hours=1)
+
+
+def event_page(value: str) -> TraceKey:
+    """Option type: a place, as a page before has printed it."""
+    try:
+        return TraceKey.parse(value)
+    except InvalidConfiguration as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("trace", short_help="Show what happened to messages: chains, latency, anomalies.")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="SLOTWHEEL_DATA",
+    help="The data directory of a node, for what the wheel knows.",
+)
+@click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"The store of events, if it is not {STORE_DIRECTORY}/ in the data directory.",
+)
+@click.option("--key", metavar="TEXT", help="Events of messages with this key.")
+@click.option("--topic", metavar="TOPIC", help="Events of this topic.")
+@click.option("--tag", metavar="TEXT", help="Events of messages with this tag.")
+@click.option("--client", metavar="NAME", help="Events of this client.")
+@click.option("--group", metavar="GROUP", help="Events of this group of consumers.")
+@click.option(
+    "--kind", type=click.Choice([kind.value for kind in EventKind]), help="Events of this kind."
+)
+@click.option("--failed", is_flag=True, help="Events with an error.")
+@click.option("--from", "start", type=moment, help="Events from this time on.")
+@click.option("--to", "end", type=moment, help="Events before this time.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=LIMIT,
+    help="Events of a page, or anomalies, at most.",
+)
+@click.option(
+    "--page", "after", type=event_page, metavar="PLACE", help="Go on behind an earlier page."
+)
+@click.option(
+    "--show",
+    type=click.Choice((_LATENCY, _ANOMALIES)),
+    help="Of all messages of that time (the last hour, if none is given): how long each step took,"
+    " or what was out of order.",
+)
+@click.option(
+    "--interval",
+    type=positive_span,
+    default="1m",
+    help="With --show latency: messages due in so much time are one line.",
+)
+@json_option
+def command(
+    ids: tuple[str, ...],
+    data: Path | None,
+    store: Path | None,
+    key: str | None,
+    topic: str | None,
+    tag: str | None,
+    client: str | None,
+    group: str | None,
+    kind: str | None,
+    failed: bool,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int,
+    after: TraceKey | None,
+    show: str | None,
+    interval: timedelta,
+    as_json: bool,
+) -> int:
+    """Print the chains of the messages with these ids: all that happened to them, over retries and
+    dead letters, at clients, in the wheel and at consumers. Without an id: events.
+
+    What is not known is said. The exit code is 1 if an answer is not complete.
+    """
+    if data is None and store is None:
+        raise click.UsageError("Give --data, or --store for a store of events alone.")
+    if ids and show is not None:
+        raise click.UsageError("--show is about all messages: leave the ids out.")
+    if store is None and data is not None:
+        store = data / STORE_DIRECTORY
+    with quiet_pipe(), TraceLookup(store, data) as lookup:
+        if ids:
+            chains = [lookup.chain(one, clock_ms()) for one in ids]
+            return max(_print_chain(one, as_json) for one in chains)
+        if show is not None:
+            last = end or datetime.now(UTC)
+            first = start or last - _HOUR
+            between = epoch_ms(first), epoch_ms(last)
+            if show == _LATENCY:
+                found = lookup.latency(span_ms(interval), *between, topic)
+                return _print_latency(found, as_json)
+            rows = lookup.anomalies(*between, clock_ms(), topic=topic, limit=limit)
+            return _print_anomalies(rows, as_json)
+        query = TraceQuery(
+            None,
+            None if key is None else key.encode(),
+            *(tag, topic, client, group),
+            None if kind is None else EventKind(kind),
+            failed or None,
+            *(None if one is None else epoch_ms(one) for one in (start, end)),
+        )
+        return _print_events(lookup.page(query, after, limit), as_json)
+
+
+def _print_chain(chain: Chain, as_json: bool) -> int:
+    code = Exit.FAILED if chain.state is ChainState.UNKNOWN else Exit.DONE
+    if as_json:
+        print_json(chain_fields(chain))
+        return code
+    click.echo(f"{chain.id}: {chain.state}")
+    for group, state in chain.outcomes.items():
+        click.echo(f"  {group}: {state}")
+    numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
+    if len(numbers) > 1:
+        for one in chain.messages:
+            parent = f", of {numbers[one.comes_from]}" if one.comes_from in numbers else ""
+            click.echo(f"  message {numbers[one.id]}{parent}: {one.id}, {one.state}")
+    rows = [
+        (
+            "unknown" if step.at_ms is None else time_text(step.at_ms),
+            str(numbers.get(step.id, "")),
+            step.tier,
+            step.kind + (" (failed)" if step.failed else ""),
+            "" if step.took_us is None else f"{step.took_us / 1000:,.1f} ms",
+            _where(step),
+            step.why,
+        )
+        for step in chain.steps
+    ]
+    if rows:
+        headings = ("at", "message", "by", "what", "took", "where", "why")
+        print_table(rows, "lrllrll", headings)
+    if chain.latency_ms:
+        steps = ", ".join(f"{step} {ms:,.1f} ms" for step, ms in chain.latency_ms.items())
+        click.echo(f"latency: {steps}")
+    for anomaly in chain.anomalies:
+        click.echo(f"{anomaly.kind}: {anomaly.text}")
+    for line in chain.missing:
+        click.echo(f"not known: {line}", err=True)
+    return code
+
+
+def _where(step: ChainStep) -> str:
+    place = step.topic or ""
+    if step.partition is not None:
+        place += f"/{step.partition}"
+    if step.offset is not None:
+        place += f"/{step.offset}"
+    whose = (step.group, step.client and f"{step.client} at {step.address}")
+    return " ".join((place, *(one for one in whose if one)))
+
+
+def _print_events(page: TracePage, as_json: bool) -> int:
+    listed = Listing(as_json)
+    for fields in event_fields(page.events):
+        listed.line(fields)
+    following = None if page.next is None else str(page.next)
+    count = page.events.num_rows
+    if as_json:
+        end: Fields = {"events": count, "next": following}
+        end |= {"complete": page.complete, "looked_through": page.looked_through}
+        print_json({"page": end | {"problems": [str(one) for one in page.problems]}})
+    else:
+        more = "" if following is None else f"; the next page: --page {following}"
+        looked = counted(page.looked_through, "row")
+        click.echo(f"{counted(count, 'event')}{more}; looked through {looked}", err=True)
+    return _ended(page.problems)
+
+
+def _print_latency(found: LatencyFound, as_json: bool) -> int:
+    if as_json:
+        for one in found.latencies:
+            print_json(latency_fields(one))
+    else:
+        rows = [
+            (
+                *(one.topic, time_text(one.bucket_ms), one.step, f"{one.messages:,}"),
+                *(f"{ms:,.1f}" for ms in (one.p50, one.p95, one.p99, one.max)),
+            )
+            for one in found.latencies
+        ]
+        headings = ("topic", "due from", "step", "messages", "p50 ms", "p95 ms", "p99 ms", "max ms")
+        print_table(rows, "lllrrrrr", headings)
+    return _ended(found.problems)
+
+
+def _print_anomalies(found: AnomaliesFound, as_json: bool) -> int:
+    listed = Listing(as_json)
+    for fields in anomaly_fields(found.rows):
+        listed.line(fields)
+    if as_json:
+        print_json({"anomalies": dict(found.counts)})
+    else:
+        counts = [f"{kind} {found.counts[kind]:,}" for kind in AnomalyKind if kind in found.counts]
+        click.echo(f"in all: {', '.join(counts) or 'none'}", err=True)
+    return _ended(found.problems)
+
+
+def _ended(problems: tuple[Problem, ...]) -> int:
+    for one in problems:
+        click.echo(f"problem: {one}", err=True)
+    return Exit.FAILED if problems else Exit.DONE

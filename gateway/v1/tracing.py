@@ -1,0 +1,309 @@
+"""What happened to messages: chains, events, latency by step, anomalies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Concatenate, Literal, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from ...client.message import clock_ms
+from ...trace.chains.anomalies import AnomalyLimits
+from ...trace.chains.chain import Chain
+from ...trace.chains.fields import anomaly_fields, chain_fields, event_fields, latency_fields
+from ...trace.chains.lookup import LIMIT, TraceLookup
+from ...trace.events import EventKind
+from ...trace.store import TraceKey, TraceQuery
+from ...wheel.ids import MessageId
+from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
+from ..errors import HttpError
+from ..requests import Reply, as_json
+from ..services import Services
+from .searching import LIMIT_MAX
+from .types import Milliseconds
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_HOUR_MS = 3_600_000
+
+
+class TraceEvent(msgspec.Struct, omit_defaults=True):
+    """Something that happened to a message at one end, by whoever was there."""
+
+    at_ms: int
+    """When it began, by the sender's clock."""
+    kind: str
+    sender: str
+    number: int
+    """Among all events of this sender."""
+    client: str = ""
+    address: str = ""
+    sender_tags: str = ""
+    """A JSON object."""
+    id: str | None = None
+    origin: str | None = None
+    """The message that it comes from: the first attempt, or a dead letter."""
+    took_us: int | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    key: str | None = None
+    key_base64: str | None = None
+    tag: str | None = None
+    traceparent: str | None = None
+    group: str | None = None
+    attempt: int | None = None
+    error: str | None = None
+    count: int | None = None
+    """How many events before this one are missing."""
+
+
+class TraceEvents(msgspec.Struct):
+    """Events in the order of their times."""
+
+    events: list[TraceEvent]
+    next: str | None
+    """Give it as ``page`` for the events behind these; null: there are none."""
+    complete: bool
+    looked_through: int
+    """Events that were read for it."""
+    problems: list[str]
+
+
+class FoundStep(msgspec.Struct, omit_defaults=True):
+    """Something that happened. Without ``at_ms`` nobody says when."""
+
+    kind: str
+    tier: Literal["client", "wheel", "consumer"]
+    """Who says so."""
+    id: str = ""
+    at_ms: int | None = None
+    took_us: int | None = None
+    failed: bool = False
+    why: str = ""
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    key: str | None = None
+    key_base64: str | None = None
+    group: str | None = None
+    attempt: int | None = None
+    client: str = ""
+    address: str = ""
+    tag: str | None = None
+    traceparent: str | None = None
+
+
+class FoundAnomaly(msgspec.Struct, omit_defaults=True):
+    """Something that a message should not need."""
+
+    kind: str
+    text: str
+    id: str = ""
+    at_ms: int | None = None
+    topic: str | None = None
+    group: str | None = None
+    amount: int | None = None
+    """Attempts, times, milliseconds or events, by its kind."""
+
+
+class LinkedMessage(msgspec.Struct, omit_defaults=True):
+    """A message of a chain, and what the wheel knows of it."""
+
+    id: str
+    state: str
+    why: str = ""
+    comes_from: str | None = None
+    topic: str | None = None
+    due_ms: int | None = None
+    created_ms: int | None = None
+    left_ms: int | None = None
+
+
+class FoundChain(msgspec.Struct):
+    """All that happened to a message, over its retries and dead letters."""
+
+    id: str
+    state: str
+    outcomes: dict[str, str]
+    """What each group of consumers said last."""
+    messages: list[LinkedMessage]
+    steps: list[FoundStep]
+    latency_ms: dict[str, float]
+    """Of the steps of the first message, as far as they are known."""
+    anomalies: list[FoundAnomaly]
+    complete: bool
+    missing: list[str]
+
+
+class StepLatency(msgspec.Struct):
+    """How long a step took for the messages to a topic that were due in an interval."""
+
+    topic: str
+    from_ms: int
+    step: str
+    messages: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class StepLatencies(msgspec.Struct):
+    """By topic, interval and step."""
+
+    latencies: list[StepLatency]
+    complete: bool
+    problems: list[str]
+
+
+class FoundAnomalies(msgspec.Struct):
+    """The first anomalies of a time, and how many there are of each kind."""
+
+    anomalies: list[FoundAnomaly]
+    counts: dict[str, int]
+    complete: bool
+    problems: list[str]
+
+
+class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which events: all that is given must hold."""
+
+    id: str = ""
+    """Of the message with this id, and of what came of it."""
+    key: str | None = None
+    tag: str | None = None
+    topic: str | None = None
+    client: str | None = None
+    group: str | None = None
+    kind: (
+        Literal["produced", "received", "processed", "retried", "dead", "committed", "dropped"]
+        | None
+    ) = None
+    failed: bool | None = None
+    """Whether they have an error."""
+    from_ms: Milliseconds | None = None
+    to_ms: Milliseconds | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
+    page: str = ""
+    """``next`` of the answer before."""
+
+    def query(self) -> TraceQuery:
+        """Errors: ``UnknownId``."""
+        return TraceQuery(
+            MessageId.parse(self.id) if self.id else None,
+            None if self.key is None else self.key.encode(),
+            *(self.tag, self.topic, self.client, self.group),
+            None if self.kind is None else EventKind(self.kind),
+            *(self.failed, self.from_ms, self.to_ms),
+        )
+
+
+class TimeQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Of what happened in that time; by default in the last hour."""
+
+    topic: str | None = None
+    from_ms: Milliseconds | None = None
+    to_ms: Milliseconds | None = None
+
+    @property
+    def between(self) -> tuple[int, int]:
+        to_ms = clock_ms() if self.to_ms is None else self.to_ms
+        return to_ms - _HOUR_MS if self.from_ms is None else self.from_ms, to_ms
+
+
+class LatencyQuery(TimeQuery, forbid_unknown_fields=True):
+    """``interval_ms``: messages due in so much time are counted together."""
+
+    interval_ms: Annotated[int, Meta(ge=1, lt=1 << 42)] = 60_000
+
+
+class AnomalyQuery(TimeQuery, forbid_unknown_fields=True):
+    """From when on something is an anomaly."""
+
+    late_ms: Milliseconds = AnomalyLimits().late_ms
+    backlog_ms: Milliseconds = AnomalyLimits().backlog_ms
+    stuck_ms: Milliseconds = AnomalyLimits().stuck_ms
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
+
+
+async def ask_lookup(
+    services: Services,
+    method: Callable[Concatenate[TraceLookup, P], T],
+    *args: P.args,
+    **named: P.kwargs,
+) -> T:
+    """Errors: ``HttpError``: there is nothing to look at; those of the method."""
+    process = services.lookup
+    if process is None:
+        raise HttpError(
+            404,
+            "this gateway knows of no events and no data directory",
+            remedy="Start it beside a node, or with --data DIRECTORY of one",
+        )
+    return await services.lookup_questions.ask(lambda: process.call(method, *args, **named))
+
+
+async def chain_of(services: Services, message_id: str) -> Chain:
+    """Errors: ``UnknownId``; as of ``ask_lookup``."""
+    return await ask_lookup(services, TraceLookup.chain, message_id, clock_ms())
+
+
+async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
+    """Show all that happened to a message, over its retries, its dead letter, and what was sent
+    again of that."""
+    chain = await chain_of(call.services, call.path["id"])
+    return as_json(msgspec.convert(chain_fields(chain), FoundChain))
+
+
+async def list_events(call: RouteCall[EventsQuery, None]) -> Reply:
+    """List events of clients and consumers in the order of their times, a page at a time."""
+    query = call.query
+    after = TraceKey.parse(query.page) if query.page else None
+    found = await ask_lookup(call.services, TraceLookup.page, query.query(), after, query.limit)
+    events = [msgspec.convert(one, TraceEvent) for one in event_fields(found.events)]
+    following = None if found.next is None else str(found.next)
+    problems = [str(one) for one in found.problems]
+    return as_json(TraceEvents(events, following, found.complete, found.looked_through, problems))
+
+
+async def get_latency(call: RouteCall[LatencyQuery, None]) -> Reply:
+    """Show how long each step took, by topic and due time."""
+    query = call.query
+    from_ms, to_ms = query.between
+    method, interval_ms = TraceLookup.latency, query.interval_ms
+    found = await ask_lookup(call.services, method, interval_ms, from_ms, to_ms, query.topic)
+    rows = [msgspec.convert(latency_fields(one), StepLatency) for one in found.latencies]
+    problems = [str(one) for one in found.problems]
+    return as_json(StepLatencies(rows, not problems, problems))
+
+
+async def list_anomalies(call: RouteCall[AnomalyQuery, None]) -> Reply:
+    """List what messages should not have needed: retries, repeats, waiting, dead letters."""
+    query = call.query
+    limits = AnomalyLimits(query.late_ms, query.backlog_ms, query.stuck_ms)
+    from_ms, to_ms = query.between
+    found = await ask_lookup(
+        call.services,
+        TraceLookup.anomalies,
+        from_ms,
+        to_ms,
+        clock_ms(),
+        topic=query.topic,
+        limits=limits,
+        limit=query.limit,
+    )
+    rows = [msgspec.convert(one, FoundAnomaly) for one in anomaly_fields(found.rows)]
+    problems = [str(one) for one in found.problems]
+    return as_json(FoundAnomalies(rows, dict(found.counts), not problems, problems))
+
+
+ENDPOINTS: list[AnyEndpoint] = [
+    Endpoint("GET", "/v1/trace", list_events, EventsQuery, None, {200: TraceEvents}),
+    Endpoint("GET", "/v1/trace/latency", get_latency, LatencyQuery, None, {200: StepLatencies}),
+    Endpoint(
+        "GET", "/v1/trace/anomalies", list_anomalies, AnomalyQuery, None, {200: FoundAnomalies}
+    ),
+    Endpoint("GET", "/v1/trace/{id}", get_chain, NoQuery, None, {200: FoundChain}),
+]

@@ -1,0 +1,93 @@
+"""Chains, events and figures as fields, for text and for JSON: the same names wherever they are
+shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+
+import pyarrow as pa
+
+from ...reading.messagefields import Fields, content
+from .anomalies import AnomalyKind, anomaly_text
+from .assembling import id_of
+from .chain import Chain
+from .latency import Latency
+
+
+def event_fields(events: pa.Table) -> Iterator[Fields]:
+    """Each event (schema ``STORED``), without what it does not have."""
+    for row in events.to_pylist():
+        fields: Fields = {"at_ms": _ms(row.pop("at")), "kind": row.pop("kind")}
+        for name in ("id", "origin"):
+            found = id_of(row.pop(name))
+            fields[name] = None if found is None else str(found)
+        fields |= content("key", row.pop("key"))
+        fields |= row
+        yield _given(fields)
+
+
+def chain_fields(chain: Chain) -> Fields:
+    steps = []
+    for step in chain.steps:
+        fields = {name: value for name, value in asdict(step).items() if name != "key"}
+        fields |= content("key", step.key)
+        steps.append(_given(fields))
+    return {
+        "id": chain.id,
+        "state": str(chain.state),
+        "outcomes": {group: str(state) for group, state in chain.outcomes.items()},
+        "messages": [_given(asdict(one)) for one in chain.messages],
+        "steps": steps,
+        "latency_ms": dict(chain.latency_ms),
+        "anomalies": [_given(asdict(one)) for one in chain.anomalies],
+        "complete": not chain.missing,
+        "missing": list(chain.missing),
+    }
+
+
+def anomaly_fields(found: pa.Table) -> Iterator[Fields]:
+    """Each anomaly of a table (schema ``ANOMALY``). Of what the wheel alone knows, the id has no
+    check."""
+    for row in found.to_pylist():
+        of_id = id_of(row["id"])
+        yield _given(
+            {
+                "kind": row["kind"],
+                "at_ms": row["at"],
+                "id": None if of_id is None else str(of_id),
+                "topic": row["topic"],
+                "group": row["group"],
+                "amount": row["amount"],
+                "text": anomaly_text(
+                    AnomalyKind(row["kind"]), row["amount"], row["group"], row["why"]
+                ),
+            }
+        )
+
+
+def latency_fields(one: Latency) -> Fields:
+    return {
+        "topic": one.topic,
+        "from_ms": one.bucket_ms,
+        "step": str(one.step),
+        "messages": one.messages,
+        "p50_ms": one.p50,
+        "p95_ms": one.p95,
+        "p99_ms": one.p99,
+        "max_ms": one.max,
+    }
+
+
+def _given(fields: Fields) -> Fields:
+    """Without what says nothing."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if not (value is None or value is False or value == "")
+    }
+
+
+def _ms(value: datetime) -> int:
+    return round(value.timestamp() * 1000)
