@@ -305,5 +305,5 @@ ENDPOINTS: list[AnyEndpoint] = [
     Endpoint(
         "GET", "/v1/trace/anomalies", list_anomalies, AnomalyQuery, None, {200: FoundAnomalies}
     ),
-    Endpoint("GET", "/v1/trace/{id}", get_chain, NoQuery, None, {200: FoundChain}),
+    Endpoint("GET", "/v1/trace/{id}", get_chain, NoQuery, None, {200: FoundChain}, (422,)),
 ]
