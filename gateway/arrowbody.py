@@ -8,17 +8,11 @@ So only plain types are taken, compressed batches and dictionaries are refused b
 
 from __future__ import annotations
 
-import struct
-
 import pyarrow as pa
 
+from ..wheel.arrowclaims import CLAIM_ERRORS, RECORD_BATCH, SCHEMA, claims
 from .errors import HttpError, too_many_messages
 
-_SCHEMA, _RECORD_BATCH = 1, 3
-"""Of ``MessageHeader`` in Arrow's Message.fbs."""
-_HEADER_TYPE, _HEADER = 1, 2
-_LENGTH, _COMPRESSION = 0, 3
-"""Fields of ``Message`` and of ``RecordBatch``, by their number in the schema."""
 _PLAIN = (
     *(pa.types.is_integer, pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string),
     *(pa.types.is_binary, pa.types.is_large_binary),
@@ -48,7 +42,7 @@ def read_table(body: bytes, rows_max: int) -> pa.Table:
             for batch in batches:
                 batch.validate(full=True)
             return pa.Table.from_batches(batches, schema)
-    except (pa.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
+    except CLAIM_ERRORS as error:
         raise HttpError(400, f"not a valid Arrow stream: {str(error)[:200]}") from None
 
 
@@ -60,43 +54,20 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _check_messages(body: bytes, rows_max: int) -> None:
     rows = 0
-    for number, message in enumerate(pa.ipc.MessageReader.open_stream(pa.py_buffer(body))):
+    for number, claim in enumerate(claims(body)):
         place = f"message {number} of the stream"
-        metadata = message.metadata.to_pybytes()
-        kind, batch = _header(metadata)
-        if kind == _SCHEMA:
+        if claim.kind == SCHEMA:
             continue
-        if kind != _RECORD_BATCH:
-            raise HttpError(422, "only record batches are taken", place=place, got=f"kind {kind}")
-        if _field(metadata, batch, _COMPRESSION):
+        if claim.kind != RECORD_BATCH:
+            got = f"kind {claim.kind}"
+            raise HttpError(422, "only record batches are taken", place=place, got=got)
+        if claim.compressed:
             raise HttpError(
                 422,
                 "compressed batches are not taken",
                 place=place,
                 remedy="Write the stream without compression",
             )
-        length = _field(metadata, batch, _LENGTH)
-        rows += struct.unpack_from("<q", metadata, length)[0] if length else 0
+        rows += claim.rows
         if rows > rows_max:
             raise too_many_messages(rows_max, place)
-
-
-def _header(message: bytes) -> tuple[int, int]:
-    """The kind of a message's metadata, a flatbuffer, and where its header's table stands."""
-    table = struct.unpack_from("<I", message, 0)[0]
-    kind = _field(message, table, _HEADER_TYPE)
-    header = _field(message, table, _HEADER)
-    if not kind or not header:
-        return 0, 0
-    return message[kind], header + struct.unpack_from("<I", message, header)[0]
-
-
-def _field(message: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table stands; 0: it is not there."""
-    entries = table - struct.unpack_from("<i", message, table)[0]
-    size = struct.unpack_from("<H", message, entries)[0]
-    at = 4 + 2 * number
-    if at >= size:
-        return 0
-    offset = struct.unpack_from("<H", message, entries + at)[0]
-    return table + offset if offset else 0

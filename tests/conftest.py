@@ -22,6 +22,8 @@ KAFKA_FIXTURES = {"broker", "own_broker", "topic"}
 
 LONG = (
     "replay/test_follow",
+    "trace/store/test_writer",
+    "trace/store/test_reader",
     "test_kafka_troubles",
     "replay/test_real_runs",
     "test_consuming_page",

@@ -20,6 +20,7 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
+from ..wheel.arrowclaims import CLAIM_ERRORS, RECORD_BATCH, SCHEMA, claims
 from ..wheel.errors import InvalidMessage, UnsupportedVersion
 from ..wheel.schema import TIME
 
@@ -27,6 +28,11 @@ TRACE_TOPIC = "slotwheel-trace"
 TRACE_VERSION = 1
 BATCH_BYTES_MAX = 512 << 10
 """Of an encoded batch: half of what Kafka takes by itself."""
+DECODED_BYTES_MAX, DECODED_ROWS_MAX = 64 << 20, 1 << 17
+"""Of a batch in memory, whatever it claims to be."""
+_VALUE_BYTES_MAX = 2 * BATCH_BYTES_MAX
+_NAME_CHARACTERS, _TAGS_CHARACTERS = 256, 4096
+"""Of a sender's names, and of all its tags."""
 _VERSION_KEY, _SENDER_KEY = b"slotwheel.trace", b"slotwheel.trace.sender"
 _WRITING = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -133,8 +139,14 @@ def encode(sender: EventSender, events: pa.RecordBatch) -> bytes:
 
 
 def decode(value: bytes) -> tuple[EventSender, pa.RecordBatch]:
-    """What ``encode`` has made. Errors: ``InvalidMessage``: it is no batch of events;
-    ``UnsupportedVersion``."""
+    """What ``encode`` has made. Errors: ``InvalidMessage``: it is no batch of events, or claims too
+    much; ``UnsupportedVersion``."""
+    if len(value) > _VALUE_BYTES_MAX:
+        raise InvalidMessage(
+            "too large for a batch of trace events",
+            got=f"{len(value)} bytes",
+            limit=_VALUE_BYTES_MAX,
+        )
     try:
         with pa.ipc.open_stream(value) as reader:
             metadata = reader.schema.metadata or {}
@@ -148,8 +160,10 @@ def decode(value: bytes) -> tuple[EventSender, pa.RecordBatch]:
                 )
             if not reader.schema.equals(EVENT):
                 raise InvalidMessage("no batch of trace events", got=str(reader.schema)[:200])
+            _check_claims(value)
             table = reader.read_all()
             table.validate(full=True)
+            _check_nulls(table)
             about = json.loads(metadata[_SENDER_KEY])
             sender = EventSender(
                 str(about["name"]),
@@ -157,7 +171,45 @@ def decode(value: bytes) -> tuple[EventSender, pa.RecordBatch]:
                 str(about["address"]),
                 {str(name): str(tag) for name, tag in dict(about["tags"]).items()},
             )
-    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
+            _check_sender(sender)
+    except (*CLAIM_ERRORS, KeyError, TypeError, RecursionError) as error:
         raise InvalidMessage("no batch of trace events", got=str(error)[:200]) from None
     batches = table.combine_chunks().to_batches()
     return sender, batches[0] if batches else pa.RecordBatch.from_pylist([], schema=EVENT)
+
+
+def _check_claims(value: bytes) -> None:
+    rows = nbytes = 0
+    for claim in claims(value):
+        if claim.kind not in (SCHEMA, RECORD_BATCH):
+            raise ValueError(f"a message of kind {claim.kind}")
+        rows += claim.rows
+        nbytes += claim.nbytes
+        if rows > DECODED_ROWS_MAX or nbytes > DECODED_BYTES_MAX:
+            raise ValueError(f"it claims to have {rows} rows, {nbytes} bytes")
+
+
+def _check_nulls(table: pa.Table) -> None:
+    """Arrow itself does not mind nulls in a column that has none."""
+    for about, column in zip(table.schema, table.columns, strict=True):
+        if column.null_count and not about.nullable:
+            raise ValueError(f"column {about.name} has nulls")
+        if about.type == ID and any(
+            part.null_count for chunk in column.chunks for part in chunk.drop_null().flatten()
+        ):
+            raise ValueError(f"an id in column {about.name} has nulls")
+
+
+def _check_sender(sender: EventSender) -> None:
+    tags = json.dumps(dict(sender.tags))
+    for text, most in (
+        (sender.name, _NAME_CHARACTERS),
+        (sender.client, _NAME_CHARACTERS),
+        (sender.address, _NAME_CHARACTERS),
+        (tags, _TAGS_CHARACTERS),
+    ):
+        text.encode()  # raises for half of a surrogate pair
+        if len(text) > most:
+            raise ValueError(f"a sender with {len(text)} characters in one of its names or tags")
+    if not sender.name:
+        raise ValueError("a sender without a name")

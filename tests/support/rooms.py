@@ -21,6 +21,7 @@ VALUES = {
         {
             *(
                 "answers",
+                "arrowclaims",
                 "backoff",
                 "config",
                 "departurefile",

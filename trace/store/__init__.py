@@ -5,5 +5,6 @@ In: values of the trace topic (``StoreWriter``). Out: events (``TraceReader``), 
 
 from .query import TraceKey, TraceQuery
 from .reader import TracePage, TraceReader
+from .writer import StoreCounts, StoreWriter
 
-__all__ = ["TraceKey", "TracePage", "TraceQuery", "TraceReader"]
+__all__ = ["StoreCounts", "StoreWriter", "TraceKey", "TracePage", "TraceQuery", "TraceReader"]

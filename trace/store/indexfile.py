@@ -68,6 +68,15 @@ class HashColumn:
     def find(self, wanted: int, path: str) -> UInt32s:
         """The rows of a hash, ascending, shape (found,). Errors: ``Damaged``."""
         begin, end = self.range_of(wanted)
+        self.check(path, begin, end)
+        at = slice(begin * PAGE_ROWS, end * PAGE_ROWS)
+        value, hashes = np.uint64(wanted), self.hashes[at]
+        low, high = (int(np.searchsorted(hashes, value, side)) for side in ("left", "right"))
+        found: UInt32s = np.sort(self.rows[at][low:high])
+        return found
+
+    def check(self, path: str, begin: int, end: int) -> None:
+        """Compare pages with their checksums: from, and up to but without. Errors: ``Damaged``."""
         for page in range(begin, end):
             if _page_crc(self.hashes, self.rows, page * PAGE_ROWS) != self.crcs[page]:
                 raise Damaged(
@@ -77,11 +86,6 @@ class HashColumn:
                     found="another checksum",
                     remedy=REMEDY,
                 )
-        at = slice(begin * PAGE_ROWS, end * PAGE_ROWS)
-        value, hashes = np.uint64(wanted), self.hashes[at]
-        low, high = (int(np.searchsorted(hashes, value, side)) for side in ("left", "right"))
-        found: UInt32s = np.sort(self.rows[at][low:high])
-        return found
 
     def arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
         """The arrays of an index file."""

@@ -74,14 +74,16 @@ class StoreSegment:
         """The number of its first row."""
         return int(self._row_ends[block - 1]) if block else 0
 
-    def column(self, name: str) -> HashColumn:
-        """``name``: one of ``HASHED``."""
-        return self._index.column(name)
+    def whole_column(self, name: str) -> HashColumn:
+        """A hash column, checked; ``name``: one of ``HASHED``. Errors: ``Damaged``."""
+        column = self._index.column(name)
+        column.check(self._index_path, 0, len(column.firsts))
+        return column
 
     def find(self, name: str, hashed: int) -> dict[int, Int64s] | None:
         """Rows within their block, by block, that may have a hash; None: too many to say.
         Errors: ``Damaged``."""
-        column = self.column(name)
+        column = self._index.column(name)
         begin, end = column.range_of(hashed)
         if (end - begin) * PAGE_ROWS > WHOLE_ROWS:
             return None

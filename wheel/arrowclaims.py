@@ -1,0 +1,96 @@
+"""What the messages of an Arrow stream claim, read from their metadata alone.
+
+Theory: Arrow trusts what it reads. A compressed buffer becomes as large as it says, a column as
+long as it says. So who reads what somebody sent looks at these numbers first: nothing is
+decompressed, and nothing allocated, to find them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
+"""Of ``MessageHeader`` in Arrow's Message.fbs."""
+_HEADER_TYPE, _HEADER = 1, 2
+_LENGTH, _BUFFERS, _COMPRESSION = 0, 2, 3
+"""Fields of ``Message`` and of ``RecordBatch``, by their number in the schema."""
+_BUFFER = struct.Struct("<qq")
+
+
+class ArrowClaim(NamedTuple):
+    """One message of a stream. ``rows``, ``compressed``, ``nbytes``: of a record batch; ``nbytes``:
+    of all its buffers as they will be in memory."""
+
+    kind: int
+    rows: int = 0
+    compressed: bool = False
+    nbytes: int = 0
+
+
+def claims(stream: bytes) -> Iterator[ArrowClaim]:
+    """What each message claims. Errors: those in ``CLAIM_ERRORS``."""
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(stream)):
+        metadata = message.metadata.to_pybytes()
+        kind, batch = _header(metadata)
+        if kind != RECORD_BATCH:
+            yield ArrowClaim(kind)
+            continue
+        length = _field(metadata, batch, _LENGTH)
+        rows = struct.unpack_from("<q", metadata, length)[0] if length else 0
+        if rows < 0:
+            raise ValueError(f"a batch of {rows} rows")
+        if not _field(metadata, batch, _COMPRESSION):
+            yield ArrowClaim(kind, rows, False, len(message.body or b""))
+            continue
+        sizes = _claimed_sizes(metadata, batch, message.body or pa.py_buffer(b""))
+        yield ArrowClaim(kind, rows, True, sum(sizes))
+
+
+CLAIM_ERRORS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError)
+"""What reading a stream that somebody sent may raise."""
+
+
+def _claimed_sizes(metadata: bytes, batch: int, body: pa.Buffer) -> Iterator[int]:
+    """The size of each buffer of a compressed batch. It stands before its content; -1: the content
+    is not compressed."""
+    field = _field(metadata, batch, _BUFFERS)
+    if not field:
+        return
+    vector = field + struct.unpack_from("<I", metadata, field)[0]
+    count = struct.unpack_from("<I", metadata, vector)[0]
+    content = memoryview(body)
+    for number in range(count):
+        at, length = _BUFFER.unpack_from(metadata, vector + 4 + number * _BUFFER.size)
+        if not length:
+            continue
+        if at < 0 or length < 8 or at + length > len(content):
+            raise ValueError(f"a buffer of {length} bytes at {at} of {len(content)}")
+        size = struct.unpack_from("<q", content, at)[0]
+        if size < -1:
+            raise ValueError(f"a buffer of {size} bytes")
+        yield length - 8 if size == -1 else size
+
+
+def _header(message: bytes) -> tuple[int, int]:
+    """The kind of a message's metadata, a flatbuffer, and where its header's table stands."""
+    table = struct.unpack_from("<I", message, 0)[0]
+    kind = _field(message, table, _HEADER_TYPE)
+    header = _field(message, table, _HEADER)
+    if not kind or not header:
+        return 0, 0
+    return message[kind], header + struct.unpack_from("<I", message, header)[0]
+
+
+def _field(message: bytes, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table stands; 0: it is not there."""
+    entries = table - struct.unpack_from("<i", message, table)[0]
+    size = struct.unpack_from("<H", message, entries)[0]
+    at = 4 + 2 * number
+    if at >= size:
+        return 0
+    offset = struct.unpack_from("<H", message, entries + at)[0]
+    return table + offset if offset else 0
