@@ -29,6 +29,7 @@ LONG = (
     "test_peers_failover",
     "test_cancel_truth",
     "replay/test_planted",
+    "replay/test_traces",
     "wheel/test_crash_sweep_finds",
     "test_peers_damage",
     "replay/test_redeliver",
