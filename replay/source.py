@@ -3,6 +3,8 @@
 Rows of journals, slot files and topics, unchanged, each with where it was found; and other views
 (``datasource/columns.py``). Tasks read files of about equal total size and yield Arrow batches.
 
+``option("trace", DIR)`` reads the events of a trace store instead (``datasource/segments.py``).
+
 Rules
 - Options say which due times and topics are wanted: other files are skipped, other rows left out.
   Spark's own way for that (``pushFilters``) is not used: in Spark 4.3 a frame that was read with a
@@ -33,8 +35,17 @@ from ..reading.problems import Problem, problem_batch
 from ..wheel.errors import InvalidConfiguration
 from .datasource.columns import COLUMNS, PROBLEMS, SCAN, SCHEMAS, STREAM_VIEWS
 from .datasource.errors import in_one_line
-from .datasource.options import OF_TABLES, SourceOptions, parse, schema_of
+from .datasource.options import (
+    OF_TABLES,
+    TRACE,
+    SourceOptions,
+    TraceOptions,
+    parse,
+    parse_trace,
+    schema_of,
+)
 from .datasource.paths import layout_of, resolve
+from .datasource.segments import EVENTS, ListedSegment, listed_segments, read_events
 from .datasource.views import view_batches
 from .facts.making import GroupTerms
 from .facts.scan import SCANNED, tasks
@@ -65,7 +76,11 @@ class SlotwheelSource(DataSource):
         options = dict(self.options)
         if options.get("view") == SCAN:
             return SCANNED
-        schema = from_arrow_schema(schema_of(parse(options)))
+        if TRACE in options:
+            names = parse_trace(options).columns
+            schema = from_arrow_schema(pa.schema([EVENTS.field(name) for name in names]))
+        else:
+            schema = from_arrow_schema(schema_of(parse(options)))
         if not OF_TABLES.isdisjoint(options):
             schema.fields[0].metadata = {_OPTIONS: json.dumps(options)}
         return schema
@@ -74,8 +89,14 @@ class SlotwheelSource(DataSource):
     def reader(self, schema: Any) -> DataSourceReader:
         # Of a table, Spark keeps the options, and passes a reader only the columns.
         of_table = schema.fields[0].metadata.get(_OPTIONS, "{}")
-        chosen = parse(json.loads(of_table) | dict(self.options))
-        return Reader(replace(chosen, columns=_columns(schema, chosen.view)))
+        options = json.loads(of_table) | dict(self.options)
+        if TRACE in options:
+            traced = parse_trace(options)
+            columns = _columns(schema, EVENTS, "of events")
+            return TraceSourceReader(replace(traced, columns=columns))
+        chosen = parse(options)
+        columns = _columns(schema, SCHEMAS[chosen.view], repr(chosen.view))
+        return Reader(replace(chosen, columns=columns))
 
     @in_one_line
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
@@ -83,18 +104,19 @@ class SlotwheelSource(DataSource):
 
         chosen = parse(dict(self.options), STREAM_VIEWS)
         if chosen.view != SCAN:
-            chosen = replace(chosen, columns=_columns(schema, chosen.view))
+            columns = _columns(schema, SCHEMAS[chosen.view], repr(chosen.view))
+            chosen = replace(chosen, columns=columns)
         return StreamReader(chosen)
 
 
-def _columns(schema: Any, view: str) -> tuple[str, ...]:
+def _columns(schema: Any, all_columns: pa.Schema, view: str) -> tuple[str, ...]:
     """The names of a schema's columns, which the user may have given. Errors:
     ``InvalidConfiguration``."""
-    known = {field.name: field.dataType for field in from_arrow_schema(SCHEMAS[view])}
+    known = {field.name: field.dataType for field in from_arrow_schema(all_columns)}
     for field in schema:
         if known.get(field.name) != field.dataType:
             raise InvalidConfiguration(
-                f"the view {view!r} has no such column",
+                f"the view {view} has no such column",
                 got=f"{field.name} {field.dataType.simpleString()}",
                 limit=", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items()),
                 remedy="Leave the schema out, or give some of these",
@@ -140,3 +162,34 @@ class Reader(DataSourceReader):
             yield found.select(self._chosen.columns)
         for file, peer in partition.files:
             yield from view_batches(file, peer, self._chosen, partition.terms)
+
+
+@dataclass
+class _SegmentsTask(InputPartition):
+    segments: Sequence[ListedSegment]
+
+
+class TraceSourceReader(DataSourceReader):
+    """One query of a trace store: tasks of about equal size."""
+
+    def __init__(self, chosen: TraceOptions) -> None:
+        self._chosen = chosen
+
+    @in_one_line
+    def partitions(self) -> list[_SegmentsTask]:
+        segments = listed_segments(self._chosen.root)
+        found: list[_SegmentsTask] = []
+        size = max(1, sum(one.nbytes for one in segments) // CORES)
+        room = 0
+        for one in segments:
+            if room <= 0:
+                found.append(_SegmentsTask([]))
+                room = size
+            found[-1].segments = [*found[-1].segments, one]
+            room -= one.nbytes
+        return found or [_SegmentsTask([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _SegmentsTask)
+        chosen = self._chosen
+        yield from read_events(partition.segments, chosen.columns, chosen.start_ms, chosen.end_ms)

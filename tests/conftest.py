@@ -32,6 +32,7 @@ LONG = (
     "test_cancel_truth",
     "test_departures_after_kills",
     "replay/test_planted",
+    "replay/test_traces",
     "wheel/test_crash_sweep_finds",
     "test_peers_damage",
     "replay/test_redeliver",

@@ -3,11 +3,16 @@
 Start at ``Tracer`` (tracer.py).
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .events import TRACE_TOPIC, EventKind, EventSender, decode
-from .recorder import Recorder
-from .targets import ConfluentTarget, KafkaPythonTarget, WheelTarget
-from .tracer import Tracer
-from .wrapping import traced_consumer, traced_producer
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+    from .targets import ConfluentTarget, KafkaPythonTarget, WheelTarget
+    from .tracer import Tracer
+    from .wrapping import traced_consumer, traced_producer
 
 __all__ = [
     "TRACE_TOPIC",
@@ -22,3 +27,19 @@ __all__ = [
     "traced_consumer",
     "traced_producer",
 ]
+_MODULES = {
+    "Recorder": "recorder",
+    "ConfluentTarget": "targets",
+    "KafkaPythonTarget": "targets",
+    "WheelTarget": "targets",
+    "Tracer": "tracer",
+    "traced_consumer": "wrapping",
+    "traced_producer": "wrapping",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loaded when it is first used: who only reads events, as Spark's tasks, needs no clients."""
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,10 @@ from ...reading.layout import FileFilter
 from ...wheel.errors import InvalidConfiguration
 from .columns import DELIVERED, FACTS, RECEIPTS, ROWS, SCAN, SCHEMAS
 from .paths import PATH, PATHS, listed
+from .segments import EVENTS
+
+TRACE = "trace"
+"""Name of the option with the directory of a trace store."""
 
 KNOWN = (
     PATH,
@@ -97,9 +101,7 @@ def parse(options: Mapping[str, str], views: tuple[str, ...] = tuple(SCHEMAS)) -
     for column in columns:
         if column not in SCHEMAS[view].names:
             raise _wrong("columns", column, f"the columns are {', '.join(SCHEMAS[view].names)}")
-    start_ms, end_ms = _time(options, "from"), _time(options, "to")
-    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
-        raise _wrong("to", options["to"], f"later than from={options['from']}")
+    start_ms, end_ms = _times(options)
     default = _BY_DEFAULT.get(view, _BY_DEFAULT[ROWS])
     kinds = {
         name: _flag(options, name, default.get(name, True))
@@ -116,6 +118,29 @@ def parse(options: Mapping[str, str], views: tuple[str, ...] = tuple(SCHEMAS)) -
         int(max_bytes),
         options.get("dead_letter_topic", DEAD_LETTER_TOPIC),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """``start_ms``, ``end_ms``: events from when to when, the end excluded; None: all."""
+
+    root: str
+    columns: tuple[str, ...]
+    start_ms: int | None
+    end_ms: int | None
+
+
+def parse_trace(options: Mapping[str, str]) -> TraceOptions:
+    """The options of a trace store. Errors: ``InvalidConfiguration``."""
+    known = (TRACE, "from", "to", "columns")
+    for name, text in options.items():
+        if name not in (*known, *OF_TABLES) and not name.startswith(_OF_TABLE):
+            raise _wrong(name, text, f"beside {TRACE!r} there are {', '.join(known[1:])}")
+    columns = _several(options, "columns") or tuple(EVENTS.names)
+    for column in columns:
+        if column not in EVENTS.names:
+            raise _wrong("columns", column, f"the columns are {', '.join(EVENTS.names)}")
+    return TraceOptions(options[TRACE], columns, *_times(options))
 
 
 def schema_of(chosen: SourceOptions) -> pa.Schema:
@@ -135,6 +160,13 @@ def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     if text.lower() not in ("true", "false"):
         raise _wrong(name, text, "true or false")
     return text.lower() == "true"
+
+
+def _times(options: Mapping[str, str]) -> tuple[int | None, int | None]:
+    start_ms, end_ms = _time(options, "from"), _time(options, "to")
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        raise _wrong("to", options["to"], f"later than from={options['from']}")
+    return start_ms, end_ms
 
 
 def _time(options: Mapping[str, str], name: str) -> int | None:

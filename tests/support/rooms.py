@@ -146,13 +146,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading"}),
     "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
     "replay/report": frozenset({ENGINE_VALUES, "reading"}),
-    "replay/datasource": frozenset({ENGINE_VALUES, "policy", "reading", "replay/facts"}),
+    "replay/datasource": frozenset(
+        {ENGINE_VALUES, "policy", "reading", "replay/facts", "trace", "trace/store"}
+    ),
     "replay": frozenset(
         {
             *(ENGINE_VALUES, "wheel/journal", "reading", "reading/growing", "replay/facts"),
             *("replay/judging", "replay/report", "replay/datasource"),
         }
     ),
+    "replay/traces": frozenset({ENGINE_VALUES, "policy", "search", "trace", "trace/chains"}),
     "replay/following": frozenset(
         {
             *(ENGINE_VALUES, "policy", "reading", "replay/facts", "replay/judging"),
@@ -203,7 +206,12 @@ ONLY_MODULES = {
     ("search", "policy"): _LETTERS,
     ("replay/facts", "policy"): _LETTERS,
     ("replay/datasource", "policy"): _LETTERS,
+    ("replay/datasource", "trace"): frozenset({"events"}),
+    ("replay/datasource", "trace/store"): frozenset({"names", "segment"}),
     ("replay/following", "policy"): _LETTERS,
+    ("replay/traces", "policy"): _LETTERS,
+    ("replay/traces", "search"): frozenset({"fate"}),
+    ("replay/traces", "trace"): frozenset({"events"}),
     ("replay/facts", "delivery/kafka"): frozenset({"murmur2"}),
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.

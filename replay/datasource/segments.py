@@ -1,0 +1,176 @@
+"""The segments of a trace store, and their events as rows of Spark.
+
+Theory: a segment ``FIRST-LAST.arrow`` holds the events of the flushes with these numbers, in the
+order of their times. Some are merged into one, which replaces them; files that are contained in
+another one do not count. A segment that a task was given may be merged away before the task opens
+it. Its events are then in the one that contains it, and are told from the others there by their
+senders and numbers, which the index of the listed one had.
+
+Rules
+- Damage is an error that names the file: figures of what is left would look like those of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from ...trace.events import STORED
+from ...trace.store.names import SegmentName, list_segments
+from ...trace.store.segment import StoreSegment
+from ...wheel.errors import InvalidConfiguration
+from ...wheel.ids import id_texts
+from ...wheel.schema import TIME, Mask, times
+from ..facts.scan import Batches
+
+Numbers = Mapping[str, Sequence[tuple[int, int]]]
+"""By sender, ranges of the numbers of its events, both ends included."""
+
+
+def _of_id(name: str, due: str, prefix: str) -> list[pa.Field]:
+    return [
+        pa.field(name, pa.utf8()),
+        pa.field(f"{prefix}group", pa.utf8()),
+        pa.field(due, TIME),
+        pa.field(f"{prefix}offset", pa.int64()),
+        pa.field(f"{prefix}check", pa.int64()),
+    ]
+
+
+_IDS = {
+    "id": _of_id("id", "due", "id_"),
+    "origin": _of_id("origin", "origin_due", "origin_"),
+}
+EVENTS = pa.schema(
+    [
+        one.with_nullable(True)
+        for field in STORED
+        for one in (
+            _IDS.get(field.name)
+            or [pa.field(field.name, pa.utf8()) if pa.types.is_dictionary(field.type) else field]
+        )
+    ]
+)
+"""An event as a row: ids as texts and by their parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSegment:
+    """A segment as it was listed: what it has, wherever that is when it is read."""
+
+    root: str
+    name: SegmentName
+    nbytes: int
+    numbers: Numbers
+
+
+def listed_segments(root: str) -> list[ListedSegment]:
+    """The segments of a store now. Errors: ``InvalidConfiguration``: it is no directory;
+    ``Damaged``."""
+    if not Path(root).is_dir():
+        raise InvalidConfiguration(
+            "the trace store is not there",
+            got=root,
+            remedy="Name the directory that the gateway keeps events in",
+        )
+    while True:
+        try:
+            opened = [StoreSegment(Path(root), name) for name in list_segments(root)]
+        except FileNotFoundError:
+            continue  # merged or deleted since it was listed
+        return [ListedSegment(root, one.name, one.nbytes, one.numbers) for one in opened]
+
+
+def stored_batches(
+    listed: ListedSegment, start_ms: int | None = None, end_ms: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The events (schema ``STORED``) of a segment; of a time alone, the end excluded. What
+    retention has deleted meanwhile is left out. Errors: ``Damaged``."""
+    root = Path(listed.root)
+    while True:
+        names = [one for one in list_segments(root) if one.contains(listed.name)]
+        if not names:
+            return
+        try:
+            segment = StoreSegment(root, names[0])
+        except FileNotFoundError:
+            continue
+        break
+    for block in range(segment.blocks):
+        early = start_ms is not None and segment.last_at[block] < start_ms
+        if early or (end_ms is not None and segment.first_at[block] >= end_ms):
+            continue
+        batch = segment.read(block)
+        at = times(batch, "at")
+        low = 0 if start_ms is None else int(np.searchsorted(at, start_ms))
+        high = len(at) if end_ms is None else int(np.searchsorted(at, end_ms))
+        batch = batch.slice(low, high - low)
+        if segment.name != listed.name:
+            batch = batch.filter(pa.array(_mine(batch, listed.numbers)))
+        yield batch
+
+
+def event_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Events (schema ``STORED``) as rows in Spark's types: these columns of ``EVENTS``."""
+    made: dict[str, pa.Array] = {}
+    for field in STORED:
+        column = batch.column(field.name)
+        if field.name in _IDS:
+            names = [one.name for one in _IDS[field.name]]
+            if not set(columns).isdisjoint(names):
+                made |= dict(zip(names, _parts_of(column), strict=True))
+        elif pa.types.is_dictionary(field.type):
+            made[field.name] = column.cast(pa.utf8())
+        else:
+            made[field.name] = column
+    schema = pa.schema([EVENTS.field(name) for name in columns])
+    types = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    return pa.RecordBatch.from_arrays([made[name] for name in columns], schema=schema).cast(types)
+
+
+def read_events(
+    segments: Iterable[ListedSegment],
+    columns: Sequence[str],
+    start_ms: int | None,
+    end_ms: int | None,
+) -> Batches:
+    for segment in segments:
+        for batch in stored_batches(segment, start_ms, end_ms):
+            if batch.num_rows:
+                yield event_rows(batch, columns)
+
+
+def _parts_of(ids: pa.StructArray) -> list[pa.Array]:
+    """The text of each id, its group, due time, offset and check; null where there is none."""
+    known = ids.is_valid()
+    rows = pa.RecordBatch.from_struct_array(ids.filter(known))
+    due, offset = times(rows, "due"), times(rows, "offset")
+    checks = np.asarray(rows.column("check"), np.uint32)
+    text = id_texts(rows.column("group"), due, offset, checks)
+    found = [text, *rows.columns[:3], rows.column("check").cast(pa.int64())]
+    if len(known) == rows.num_rows:
+        return found
+    place = np.cumsum(np.asarray(known)) - 1
+    at = pa.array(place, mask=~np.asarray(known))
+    return [column.take(at) for column in found]
+
+
+def _mine(batch: pa.RecordBatch, numbers: Numbers) -> Mask:
+    """Which events have one of these numbers."""
+    found = np.zeros(batch.num_rows, np.bool_)
+    number = np.asarray(batch.column("number"))
+    sender = batch.column("sender")
+    for name, ranges in numbers.items():
+        mine = np.asarray(pc.equal(sender, name))
+        if not mine.any():
+            continue
+        firsts, lasts = np.array(ranges, np.int64).T
+        place = np.searchsorted(firsts, number, "right") - 1
+        found |= mine & (place >= 0) & (number <= lasts[np.maximum(place, 0)])
+    return found
