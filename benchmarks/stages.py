@@ -4,7 +4,8 @@ One wheel in this process and one thread that does each stage in turn, so that n
 counted: no transport, no other threads, no waiting for the interpreter. It is processor time, so
 other load on the machine matters little. The transport and the client are the difference to
 ``benchmarks.ingest`` (node CPU). Messages are due over a minute (full slots); for batches of 1000
-also over two hours: then a spill opens 7200 files, and delivery ends a chunk at each slot.
+also over two hours: then a spill opens 7200 files, and delivery ends a chunk at each slot. What
+``--trace-retain`` costs stands besides; keys, which these messages do not have, add to it.
 
     python -m benchmarks.stages [--rows 10,1000,10000] [--messages 1000000]
 """
@@ -21,7 +22,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from slotwheel.delivery.departures import KeptDepartures
 from slotwheel.delivery.embedded.sink import EmbeddedSink
+from slotwheel.delivery.handover import BatchOutcome
+from slotwheel.delivery.ports import DeliveryEvents
 from slotwheel.delivery.sink import Answer
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.files import OsFiles
@@ -39,6 +43,8 @@ _ESTIMATE = (
     " slots a chunk is 140 rows, and its 1 ms of reading, two syncs and calls is 7 us a message"
 )
 _NOW_MS = 1_900_000_000_000
+DEPARTURES = "departures"
+"""A further stage with ``--trace-retain``, and not counted with the others."""
 STAGES = ("intake", "journal", "ids", "spill", "read", "deliver", "answer", "clean")
 
 
@@ -81,6 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
                 whole += micros
                 report.figure(f"{stage}, {of}, us", micros, f"{micros:.3f}")
             report.figure(f"all, {of}, us", whole, f"{whole:.2f}")
+            micros = meter.seconds[DEPARTURES] / count * 1e6
+            report.figure(f"departures besides, {of}, us", micros, f"{micros:.3f}")
         report.end(chosen.json)
     return 0
 
@@ -94,6 +102,7 @@ def _life(path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter) -
     state = LmdbState(path)
     wheel = Wheel.open(files, state, config, now_ms)
     sink = EmbeddedSink(files, wheel.mint, lambda: now_ms, threads=1)
+    kept = KeptDepartures(files, config.horizon_ms, 0, DeliveryEvents())
     for number in range(count // rows):
         with meter.of("intake"):
             future = wheel.append(batches[number % len(batches)], now_ms)
@@ -119,6 +128,11 @@ def _life(path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter) -
             break
         with meter.of("deliver"):
             answers = sink.deliver(chunk.rows)
+        outcome = BatchOutcome.nothing(chunk.rows.num_rows, "")
+        outcome.answered = outcome.accepted = answers.codes == Answer.ACCEPTED
+        with meter.of(DEPARTURES):
+            kept.withdrawn(chunk, now_ms)
+            kept.answered(chunk, outcome, now_ms)
         with meter.of("answer"):
             master.answer(chunk, answers.codes == Answer.ACCEPTED)
             wheel.write_pending(0)
@@ -128,6 +142,7 @@ def _life(path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter) -
         while wheel.clean(now_ms):
             pass
     left = wheel.status().pending
+    kept.close()
     sink.close()
     wheel.close()
     files.close()

@@ -173,6 +173,8 @@ class KeptDepartures(DepartureKeeper):
 
 def how_they_left(outcome: BatchOutcome) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """A ``How`` for each row that is answered, shape (rows,)."""
+    if outcome.accepted.all():
+        return np.full(len(outcome.accepted), How.DELIVERED, np.uint8)
     how = np.full(len(outcome.answered), How.DEAD, np.uint8)
     how[outcome.outdated] = How.EXPIRED
     how[outcome.unknown] = How.UNCLEAR

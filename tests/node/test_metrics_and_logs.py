@@ -57,6 +57,20 @@ def test_a_row_that_was_early_raises_an_alarm() -> None:
     assert "slotwheel_lateness_seconds_count 3.0" in text
 
 
+def test_departures_that_are_not_kept_are_counted_and_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    metrics = Metrics()
+    events = NodeEvents(metrics)
+    with caplog.at_level(logging.WARNING, "slotwheel.node"):
+        for _ in range(3):
+            events.not_kept(7, "No space left on device")
+    assert "slotwheel_departures_missed_total 21.0" in metrics.render().decode()
+    assert [record.message for record in caplog.records] == [
+        "messages left, and it could not be kept how"
+    ]
+
+
 def test_the_sink_is_down_and_up_once() -> None:
     events = NodeEvents(Metrics())
     events.sink_down("no broker")
