@@ -43,6 +43,10 @@ class FreshAnswers:
         done, _ = await asyncio.wait([found.task], timeout=patience_s)
         return found.task.result() if done else None
 
+    def forget(self) -> None:
+        """Whoever asks next gets an answer that is worked out from then on."""
+        self._asked.clear()
+
     def _known(self, key: Hashable) -> _Asked | None:
         old = asyncio.get_running_loop().time() - self._young_s
         ended = [k for k, v in self._asked.items() if v.ended_at is not None and v.ended_at < old]

@@ -52,6 +52,7 @@ LONG = (
     "consumer/test_sources",
     "gateway/test_rest_failures",
     "gateway/test_rest_consumers",
+    "gateway/console/test_pages",
     "consumer/test_consumer",
     "consumer/test_consumer_kills",
     "consumer/test_transactional",

@@ -56,7 +56,12 @@ def action_endpoint(
 ) -> AnyEndpoint:
     async def guarded(call: RouteCall[Any, Any]) -> Reply:
         check_own(call.scope, call.body.token)
-        return await handler(call)
+        # Neither what is shown with a refusal nor the page behind it is one from before.
+        call.services.fresh.forget()
+        try:
+            return await handler(call)
+        finally:
+            call.services.fresh.forget()
 
     return Endpoint("POST", BASE + path, guarded, query, body, {}, form=True)
 

@@ -27,7 +27,7 @@ async def jobs(call: RouteCall[JobsQuery, None]) -> Reply:
     async def reports() -> list[JobReport]:
         return [one.report() for one in call.services.jobs.every()]
 
-    parts = {"jobs": PagePart("jobs/list.html", "jobs", reports, live=True)}
+    parts = {"jobs": PagePart("jobs/list.html", None, reports, live=True)}
     return await page(call, "jobs", "jobs.html", parts)
 
 
@@ -39,7 +39,7 @@ async def job(call: RouteCall[JobForm, None]) -> Reply:
         return found.report()
 
     running = found.ended_ms is None
-    parts = {"job": PagePart("jobs/job.html", ("job", found.id), report, live=running)}
+    parts = {"job": PagePart("jobs/job.html", None, report, live=running)}
     return await page(call, "jobs", "job.html", parts, form=call.query)
 
 

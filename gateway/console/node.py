@@ -10,7 +10,7 @@ from ..endpoint import RouteCall
 from ..requests import Reply
 from ..settings import GatewaySettings
 from .figures import node_figures, node_health
-from .parts import PagePart, PartsQuery, page
+from .parts import PagePart, PartsQuery, node_part, page
 from .shown import number, size, span
 
 
@@ -32,13 +32,11 @@ async def node(call: RouteCall[NodeQuery, None]) -> Reply:
         return settings_shown(services.settings)
 
     parts = {
-        "health": PagePart("node/health.html", "health", lambda: node_health(services), live=True),
-        "status": PagePart("node/status.html", "status", status, live=True),
-        "figures": PagePart(
-            "node/figures.html", "figures", lambda: node_figures(services), live=True
-        ),
+        "health": node_part("node/health.html", "health", lambda: node_health(services)),
+        "status": node_part("node/status.html", "status", status),
+        "figures": node_part("node/figures.html", "figures", lambda: node_figures(services)),
         "policies": PagePart("node/policies.html", "policies", policies),
-        "settings": PagePart("node/settings.html", "settings", told),
+        "settings": PagePart("node/settings.html", None, told),
     }
     return await page(call, "node", "node.html", parts)
 

@@ -14,7 +14,7 @@ from ..endpoint import RouteCall
 from ..requests import Reply
 from ..v1.searching import problem_texts, searcher_of
 from .figures import NodeFigures, NodeHealth, node_figures, node_health
-from .parts import PagePart, PartsQuery, page, search_off
+from .parts import PagePart, PartsQuery, node_part, page, search_off
 
 _MINUTE_MS = 60_000
 _BARS = 120
@@ -78,15 +78,13 @@ async def overview(call: RouteCall[OverviewQuery, None]) -> Reply:
         return wrongs(await node_health(services), await node_figures(services), await status())
 
     parts = {
-        "alarms": PagePart("overview/alarms.html", "alarms", wrong, live=True),
-        "now": PagePart("overview/now.html", "status", status, live=True),
+        "alarms": node_part("overview/alarms.html", "alarms", wrong),
+        "now": node_part("overview/now.html", "status", status),
         "slots": PagePart("overview/slots.html", "slots", slots, live=True)
         if services.searcher
         else search_off(),
-        "lateness": PagePart(
-            "overview/lateness.html", "figures", lambda: node_figures(services), live=True
-        ),
-        "peers": PagePart("overview/peers.html", "status", status, live=True),
+        "lateness": node_part("overview/lateness.html", "figures", lambda: node_figures(services)),
+        "peers": node_part("overview/peers.html", "status", status),
     }
     return await page(call, "overview", "overview.html", parts)
 

@@ -25,6 +25,8 @@ from .guard import cookie_header, new_token, token_of
 from .rendering import page_reply, rendered
 
 PATIENCE_S = 0.12
+NODE_WAIT_S = 4.0
+"""For what a node answers within milliseconds, if it can be reached."""
 
 
 class PartsQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,14 +40,22 @@ class PartsQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class PagePart:
-    """``key``: of the question; parts with the same one get the same answer. ``live``: it is
-    fetched again every few seconds. ``template`` gets the answer as ``it``, and ``more``."""
+    """``key``: of the question; parts with the same one get the same answer. None: it is asked at
+    once, and each time. ``live``: it is fetched again every few seconds. ``template`` gets the
+    answer as ``it``, and ``more``."""
 
     template: str
-    key: Hashable
+    key: Hashable | None
     ask: Callable[[], Awaitable[Any]]
     live: bool = False
+    wait_s: float = 60.0
+    """How long it is waited for at most; the work on it goes on."""
     more: Mapping[str, Any] | None = None
+
+
+def node_part(template: str, key: str, ask: Callable[[], Awaitable[Any]]) -> PagePart:
+    """What the node says of itself."""
+    return PagePart(template, key, ask, live=True, wait_s=NODE_WAIT_S)
 
 
 def search_off() -> PagePart:
@@ -54,7 +64,7 @@ def search_off() -> PagePart:
     async def off() -> str:
         return "off"
 
-    return PagePart("search_off.html", "search off", off)
+    return PagePart("search_off.html", None, off)
 
 
 async def page(
@@ -99,8 +109,18 @@ async def _part(
     """Its text, and whether it is late."""
     answer, problem, late = None, None, False
     try:
-        answer = await call.services.fresh.get(part.key, part.ask, patience)
-        late = answer is None
+        if part.key is None:
+            answer = await part.ask()
+        else:
+            wait_s = part.wait_s if patience is None else patience
+            answer = await call.services.fresh.get(part.key, part.ask, wait_s)
+            late = answer is None and patience is not None
+            if answer is None and not late:
+                raise HttpError(
+                    *(503, "there is no answer yet"),
+                    limit=f"{wait_s:g} s",
+                    remedy="Load the page again in a moment",
+                )
     except SlotwheelError as error:
         problem = from_slotwheel(error)
     except HttpError as error:

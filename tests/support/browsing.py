@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
-WIDE, NARROW = (1440, 900), (390, 844)
+WIDE = ViewportSize(width=1440, height=900)
+NARROW = ViewportSize(width=390, height=844)
 
 
 @contextmanager

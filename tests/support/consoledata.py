@@ -11,6 +11,8 @@ import pyarrow as pa
 from slotwheel.client import Client
 
 MINUTE_MS = 60_000
+PLANTED = "<script>planted=1</script>\"'><img src=/x onerror=planted=1>{{7*7}}${7*7}"
+"""A text that does something wherever it is not escaped."""
 _TOPICS = ("orders.reminders", "payments.retry", "mail.follow-up", "carts.abandoned")
 
 

@@ -1,0 +1,399 @@
+"""The console in a real Chromium: every page, every action, hostile content, and no scripts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, ViewportSize, expect
+
+from slotwheel.gateway.console.rendering import CONTENT_SECURITY_POLICY
+from support.browsing import NARROW, WIDE, settle
+from support.consoledata import PLANTED
+from support.gatewayprocess import NodeWithGateway
+from support.waiting import eventually
+
+Tab = Callable[..., Any]
+PAGES = ("", "/pending", "/message", "/dead", "/jobs", "/node")
+_axe = Axe()
+
+
+def send(node: NodeWithGateway, topic: str, count: int = 1, **more: Any) -> list[str]:
+    due_ms = time.time_ns() // 1_000_000 + 3_000_000
+    messages = [
+        {"topic": topic, "value": str(n), "due_ms": due_ms + n, **more} for n in range(count)
+    ]
+    answer = node.ask("POST", "/v1/messages", json=messages)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["ids"])
+
+
+def state(node: NodeWithGateway, message_id: str) -> str:
+    return str(node.ask("GET", f"/v1/messages/{message_id}").json()["state"])
+
+
+def planted_id(node: NodeWithGateway) -> str:
+    found = node.ask("GET", "/v1/messages", params={"topic": "planted", "limit": 1}).json()
+    return str(found["messages"][0]["id"])
+
+
+def planted_letter(node: NodeWithGateway) -> dict[str, Any]:
+    letters = node.ask("GET", "/v1/dead").json()["letters"]
+    return dict(next(one for one in letters if one["for_topic"] == PLANTED))
+
+
+def all_pages(node: NodeWithGateway) -> list[str]:
+    """Each page, with content where it can have some."""
+    one, letter = quote(planted_id(node)), planted_letter(node)
+    return [
+        *PAGES,
+        f"/message?id={one}",
+        f"/message/cancel?id={one}",
+        f"/message/reschedule?id={one}&due=%2B10m",
+        "/pending?topic=planted",
+        "/pending/cancel?topic=planted",
+        f"/dead/letter?partition={letter['partition']}&position={letter['position']}",
+        "/dead/redrive?reason=retries-used-up",
+        "/job?id=none",
+    ]
+
+
+def test_the_address_alone_leads_to_the_overview(tab: Tab, node: NodeWithGateway) -> None:
+    one = tab()
+    page = one.open("/")
+    assert page.url == f"{node.url}/console"
+    settle(page)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    expect(page.locator("#part-now")).to_contain_text("504")
+    expect(page.locator("#part-lateness")).to_contain_text("Of 504 messages")
+    expect(page.locator("figure[data-chart] canvas")).to_have_count(2)
+    rows = page.locator("#part-slots tbody tr")
+    expect(rows).to_have_count(12)
+    counted = node.ask("GET", "/v1/messages/count").json()["messages"]
+    shown = [int(text.replace(",", "")) for text in rows.locator("td.num").all_inner_texts()]
+    assert sum(shown) == counted
+    rows.nth(3).get_by_role("link").click()
+    settle(page)
+    expect(page.locator("#part-count")).to_contain_text(f"{shown[3]:,} messages wait and match")
+    one.check()
+
+
+def test_what_changes_is_fetched_again(tab: Tab, node: NodeWithGateway) -> None:
+    page = tab().open("/console")
+    settle(page)
+    before = page.locator("#part-now .main dd").inner_text()
+    send(node, "fetched-again", 7)
+    eventually(lambda: node.ask("GET", "/v1/status").json()["pending"] >= 7)
+    page.evaluate("setTimeout(() => htmx.trigger(document.body, 'tick'), 1100)")
+    expect(page.locator("#part-now .main dd")).not_to_have_text(before, timeout=10_000)
+    expect(page.locator("figure[data-chart] canvas")).to_have_count(2)
+
+
+def test_no_page_is_hard_to_read(tab: Tab, node: NodeWithGateway) -> None:
+    """Each width and each scheme; colours are the same at both widths."""
+    one = tab()
+    one.allowed += ["error: Failed to load resource: the server responded with a status of 404"]
+    page = one.page
+    looks: list[tuple[Literal["light", "dark"], ViewportSize]] = [("light", WIDE), ("dark", NARROW)]
+    for path in all_pages(node):
+        page.emulate_media(color_scheme="light")
+        page.set_viewport_size(WIDE)
+        one.open(f"/console{path}")
+        settle(page)
+        for scheme, size in looks:
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size(size)
+            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, (path, size)
+            found = [
+                (violation["id"], violation["nodes"][0]["html"])
+                for violation in _axe.run(page).response["violations"]
+                if violation["impact"] in ("serious", "critical")
+            ]
+            assert found == [], (path, scheme, size)
+        one.check()
+
+
+def test_planted_scripts_are_shown_as_they_are(tab: Tab, node: NodeWithGateway) -> None:
+    one = tab()
+    page = one.open(f"/console/message?id={quote(planted_id(node))}")
+    settle(page)
+    expect(page.locator("pre.value")).to_have_text(PLANTED)
+    expect(page.locator("#part-known td", has_text="{{7*7}}")).to_have_count(2)
+    expect(page.locator("#part-known dd", has_text="{{7*7}}")).to_have_count(1)
+    letter = planted_letter(node)
+    one.open(f"/console/dead/letter?partition={letter['partition']}&position={letter['position']}")
+    settle(page)
+    expect(page.locator("#part-letter dd", has_text="{{7*7}}")).to_have_count(3)
+    one.open("/console/pending?topic=planted")
+    settle(page)
+    expect(page.locator("#part-rows td", has_text="{{7*7}}")).to_have_count(2)
+    one.open("/console/dead")
+    settle(page)
+    expect(page.locator("#part-letters td", has_text="{{7*7}}")).not_to_have_count(0)
+    expect(page.locator("img[src='/x']")).to_have_count(0)
+    one.check()
+
+
+HOSTILE = (PLANTED, "a\r\nSet-Cookie: evil=1", "../../etc/passwd", "\0", "%00", "'; --", "{{7*7}}")
+FIELDS = {
+    "/pending": ("topic", "key", "header", "due_from", "due_to", "id", "page", "part"),
+    "/message": ("id", "done", "old"),
+    "/message/reschedule": ("id", "due"),
+    "/dead": ("topic", "reason", "for_topic", "key", "id", "group", "buried_from", "part"),
+    "/dead/redrive": ("topic", "reason", "to_topic", "rate"),
+    "/dead/letter": ("topic", "partition", "position"),
+    "/job": ("id",),
+    "": (PLANTED, "part", "whole"),
+}
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_no_field_gets_out_of_its_place(node: NodeWithGateway, path: str) -> None:
+    asked = [{name: PLANTED} for name in FIELDS[path]]
+    asked += [dict.fromkeys(FIELDS[path], text) for text in HOSTILE]
+    for query in asked:
+        answer = node.ask("GET", f"/console{path}", params=query)
+        assert answer.status_code in (200, 303, 404, 422), (query, answer.text)
+        assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "evil" not in answer.headers.get("set-cookie", "")
+        assert "<script>planted" not in answer.text
+        assert "<img src=/x" not in answer.text
+        assert "root:" not in answer.text
+        assert not answer.headers.get("location", "/console").startswith(("//", "http"))
+
+
+def test_fields_are_harmless_in_a_browser(tab: Tab) -> None:
+    one = tab()
+    one.allowed += ["error: Failed to load resource: the server responded with a status of 4"]
+    hostile = quote(PLANTED)
+    for path in (
+        *(
+            f"/pending?topic={hostile}&key={hostile}&header={hostile}:{hostile}",
+            "/dead?key=" + hostile,
+        ),
+        *(f"/pending?due_from={hostile}", f"/message?id={hostile}&done=moved&old={hostile}"),
+        *(f"/nowhere/{hostile}", f"/?{hostile}=1", f"/pending?part={hostile}"),
+    ):
+        page = one.open(f"/console{path}")
+        settle(page)
+        expect(page.locator("img[src='/x']")).to_have_count(0)
+        one.check()
+    one.open("/console/pending")
+    one.page.get_by_label("Topic").fill(PLANTED)
+    one.page.get_by_role("button", name="Search").click()
+    settle(one.page)
+    expect(one.page.get_by_label("Topic")).to_have_value(PLANTED)
+    expect(one.page.locator("#part-rows")).to_contain_text("Nothing pending matches")
+    one.check()
+
+
+@pytest.mark.parametrize(
+    "path", ["../guard.py", "..%2fguard.py", "%2e%2e/guard.py", "vendor/../../guard.py", "x.css"]
+)
+def test_no_other_file_is_served(node: NodeWithGateway, path: str) -> None:
+    assert node.ask("GET", f"/console/static/{path}").status_code == 404
+
+
+def press_until(page: Page, role: str, name: str) -> None:
+    """Tab to an element that can be seen to have the focus, and press Enter."""
+    wanted = page.get_by_role(role, name=name).first  # type: ignore[arg-type]
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if wanted.evaluate("(one) => one === document.activeElement"):
+            outline = "(one) => getComputedStyle(one).outlineStyle"
+            assert wanted.evaluate(outline) != "none"
+            page.keyboard.press("Enter")
+            return
+    raise AssertionError(f"no way to {name} by keyboard")
+
+
+def test_one_message_is_cancelled_by_keyboard_alone(tab: Tab, node: NodeWithGateway) -> None:
+    (one_id,) = send(node, "by-keyboard")
+    one = tab()
+    page = one.open("/console/pending")
+    settle(page)
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Topic")).to_be_focused()
+    page.keyboard.type("by-keyboard")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/console/pending?topic=by-keyboard&*")
+    settle(page)
+    press_until(page, "link", one_id)
+    page.wait_for_url("**/console/message?*")
+    settle(page)
+    press_until(page, "link", "Cancel it…")
+    page.wait_for_url("**/console/message/cancel?*")
+    settle(page)
+    expect(page.locator("main")).to_contain_text("This concerns 1 message")
+    assert state(node, one_id) == "pending"
+    press_until(page, "button", "Cancel 1 message")
+    expect(page.get_by_text("It was cancelled.")).to_be_visible()
+    expect(page.locator("h2").first).to_have_text("It is cancelled")
+    assert state(node, one_id) == "cancelled"
+    one.check()
+
+
+def test_all_matches_are_cancelled_once_their_number_is_typed(
+    tab: Tab, node: NodeWithGateway
+) -> None:
+    ids = send(node, "many", 6, key="wanted") + send(node, "many", 2, key="kept")
+    one = tab()
+    one.allowed += ["error: Failed to load resource: the server responded with a status of 4"]
+    page = one.open("/console/pending?topic=many&key=wanted&due_to=%2B1h")
+    settle(page)
+    page.get_by_role("link", name="Cancel all of them…").click()
+    settle(page)
+    expect(page.locator("main")).to_contain_text("This concerns 6 messages")
+    field = page.get_by_label("To cancel them, type their number")
+    field.fill("5")
+    page.get_by_role("button", name="Cancel 6 messages").click()
+    settle(page)
+    expect(page.get_by_role("alert")).to_contain_text("not the number that was shown")
+    ids += send(node, "many", 1, key="wanted")
+    field.fill("6")
+    page.get_by_role("button", name="Cancel 6 messages").click()
+    settle(page)
+    expect(page.get_by_role("alert")).to_contain_text("there are more by now")
+    expect(page.locator("main")).to_contain_text("This concerns 7 messages")
+    field.fill("7")
+    page.get_by_role("button", name="Cancel 7 messages").click()
+    page.wait_for_url("**/console/job?*")
+    job = page.url.rpartition("=")[2]
+    eventually(lambda: node.ask("GET", f"/v1/jobs/{job}").json()["state"] == "done")
+    page.reload()
+    expect(page.locator("#part-job")).to_contain_text("cancelled: 7")
+    states = [state(node, one_id) for one_id in ids]
+    assert states == ["cancelled"] * 6 + ["pending"] * 2 + ["cancelled"]
+    one.open("/console/jobs")
+    page.get_by_role("link", name=f"cancellation {job[:8]}").click()
+    expect(page.locator("#part-job")).to_contain_text("7 of 7")
+    one.check()
+
+
+def test_a_message_gets_another_due_time(tab: Tab, node: NodeWithGateway) -> None:
+    (old,) = send(node, "moved")
+    one = tab()
+    page = one.open(f"/console/message?id={old}")
+    settle(page)
+    page.get_by_label("New due time").fill("+100m")
+    page.get_by_role("button", name="Reschedule…").click()
+    settle(page)
+    assert state(node, old) == "pending"
+    page.get_by_role("button", name="Reschedule 1 message").click()
+    settle(page)
+    expect(page.get_by_text("It has another due time")).to_be_visible()
+    expect(page.locator("h2").first).to_have_text("It is pending")
+    expect(page.locator(".state a")).to_have_text(old)
+    assert state(node, old) == "cancelled"
+    found = node.ask("GET", "/v1/messages", params={"topic": "moved"}).json()["messages"]
+    assert [one["value"] for one in found] == ["0"]
+    one.check()
+
+
+def test_dead_letters_are_redriven_once_their_number_is_typed(
+    tab: Tab, node: NodeWithGateway
+) -> None:
+    one = tab()
+    page = one.open("/console/dead")
+    settle(page)
+    page.get_by_role("link", name="retries-used-up").first.click()
+    settle(page)
+    expect(page.locator("#part-letters")).to_contain_text("3 dead letters, 0 of them redriven")
+    page.get_by_role("button", name="Redrive 3…").click()
+    settle(page)
+    expect(page.locator("main")).to_contain_text("This concerns 3 letters")
+    page.get_by_label("To redrive them, type their number").fill("3")
+    page.get_by_role("button", name="Redrive 3 letters").click()
+    page.wait_for_url("**/console/job?*")
+    node.wait_for("again", 3)
+    job = page.url.rpartition("=")[2]
+    eventually(lambda: node.ask("GET", f"/v1/jobs/{job}").json()["state"] == "done")
+    one.open("/console/dead?reason=retries-used-up")
+    settle(page)
+    expect(page.locator("#part-letters")).to_contain_text("3 of them redriven")
+    expect(page.get_by_role("button", name="Redrive")).to_have_count(0)
+    one.check()
+
+
+def test_without_scripts_all_is_there_and_actions_work(tab: Tab, node: NodeWithGateway) -> None:
+    send(node, "no-scripts", 2)
+    page = tab(scripts=False).page
+    for path in PAGES:
+        page.goto(f"{node.url}/console{path}")
+        page.wait_for_load_state()
+        expect(page.locator("[aria-busy]")).to_have_count(0)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.goto(f"{node.url}/console")
+    expect(page.locator("#part-slots tbody tr")).to_have_count(12)
+    page.goto(f"{node.url}/console/pending?topic=no-scripts")
+    expect(page.locator("#part-rows tbody time").first).to_contain_text("UTC")
+    page.get_by_role("link", name="Cancel all of them…").click()
+    page.get_by_label("To cancel them, type their number").fill("2")
+    page.get_by_role("button", name="Cancel 2 messages").click()
+    page.wait_for_url("**/console/job?*")
+    counted = {"topic": "no-scripts"}
+    eventually(
+        lambda: node.ask("GET", "/v1/messages/count", params=counted).json()["messages"] == 0
+    )
+
+
+def test_a_form_of_another_site_does_nothing(tab: Tab, node: NodeWithGateway) -> None:
+    (one_id,) = send(node, "foreign")
+    one = tab()
+    one.allowed += ["error: Failed to load resource: the server responded with a status of 403"]
+    page = one.open("/console")  # so that the browser has the cookie
+    page.goto("about:blank")
+    page.set_content(
+        f'<form method="post" action="{node.url}/console/message/cancel?id={one_id}">'
+        '<input name="token" value="guessed"><button>x</button></form>'
+    )
+    page.get_by_role("button").click()
+    expect(page.get_by_text("the form was sent from another site")).to_be_visible()
+    assert state(node, one_id) == "pending"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Cookie": ""}, 403),
+        ({"Cookie": "slotwheel-console=" + "b" * 32}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Sec-Fetch-Site": "same-origin"}, 303),
+        ({}, 303),
+    ],
+)
+def test_only_a_form_of_the_console_acts(
+    node: NodeWithGateway, headers: dict[str, str], status: int
+) -> None:
+    token = "a" * 32
+    given = {
+        "Cookie": f"slotwheel-console={token}",
+        "Content-Type": "application/x-www-form-urlencoded",
+        **headers,
+    }
+    path = "/console/message/cancel?id=nobody"
+    answer = node.ask("POST", path, content=f"token={token}", headers=given)
+    assert answer.status_code == status, answer.text
+    assert node.ask("GET", path).status_code == 200
+
+
+def test_the_token_is_kept_from_scripts_and_other_sites(node: NodeWithGateway) -> None:
+    node.http.cookies.clear()
+    cookie = node.ask("GET", "/console/jobs").headers["set-cookie"]
+    node.http.cookies.clear()
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie

@@ -1,0 +1,218 @@
+"""What a page shows of a node that is away, of a gateway without a directory, and of answers that
+are not complete; and what pages are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from slotwheel.gateway.console import shown
+from slotwheel.gateway.console.figures import NodeHealth, figures_of
+from slotwheel.gateway.console.guard import token_of
+from slotwheel.gateway.console.overview import by_slot, wrongs
+from slotwheel.gateway.console.rendering import STATIC, address, rendered
+from slotwheel.gateway.errors import HttpError
+from slotwheel.gateway.fresh import FreshAnswers
+from slotwheel.reading.problems import INTEGRITY, Problem
+from slotwheel.search.pending import PendingCount
+from slotwheel.search.view import AnswerPoint
+from support.gatewayprocess import GatewayProcess
+from support.nodeprocess import NodeProcess
+
+VENDORED = {
+    "htmx-2.0.11.min.js": "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717",
+    "htmx-LICENSE.txt": "d3d2456f76414f2456104660ebd65aff1c04cd7966b942bdabd63f3cdb316a38",
+    "uplot-1.6.32.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    "uplot-1.6.32.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uplot-LICENSE.txt": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+}
+POINT = AnswerPoint(0, 0, 0, 0, -1, 0)
+NOW_MS = 1_800_000_030_500
+
+
+def test_what_others_made_is_as_they_published_it() -> None:
+    found = {name: hashlib.sha256(STATIC[name][0]).hexdigest() for name in VENDORED}
+    assert found == VENDORED
+    assert set(STATIC) == {*VENDORED, "console.css", "console.js", "icon.svg"}
+
+
+def test_a_node_that_is_away_takes_only_its_parts_with_it(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node, GatewayProcess(node) as gateway:
+        node.kill()
+        for path in ("", "/pending", "/message", "/dead", "/jobs", "/node"):
+            answer = gateway.request("GET", f"/console{path}?whole=true")
+            assert answer.status_code == 200, answer.text
+            assert "<h1>" in answer.text
+        text = gateway.request("GET", "/console?whole=true").text
+        assert text.count('role="alert"') == 4  # all but what the directory says
+        assert "0</strong> messages wait" in text
+        assert 'role="alert"' in gateway.request("GET", "/console/node?whole=true").text
+
+
+def test_search_that_is_off_says_how_it_is_turned_on(tmp_path: Path) -> None:
+    with (
+        NodeProcess(tmp_path / "data") as node,
+        GatewayProcess(node, beside=False) as gateway,
+    ):
+        for path in ("", "/pending", "/message"):
+            text = gateway.request("GET", f"/console{path}").text
+            assert "Search is off" in text
+            assert "--data DIRECTORY" in text
+        for path in ("/dead?whole=true", "/message/cancel?id=x&whole=true"):
+            assert "--data" in gateway.request("GET", f"/console{path}").text
+        refused = gateway.request("GET", "/console/pending/cancel?topic=x")
+        assert (refused.status_code, "--data" in refused.text) == (404, True)
+        assert (
+            gateway.request("GET", "/console/pending/cancel?topic=x")
+            .headers["content-type"]
+            .startswith("text/html")
+        )
+
+
+def test_an_answer_that_is_not_complete_says_why() -> None:
+    problem = Problem(INTEGRITY, "damage", "expected 7 rows, found <b>", file="slots/7")
+    found = by_slot(PendingCount(1, POINT, {1: 1}, problems=(problem,)), NOW_MS)
+    text = rendered("overview/slots.html", it=found)
+    assert "This is not everything." in text
+    assert "slots/7: expected 7 rows, found &lt;b&gt;" in text
+
+
+def test_slots_become_minutes() -> None:
+    now_s = NOW_MS // 1000
+    counts = {now_s - 1: 1, now_s: 2, now_s + 29: 4, now_s + 30: 8, now_s + 7_170: 16}
+    found = by_slot(PendingCount(31, POINT, counts), NOW_MS)
+    assert (found.overdue, found.later) == (1, 16)
+    assert [bar.messages for bar in found.bars[:3]] == [6, 8, 0]
+    assert [row.messages for row in found.rows] == [14, *[0] * 11]
+    assert found.rows[0].from_ms == NOW_MS - 30_500
+    assert found.chart["count"][:2] == [6, 8]
+
+
+METRICS = """
+# TYPE slotwheel_alarms_total counter
+slotwheel_alarms_total{kind="disk-low"} 2.0
+slotwheel_alarms_created{kind="disk-low"} 1.7e9
+# HELP slotwheel_lateness_seconds Late
+# TYPE slotwheel_lateness_seconds histogram
+slotwheel_lateness_seconds_bucket{le="0.001"} 6.0
+slotwheel_lateness_seconds_bucket{le="0.1"} 9.0
+slotwheel_lateness_seconds_bucket{le="+Inf"} 10.0
+slotwheel_lateness_seconds_count 10.0
+slotwheel_lateness_seconds_sum 2.5
+"""
+
+
+def test_metrics_become_figures() -> None:
+    figures = figures_of(METRICS)
+    assert [(one.name, one.labels, one.value) for one in figures.figures] == [
+        ("alarms", "kind disk-low", 2.0)
+    ]
+    late = figures.spread("lateness_seconds")
+    assert late is not None
+    assert (late.counts, late.total, late.mean_s) == ([6, 3, 1], 10, 0.25)
+    assert (late.within(0.5), late.within(0.9), late.within(0.99)) == (0.001, 0.1, float("inf"))
+
+
+def test_what_is_wrong_is_told_with_what_was_wrong() -> None:
+    status = {
+        "held_topics": ["slow"],
+        "damaged_files": ["slots/1"],
+        "replication": {"peers": [{"id": "b", "admitted": False}, {"id": "c", "admitted": True}]},
+    }
+    found = wrongs(NodeHealth([], ["sink away"]), figures_of(METRICS), status)
+    assert [(one.text, one.grave) for one in found] == [
+        ("sink away", True),
+        ("topics that say not now: slow", True),
+        ("damaged: slots/1", True),
+        ("peer b is not admitted", True),
+        ("disk-low: 2 since the start", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        *(("", None), ("  ", None), ("1700000000000", 1_700_000_000_000)),
+        *(("+10m", NOW_MS + 600_000), ("-1.5h", NOW_MS - 5_400_000)),
+        *(("2027-01-15T08:00:00Z", 1_800_000_000_000), ("2027-01-15 08:00", 1_800_000_000_000)),
+        *(("2027-01-15T09:00:00+01:00", 1_800_000_000_000), ("1970-01-01", 0)),
+    ],
+)
+def test_times_are_understood(text: str, ms: int | None) -> None:
+    assert shown.when(text, NOW_MS, "Due from") == ms
+
+
+@pytest.mark.parametrize(
+    "text", ["soon", "+", "+10", "1969-12-31T23:59:59Z", "9" * 30, "٣", "+10m<b>", "0001-01-01"]
+)
+def test_what_is_no_time_is_named(text: str) -> None:
+    with pytest.raises(HttpError) as caught:
+        shown.when(text, NOW_MS, "Due from")
+    assert (caught.value.status, caught.value.place) == (422, "Due from")
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        *((0, "0 ms"), (999, "999 ms"), (1_500, "1.5 s"), (61_000, "1 min 1 s")),
+        *((3_600_000, "1 h"), (3_661_000, "1 h 1 min"), (-90_000_000, "1 d 1 h")),
+    ],
+)
+def test_spans_are_short(ms: int, text: str) -> None:
+    assert shown.span(ms) == text
+
+
+def test_times_beyond_all_dates_are_numbers() -> None:
+    assert shown.time_element(1 << 61) == f'<span class="num">{1 << 61}</span> ms'
+    assert 'datetime="2027-01-15T08:00:30.500Z"' in shown.time_element(NOW_MS)
+
+
+def test_addresses_leave_out_what_is_not_given() -> None:
+    assert address("/x", a="", b=None, c=False, d=True, e=0, f="&\r\n") == (
+        "/console/x?d=true&e=0&f=%26%0D%0A"
+    )
+
+
+@pytest.mark.parametrize("value", [b"", b"=short", b"=" + b"<" * 32, b"=\xff", b"; ="])
+def test_a_cookie_that_is_no_token_is_none(value: bytes) -> None:
+    assert token_of({"headers": [(b"cookie", b"slotwheel-console" + value)]}) == ""
+
+
+def test_a_question_is_asked_once_for_all_who_wait() -> None:
+    asked = 0
+
+    async def answer() -> int:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.05)
+        return asked
+
+    async def ask() -> None:
+        fresh = FreshAnswers(young_s=60)
+        assert await fresh.get("k", answer, 0) is None  # it goes on
+        assert await asyncio.gather(*(fresh.get("k", answer, None) for _ in range(9))) == [1] * 9
+        assert await fresh.get("k", answer, None) == 1
+        assert await fresh.get("other", answer, None) == 2
+        fresh.forget()
+        assert await fresh.get("k", answer, None) == 3
+        old = FreshAnswers(young_s=-1)
+        assert [await old.get("k", answer, None) for _ in range(2)] == [4, 5]
+
+    asyncio.run(ask())
+
+
+def test_a_question_that_fails_fails_for_all_who_wait() -> None:
+    async def fail() -> int:
+        raise HttpError(404, "none")
+
+    async def ask() -> None:
+        fresh = FreshAnswers()
+        found = await asyncio.gather(
+            *(fresh.get("k", fail, None) for _ in range(3)), return_exceptions=True
+        )
+        assert [type(one) for one in found] == [HttpError] * 3
+
+    asyncio.run(ask())
