@@ -5,6 +5,7 @@ Start at ``Tracer`` (tracer.py).
 
 from .events import TRACE_TOPIC, EventKind, EventSender, decode
 from .recorder import Recorder
+from .several import Observers
 from .targets import ConfluentTarget, KafkaPythonTarget, WheelTarget
 from .tracer import Tracer
 from .wrapping import traced_consumer, traced_producer
@@ -15,6 +16,7 @@ __all__ = [
     "EventKind",
     "EventSender",
     "KafkaPythonTarget",
+    "Observers",
     "Recorder",
     "Tracer",
     "WheelTarget",

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-from .schema import UInt32s, UInt64s
+from .schema import Int64s, UInt32s, UInt64s
 
 _NULL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 """In place of length and CRC; no value is that long."""
@@ -70,6 +70,17 @@ def content_digests(
     rows = np.flatnonzero(counts)
     digest[rows] = _mix(digest[rows] ^ (running[ends[rows]] - running[starts[rows]]))
     return digest
+
+
+def key_hashes(key: pa.Array) -> UInt64s:
+    """A hash of each key, shape (rows,), by which a key is looked for; a null has one of its own.
+    Two keys with one hash can be made on purpose."""
+    return _mix(_words(key))
+
+
+def id_hashes(group: pa.Array, offset: Int64s) -> UInt64s:
+    """Likewise of each message id, by its group and its offset; no group is null."""
+    return _mix(_few(group) ^ _mix(offset.view(np.uint64)))
 
 
 def topic_crcs(topic: pa.Array) -> UInt32s:

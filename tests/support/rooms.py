@@ -104,6 +104,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "trace": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "delivery/kafka"}),
     "trace/chains": frozenset({ENGINE_VALUES, "policy", "search", "trace"}),
+    "audit": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "trace"}),
+    "audit/watch": frozenset(
+        {
+            *(ENGINE_VALUES, "policy", "reading", "reading/growing", "reading/kafka", "search"),
+            *("delivery/embedded", "delivery/kafka", "replay/facts", "audit"),
+        }
+    ),
     "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka"}),
     "deadletters": frozenset(
         {
@@ -180,6 +187,10 @@ ONLY_MODULES = {
     ("intake", "delivery/kafka"): frozenset({"header_names"}),
     ("trace/chains", "policy"): _LETTERS,
     ("trace", "delivery/kafka"): frozenset({"header_names"}),
+    ("audit/watch", "delivery/embedded"): _TOPIC_FILES,
+    ("audit/watch", "delivery/kafka"): frozenset({"header_names", "kafka_python"}),
+    ("audit/watch", "policy"): _LETTERS,
+    ("audit/watch", "replay/facts"): frozenset({"headers"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
@@ -194,7 +205,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay", "search")
+OUTSIDE = ("audit", "consumer", "deadletters", "gateway", "reading", "replay", "search")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.
