@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ..client.batch import ClientObserver
+from ..wheel.rows import Header
 from .message import Received, SourcePartition
 
 
@@ -25,6 +26,9 @@ class ConsumerObserver(ClientObserver, Protocol):
 
     def buried(self, group: str, message: Received, reason: str) -> None:
         """It becomes a dead letter."""
+
+    def left_out(self, group: str, topic: str, headers: Sequence[Header]) -> None:
+        """The group's rule leaves a record out: the application does not get it."""
 
     def committed(self, group: str, positions: Mapping[SourcePartition, int]) -> None:
         """The positions of partitions, up to which all is committed."""

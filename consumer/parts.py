@@ -129,7 +129,11 @@ class Parts:
         # What this group sends itself again has been meant for it before.
         if topic == self.retries or headers is UNREADABLE or self.rule is None:
             return False
-        return not self.rule.matches(headers)
+        if self.rule.matches(headers):
+            return False
+        if self.wanted.observer is not None:
+            self.wanted.observer.left_out(self.wanted.group, topic, headers)
+        return True
 
     def _policy(self) -> RetryPolicy:
         """The policy; the group's rule is registered where it is asked for. Errors:

@@ -18,7 +18,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -26,19 +25,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ..delivery.embedded.topicfile import (
-    HEADER_BYTES,
-    INDEX_SUFFIX,
-    RECORD_BYTES,
-    TOPICS_DIRECTORY,
-)
 from ..policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED, REASON
 from ..reading.departures import Departure, DepartureReader
 from ..reading.events import RowsSeen
 from ..reading.growing.parts import TopicPart, read_part
-from ..reading.growing.positions import TopicAt
-from ..reading.growing.topics import index_records, look_at_topic, topics
-from ..reading.listing import opened, topic_segments
+from ..reading.growing.topics import delivered_from, look_at_topic, topics
 from ..reading.slotblocks import archived_blocks
 from ..wheel.config import TICK_MS
 from ..wheel.departurefile import STATES
@@ -332,7 +323,7 @@ def _topic_rows(
     if not wanted:
         return found
     end, _ = look_at_topic(root, topic, None)
-    start = _delivered_from(root, topic, min(due for due, _ in wanted))
+    start = delivered_from(root, topic, min(due for due, _ in wanted))
     if end is None or start is None:
         return found
     offsets = np.array(sorted(offset for _, offset in wanted), np.int64)
@@ -349,15 +340,3 @@ def _topic_rows(
         if len(found) == len(wanted) or looked >= _TOPIC_ROWS_MAX:
             break
     return found
-
-
-def _delivered_from(root: Path, topic: str, ms: int) -> TopicAt | None:
-    """The first block of a topic that was delivered at that time or later."""
-    folder = root / TOPICS_DIRECTORY / topic
-    for segment in topic_segments(folder):
-        with suppress(FileNotFoundError), opened(folder / f"{segment:020d}{INDEX_SUFFIX}") as index:
-            _, blocks = index_records(index, HEADER_BYTES, index.size())
-            for number, block in enumerate(blocks):
-                if block is not None and block.delivered_ms >= ms:
-                    return TopicAt(segment, HEADER_BYTES + number * RECORD_BYTES)
-    return None

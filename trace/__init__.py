@@ -10,6 +10,7 @@ from .events import TRACE_TOPIC, EventKind, EventSender, decode
 
 if TYPE_CHECKING:
     from .recorder import Recorder
+    from .several import Observers
     from .targets import ConfluentTarget, KafkaPythonTarget, WheelTarget
     from .tracer import Tracer
     from .wrapping import traced_consumer, traced_producer
@@ -20,6 +21,7 @@ __all__ = [
     "EventKind",
     "EventSender",
     "KafkaPythonTarget",
+    "Observers",
     "Recorder",
     "Tracer",
     "WheelTarget",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 _MODULES = {
     "Recorder": "recorder",
+    "Observers": "several",
     "ConfluentTarget": "targets",
     "KafkaPythonTarget": "targets",
     "WheelTarget": "targets",

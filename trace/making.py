@@ -16,6 +16,7 @@ from ..policy.headers import ATTEMPT, ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID
 from ..wheel.checks import REDELIVERED_ID_HEADER
 from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.ids import ID_FORM
+from ..wheel.protocol import StoredBatch
 from ..wheel.rows import Header, from_columns, from_numpy
 from ..wheel.schema import TIME, Int64s, Mask
 from .events import EVENT, ID, EventKind
@@ -80,12 +81,7 @@ class ShipmentEvents:
         shipment = self.shipment
         if shipment.failure is not None:
             return None, pa.repeat(_cut(shipment.failure), count)
-        numbers = np.arange(count) if self.kept is None else self.kept
-        stored: Mask = np.ones(count, np.bool_)
-        if shipment.copies:
-            stored[:] = not shipment.errors
-        elif shipment.kept is not None:
-            stored = np.isin(numbers, shipment.kept)
+        numbers, stored = stored_rows(shipment, self.kept, count)
         ids, errors = None, None
         if not stored.all():
             found = [
@@ -94,13 +90,32 @@ class ShipmentEvents:
             ]
             errors = _utf8(found)
         if shipment.stored is not None and stored.any():
-            due = np.asarray(shipment.due, np.int64)
-            due = np.repeat(due, count) if shipment.copies else due[numbers]
-            at = np.cumsum(stored) - 1  # of a row that is not stored, anything
-            offset = shipment.stored.base_offset + at
+            due, at, offset = places(shipment, shipment.stored, numbers, stored)
             checks = shipment.stored.checks[np.maximum(at, 0)]
             ids = _ids(pa.repeat(shipment.group, count), due, offset, checks, ~stored)
         return ids, errors
+
+
+def stored_rows(shipment: Shipment, kept: Int64s | None, count: int) -> tuple[Int64s, Mask]:
+    """Of each of ``count`` rows that were to be sent: its number among those of the caller, and
+    whether it is stored; of a shipment that has not failed."""
+    numbers = np.arange(count) if kept is None else kept
+    stored: Mask = np.ones(count, np.bool_)
+    if shipment.copies:
+        stored[:] = not shipment.errors
+    elif shipment.kept is not None:
+        stored = np.isin(numbers, shipment.kept)
+    return numbers, stored
+
+
+def places(
+    shipment: Shipment, batch: StoredBatch, numbers: Int64s, stored: Mask
+) -> tuple[Int64s, Int64s, Int64s]:
+    """Due time, place in the batch, and offset of each row; of one that is not stored, anything."""
+    due = np.asarray(shipment.due, np.int64)
+    due = np.repeat(due, len(numbers)) if shipment.copies else due[numbers]
+    at = np.cumsum(stored) - 1
+    return due, at, batch.base_offset + at
 
 
 class TracedRecord(NamedTuple):

@@ -11,8 +11,7 @@ Rules
   is an event of its own, as soon as there is room.
 - Events are numbered as they leave, and what was dropped has numbers, too: what is missing can be
   seen from the others.
-- A batch is sent until the target has it, again if need be: whoever reads takes events with the
-  same sender and number for one.
+- Whoever reads takes events with the same sender and number for one.
 """
 
 from __future__ import annotations
@@ -25,35 +24,24 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from ..client.message import clock_ms
 from ..policy.headers import ERROR_CHARACTERS
-from ..wheel.backoff import Backoff
 from ..wheel.rows import from_numpy
 from .events import BATCH_BYTES_MAX, EVENT, EventKind, EventSender, encode
 from .making import RecordEvents, ShipmentEvents, TracedRecord, make_dropped, make_records
+from .sending import BatchSender, TraceTarget
 
 _log = logging.getLogger("slotwheel.trace")
 
 EVENTS_MAX = 100_000
 _EVERY_S = 0.1
 _BATCH_ROWS = 8_192
-_BACKOFF_S, _BACKOFF_MAX_S = 0.1, 2.0
 
 Noted = ShipmentEvents | RecordEvents
-
-
-class TraceTarget(Protocol):
-    """Where batches of events go, such as a topic. Belongs to one thread."""
-
-    def send(self, value: bytes) -> None:
-        """Send a batch, and wait until it is stored. Errors: any; it is sent again then."""
-
-    def close(self) -> None: ...
 
 
 class Recorder:
@@ -72,7 +60,6 @@ class Recorder:
         self._sender = EventSender(
             secrets.token_hex(8), self.client, socket.gethostname(), dict(tags or {})
         )
-        self._target = target
         self._events_max = events_max
         self._lock = threading.Lock()
         self._waiting: list[Noted] = []
@@ -90,10 +77,7 @@ class Recorder:
         """Events that the target has."""
         self._ended = False
         """Whether the last events were taken; what comes behind them is dropped."""
-        self._closing = threading.Event()
-        self._deadline = 0.0
-        self._thread = threading.Thread(target=self._run, name="slotwheel-trace", daemon=True)
-        self._thread.start()
+        self._sending = BatchSender(target, self._work, every_s=_EVERY_S, name="slotwheel-trace")
 
     def note(self, events: Noted) -> None:
         """Never waits, and never fails."""
@@ -125,11 +109,7 @@ class Recorder:
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what waits, for so long at most, s; what is left then is dropped. May be called
         again."""
-        with self._lock:
-            if not self._closing.is_set():
-                self._deadline = time.monotonic() + timeout_s
-                self._closing.set()
-        self._thread.join(timeout_s + 1.0)
+        self._sending.close(timeout_s)
 
     def _drop(self, count: int) -> None:
         self.dropped += count
@@ -137,22 +117,17 @@ class Recorder:
 
     # The thread
 
-    def _run(self) -> None:
-        while True:
-            closing = self._closing.wait(_EVERY_S)
-            self.look(last=closing)
-            with self._lock:
-                waiting, self._waiting = self._waiting, []
-                self._ended = closing
-            made = [self._numbered(one) for one in self._made(waiting)]
-            made += self._report()
-            if made:
-                self._send(pa.concat_batches(made))
-            if closing:
-                break
-        if self.dropped:
+    def _work(self, last: bool) -> None:
+        self.look(last=last)
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._ended = last
+        made = [self._numbered(one) for one in self._made(waiting)]
+        made += self._report()
+        if made:
+            self._send(pa.concat_batches(made))
+        if last and self.dropped:
             _log.warning("slotwheel trace: %d events were dropped", self.dropped)
-        self._target.close()
 
     def _made(self, waiting: Sequence[Noted]) -> Iterator[pa.RecordBatch]:
         """All of them as events, in their order; those of single records together."""
@@ -199,7 +174,7 @@ class Recorder:
         value = encode(self._sender, events)
         rows = events.num_rows
         if len(value) <= BATCH_BYTES_MAX:
-            self._gone(rows, sent=self._stored(value))
+            self._gone(rows, sent=self._sending.stored(value))
         elif rows > 1:
             self._send_part(events.slice(0, rows // 2))
             self._send_part(events.slice(rows // 2))
@@ -214,21 +189,6 @@ class Recorder:
                 self.sent += count
             else:
                 self._drop(count)
-
-    def _stored(self, value: bytes) -> bool:
-        """Whether the target has it; false when it is time to end."""
-        backoff = Backoff(_BACKOFF_S, _BACKOFF_MAX_S)
-        while not (self._closing.is_set() and time.monotonic() > self._deadline):
-            try:
-                self._target.send(value)
-            except Exception as error:
-                pause_s = backoff.failed()
-                _log.warning("slotwheel trace: not sent, next try in %.1f s: %s", pause_s, error)
-                if self._closing.wait(pause_s):
-                    time.sleep(min(pause_s, 0.05))
-            else:
-                return True
-        return False
 
 
 def since_us(began_s: float) -> int:

@@ -19,10 +19,12 @@ import pyarrow as pa
 from ..client.batch import Columns, Shipment
 from ..client.message import clock_ms
 from ..consumer.message import Received, SourcePartition
+from ..wheel.rows import Header
 from ..wheel.schema import Int64s
 from .events import EventKind
 from .making import ShipmentEvents, TracedRecord
-from .recorder import EVENTS_MAX, Recorder, TraceTarget, since_us
+from .recorder import EVENTS_MAX, Recorder, since_us
+from .sending import TraceTarget
 
 HELD_S = 0.5
 """What an application has for longer has an event that says so."""
@@ -77,6 +79,9 @@ class Tracer(Recorder):
             for partition, position in positions.items()
         ]
         self.note_records(EventKind.COMMITTED, group, records)
+
+    def left_out(self, group: str, topic: str, headers: Sequence[Header]) -> None:
+        """What nobody gets has no event: a rule may leave out nearly all."""
 
     def _note(
         self,

@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,3 +86,15 @@ def index_records(handle: Handle, begin: int, stop: int) -> tuple[int, list[Inde
 
 def topics(root: Path) -> list[str]:
     return sorted(sizes(root / TOPICS_DIRECTORY))
+
+
+def delivered_from(root: Path, topic: str, ms: int) -> TopicAt | None:
+    """The first block of a topic that was delivered at that time or later."""
+    folder = root / TOPICS_DIRECTORY / topic
+    for segment in topic_segments(folder):
+        with suppress(FileNotFoundError), opened(folder / f"{segment:020d}{INDEX_SUFFIX}") as index:
+            _, blocks = index_records(index, HEADER_BYTES, index.size())
+            for number, block in enumerate(blocks):
+                if block is not None and block.delivered_ms >= ms:
+                    return TopicAt(segment, HEADER_BYTES + number * RECORD_BYTES)
+    return None

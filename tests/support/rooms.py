@@ -118,6 +118,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "trace/store": frozenset({ENGINE_VALUES, "reading", "trace"}),
     "reading/kafka": frozenset({ENGINE_VALUES, "delivery/kafka", "reading"}),
+    "audit": frozenset({ENGINE_VALUES, "policy", "client", "consumer", "trace"}),
+    "audit/watch": frozenset(
+        {
+            *(ENGINE_VALUES, "policy", "reading", "reading/growing", "reading/kafka", "search"),
+            *("delivery/embedded", "delivery/kafka", "replay/facts", "audit"),
+        }
+    ),
     "deadletters": frozenset(
         {
             *(ENGINE_VALUES, "policy", "client", "delivery/kafka"),
@@ -197,6 +204,10 @@ ONLY_MODULES = {
     ("trace/chains", "policy"): _LETTERS,
     ("trace/store", "reading"): frozenset({"problems"}),
     ("trace", "delivery/kafka"): frozenset({"header_names"}),
+    ("audit/watch", "delivery/embedded"): _TOPIC_FILES,
+    ("audit/watch", "delivery/kafka"): frozenset({"header_names", "kafka_python"}),
+    ("audit/watch", "policy"): _LETTERS,
+    ("audit/watch", "replay/facts"): frozenset({"headers"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
     ("reading/growing", "delivery/embedded"): _TOPIC_FILES,
     ("reading/verify", "delivery/embedded"): _TOPIC_FILES,
@@ -216,7 +227,7 @@ ONLY_MODULES = {
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"
-OUTSIDE = ("consumer", "deadletters", "gateway", "reading", "replay", "search", "trace")
+OUTSIDE = ("audit", "consumer", "deadletters", "gateway", "reading", "replay", "search", "trace")
 # The root's public names of this room are loaded when they are first used.
 LOADED_LATE = "consumer"
 # Run by its path, like a test: in no room, and it names the package in full.

@@ -1,0 +1,10 @@
+"""Audit: counts and sums of ids by topic and due time, of each tier that messages pass.
+
+Comes in: what clients and consumers tell an observer. Goes out: a batch of sums each few seconds
+(``Auditor``), and what a comparison of the tiers says (``judge``). Who compares: ``audit/watch``.
+"""
+
+from .auditor import Auditor
+from .sums import AUDIT_TOPIC
+
+__all__ = ["AUDIT_TOPIC", "Auditor"]

@@ -1,0 +1,389 @@
+"""The sums of all tiers, side by side, for a bounded time.
+
+Theory: sums come from the wheel's files and topics by whoever reads these, and from clients and
+consumers in batches. Here they become cells, one for each topic and bucket, which are compared
+whenever somebody asks. Nothing here reads a file or a clock.
+
+Rules
+- A batch counts once, by its sender and number. A number that is missing for longer than the grace
+  is a gap: what it had is unknown, for each cell that it may have been about.
+- A cell is dropped ``keep_ms`` after its bucket has ended if nothing is wrong with it, and
+  ``hold_ms`` after that in any case; what comes for it later is refused and counted. There are
+  ``cells_max`` at most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..wheel.mark import Marks
+from ..wheel.schema import Int64s
+from .comparing import (
+    AuditCell,
+    AuditLimits,
+    AuditVerdict,
+    Boundary,
+    Comparison,
+    Side,
+    compare,
+    worst,
+)
+from .ranges import covered_of, merge_range
+from .sums import AuditTier, BucketGroups, IdSum, SumBatch, Sums, add_rows
+
+KEEP_MS = 300_000
+HOLD_MS = 3_600_000
+CELLS_MAX = 100_000
+_SENDERS_MAX = 10_000
+_AHEAD_MAX = 1_000
+_HINTS_MAX = 1_000
+_NAMES_MAX = 10_000
+_PER_CELL = "produced", "accepted", "cancelled", "delivered", "expired", "dead"
+
+
+class _Hint(NamedTuple):
+    """Sums are missing at a boundary, of these topics (None: all) and this group, in buckets
+    before ``until_ms``."""
+
+    text: str
+    boundaries: frozenset[Boundary]
+    topics: frozenset[str] | None
+    group: str
+    from_ms: int
+    until_ms: int
+
+
+@dataclass(slots=True)
+class _Sender:
+    client: str
+    first: int
+    following: int
+    """The first number that has not come, of those behind ``first``."""
+    ahead: dict[int, int] = field(default_factory=dict)
+    """Numbers behind it that have come, each with when, ms."""
+    topics: set[str] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    seen_ms: int = 0
+    last: bool = False
+
+
+class CellReport(NamedTuple):
+    """A cell and its comparisons."""
+
+    topic: str
+    bucket_ms: int
+    verdict: AuditVerdict
+    comparisons: list[Comparison]
+
+
+class AuditLedger:
+    """``wheel``: the group whose messages are audited; ``from_ms``: buckets before it are not;
+    ``ahead_ms``: how far ahead messages may be due; ``left_out``: topics that are not audited."""
+
+    def __init__(
+        self,
+        wheel: str,
+        limits: AuditLimits,
+        from_ms: int,
+        *,
+        ahead_ms: int,
+        left_out: frozenset[str] = frozenset(),
+        keep_ms: int = KEEP_MS,
+        hold_ms: int = HOLD_MS,
+        cells_max: int = CELLS_MAX,
+    ) -> None:
+        self.wheel, self.limits, self.ahead_ms = wheel, limits, ahead_ms
+        self.from_ms = from_ms - from_ms % -limits.interval_ms
+        """The first bucket that is audited, a whole one."""
+        self._left_out = left_out
+        self._keep_ms, self._hold_ms, self._cells_max = keep_ms, hold_ms, cells_max
+        self.cells: dict[tuple[str, int], AuditCell] = {}
+        self.refused: Counter[str] = Counter()
+        """What came and was not taken, by why."""
+        self.closed: Counter[str] = Counter()
+        """Cells that were dropped, by their last verdict."""
+        self._floor_ms = self.from_ms
+        self._senders: dict[str, _Sender] = {}
+        self._produced: set[str] = set()
+        """Topics that audited clients send to."""
+        self._groups: dict[str, set[str]] = defaultdict(set)
+        """By topic."""
+        self._covered: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
+        """What the sums of a group have of a partition, by group, topic and partition."""
+        self._hints: list[_Hint] = []
+
+    # -- the wheel's tiers
+
+    def see(
+        self,
+        tier: AuditTier,
+        topic: pa.Array,
+        due: Int64s,
+        offset: Int64s,
+        now_ms: int,
+        late_ms: Int64s | None = None,
+        position: Int64s | None = None,
+        partition: int = 0,
+    ) -> None:
+        """Messages of a tier, shape (rows,) each; ``position``: in their topic."""
+        wanted = due >= self._floor_ms
+        if not wanted.all():
+            topic, due, offset = topic.filter(pa.array(wanted)), due[wanted], offset[wanted]
+            late_ms = None if late_ms is None else late_ms[wanted]
+            position = None if position is None else position[wanted]
+        if not len(due):
+            return
+        sums: Sums = {}
+        add_rows(sums, (tier, self.wheel, ""), self.limits.interval_ms, topic, due, offset, late_ms)
+        self._add(sums, now_ms)
+        groups = BucketGroups(topic, due, offset, self.limits.interval_ms)
+        if tier is AuditTier.ACCEPTED:
+            highest = groups.reduced(np.maximum, offset).tolist()
+            last = zip(groups.last(due).tolist(), groups.last(offset).tolist(), strict=True)
+            for key, one, row in zip(groups.keys, highest, last, strict=True):
+                if (cell := self.cells.get(key)) is not None:
+                    cell.highest = max(cell.highest, one)
+                    cell.last = max(cell.last, row)
+        elif position is not None:
+            lowest = groups.reduced(np.minimum, position).tolist()
+            highest = groups.reduced(np.maximum, position).tolist()
+            for key, low, high in zip(groups.keys, lowest, highest, strict=True):
+                if (cell := self.cells.get(key)) is not None:
+                    known = cell.places.get(partition, (low, high))
+                    cell.places[partition] = min(low, known[0]), max(high, known[1])
+                    cell.group_passed_ms.clear()
+
+    def pass_marks(self, marks: Marks, now_ms: int) -> None:
+        """What the wheel's marks have passed is not waited for any more."""
+        for (topic, _), cell in self.cells.items():
+            copy = marks.copies.get(topic)
+            mark = marks.main if copy is None else copy.mark
+            passed = (mark.c, mark.r) >= cell.last and cell.highest <= mark.L
+            if not passed:
+                cell.passed_ms = None
+            elif cell.passed_ms is None:
+                cell.passed_ms = now_ms
+
+    # -- clients and consumers
+
+    def add_batch(self, batch: SumBatch, now_ms: int) -> bool:
+        """Whether it was taken: it is no repeat, and its buckets fit."""
+        if self.limits.interval_ms % batch.interval_ms:
+            self.refused["another interval"] += 1
+            return False
+        sender = self._sender(batch, now_ms)
+        if not self._is_new(sender, batch.number, now_ms):
+            self.refused["repeated batch"] += 1
+            return False
+        sums: Sums = {}
+        for key, one in batch.sums.items():
+            if key.wheel not in (self.wheel, ""):
+                continue
+            sender.topics.add(key.topic)
+            if key.tier == AuditTier.PRODUCED:
+                if len(self._produced) < _NAMES_MAX:
+                    self._produced.add(key.topic)
+            else:
+                self._know(sender, key.topic, key.group)
+            bucket = key.bucket - key.bucket % self.limits.interval_ms
+            merged = sums.setdefault(key._replace(bucket=bucket), IdSum())
+            merged.add(one)
+        self._add(sums, now_ms)
+        for group, topic, partition, start, position in batch.ranges:
+            self._know(sender, topic, group)
+            sender.topics.add(topic)
+            place = group, topic, partition
+            if place in self._covered or len(self._covered) < _NAMES_MAX:
+                merge_range(self._covered.setdefault(place, []), start, position)
+        if batch.missing:
+            text = f"{batch.missing} messages are in no sum of {sender.client}"
+            self._hint_sender(sender, text, now_ms)
+        sender.last = batch.last
+        return True
+
+    def _know(self, sender: _Sender, topic: str, group: str) -> None:
+        sender.groups.add(group)
+        if len(self._groups) < _NAMES_MAX:
+            self._groups[topic].add(group)
+
+    def _sender(self, batch: SumBatch, now_ms: int) -> _Sender:
+        name = batch.sender.name
+        sender = self._senders.pop(name, None)
+        if sender is None:
+            sender = _Sender(batch.sender.client, batch.number, batch.number)
+            if len(self._senders) >= _SENDERS_MAX:
+                del self._senders[next(iter(self._senders))]
+        self._senders[name] = sender
+        sender.seen_ms = now_ms
+        return sender
+
+    def _is_new(self, sender: _Sender, number: int, now_ms: int) -> bool:
+        if sender.first - _AHEAD_MAX <= number < sender.first:  # overtaken by the first that came
+            for between in range(number + 1, sender.first):
+                sender.ahead.setdefault(between, -1)
+            sender.first = number
+            return True
+        if sender.ahead.get(number) == -1:
+            del sender.ahead[number]
+            return True
+        if number < sender.following or number in sender.ahead:
+            return False
+        sender.ahead[number] = now_ms
+        while sender.ahead.get(sender.following, -1) >= 0:
+            del sender.ahead[sender.following]
+            sender.following += 1
+        return True
+
+    def _look_for_gaps(self, now_ms: int) -> None:
+        for sender in self._senders.values():
+            waiting = [number for number, at in sender.ahead.items() if at >= 0]
+            if not waiting:
+                continue
+            oldest = min(sender.ahead[number] for number in waiting)
+            if now_ms - oldest < self.limits.grace_ms and len(waiting) < _AHEAD_MAX:
+                continue
+            count = min(waiting) - sender.following
+            text = f"{count} batches of {sender.client} did not arrive"
+            sender.following = min(waiting)
+            while sender.ahead.get(sender.following, -1) >= 0:
+                del sender.ahead[sender.following]
+                sender.following += 1
+            self._hint_sender(sender, text, now_ms)
+
+    def _hint_sender(self, sender: _Sender, text: str, now_ms: int) -> None:
+        topics, until = frozenset(sender.topics), now_ms + self.ahead_ms
+        if not sender.groups or sender.topics & self._produced:
+            self.hint(text, [Boundary.CLIENT_WHEEL], topics, "", self.from_ms, until)
+        for group in sender.groups:
+            until = now_ms + self.limits.interval_ms
+            self.hint(text, [Boundary.TOPIC_CONSUMER], topics, group, self.from_ms, until)
+
+    def hint(
+        self,
+        text: str,
+        boundaries: Iterable[Boundary],
+        topics: Iterable[str] | None,
+        group: str,
+        from_ms: int,
+        until_ms: int,
+    ) -> None:
+        """Something is missing in the sums themselves, in buckets that begin before ``until_ms``
+        and end behind ``from_ms``."""
+        named = None if topics is None else frozenset(topics)
+        made = _Hint(text, frozenset(boundaries), named, group, from_ms, until_ms)
+        if made not in self._hints:
+            self._hints = [*self._hints[-_HINTS_MAX:], made]
+
+    # -- cells
+
+    def _add(self, sums: Sums, now_ms: int) -> None:
+        for (tier, _, topic, group, bucket), one in sums.items():
+            cell = self._cell(topic, bucket, now_ms)
+            if cell is None:
+                continue
+            name: str = tier
+            if tier == AuditTier.CONSUMED:
+                cell.consumed.setdefault(group, IdSum()).add(one)
+                name = f"{tier} {group}"
+            elif tier == AuditTier.LEFT_OUT:
+                cell.left_out.setdefault(group, IdSum()).add(one)
+                name = f"{tier} {group}"
+            else:
+                getattr(cell, tier).add(one)
+            cell.changed_ms[name] = now_ms
+
+    def _cell(self, topic: str, bucket: int, now_ms: int) -> AuditCell | None:
+        found = self.cells.get((topic, bucket))
+        if found is not None:
+            return found
+        if bucket < self.from_ms or topic in self._left_out:
+            return None
+        if bucket < self._floor_ms:
+            self.refused["too late"] += 1
+        elif bucket > now_ms + self.ahead_ms + self.limits.interval_ms:
+            self.refused["too far ahead"] += 1
+        elif len(self.cells) >= self._cells_max:
+            self.refused["too many buckets"] += 1
+            text = f"more than {self._cells_max} buckets at once"
+            self.hint(text, Boundary, [topic], "", bucket, bucket + 1)
+            for group in self._groups.get(topic, ()):
+                boundaries = [Boundary.TOPIC_CONSUMER]
+                self.hint(text, boundaries, [topic], group, bucket, bucket + 1)
+        else:
+            self.cells[topic, bucket] = found = AuditCell()
+        return found
+
+    def report(self, now_ms: int) -> list[CellReport]:
+        """All cells, by time and topic, that have begun; what is over is dropped."""
+        self._look_for_gaps(now_ms)
+        found = []
+        for topic, bucket in sorted(self.cells, key=lambda one: (one[1], one[0])):
+            if bucket > now_ms:
+                break
+            cell = self.cells[topic, bucket]
+            sides = self._sides(topic, bucket, cell, now_ms)
+            compared = compare(topic, bucket, sides, now_ms, self.limits)
+            one = CellReport(topic, bucket, worst(compared), compared)
+            age = now_ms - bucket - self.limits.interval_ms
+            fine = one.verdict in (AuditVerdict.EQUAL, AuditVerdict.LATE)
+            if age > self._hold_ms or (fine and age > self._keep_ms):
+                self.closed[one.verdict] += 1
+                del self.cells[topic, bucket]
+            else:
+                found.append(one)
+        over = now_ms - self._keep_ms - self.limits.interval_ms
+        self._floor_ms = max(self._floor_ms, over - over % self.limits.interval_ms)
+        self._hints = [one for one in self._hints if one.until_ms > now_ms - self._hold_ms]
+        return found
+
+    def _sides(
+        self, topic: str, bucket: int, cell: AuditCell, now_ms: int
+    ) -> dict[tuple[Boundary, str], Side]:
+        sides: dict[tuple[Boundary, str], Side] = {}
+        if topic in self._produced:
+            hints = self._hints_of(Boundary.CLIENT_WHEEL, topic, "", bucket)
+            key = Boundary.CLIENT_WHEEL, ""
+            sides[key] = cell.client_to_wheel(self.limits, topic, hints)
+        hints = self._hints_of(Boundary.WHEEL_TOPIC, topic, "", bucket)
+        sides[Boundary.WHEEL_TOPIC, ""] = cell.wheel_to_topic(hints)
+        for group in sorted(self._groups.get(topic, ())):
+            behind, holes = self._progress(group, topic, cell)
+            if behind:
+                cell.group_passed_ms.pop(group, None)
+            else:
+                cell.group_passed_ms.setdefault(group, now_ms)
+            hints = self._hints_of(Boundary.TOPIC_CONSUMER, topic, group, bucket)
+            if holes:
+                text = f"{holes} positions are in no sum: their consumer ended before it sent them"
+                hints |= {text}
+            sides[Boundary.TOPIC_CONSUMER, group] = cell.topic_to_consumer(group, hints)
+        return sides
+
+    def _progress(self, group: str, topic: str, cell: AuditCell) -> tuple[bool, int]:
+        """Whether the group has not come past what was delivered, and of how many positions
+        nobody has sums although it has."""
+        behind, holes = False, 0
+        for partition, (first, last) in cell.places.items():
+            covered = self._covered.get((group, topic, partition), [])
+            if not covered or covered[-1][1] <= last:
+                behind = True
+            holes += last + 1 - first - covered_of(covered, first, last + 1)
+        return behind, holes
+
+    def _hints_of(self, boundary: Boundary, topic: str, group: str, bucket: int) -> frozenset[str]:
+        end = bucket + self.limits.interval_ms
+        return frozenset(
+            one.text
+            for one in self._hints
+            if boundary in one.boundaries
+            and one.group == group
+            and (one.topics is None or topic in one.topics)
+            and bucket < one.until_ms
+            and end > one.from_ms
+        )

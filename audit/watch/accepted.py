@@ -1,0 +1,172 @@
+"""What a wheel has accepted and cancelled, from its files, beside a node that writes them.
+
+Theory: every row that is due later than a moment ahead is in its slot, where slot files and journal
+can be read together (``search/view.py``). So a slot is read once, shortly before its time, with all
+that is in it; and what comes for it after that is read from the journal, as it comes. Each row is
+counted once: in a slot if its offset is below that of the slot's read point, else from the journal.
+
+Rules
+- The journal is read before the read point is taken: what a slot does not have then is still to
+  come in the journal.
+- A cancel has no topic. It is that of its target, which is in the same slot.
+- A slot that is read too late, when some of it may have left, is a problem, and so is everything
+  of the journal that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ...reading.events import RowsSeen
+from ...reading.growing.journal import entry_at, look_at_journal
+from ...reading.growing.parts import JournalPart, read_part
+from ...reading.growing.positions import JournalAt
+from ...reading.problems import Problem
+from ...search.pending import PendingReader
+from ...search.view import View, key_columns
+from ...wheel.config import TICK_MS
+from ...wheel.rows import take_rows
+from ...wheel.schema import Int64s, times
+from ..comparing import Boundary
+from ..ledger import AuditLedger
+from ..sums import AuditTier
+
+LEAD_S = 5
+"""So many seconds before its time a slot is read."""
+_KEPT_S = 60
+"""So long behind it the topics of its messages are known, for cancels that come later."""
+_BYTES_MAX = 64 << 20
+"""Of the journal at a time."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """A slot that was read, and what is known of its messages for cancels."""
+
+    next_offset: int
+    offsets: list[Int64s]
+    topics: list[pa.Array]
+
+
+class AcceptedTier:
+    """Reads one data directory. Not thread-safe, and LMDB opens a store once a process."""
+
+    def __init__(self, root: Path) -> None:
+        """Errors: as of ``PendingReader``."""
+        self._reader = PendingReader(root)
+        self.root = self._reader.root
+        self._view = self._reader.view()
+        self._journal: JournalAt | None = entry_at(self.root, self._view.point.index + 1)
+        self._slots: dict[int, _Read] = {}
+        self._behind = 0
+        """All slots before this second were read, or are not audited."""
+        self._oldest = 0
+        self._restarts = self._journal.restarts if self._journal is not None else 0
+
+    @property
+    def wheel(self) -> str:
+        """The group in the ids."""
+        return self._view.mint.group
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def begin(self, from_ms: int) -> None:
+        """Slots from there on are audited."""
+        self._behind = self._oldest = from_ms // TICK_MS
+
+    def step(self, ledger: AuditLedger, now_ms: int) -> View:
+        """Read what is new, and the slots whose time comes; the view by which that is true.
+        Errors: ``Damaged``, ``UnsupportedVersion``, ``OSError``: the state cannot be read."""
+        self._read_journal(ledger, now_ms)
+        self._view = view = self._reader.view()
+        end = now_ms // TICK_MS + LEAD_S
+        while self._behind < end:
+            self._read_slot(ledger, self._behind, now_ms)
+            self._behind += 1
+        kept = end - LEAD_S - _KEPT_S
+        self._slots = {second: one for second, one in self._slots.items() if second >= kept}
+        return view
+
+    def _read_slot(self, ledger: AuditLedger, second: int, now_ms: int) -> None:
+        view, batches, problem = self._reader.slot(self._view, second)
+        self._view = view
+        self._slots[second] = _Read(view.point.next_offset, [], [])
+        for text in [str(one.text) for one in (problem, *view.problems) if one is not None]:
+            self._hint(ledger, f"the wheel's files: {text}", second)
+        if not view.is_untouched(second):
+            self._hint(ledger, "its slot was read late: some of it may have left before", second)
+        rows = key_columns(batches)
+        if rows.num_rows:
+            self._add(ledger, second, rows, now_ms)
+
+    def _read_journal(self, ledger: AuditLedger, now_ms: int) -> None:
+        at_end = False
+        while not at_end:
+            start = self._journal
+            end, at_end = look_at_journal(self.root, start, archive=True, nbytes=_BYTES_MAX)
+            if end is None or end == start:
+                return
+            part = JournalPart(0, self.root.name, str(self.root), start, end, archive=True)
+            again = end.restarts != self._restarts
+            for event in read_part(part):
+                if isinstance(event, RowsSeen) and not again:
+                    self._add_late(ledger, event.rows, now_ms)
+                elif isinstance(event, Problem):
+                    self._hint(ledger, f"the wheel's journal: {event.text}", None)
+            if again:  # which of its entries were counted before is not known
+                self._hint(ledger, f"the wheel's journal: {end.note}", None)
+            self._journal, self._restarts = end, end.restarts
+
+    def _add_late(self, ledger: AuditLedger, rows: pa.RecordBatch, now_ms: int) -> None:
+        """Those of slots that were read already."""
+        seconds, offset = times(rows, "due") // TICK_MS, times(rows, "offset")
+        for second in np.unique(seconds[seconds < self._behind]).tolist():
+            read = self._slots.get(second)
+            mine = seconds == second
+            if read is None:
+                if second < self._oldest:
+                    continue
+                read = self._slots[second] = _Read(0, [], [])
+            mine &= offset >= read.next_offset
+            if mine.any():
+                keys = key_columns([take_rows(rows, np.flatnonzero(mine))])
+                self._add(ledger, second, keys, now_ms)
+
+    def _add(self, ledger: AuditLedger, second: int, rows: pa.RecordBatch, now_ms: int) -> None:
+        """Rows of a slot, as of ``key_columns``."""
+        is_cancel = np.asarray(rows.column("cancels").is_valid())
+        messages = take_rows(rows, np.flatnonzero(~is_cancel)) if is_cancel.any() else rows
+        topic, due, offset = (
+            messages.column("topic"),
+            times(messages, "due"),
+            times(messages, "offset"),
+        )
+        ledger.see(AuditTier.ACCEPTED, topic, due, offset, now_ms)
+        read = self._slots[second]
+        read.offsets.append(np.array(offset))
+        read.topics.append(topic)
+        if not is_cancel.any():
+            return
+        targets = np.asarray(rows.column("cancels").drop_null(), np.int64)
+        due_of = times(rows, "due")[is_cancel]
+        known = np.concatenate(read.offsets)
+        order = np.argsort(known)
+        at = np.searchsorted(known[order], targets)
+        there = at < len(known)
+        there[there] = known[order][at[there]] == targets[there]
+        if not there.all():
+            self._hint(ledger, "a message was cancelled of which the topic is not known", second)
+        found = pa.chunked_array(read.topics).combine_chunks().take(pa.array(order[at[there]]))
+        ledger.see(AuditTier.CANCELLED, found, due_of[there], targets[there], now_ms)
+
+    def _hint(self, ledger: AuditLedger, text: str, second: int | None) -> None:
+        boundaries: Iterable[Boundary] = (Boundary.CLIENT_WHEEL, Boundary.WHEEL_TOPIC)
+        from_ms = ledger.from_ms if second is None else second * TICK_MS
+        until_ms = (self._behind + 1 if second is None else second + 1) * TICK_MS
+        ledger.hint(text, boundaries, None, "", from_ms, until_ms)

@@ -1,0 +1,99 @@
+"""What is in the topics: delivered messages, dead letters of the sink, and batches of sums.
+
+Theory: both kinds of topic give batches of rows with a position and, in the id, due time and
+offset; a dead letter that the sink made has the topic that it was meant for in a header. From
+there on they are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...policy.deadletters import EXPIRED
+from ...policy.headers import CREATED_HEADER, ID_HEADER
+from ...policy.lettercolumns import sink_letters
+from ...replay.facts.headers import HeaderColumn
+from ...wheel.ids import ID_FORM
+from ...wheel.schema import Int64s, Mask
+from ..ledger import AuditLedger
+from ..sums import AuditTier
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRows:
+    """Rows of one partition of a topic, shape (rows,) each; times in ms. ``value`` and ``headers``
+    without those of a delivery."""
+
+    topic: str
+    partition: int
+    position: Int64s
+    due: Int64s
+    offset: Int64s
+    created: Int64s
+    delivered: Int64s
+    headers: pa.Array
+    value: pa.Array
+
+
+def from_records(rows: pa.RecordBatch, wheel: str) -> Iterator[TopicRows]:
+    """Records of Kafka (schema ``DUMP``) of one partition that a wheel delivered."""
+    column = HeaderColumn(rows.column("headers"))
+    found = {name: column.last_values(name) for name in (ID_HEADER, CREATED_HEADER)}
+    texts = pa.array(
+        [
+            None if one is None else one.decode("utf-8", "replace")
+            for one in found[ID_HEADER].to_pylist()
+        ],
+        pa.utf8(),
+    )
+    parts = pc.extract_regex(texts, ID_FORM)
+    mine = np.asarray(pc.fill_null(pc.equal(pc.struct_field(parts, "group"), wheel), False))
+    if not mine.any():
+        return
+    picked = pa.array(mine)
+    parts, rows = parts.filter(picked), rows.filter(picked)
+    delivered = np.asarray(pc.fill_null(rows.column("delivered").cast(pa.int64()), 0))
+    yield TopicRows(
+        rows.column("topic")[0].as_py(),
+        int(rows.column("record_partition")[0].as_py()),
+        np.asarray(rows.column("position")),
+        np.asarray(parts.field("due").cast(pa.int64())),
+        np.asarray(parts.field("offset").cast(pa.int64())),
+        _numbers(found[CREATED_HEADER].filter(picked)),
+        delivered,
+        rows.column("headers"),
+        rows.column("value"),
+    )
+
+
+def _numbers(values: pa.Array) -> Int64s:
+    """Decimals as numbers; 0 where there is none."""
+    texts = [one.decode("ascii", "replace") if one else "" for one in values.to_pylist()]
+    return np.array([int(one) if one.isdigit() and len(one) < 19 else 0 for one in texts], np.int64)
+
+
+def add_delivered(
+    ledger: AuditLedger, rows: TopicRows, dead_letter_topic: str, now_ms: int
+) -> None:
+    """Count them where they were meant to go."""
+    late = rows.delivered - np.maximum(rows.due, rows.created)
+    plain: Mask = np.ones(len(rows.due), np.bool_)
+    if rows.topic == dead_letter_topic:
+        column = HeaderColumn(rows.headers)
+        starts, ends = column.starts, column.ends
+        letters = sink_letters(column.flat, starts, ends, np.arange(len(rows.due)))
+        plain[letters.rows] = False
+        expired = np.asarray(pc.equal(letters.reason, EXPIRED.encode()))
+        topics = letters.topic.cast(pa.utf8(), safe=False)
+        for tier, mask in ((AuditTier.EXPIRED, expired), (AuditTier.DEAD, ~expired)):
+            at = letters.rows[mask]
+            named = topics.filter(pa.array(mask))
+            ledger.see(tier, named, rows.due[at], rows.offset[at], now_ms, late[at])
+    topic = pa.DictionaryArray.from_arrays(np.zeros(int(plain.sum()), np.int32), [rows.topic])
+    about = topic, rows.due[plain], rows.offset[plain], now_ms, late[plain]
+    ledger.see(AuditTier.DELIVERED, *about, rows.position[plain], rows.partition)

@@ -1,0 +1,191 @@
+"""Follows topics, of Kafka or embedded ones: the rows that are new in each, again and again.
+
+Rules
+- A topic that is to be followed need not exist yet: it is looked for again and again.
+- Nobody else feels it: no group, nothing committed, no topic made.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from ...delivery.kafka.header_names import read_leniently
+from ...delivery.kafka.kafka_python import typed
+from ...reading.events import RowsSeen
+from ...reading.growing.parts import TopicPart, read_part
+from ...reading.growing.positions import TopicAt
+from ...reading.growing.topics import delivered_from, look_at_topic
+from ...reading.kafka.kafkatopic import to_batch
+from ...reading.problems import INTEGRITY, Problem
+from ...wheel.errors import NodeUnreachable
+from ...wheel.schema import times
+from .delivered import TopicRows, from_records
+
+_BYTES_MAX = 32 << 20
+_POLL_MS = 200
+_POLLS_MAX = 20
+_CALL_MS = 10_000
+_LOOK_EVERY_S = 2.0
+
+TailRows = TopicRows | Problem
+
+
+class Tails(Protocol):
+    """Topics that are followed. ``Problem``: of a topic, ``file`` is its name."""
+
+    def follow(self, topic: str, from_ms: int, *, whole: bool = False) -> None:
+        """Follow a topic, too, with what it got from that time on; ``whole``: also with records
+        that no wheel delivered, of which only the value is given."""
+
+    def read(self) -> Iterator[TailRows]:
+        """What is new. Errors: ``NodeUnreachable``."""
+
+    def close(self) -> None: ...
+
+
+class EmbeddedTails:
+    def __init__(self, root: Path, wheel: str) -> None:
+        self._root, self._wheel = root, wheel
+        self._at: dict[str, TopicAt | None] = {}
+        self._since: dict[str, int] = {}
+
+    def follow(self, topic: str, from_ms: int, *, whole: bool = False) -> None:  # noqa: ARG002
+        if topic not in self._at:
+            self._at[topic], self._since[topic] = None, from_ms
+
+    def read(self) -> Iterator[TailRows]:
+        for topic, at in list(self._at.items()):
+            start = at or self._first(topic)
+            end, _ = look_at_topic(self._root, topic, start, nbytes=_BYTES_MAX)
+            self._at[topic] = end
+            if end is None or end == start:
+                continue
+            part = TopicPart(0, self._root.name, str(self._root), topic, start, end)
+            for event in read_part(part):
+                if isinstance(event, RowsSeen):
+                    yield self._rows(topic, event.rows)
+                elif isinstance(event, Problem):
+                    yield Problem(event.validator, event.kind, event.text, file=topic)
+
+    def _rows(self, topic: str, rows: pa.RecordBatch) -> TopicRows:
+        position, due, offset, created, delivered = (
+            times(rows, name) for name in ("position", "due", "offset", "created", "delivered")
+        )
+        content = rows.column("headers"), rows.column("value")
+        return TopicRows(topic, 0, position, due, offset, created, delivered, *content)
+
+    def _first(self, topic: str) -> TopicAt | None:
+        """The first block from the time on; the end if there is none. None: there is no topic."""
+        start = delivered_from(self._root, topic, self._since[topic])
+        return start or look_at_topic(self._root, topic, None)[0]
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class KafkaTails:
+    def __init__(self, bootstrap: str, wheel: str, settings: Mapping[str, str]) -> None:
+        """Errors: ``NodeUnreachable``."""
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs each attempt to connect
+        read_leniently()
+        self._bootstrap, self._wheel = bootstrap, wheel
+        ours: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "client_id": "slotwheel-audit",
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "isolation_level": "read_committed",
+            "allow_auto_create_topics": False,
+            "fetch_max_wait_ms": 50,
+            "max_poll_records": 5_000,
+            "bootstrap_timeout_ms": _CALL_MS,
+            "reconnect_backoff_max_ms": 1_000,
+        }
+        self._since: dict[str, int] = {}
+        self._whole: set[str] = set()
+        self._places: dict[TopicPartition, int] = {}
+        self._looked_s = 0.0
+        try:
+            self._consumer = KafkaConsumer(**ours | typed(settings))
+        except (KafkaError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    def follow(self, topic: str, from_ms: int, *, whole: bool = False) -> None:
+        if topic not in self._since:
+            self._since[topic] = from_ms
+            if whole:
+                self._whole.add(topic)
+            self._looked_s = 0.0
+
+    def read(self) -> Iterator[TailRows]:
+        try:
+            yield from self._read()
+        except (KafkaError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    def _read(self) -> Iterator[TailRows]:
+        if time.monotonic() - self._looked_s > _LOOK_EVERY_S:
+            self._look()
+            self._looked_s = time.monotonic()
+        if not self._places:
+            return
+        for _ in range(_POLLS_MAX):
+            found = self._consumer.poll(timeout_ms=_POLL_MS)
+            if not found:
+                return
+            for part, records in found.items():
+                gone = records[0].offset - self._places[part]
+                self._places[part] = records[-1].offset + 1
+                # Markers of transactions have positions, too: only what the broker deleted is gone.
+                if gone > 0 and self._deleted(part, records[0].offset):
+                    text = f"{gone} records were deleted before they were read"
+                    yield Problem(INTEGRITY, "gap", text, file=part.topic)
+                batch = to_batch(part.topic, records)
+                if part.topic in self._whole:
+                    none = np.zeros(len(records), np.int64)
+                    content = batch.column("headers"), batch.column("value")
+                    at = none, none, none, none, none
+                    yield TopicRows(part.topic, part.partition, *at, *content)
+                else:
+                    yield from from_records(batch, self._wheel)
+
+    def _deleted(self, part: TopicPartition, position: int) -> bool:
+        return bool(self._consumer.beginning_offsets([part])[part] >= position)
+
+    def _look(self) -> None:
+        """Take up topics and partitions that are there by now."""
+        new: dict[TopicPartition, int] = {}
+        there = self._consumer.topics()
+        for topic, since in self._since.items():
+            numbers = self._consumer.partitions_for_topic(topic) if topic in there else None
+            for number in sorted(numbers or ()):
+                if (part := TopicPartition(topic, number)) not in self._places:
+                    new[part] = since
+        if not new:
+            return
+        at = self._consumer.offsets_for_times(new)
+        ends = self._consumer.end_offsets(list(new))
+        for part in new:
+            self._places[part] = ends[part] if at.get(part) is None else at[part].offset
+        self._consumer.assign(list(self._places))
+        for part, place in self._places.items():
+            self._consumer.seek(part, place)
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=1000)
+
+    def _unreachable(self, error: Exception) -> NodeUnreachable:
+        return NodeUnreachable(
+            f"Kafka at {self._bootstrap}: {str(error) or type(error).__name__}",
+            remedy="Check --bootstrap, and that the broker runs",
+        )

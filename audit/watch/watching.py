@@ -1,0 +1,196 @@
+"""Follows all tiers of one wheel and compares them.
+
+    journal, slots ─accepted─┐
+    topics ──────── delivered ┼─> ledger ─> report
+    audit topic ─── produced, │
+                    consumed ─┘
+
+Theory: each step reads what is new everywhere, in the order in which messages go, so that a later
+tier is not read before an earlier one; and the marks of a step are believed one step later, when
+topics were read behind them. It begins with the first whole bucket from now on: of that all tiers
+can be seen from their begin. Clients send sums when messages are sent, so of the audit topic what
+came as long ago as messages can be due ahead is read, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ...policy.deadletters import DEAD_LETTER_TOPIC
+from ...reading.problems import Problem
+from ...search.view import View
+from ...wheel.config import TICK_MS, WheelConfig
+from ...wheel.errors import InvalidMessage, SlotwheelError, UnsupportedVersion
+from ...wheel.mark import Marks
+from ...wheel.texts import time_text
+from ..comparing import AuditLimits, Boundary, Comparison
+from ..ledger import AuditLedger, CellReport
+from ..sums import AUDIT_TOPIC, INTERVAL_MS, decode_sums
+from .accepted import LEAD_S, AcceptedTier
+from .delivered import TopicRows, add_delivered
+from .tails import EmbeddedTails, KafkaTails, Tails
+
+_log = logging.getLogger("slotwheel.audit")
+
+STEP_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """``bootstrap``: Kafka's brokers; None: topics are embedded ones in ``data``. ``others``:
+    topics that programs without an auditor send to, too. Times in ms."""
+
+    data: Path
+    bootstrap: str | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    topic: str = AUDIT_TOPIC
+    dead_letter_topic: str = DEAD_LETTER_TOPIC
+    interval_ms: int = INTERVAL_MS
+    grace_ms: int = 5_000
+    late_ms: int = 2_000
+    others: frozenset[str] = frozenset()
+    ahead_ms: int = WheelConfig().horizon_ms
+    """As far ahead as messages are due, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """All buckets that have begun, by time and topic. ``refused``, ``closed``: as of a ledger;
+    ``problem``: why nothing new can be read."""
+
+    at_ms: int
+    from_ms: int
+    cells: list[CellReport]
+    refused: Mapping[str, int]
+    closed: Mapping[str, int]
+    problem: str = ""
+
+    @property
+    def faults(self) -> list[CellReport]:
+        return [one for one in self.cells if any(each.fault for each in one.comparisons)]
+
+
+class AuditWatch:
+    """Not thread-safe; LMDB opens a store once a process, so nothing else reads ``data`` in it."""
+
+    def __init__(self, settings: AuditSettings) -> None:
+        """Errors: ``InvalidConfiguration``, ``Damaged``, ``NodeUnreachable``, ``OSError``."""
+        self._settings = settings
+        now_ms = _now_ms()
+        with ExitStack() as undo:
+            self._accepted = AcceptedTier(settings.data)
+            undo.callback(self._accepted.close)
+            wheel = self._accepted.wheel
+            self._tails: Tails
+            if settings.bootstrap is None:
+                self._tails = EmbeddedTails(self._accepted.root, wheel)
+            else:
+                self._tails = KafkaTails(settings.bootstrap, wheel, settings.kafka)
+            undo.callback(self._tails.close)
+            undo.pop_all()
+        limits = AuditLimits(
+            settings.interval_ms, settings.grace_ms, settings.late_ms, settings.others
+        )
+        ahead_ms = settings.ahead_ms
+        begin_ms = now_ms + (LEAD_S + 1) * TICK_MS
+        self._ledger = AuditLedger(
+            *(wheel, limits, begin_ms), ahead_ms=ahead_ms, left_out=frozenset({settings.topic})
+        )
+        self._accepted.begin(self._ledger.from_ms)
+        self._begun_ms = now_ms - TICK_MS
+        self._tails.follow(settings.topic, now_ms - ahead_ms, whole=True)
+        self._tails.follow(settings.dead_letter_topic, self._begun_ms)
+        self._marks = Marks()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._tails.close()
+        self._accepted.close()
+
+    def step(self) -> AuditReport:
+        """Read what is new, and compare. What cannot be read now is the report's ``problem``."""
+        problem = ""
+        try:
+            self._read(_now_ms())
+        except (SlotwheelError, OSError) as error:
+            problem = str(error)
+        now_ms = _now_ms()
+        ledger = self._ledger
+        cells = ledger.report(now_ms)
+        refused, closed = dict(ledger.refused), dict(ledger.closed)
+        return AuditReport(now_ms, ledger.from_ms, cells, refused, closed, problem)
+
+    def _read(self, now_ms: int) -> None:
+        ledger, marks = self._ledger, self._marks
+        view: View = self._accepted.step(ledger, now_ms)
+        settings = self._settings
+        for topic in {topic for topic, _ in ledger.cells}:
+            self._tails.follow(topic, self._begun_ms)
+        for found in self._tails.read():
+            if isinstance(found, Problem):
+                text = f"the topic: {found.text}"
+                boundaries = [Boundary.WHEEL_TOPIC, Boundary.TOPIC_CONSUMER]
+                ledger.hint(text, boundaries, [found.file], "", ledger.from_ms, now_ms)
+            elif found.topic == settings.topic:
+                self._add_batches(found, now_ms)
+            else:
+                add_delivered(ledger, found, settings.dead_letter_topic, now_ms)
+        ledger.pass_marks(marks, now_ms)
+        self._marks = view.marks
+
+    def _add_batches(self, rows: TopicRows, now_ms: int) -> None:
+        for value in rows.value.to_pylist():
+            try:
+                self._ledger.add_batch(decode_sums(value or b""), now_ms)
+            except (InvalidMessage, UnsupportedVersion) as error:
+                self._ledger.refused[error.message] += 1
+
+
+class FaultLog:
+    """Logs each fault once."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, int, str, str, str]] = set()
+
+    def note(self, report: AuditReport) -> None:
+        faults = {
+            (one.topic, one.bucket_ms, one.boundary, one.group, one.verdict): one
+            for cell in report.cells
+            for one in cell.comparisons
+            if one.fault
+        }
+        for key in faults.keys() - self._known:
+            _log.error("audit: %s", fault_text(faults[key]))
+        self._known = set(faults)
+
+
+def fault_text(one: Comparison) -> str:
+    """A comparison in one line."""
+    group = f" {one.group}" if one.group else ""
+    count = f"{one.count} " if one.count else ""
+    when = time_text(one.bucket_ms)
+    return (
+        f"{count}{one.verdict} {one.boundary}{group}, topic {one.topic}, due from {when}:"
+        f" {one.before} before it, {one.after} behind it"
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,145 @@
+"""Batches that come twice, late, or not at all; consumers that are behind, or were killed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from slotwheel.audit.comparing import AuditLimits, AuditVerdict, Boundary
+from slotwheel.audit.ledger import AuditLedger
+from slotwheel.audit.ranges import covered_of, merge_range
+from slotwheel.audit.sums import AuditTier, IdSum, SumBatch, SumKey, SummedRange
+from slotwheel.trace.events import EventSender
+from support.auditing import LIMITS, batch_of, id_sum, ledger, see, verdicts
+
+_EQUAL, _LOST = (AuditVerdict.EQUAL, 0), AuditVerdict.LOST
+
+
+def test_a_batch_that_comes_twice_counts_once_and_out_of_order_does_not_matter() -> None:
+    found = ledger()
+    batches = [batch_of("c", number, AuditTier.PRODUCED, id_sum([number])) for number in range(6)]
+    for number in (3, 1, 2, 2, 0, 5, 4, 3, 5):
+        found.add_batch(batches[number], 0)
+    see(found, AuditTier.ACCEPTED, list(range(6)))
+    see(found, AuditTier.DELIVERED, list(range(6)))
+    assert verdicts(found)[Boundary.CLIENT_WHEEL] == _EQUAL
+    assert found.refused["repeated batch"] == 3
+
+
+def test_a_batch_that_is_missing_makes_its_buckets_unknown_and_no_others() -> None:
+    found = ledger()
+    for number in (0, 2):
+        found.add_batch(batch_of("c", number, AuditTier.PRODUCED, id_sum([number])), 0)
+    see(found, AuditTier.ACCEPTED, [0, 1, 2])
+    see(found, AuditTier.DELIVERED, [0, 1])
+    said = verdicts(found)
+    assert said[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 1)
+    assert said[Boundary.WHEEL_TOPIC] == (_LOST, 1)
+    (cell,) = found.report(100_000)
+    assert cell.comparisons[0].why == "1 batches of c did not arrive"
+
+
+def test_messages_without_a_sum_are_named() -> None:
+    found = ledger()
+    found.add_batch(batch_of("c", 0, AuditTier.PRODUCED, id_sum([0]), missing=2), 0)
+    see(found, AuditTier.ACCEPTED, [0, 1, 2])
+    see(found, AuditTier.DELIVERED, [0, 1, 2])
+    assert verdicts(found)[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 2)
+
+
+def test_a_group_that_is_behind_has_lost_nothing_and_one_that_has_passed_has() -> None:
+    found = ledger()
+    see(found, AuditTier.ACCEPTED, [0, 1, 2])
+    see(found, AuditTier.DELIVERED, [0, 1, 2])
+    found.add_batch(batch_of("c", 0, AuditTier.CONSUMED, id_sum([0]), 2), 0)
+    assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (AuditVerdict.OPEN, 0)
+    found.add_batch(batch_of("c", 1, AuditTier.CONSUMED, id_sum([2]), 3), 0)
+    assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (_LOST, 1)
+
+
+def test_what_a_killed_consumer_did_last_is_unknown_and_not_lost() -> None:
+    found = ledger()
+    see(found, AuditTier.ACCEPTED, [0, 1, 2, 3])
+    see(found, AuditTier.DELIVERED, [0, 1, 2, 3])
+    found.add_batch(batch_of("killed", 0, AuditTier.CONSUMED, id_sum([0]), 1), 0)
+    rest = replace(
+        batch_of("next", 0, AuditTier.CONSUMED, id_sum([3])),
+        ranges=[SummedRange("billing", "orders", 0, 3, 4)],
+    )
+    found.add_batch(rest, 0)
+    assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (AuditVerdict.UNKNOWN, 2)
+    filled = replace(rest, number=1, sums={}, ranges=[SummedRange("billing", "orders", 0, 1, 3)])
+    found.add_batch(filled, 0)
+    assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (_LOST, 2)
+
+
+def test_what_a_rule_leaves_out_is_no_loss_and_may_be_read_again() -> None:
+    found = ledger()
+    see(found, AuditTier.ACCEPTED, [0, 1])
+    see(found, AuditTier.DELIVERED, [0, 1])
+    found.add_batch(batch_of("c", 0, AuditTier.CONSUMED, id_sum([0]), 2), 0)
+    found.add_batch(batch_of("c", 1, AuditTier.LEFT_OUT, id_sum([1]), 2), 0)
+    assert verdicts(found)[Boundary.TOPIC_CONSUMER] == _EQUAL
+    found.add_batch(batch_of("c", 2, AuditTier.LEFT_OUT, id_sum([1]), 2), 0)
+    assert verdicts(found)[Boundary.TOPIC_CONSUMER] == _EQUAL
+
+
+def test_cells_are_bounded_dropped_when_they_are_over_and_refused_behind_that() -> None:
+    found = AuditLedger(
+        "default", LIMITS, 0, ahead_ms=10_000, keep_ms=5_000, hold_ms=20_000, cells_max=2
+    )
+
+    def produced(number: int, bucket: int) -> None:
+        key = SumKey(AuditTier.PRODUCED, "default", "orders", "", bucket)
+        found.add_batch(SumBatch(EventSender("c"), number, 1_000, {key: IdSum(1)}), 0)
+
+    for number, bucket in enumerate((0, 1_000, 2_000, 50_000)):
+        produced(number, bucket)
+    assert (found.refused["too many buckets"], found.refused["too far ahead"]) == (1, 1)
+    see(found, AuditTier.ACCEPTED, [])
+    assert [one.verdict for one in found.report(15_000)] == [_LOST, _LOST]
+    assert found.report(30_000) == []
+    assert found.closed == {_LOST: 2}
+    produced(4, 3_000)
+    assert (found.refused["too late"], found.cells) == (1, {})
+
+
+def test_another_interval_and_another_wheel_are_left_out() -> None:
+    found = ledger()
+    key = SumKey(AuditTier.PRODUCED, "elsewhere", "orders", "", 0)
+    found.add_batch(SumBatch(EventSender("c"), 0, 1_000, {key: IdSum(1)}), 0)
+    assert not found.add_batch(SumBatch(EventSender("d"), 0, 3_000), 0)
+    assert (found.cells, found.refused) == ({}, {"another interval": 1})
+
+
+def test_finer_buckets_of_a_sender_are_joined() -> None:
+    found = AuditLedger("default", AuditLimits(4_000, 1, 1), 0, ahead_ms=1 << 40)
+    for number in range(4):
+        key = SumKey(AuditTier.PRODUCED, "default", "orders", "", number * 1_000)
+        found.add_batch(SumBatch(EventSender("c"), number, 1_000, {key: IdSum(1)}), 0)
+    assert found.cells["orders", 0].produced.count == 4
+
+
+def test_ranges_are_joined_as_a_set_of_positions() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        covered: list[tuple[int, int]] = []
+        model: set[int] = set()
+        for _ in range(8):
+            start = int(random.integers(0, 30))
+            end = start + int(random.integers(0, 8))
+            merge_range(covered, start, end)
+            model |= set(range(start, end))
+            assert covered_of(covered, 0, 50) == len(model)
+            assert covered_of(covered, 5, 20) == len(model & set(range(5, 20)))
+
+
+def test_rows_before_the_first_bucket_are_not_audited() -> None:
+    found = AuditLedger("default", LIMITS, 1_500, ahead_ms=1 << 40)
+    assert found.from_ms == 2_000
+    see(found, AuditTier.ACCEPTED, [1], at_ms=1_999)
+    topic, due = pa.array(["orders"]), np.array([2_000], np.int64)
+    found.see(AuditTier.ACCEPTED, topic, due, due, 0)
+    assert list(found.cells) == [("orders", 2_000)]

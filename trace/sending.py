@@ -1,0 +1,75 @@
+"""Sends batches to a target from a thread of its own, off the way of whoever has what is in them.
+
+Rules
+- A batch is sent until the target has it, again if need be: whoever reads it takes batches with the
+  same sender and number for one.
+- When it is closed, what waits has so long to leave as it is given; what is left then is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ..wheel.backoff import Backoff
+
+_log = logging.getLogger("slotwheel.trace")
+
+_BACKOFF_S, _BACKOFF_MAX_S = 0.1, 2.0
+
+
+class TraceTarget(Protocol):
+    """Where batches go, such as a topic. Belongs to one thread."""
+
+    def send(self, value: bytes) -> None:
+        """Send a batch, and wait until it is stored. Errors: any; it is sent again then."""
+
+    def close(self) -> None: ...
+
+
+class BatchSender:
+    """Calls ``work`` every ``every_s`` from its thread, and a last time, with True, when it is
+    closed; that calls ``stored`` with each batch."""
+
+    def __init__(
+        self, target: TraceTarget, work: Callable[[bool], None], *, every_s: float, name: str
+    ) -> None:
+        self._target, self._work, self._every_s = target, work, every_s
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._deadline = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self, timeout_s: float) -> None:
+        """Send what waits, for so long at most, s. May be called again."""
+        with self._lock:
+            if not self._closing.is_set():
+                self._deadline = time.monotonic() + timeout_s
+                self._closing.set()
+        self._thread.join(timeout_s + 1.0)
+
+    def stored(self, value: bytes) -> bool:
+        """Whether the target has it; false when it is time to end. Called by ``work``."""
+        backoff = Backoff(_BACKOFF_S, _BACKOFF_MAX_S)
+        while not (self._closing.is_set() and time.monotonic() > self._deadline):
+            try:
+                self._target.send(value)
+            except Exception as error:
+                pause_s = backoff.failed()
+                _log.warning("slotwheel trace: not sent, next try in %.1f s: %s", pause_s, error)
+                if self._closing.wait(pause_s):
+                    time.sleep(min(pause_s, 0.05))
+            else:
+                return True
+        return False
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            closing = self._closing.wait(self._every_s)
+            self._work(closing)
+        self._target.close()
