@@ -23,13 +23,12 @@ from ...reading.departures import DepartureReader
 from ...reading.problems import Problem
 from ...search.fate import MessageFate, MessageState, find
 from ...search.pending import PendingReader
-from ...wheel.departurefile import How
 from ...wheel.errors import InvalidConfiguration
 from ..events import EVENT, STORED
 from ..store import TraceKey, TracePage, TraceQuery, TraceReader
 from .anomalies import LIMITS, AnomalyLimits, anomalies
 from .chain import Chain
-from .departures import LEFT, Departures
+from .departures import Departures
 from .finding import find_chain
 from .latency import EVENT_COLUMNS, Latency, latencies
 
@@ -37,14 +36,6 @@ EVENTS_MAX = 5_000_000
 LIMIT = 100
 STORE_DIRECTORY = "trace"
 """In the data directory, if nobody says otherwise."""
-_STATES = {
-    How.DELIVERED: MessageState.DELIVERED,
-    How.CANCELLED: MessageState.CANCELLED,
-    How.EXPIRED: MessageState.EXPIRED,
-    How.DEAD: MessageState.DEAD,
-    How.UNCLEAR: MessageState.UNKNOWN,
-}
-_NAMES = pa.array([_STATES[one] for one in How], pa.utf8())
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +176,7 @@ class TraceLookup:
         count = 0
         for batch in batches:
             count = _bounded(count + batch.num_rows, "departures")
-            columns = {
-                **{name: batch.column(name) for name in ("due", "offset", "created")},
-                "at": batch.column("left"),
-                "state": _NAMES.take(batch.column("how")),
-                "topic": batch.column("topic").cast(pa.utf8()),
-            }
-            yield _of_topic(pa.RecordBatch.from_pydict(columns, schema=LEFT), topic)
+            yield _of_topic(batch, topic)
 
 
 def _of_topic(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
