@@ -16,7 +16,13 @@ from ..reading.messagefields import Fields
 from ..reading.problems import Problem
 from ..trace.chains.anomalies import AnomalyKind
 from ..trace.chains.chain import Chain, ChainState, ChainStep
-from ..trace.chains.fields import anomaly_fields, chain_fields, event_fields, latency_fields
+from ..trace.chains.fields import (
+    anomaly_fields,
+    chain_fields,
+    event_fields,
+    latency_fields,
+    place_of,
+)
 from ..trace.chains.lookup import (
     LIMIT,
     STORE_DIRECTORY,
@@ -182,13 +188,8 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
 
 
 def _where(step: ChainStep) -> str:
-    place = step.topic or ""
-    if step.partition is not None:
-        place += f"/{step.partition}"
-    if step.offset is not None:
-        place += f"/{step.offset}"
     whose = (step.group, step.client and f"{step.client} at {step.address}")
-    return " ".join((place, *(one for one in whose if one)))
+    return " ".join((place_of(step), *(one for one in whose if one)))
 
 
 def _print_events(page: TracePage, as_json: bool) -> int:

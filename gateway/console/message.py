@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...client.message import clock_ms
+from ...trace.chains.chain import Chain, ChainStep, StepKind, Tier
+from ...trace.chains.fields import place_of
 from ..endpoint import RouteCall
 from ..errors import HttpError
 from ..requests import Reply
 from ..v1.cancelling import IdAnswer, RescheduleBody, cancelled, moved
 from ..v1.searching import KnownMessage, known_message
+from ..v1.tracing import chain_of
 from .acting import ActionBody
 from .parts import PagePart, PartsQuery, page, search_off
 from .rendering import address, redirect
@@ -32,32 +35,56 @@ class MoveForm(MessageForm, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Something that happened to a message, or will. ``took_ms``: since the step before it."""
+class ShownStep:
+    """Something that happened to a message, or will. ``number``: of the chain's message that it
+    happened to. ``since_ms``: since the step before it; None: one of the two times is unknown."""
 
-    at_ms: int
+    at_ms: int | None
     what: str
-    note: str = ""
-    took_ms: int | None = None
+    by: str
+    number: int | None
+    since_ms: int | None
+    took_ms: float | None
+    where: str
+    why: str
+    failed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class MessageShown:
-    """What is known, and the steps of its way in their order."""
+    """What is known, and its chain; None: it is no id."""
 
     known: KnownMessage
-    steps: list[Step]
+    chain: Chain | None
+    steps: list[ShownStep]
 
 
-def steps_of(known: KnownMessage) -> list[Step]:
-    """The steps that the directory knows of."""
-    found = []
-    if known.message is not None:
-        found.append(Step(known.message.created_ms, "accepted", "the node had it durable"))
-    if known.due_ms is not None:
-        waited = known.due_ms - found[0].at_ms if found else None
-        found.append(Step(known.due_ms, "due", "it leaves then, or as soon as it can", waited))
-    return sorted(found, key=lambda one: one.at_ms)
+def shown_steps(chain: Chain, now_ms: int) -> list[ShownStep]:
+    """The steps of a chain, and when its messages that wait will be due."""
+    numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
+    steps = list(chain.steps)
+    for one in chain.messages:
+        if one.state == "pending" and one.due_ms is not None and one.due_ms > now_ms:
+            steps.append(ChainStep(StepKind.DUE, Tier.WHEEL, one.due_ms, one.id, topic=one.topic))
+    found: list[ShownStep] = []
+    before: int | None = None
+    for step in steps:
+        at_ms = step.at_ms
+        found.append(
+            ShownStep(
+                at_ms,
+                step.kind,
+                step.group or step.client or step.tier,
+                numbers.get(step.id),
+                None if at_ms is None or before is None else at_ms - before,
+                None if step.took_us is None else step.took_us / 1000,
+                place_of(step),
+                step.why,
+                step.failed,
+            )
+        )
+        before = at_ms
+    return found
 
 
 async def message(call: RouteCall[MessageForm, None]) -> Reply:
@@ -75,7 +102,10 @@ def _known(call: RouteCall[Any, Any], template: str, **more: Any) -> PagePart:
 
     async def ask() -> MessageShown:
         known = await known_message(call.services, message_id)
-        return MessageShown(known, steps_of(known))
+        if known.due_ms is None:
+            return MessageShown(known, None, [])
+        chain = await chain_of(call.services, message_id)
+        return MessageShown(known, chain, shown_steps(chain, clock_ms()))
 
     return PagePart(template, ("message", message_id), ask, more={"form": call.query, **more})
 

@@ -62,7 +62,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {ENGINE_VALUES, GATEWAY_VALUES, "client", "consumer", "reading", "delivery/kafka"}
     ),
     "gateway/console": frozenset(
-        {ENGINE_VALUES, GATEWAY_VALUES, "gateway/v1", "client", "policy", "search"}
+        {
+            *(ENGINE_VALUES, GATEWAY_VALUES, "gateway/v1", "client", "policy", "search"),
+            "trace/chains",
+        }
     ),
     "gateway": frozenset(
         {

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ...reading.messagefields import Fields, content
 from .anomalies import AnomalyKind, anomaly_text
 from .assembling import id_of
-from .chain import Chain
+from .chain import Chain, ChainStep
 from .latency import Latency
 
 
@@ -45,6 +45,12 @@ def chain_fields(chain: Chain) -> Fields:
         "complete": not chain.missing,
         "missing": list(chain.missing),
     }
+
+
+def place_of(step: ChainStep) -> str:
+    """Topic, partition and offset, as far as they are known."""
+    parts = (step.topic, step.partition, step.offset)
+    return "/".join(str(one) for one in parts if one is not None)
 
 
 def anomaly_fields(found: pa.Table) -> Iterator[Fields]:

@@ -26,7 +26,8 @@ document.addEventListener("securitypolicyviolation",
 """
 
 
-@pytest.fixture(scope="session")
+# Of a module: while it runs, nothing else in its process can have an event loop.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as one:
         yield one
