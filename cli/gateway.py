@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -13,8 +14,9 @@ from ..client.addresses import split
 from ..node.descriptors import raise_limit
 from ..node.logs import FORMATS, LEVELS, set_up
 from ..policy.deadletters import DEAD_LETTER_TOPIC
+from ..trace.events import TRACE_TOPIC
 from ..wheel.protocol import DEFAULT_ADDRESS
-from .shared import need_gateway, node_addresses, pair
+from .shared import need_gateway, node_addresses, pair, positive_span, span_ms
 
 DEFAULT_LISTEN = "127.0.0.1:8082"
 
@@ -55,6 +57,25 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
     default=DEAD_LETTER_TOPIC,
     help="The dead-letter topic of the node.",
 )
+@click.option(
+    "--trace-retain",
+    type=positive_span,
+    metavar="SPAN",
+    help="Store the events of the trace topic, for so long, for `slotwheel trace` and /v1/trace."
+    " [default: store none]",
+)
+@click.option(
+    "--trace-topic",
+    metavar="TOPIC",
+    default=TRACE_TOPIC,
+    help="Where clients and consumers send events: a topic of Kafka with --bootstrap, or else an"
+    " embedded one.",
+)
+@click.option(
+    "--trace-store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where they are stored, if it is not trace/ in the data directory.",
+)
 @click.option("--access-log", is_flag=True, help="Log each request.")
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input ends.")
 @click.option(
@@ -70,6 +91,9 @@ def command(
     bootstrap: str | None,
     kafka_settings: tuple[tuple[str, str], ...],
     dead_letter_topic: str,
+    trace_retain: timedelta | None,
+    trace_topic: str,
+    trace_store: Path | None,
     access_log: bool,
     ends_with_stdin: bool,
     log_format: str,
@@ -92,6 +116,9 @@ def command(
         bootstrap=bootstrap,
         kafka=dict(kafka_settings),
         dead_letter_topic=dead_letter_topic,
+        trace_retain_ms=0 if trace_retain is None else span_ms(trace_retain),
+        trace_topic=trace_topic,
+        trace_store=trace_store,
         access_log=access_log,
     )
     run(settings, ends_with_stdin=ends_with_stdin)

@@ -196,7 +196,7 @@ def _limits(function: F) -> F:
     type=positive_span,
     metavar="SPAN",
     help="Keep for so long which messages left, when and how, for `slotwheel search --id` and"
-    " tracing. [default: keep nothing]",
+    " tracing; and with --http the events of the trace topic. [default: keep nothing]",
 )
 @_limits
 def command(

@@ -13,6 +13,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.registry import Collector
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -33,6 +34,10 @@ class GatewayMetrics:
         self._requests[method, route, status] += 1
         self._buckets[bisect_left(SECONDS, seconds)] += 1
         self._seconds += seconds
+
+    def add(self, collector: Collector) -> None:
+        """Further figures, of something else in the gateway."""
+        self._registry.register(collector)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

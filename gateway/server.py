@@ -23,7 +23,6 @@ import uvloop
 
 from ..client import Client
 from ..search.worker import SearchProcess
-from ..trace.chains.lookup import STORE_DIRECTORY
 from ..trace.chains.worker import LookupProcess
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
@@ -38,6 +37,7 @@ from .routes import make_app
 from .searcher import Searcher
 from .services import OneByOne, Services, SingleFlight
 from .settings import GatewaySettings
+from .storing import StoreProcess, StoringSettings
 
 log = logging.getLogger("slotwheel.gateway")
 
@@ -137,9 +137,23 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             process = SearchProcess(settings.data, dead_letter_topic=settings.dead_letter_topic)
             undo.callback(process.close)
             searcher = Searcher(process, client)
-            store = settings.data / STORE_DIRECTORY
-            lookup = LookupProcess(store, settings.data, settings.dead_letter_topic)
+        if settings.store is not None:
+            lookup = LookupProcess(settings.store, settings.data, settings.dead_letter_topic)
             undo.callback(lookup.close)
+        if settings.trace_retain_ms:
+            assert settings.store is not None
+            storing = StoreProcess(
+                StoringSettings(
+                    store=settings.store,
+                    topic=settings.trace_topic,
+                    retain_ms=settings.trace_retain_ms,
+                    data=settings.data,
+                    bootstrap=settings.bootstrap,
+                    kafka=dict(settings.kafka),
+                )
+            )
+            undo.callback(storing.close)
+            metrics.add(storing)
         yield Services(
             settings=settings,
             client=client,

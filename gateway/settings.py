@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..policy.deadletters import DEAD_LETTER_TOPIC
+from ..trace.chains.lookup import STORE_DIRECTORY
+from ..trace.events import TRACE_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
@@ -22,6 +24,9 @@ class GatewaySettings:
     - ``bootstrap``: Kafka's brokers, for topics of the REST proxy; None: topics are the embedded
       ones in ``data``.
     - ``dead_letter_topic``: that of the node, where dead letters are looked for.
+    - ``trace_retain_ms``: how long trace events are stored after their arrival; 0: none are stored.
+      ``trace_topic``: where they come from, in Kafka or embedded. ``trace_store``: the directory;
+      None: ``trace/`` in ``data``.
     - ``waiting_bytes_max``: of all messages that are not stored yet; more are answered 429.
     - ``instances_max``: of the REST proxy's consumers; more are answered 429. ``instance_idle_s``:
       after so long without a request one ends.
@@ -33,6 +38,9 @@ class GatewaySettings:
     bootstrap: str | None = None
     kafka: Mapping[str, str] = field(default_factory=dict)
     dead_letter_topic: str = DEAD_LETTER_TOPIC
+    trace_retain_ms: int = 0
+    trace_topic: str = TRACE_TOPIC
+    trace_store: Path | None = None
     access_log: bool = False
     connections_max: int = 10_000
     body_bytes_max: int = 8 << 20
@@ -48,6 +56,16 @@ class GatewaySettings:
     instance_idle_s: float = 300.0
 
     def __post_init__(self) -> None:
+        if self.trace_retain_ms and self.store is None:
+            raise InvalidConfiguration(
+                "nowhere to store trace events",
+                remedy="Give --trace-store, or the --data directory of the node",
+            )
+        if self.trace_retain_ms and self.data is None and self.bootstrap is None:
+            raise InvalidConfiguration(
+                "nowhere to read trace events from",
+                remedy="Give --bootstrap, or the --data directory of the node",
+            )
         for address in (self.listen, *self.nodes):
             try:
                 split_address(address, to_listen=address == self.listen)
@@ -58,3 +76,10 @@ class GatewaySettings:
                     limit="host:port",
                     remedy=f"Give an address like {DEFAULT_LISTEN}",
                 ) from None
+
+    @property
+    def store(self) -> Path | None:
+        """Where trace events are stored."""
+        if self.trace_store is not None or self.data is None:
+            return self.trace_store
+        return self.data / STORE_DIRECTORY

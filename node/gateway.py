@@ -78,6 +78,8 @@ def command(config: NodeConfig, listening: str) -> Sequence[str]:
     }
     if config.bootstrap is not None:
         given["bootstrap"] = config.bootstrap
+    if config.trace_retain_ms:
+        given["trace-retain"] = f"{config.trace_retain_ms}ms"
     options = [f"--{name}={value}" for name, value in given.items()]
     options += [f"--kafka={name}={value}" for name, value in config.kafka_settings.items()]
     options += ["--access-log"] if config.http_log else []

@@ -64,7 +64,7 @@ class AskedProcess:
     def _started(self) -> ProcessPoolExecutor:
         # Not a fork: locks of other threads would stay locked in it.
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, context, initializer=_begin, initargs=(self._nice,))
+        return ProcessPoolExecutor(1, context, initializer=begin_aside, initargs=(self._nice,))
 
 
 class SearchProcess(AskedProcess):
@@ -97,7 +97,7 @@ class SearchProcess(AskedProcess):
         return self.ask(_find, self._root, list(ids), self._dead_letter_topic)
 
 
-def _begin(nice: int) -> None:
+def begin_aside(nice: int) -> None:
     """In the process: lower its priority, and end with the one that asks, however that ends."""
     os.nice(nice)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the whole group; it ends behind us

@@ -24,6 +24,7 @@ LONG = (
     "replay/test_follow",
     "trace/store/test_writer",
     "trace/store/test_reader",
+    "gateway/test_storing",
     "test_kafka_troubles",
     "replay/test_real_runs",
     "test_consuming_page",

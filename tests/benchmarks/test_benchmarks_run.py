@@ -39,6 +39,15 @@ ROOT = Path(__file__).resolve().parents[2]
             ["--quick"],
             ["ratio: sender, tables, traced", "ratio: consumer, in batches, traced"],
         ),
+        (
+            "tracestore",
+            ["--events", "300000"],
+            [
+                "events stored/s",
+                "by id, ms",
+                "ratio: first page by topic and hour, to a plain scan",
+            ],
+        ),
         ("spill", ["--messages", "20000", "--slots", "50", "--repeats", "1"], ["into 50 slots, s"]),
         ("cancel", ["--messages", "300", "--ids", "50"], ["cancelled/s, 50 a call"]),
         ("intake", ["--messages", "2000"], ["ratio: to the bare consumer"]),

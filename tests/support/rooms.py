@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
     GATEWAY_VALUES: frozenset(
-        {ENGINE_VALUES, "client", "policy", "reading", "search", "trace/chains"}
+        {ENGINE_VALUES, "client", "policy", "reading", "search", "trace", "trace/chains"}
     ),
     "gateway/v1": frozenset(
         {
@@ -69,7 +69,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "gateway": frozenset(
         {
-            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "search", "trace/chains"),
+            *(ENGINE_VALUES, GATEWAY_VALUES, "client", "reading/kafka", "search"),
+            *("trace/chains", "trace/store"),
             *("gateway/v1", "gateway/rest", "gateway/console"),
         }
     ),

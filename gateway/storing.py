@@ -1,0 +1,202 @@
+"""Makes the trace store from the trace topic, in a process of its own.
+
+Theory: decoding and merging events is processor time, as search is; so it has a process of low
+priority, too. That process has nothing but what is on disk, so it can end at any time: another one
+goes on from the positions that the store has.
+
+Rules
+- It ends with the gateway, also where that is killed. Where it ends by itself it is started again.
+- What it counts and logs comes over a pipe. Counts go on from those of the process before.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ..reading.kafka.kafkatail import open_tail
+from ..search.worker import NICE, begin_aside
+from ..trace.store import StoreCounts, StoreWriter
+
+log = logging.getLogger("slotwheel.trace")
+FLUSH_S = 1.0
+_READ_S = 0.2
+_LAG_EVERY_S = 5.0
+_AGAIN_S = 1.0
+_END_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoringSettings:
+    """``store``: the directory; ``topic``: the trace topic, in Kafka at ``bootstrap``, or else the
+    embedded one in ``data``. ``retain_ms``: how long events are kept after their arrival."""
+
+    store: Path
+    topic: str
+    retain_ms: int
+    data: Path | None = None
+    bootstrap: str | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StoringReport:
+    """What the process says of itself. ``lag``: records of the topic that it has not read."""
+
+    counts: StoreCounts = field(default_factory=StoreCounts)
+    lag: int = 0
+
+
+class StoreProcess:
+    """Runs until ``close``. A collector of Prometheus, too."""
+
+    def __init__(self, settings: StoringSettings) -> None:
+        self._settings = settings
+        self._before = StoreCounts()
+        """Of the processes that have ended."""
+        self._report = StoringReport()
+        self._starts = 0
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._thread = threading.Thread(target=self._run, name="trace-store", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopped.set()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.terminate()  # it can end at any time
+            process.join(_END_S)
+            process.kill()
+        self._thread.join(_END_S)
+
+    def collect(self) -> Iterable[Metric]:
+        now, before = self._report.counts, self._before
+        for name, text, value in (
+            ("stored", "Events stored", now.stored + before.stored),
+            ("twice", "Events that were stored already", now.twice + before.twice),
+        ):
+            yield CounterMetricFamily(f"slotwheel_trace_{name}", text, value)
+        refused = CounterMetricFamily(
+            "slotwheel_trace_refused",
+            "Events refused; of not-events and unknown-version, whole records",
+            labels=["reason"],
+        )
+        for reason, count in sorted((now.refused + before.refused).items()):
+            refused.add_metric([reason], count)
+        yield refused
+        yield GaugeMetricFamily(
+            "slotwheel_trace_missing", "Events that senders numbered and nobody got", now.missing
+        )
+        yield GaugeMetricFamily(
+            "slotwheel_trace_lag", "Records of the trace topic that are not read", self._report.lag
+        )
+        yield CounterMetricFamily(
+            "slotwheel_trace_store_starts", "Starts of the process that stores", self._starts
+        )
+
+    def _run(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        while not self._stopped.is_set():
+            receiving, sending = context.Pipe(duplex=False)
+            process = context.Process(target=_store, args=(sending, self._settings), daemon=True)
+            with self._lock:
+                if self._stopped.is_set():
+                    return
+                process.start()
+                self._process = process
+                self._starts += 1
+            sending.close()
+            self._listen(receiving)
+            process.join()
+            self._add_up()
+            if not self._stopped.wait(_AGAIN_S):
+                log.warning("the process that stores trace events ended with %s", process.exitcode)
+
+    def _listen(self, receiving: Connection) -> None:
+        """Until the process ends."""
+        with receiving:
+            while True:
+                try:
+                    found = receiving.recv()
+                except (EOFError, OSError):
+                    return
+                if isinstance(found, StoringReport):
+                    self._report = found
+                else:
+                    log.log(*found)
+
+    def _add_up(self) -> None:
+        ended, before = self._report.counts, self._before
+        self._before = StoreCounts(
+            stored=before.stored + ended.stored,
+            twice=before.twice + ended.twice,
+            refused=before.refused + ended.refused,
+        )
+        left = StoreCounts(missing=ended.missing, refused=Counter())
+        self._report = StoringReport(left, self._report.lag)
+
+
+class _ToParent(logging.Handler):
+    def __init__(self, sending: Connection) -> None:
+        super().__init__(logging.INFO)
+        self._sending = sending
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._sending.send((record.levelno, "%s", record.getMessage()))
+
+
+def _store(sending: Connection, settings: StoringSettings) -> None:
+    """In the process."""
+    begin_aside(NICE)
+    own = logging.getLogger("slotwheel.trace")
+    own.addHandler(_ToParent(sending))
+    own.setLevel(logging.INFO)
+    own.propagate = False
+    try:
+        _read_and_write(sending, settings)
+    except Exception as error:
+        own.warning("trace events cannot be stored: %s", error)
+
+
+def _read_and_write(sending: Connection, settings: StoringSettings) -> None:
+    writer = StoreWriter(settings.store, settings.topic, retain_ms=settings.retain_ms)
+    tail = open_tail(
+        settings.topic,
+        writer.positions,
+        root=settings.data,
+        bootstrap=settings.bootstrap,
+        settings=settings.kafka,
+        on_damage=log.warning,
+    )
+    flushed_s = looked_s = float("-inf")
+    lag = 0
+    while True:
+        for record in tail.read(_READ_S):
+            writer.add(record.partition, record.next_position, record.value)
+            if writer.full:
+                writer.flush(_now_ms())
+        now_s = time.monotonic()
+        if now_s - flushed_s < FLUSH_S:
+            continue
+        writer.flush(_now_ms())
+        writer.tidy(_now_ms())
+        flushed_s = time.monotonic()
+        if now_s - looked_s >= _LAG_EVERY_S:
+            lag, looked_s = tail.lag(), now_s
+        sending.send(StoringReport(writer.counts, lag))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
