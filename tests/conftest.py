@@ -25,6 +25,7 @@ LONG = (
     "trace/store/test_writer",
     "trace/store/test_reader",
     "gateway/test_storing",
+    "trace/test_whole_way",
     "test_kafka_troubles",
     "replay/test_real_runs",
     "test_consuming_page",
