@@ -179,12 +179,16 @@ class AuditCell:
     """When the wheel's mark was seen to have passed it."""
     group_passed_ms: dict[str, int] = field(default_factory=dict)
 
-    def client_to_wheel(self, limits: AuditLimits, topic: str, hints: frozenset[str]) -> Side:
-        """Where clients with an auditor send to the topic."""
+    def client_to_wheel(
+        self, limits: AuditLimits, topic: str, hints: frozenset[str], *, heard: bool
+    ) -> Side:
+        """Where clients with an auditor send to the topic. ``heard``: all were, behind it."""
         produced, changed = self.produced, max(map(self._changed, ("produced", "accepted")))
         after = replace(self.accepted, late_max_ms=produced.late_max_ms, late_ms=produced.late_ms)
         any_more = topic in limits.others
-        return Side(produced, after, changed, 0, "", produced.unsure, any_more, hints)
+        passed, waiting = 0 if heard else None, "sums of a client are still to come"
+        spare = produced.unsure
+        return Side(produced, after, changed, passed, waiting, spare, any_more, hints)
 
     def wheel_to_topic(self, hints: frozenset[str]) -> Side:
         due, left = replace(self.accepted), replace(self.delivered)

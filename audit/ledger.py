@@ -7,6 +7,9 @@ whenever somebody asks. Nothing here reads a file or a clock.
 Rules
 - A batch counts once, by its sender and number. A number that is missing for longer than the grace
   is a gap: what it had is unknown, for each cell that it may have been about.
+- Clients send a batch also when nothing has happened. What they produced is compared when each of a
+  topic's has been heard behind the bucket; one that is silent for ``SILENT_MS`` without having said
+  that it ends is taken for killed, and what it sent last is unknown.
 - A cell is dropped ``keep_ms`` after its bucket has ended if nothing is wrong with it, and
   ``hold_ms`` after that in any case; what comes for it later is refused and counted. There are
   ``cells_max`` at most.
@@ -39,6 +42,7 @@ from .sums import AuditTier, BucketGroups, IdSum, SumBatch, Sums, add_rows
 
 KEEP_MS = 300_000
 HOLD_MS = 3_600_000
+SILENT_MS = 30_000
 CELLS_MAX = 100_000
 _SENDERS_MAX = 10_000
 _AHEAD_MAX = 1_000
@@ -68,6 +72,8 @@ class _Sender:
     ahead: dict[int, int] = field(default_factory=dict)
     """Numbers behind it that have come, each with when, ms."""
     topics: set[str] = field(default_factory=set)
+    produced: set[str] = field(default_factory=set)
+    """Those of ``topics`` that it sends to."""
     groups: set[str] = field(default_factory=set)
     seen_ms: int = 0
     last: bool = False
@@ -117,6 +123,7 @@ class AuditLedger:
         self._covered: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
         """What the sums of a group have of a partition, by group, topic and partition."""
         self._hints: list[_Hint] = []
+        self._producers: dict[str, list[_Sender]] = {}
 
     # -- the wheel's tiers
 
@@ -187,6 +194,7 @@ class AuditLedger:
                 continue
             sender.topics.add(key.topic)
             if key.tier == AuditTier.PRODUCED:
+                sender.produced.add(key.topic)
                 if len(self._produced) < _NAMES_MAX:
                     self._produced.add(key.topic)
             else:
@@ -258,8 +266,9 @@ class AuditLedger:
 
     def _hint_sender(self, sender: _Sender, text: str, now_ms: int) -> None:
         topics, until = frozenset(sender.topics), now_ms + self.ahead_ms
-        if not sender.groups or sender.topics & self._produced:
-            self.hint(text, [Boundary.CLIENT_WHEEL], topics, "", self.from_ms, until)
+        if sender.produced:
+            produced = frozenset(sender.produced)
+            self.hint(text, [Boundary.CLIENT_WHEEL], produced, "", self.from_ms, until)
         for group in sender.groups:
             until = now_ms + self.limits.interval_ms
             self.hint(text, [Boundary.TOPIC_CONSUMER], topics, group, self.from_ms, until)
@@ -322,6 +331,7 @@ class AuditLedger:
     def report(self, now_ms: int) -> list[CellReport]:
         """All cells, by time and topic, that have begun; what is over is dropped."""
         self._look_for_gaps(now_ms)
+        self._producers = self._find_producers()
         found = []
         for topic, bucket in sorted(self.cells, key=lambda one: (one[1], one[0])):
             if bucket > now_ms:
@@ -342,6 +352,26 @@ class AuditLedger:
         self._hints = [one for one in self._hints if one.until_ms > now_ms - self._hold_ms]
         return found
 
+    def _find_producers(self) -> dict[str, list[_Sender]]:
+        """By topic, those that have not ended."""
+        found: dict[str, list[_Sender]] = defaultdict(list)
+        for sender in self._senders.values():
+            if not sender.last:
+                for topic in sender.produced:
+                    found[topic].append(sender)
+        return found
+
+    def _heard(self, topic: str, bucket: int, now_ms: int) -> tuple[bool, frozenset[str]]:
+        """Whether all who send to a topic were heard behind a bucket, and who was killed."""
+        heard, texts = True, set()
+        for sender in self._producers.get(topic, ()):
+            if now_ms - sender.seen_ms >= SILENT_MS:
+                if bucket < sender.seen_ms + self.ahead_ms:
+                    texts.add(f"{sender.client} has ended without sending its last sums")
+            elif sender.seen_ms < bucket + self.limits.interval_ms:
+                heard = False
+        return heard, frozenset(texts)
+
     def _sides(
         self, topic: str, bucket: int, cell: AuditCell, now_ms: int
     ) -> dict[tuple[Boundary, str], Side]:
@@ -349,7 +379,8 @@ class AuditLedger:
         if topic in self._produced:
             hints = self._hints_of(Boundary.CLIENT_WHEEL, topic, "", bucket)
             key = Boundary.CLIENT_WHEEL, ""
-            sides[key] = cell.client_to_wheel(self.limits, topic, hints)
+            heard, killed = self._heard(topic, bucket, now_ms)
+            sides[key] = cell.client_to_wheel(self.limits, topic, hints | killed, heard=heard)
         hints = self._hints_of(Boundary.WHEEL_TOPIC, topic, "", bucket)
         sides[Boundary.WHEEL_TOPIC, ""] = cell.wheel_to_topic(hints)
         for group in sorted(self._groups.get(topic, ())):

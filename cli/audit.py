@@ -1,168 +1,239 @@
-"""``slotwheel replay --follow``: the proof's questions beside running nodes, until it is stopped.
+"""``slotwheel audit``: compares the tiers of a wheel beside its node, until it is stopped.
 
-Flags are printed on standard output, a line each, as text or JSON; a line for each window that was
-judged, and the totals at the end, on standard error.
+On a terminal a table that lives; otherwise a line for each verdict when it is found.
 """
 
 from __future__ import annotations
 
-import fcntl
-import math
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from ..wheel.errors import InvalidConfiguration
+from ..audit.comparing import AuditVerdict, Comparison
+from ..audit.sums import AUDIT_TOPIC
+from ..audit.watch.watching import STEP_S, AuditReport, AuditSettings, AuditWatch
+from ..policy.deadletters import DEAD_LETTER_TOPIC
+from ..wheel.texts import time_text
 from .printing import quiet_pipe
-from .shared import Exit, F, print_json, span
+from .shared import Exit, data_argument, json_option, pair, positive_span, print_json, span, span_ms
 
-if TYPE_CHECKING:
-    from ..replay.following.audit import Settings
-
-EVERY_S = 1.0
-"""Seconds between two batches."""
-
-
-def follow_options(function: F) -> F:
-    """``--follow`` and its further options."""
-    options = (
-        click.option(
-            "--follow",
-            is_flag=True,
-            help="Judge again and again beside running nodes, until Ctrl-C.",
-        ),
-        click.option(
-            "--window",
-            type=span,
-            default="10s",
-            help="With --follow: messages due in so much time are judged together.",
-        ),
-        click.option(
-            "--grace",
-            type=span,
-            default="5s",
-            help="With --follow: so long after it was due a message may still arrive.",
-        ),
-        click.option(
-            "--for",
-            "run_for",
-            type=span,
-            help="With --follow: end after this time.",
-        ),
-        click.option(
-            "--state",
-            type=click.Path(file_okay=False, path_type=Path),
-            help="With --follow: keep here what is known, and go on from there the next time.",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+_ROWS = 30
+_STYLES = {
+    AuditVerdict.EQUAL: "green",
+    AuditVerdict.OPEN: "dim",
+    AuditVerdict.LATE: "yellow",
+    AuditVerdict.UNKNOWN: "yellow",
+}
 
 
-def run_audit(
-    settings: Settings,
+@click.command("audit", short_help="Compare what was sent, stored, delivered and consumed.")
+@data_argument
+@click.option(
+    "--bootstrap",
+    metavar="HOST:PORT,…",
+    help="Kafka's brokers, if topics are Kafka's; else they are the embedded ones in DIR.",
+)
+@click.option(
+    "--kafka",
+    "kafka_settings",
+    type=pair,
+    multiple=True,
+    help="A setting of the Kafka client; may be repeated.",
+)
+@click.option(
+    "--topic",
+    metavar="TOPIC",
+    default=AUDIT_TOPIC,
+    help="Where clients and consumers send their sums.",
+)
+@click.option(
+    "--dead-letter-topic",
+    metavar="TOPIC",
+    default=DEAD_LETTER_TOPIC,
+    help="The dead-letter topic of the node.",
+)
+@click.option(
+    "--interval",
+    type=positive_span,
+    default="10s",
+    help="Messages due in so much time are compared together: as their auditors have it, or a"
+    " multiple.",
+)
+@click.option(
+    "--grace", type=span, default="5s", help="So long behind a bucket its sums may still come."
+)
+@click.option(
+    "--late", type=span, default="2s", help="What takes longer at one boundary is late there."
+)
+@click.option("--ahead", type=span, default="2h", help="As far ahead as messages are due, at most.")
+@click.option(
+    "--others",
+    metavar="TOPIC",
+    multiple=True,
+    help="Programs without an auditor send to this topic, too: that more is stored than was"
+    " produced is no fault; may be repeated.",
+)
+@click.option("--once", is_flag=True, help="End when the first bucket is over.")
+@click.option("--for", "run_for", type=span, help="End after this time.")
+@json_option
+def command(
+    directory: Path,
+    bootstrap: str | None,
+    kafka_settings: tuple[tuple[str, str], ...],
+    topic: str,
+    dead_letter_topic: str,
+    interval: timedelta,
+    grace: timedelta,
+    late: timedelta,
+    ahead: timedelta,
+    others: tuple[str, ...],
+    once: bool,
     run_for: timedelta | None,
-    state: Path | None,
-    master: str,
-    driver_memory: str,
-    more: Mapping[str, str],
-    *,
     as_json: bool,
 ) -> int:
-    """Audit until Ctrl-C, or for ``run_for``. Returns the exit code. ``state``: the audit's folder;
-    None: a temporary one. ``more``: settings of Spark."""
-    from ..replay.following.audit import Audit
-    from ..replay.following.follow import follow
-    from ..replay.session import session
-    from ..replay.stream import find_group
+    """Compare, by topic and due time, what was produced, accepted, delivered and consumed, beside
+    the node that runs on the data directory DIR, until Ctrl-C.
 
-    group = find_group(settings.directories)
-    with ExitStack() as stack:
-        folder = state
-        if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="slotwheel-audit-"))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(_alone(folder))
-        stack.enter_context(quiet_pipe())
-        report = print_json if as_json else _print_finding
-        audit = Audit(folder.resolve(), settings, group, report=report, note=_note)
-        interrupted = False
+    It begins with messages that are due in a few seconds. The exit code is 1 if messages were lost
+    or repeated, or are not the same.
+    """
+    settings = AuditSettings(
+        data=directory,
+        bootstrap=bootstrap,
+        kafka=dict(kafka_settings),
+        topic=topic,
+        dead_letter_topic=dead_letter_topic,
+        interval_ms=span_ms(interval),
+        grace_ms=span_ms(grace),
+        late_ms=span_ms(late),
+        others=frozenset(others),
+        ahead_ms=span_ms(ahead),
+    )
+    end_s = None if run_for is None else time.monotonic() + run_for.total_seconds()
+    faults = _Faults()
+    with quiet_pipe(), AuditWatch(settings) as watch, _Output.chosen(as_json) as output:
         try:
-            spark = stack.enter_context(session(master, driver_memory=driver_memory, more=more))
-            click.echo(f"following {', '.join(settings.directories)}", err=True)
-            for_s = math.inf if run_for is None else run_for.total_seconds()
-            end = time.monotonic() + for_s
-            follow(spark, audit, every_s=EVERY_S, goes_on=lambda: time.monotonic() < end)
+            while True:
+                report = watch.step()
+                faults.note(report)
+                output.show(report)
+                over = once and report.at_ms > report.from_ms + _whole_ms(settings)
+                if over or (end_s is not None and time.monotonic() >= end_s):
+                    break
+                time.sleep(STEP_S)
         except KeyboardInterrupt:
-            interrupted = True
-        _sum(audit.summary())
-    if interrupted:
-        return Exit.INTERRUPTED
-    return Exit.FAILED if audit.failed else Exit.DONE
+            faults.interrupted = True
+    return faults.code
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Lock the audit's folder. Errors: ``InvalidConfiguration``: another audit uses it."""
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidConfiguration(
-                "another audit uses this --state", got=folder, remedy="Stop it, or give another"
-            ) from None
-        yield
+def _whole_ms(settings: AuditSettings) -> int:
+    """How long after it begins a bucket is judged for sure."""
+    return settings.interval_ms + 2 * settings.grace_ms + 3_000
 
 
-def _print_finding(finding: Mapping[str, Any]) -> None:
-    where = finding.get("id") or finding.get("file") or ""
-    topic = f" for {finding['topic']}" if finding.get("topic") else ""
-    more = f" (and {finding['and_more']:,} more)" if "and_more" in finding else ""
-    click.echo(f"{finding['flag']}: {where}{topic}: {finding['text']}{more}")
+class _Faults:
+    """What the exit code says. A fault that turns out to be none, as sums came late, is none."""
+
+    def __init__(self) -> None:
+        self._found: set[tuple[str, int]] = set()
+        self.interrupted = False
+
+    def note(self, report: AuditReport) -> None:
+        for cell in report.cells:
+            place = cell.topic, cell.bucket_ms
+            if any(one.fault for one in cell.comparisons):
+                self._found.add(place)
+            else:
+                self._found.discard(place)
+
+    @property
+    def code(self) -> int:
+        if self._found:
+            return Exit.FAILED
+        return Exit.INTERRUPTED if self.interrupted else Exit.DONE
 
 
-def _note(line: Mapping[str, Any]) -> None:
-    begin, end = _clock(line["window_ms"]), _clock(line["end_ms"])
-    again = ", again" if line["again"] else ""
-    late = line["lateness_ms"]
-    lateness = "" if late is None else "; late by p50 {}, p99 {}, max {} ms".format(*late)
-    click.echo(f"{begin} to {end}{again}: {_counts(line)}{_flagged(line)}{lateness}", err=True)
+class _Output:
+    """A line for each verdict that is new."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._known: dict[tuple[str, int, str, str], AuditVerdict] = {}
+        self._problem = ""
+
+    @staticmethod
+    @contextmanager
+    def chosen(as_json: bool) -> Iterator[_Output]:
+        console = Console()
+        if as_json or not console.is_terminal:
+            yield _Output(as_json=as_json)
+        else:
+            with Live(console=console, refresh_per_second=4) as live:
+                yield _LiveTable(live)
+
+    def show(self, report: AuditReport) -> None:
+        if report.problem != self._problem:
+            self._problem = report.problem
+            click.echo(f"audit: {report.problem or 'all can be read again'}", err=True)
+        known = {}
+        for cell in report.cells:
+            for one in cell.comparisons:
+                key = one.topic, one.bucket_ms, one.boundary.value, one.group
+                known[key] = one.verdict
+                if one.verdict not in (self._known.get(key), AuditVerdict.OPEN):
+                    self._print(one)
+                elif one.verdict is AuditVerdict.OPEN and key in self._known:
+                    known[key] = self._known[key]
+        self._known = known
+
+    def _print(self, one: Comparison) -> None:
+        if self._as_json:
+            print_json(fields_of(one))
+        else:
+            click.echo("  ".join([*_cells_of(one)]))
 
 
-def _sum(summary: Mapping[str, Any]) -> None:
-    open_ = summary["windows_open"]
-    more = f"; windows not judged yet: {open_}" if open_ else ""
-    if summary["exactly_once"]:
-        more += f"; repeated {summary['repeated']:,} (exactly once)"
-    click.echo(f"in all: {_counts(summary)}{_flagged(summary)}{more}", err=True)
-    if summary["failed"]:
-        click.echo("something is wrong", err=True)
-    else:
-        judged = summary["accepted"] or summary["delivered"]
-        click.echo("nothing is lost" if judged else "nothing was judged", err=True)
+class _LiveTable(_Output):
+    """The newest buckets, and all that are not equal."""
+
+    def __init__(self, live: Live) -> None:
+        super().__init__(as_json=False)
+        self._live = live
+
+    def show(self, report: AuditReport) -> None:
+        table = Table(box=None, pad_edge=False)
+        for name in ("due from", "topic", "boundary", "verdict", "before", "behind", "late", ""):
+            table.add_column(name, no_wrap=name != "")
+        rows = [one for cell in report.cells for one in cell.comparisons]
+        shown = [one for one in rows if one.verdict not in (AuditVerdict.EQUAL, AuditVerdict.OPEN)]
+        left = max(0, _ROWS - len(shown[-_ROWS:]))
+        newest = [one for one in rows if one not in shown][-left:] if left else []
+        for one in sorted([*shown[-_ROWS:], *newest], key=lambda one: one.bucket_ms):
+            style = _STYLES.get(one.verdict, "bold red")
+            table.add_row(*map(Text, _cells_of(one)), style=style)
+        until = time_text(report.at_ms)
+        table.caption = report.problem or f"{until}: audited from {time_text(report.from_ms)} on"
+        self._live.update(table)
 
 
-def _counts(line: Mapping[str, Any]) -> str:
-    always = ("accepted", "delivered")
-    names = ("pending", "overdue", "cancelled", "dead", "expired", "lost", "undecided", "in doubt")
-    more = (*names, "repeated", "unaccounted")
-    parts = [f"{line[name]:,} {name}" for name in always]
-    return ", ".join(parts + [f"{line[name]:,} {name}" for name in more if line[name]])
+def fields_of(one: Comparison) -> dict[str, Any]:
+    """A comparison as JSON has it."""
+    return asdict(one)
 
 
-def _flagged(line: Mapping[str, Any]) -> str:
-    flagged = ", ".join(f"{number:,} {kind}" for kind, number in line["flagged"].items())
-    return f"; flagged: {flagged}" if flagged else ""
-
-
-def _clock(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%H:%M:%S}"
+def _cells_of(one: Comparison) -> tuple[str, ...]:
+    verdict = f"{one.verdict} {one.count}" if one.count else str(one.verdict)
+    boundary = f"{one.boundary} {one.group}".rstrip()
+    late = f"{one.late_ms} ms"
+    numbers = f"{one.before:,}", f"{one.after:,}"
+    return time_text(one.bucket_ms), one.topic, boundary, verdict, *numbers, late, one.why

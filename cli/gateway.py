@@ -76,6 +76,15 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
     type=click.Path(file_okay=False, path_type=Path),
     help="Where they are stored, if it is not trace/ in the data directory.",
 )
+@click.option(
+    "--audit", is_flag=True, help="Compare all tiers of the node beside it: /v1/audit, metrics."
+)
+@click.option(
+    "--audit-interval",
+    type=positive_span,
+    default="10s",
+    help="With --audit: as of 'slotwheel audit --interval'.",
+)
 @click.option("--access-log", is_flag=True, help="Log each request.")
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input ends.")
 @click.option(
@@ -94,6 +103,8 @@ def command(
     trace_retain: timedelta | None,
     trace_topic: str,
     trace_store: Path | None,
+    audit: bool,
+    audit_interval: timedelta,
     access_log: bool,
     ends_with_stdin: bool,
     log_format: str,
@@ -108,6 +119,8 @@ def command(
     from ..gateway.server import run
     from ..gateway.settings import GatewaySettings
 
+    if audit and data is None:
+        raise click.UsageError("--audit needs --data.")
     raise_limit()
     settings = GatewaySettings(
         listen=listen,
@@ -119,6 +132,8 @@ def command(
         trace_retain_ms=0 if trace_retain is None else span_ms(trace_retain),
         trace_topic=trace_topic,
         trace_store=trace_store,
+        audit=audit,
+        audit_interval_ms=span_ms(audit_interval),
         access_log=access_log,
     )
     run(settings, ends_with_stdin=ends_with_stdin)

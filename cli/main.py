@@ -41,6 +41,7 @@ COMMANDS = {
     "inspect": "inspect",
     "verify": "verify",
     "repair": "repair",
+    "audit": "audit",
     "replay": "replay",
     "demo": "demo.command",
 }

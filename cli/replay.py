@@ -20,8 +20,8 @@ import click
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted
-from .audit import follow_options, run_audit
 from .redeliver import redeliver_options
+from .replayfollow import follow_options, run_audit
 from .shared import Exit, check_range, epoch_ms, json_option, moment, span, span_ms
 from .sparkprogress import SparkProgress
 from .verdict import print_verdict

@@ -15,6 +15,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from ..audit.comparing import AuditVerdict
+from ..audit.watch.watching import AuditReport
+
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -24,6 +27,8 @@ class GatewayMetrics:
 
     def __init__(self, levels: Callable[[], dict[str, tuple[str, float]]]) -> None:
         self._levels = levels
+        self.audit: Callable[[], AuditReport | None] = lambda: None
+        """The newest report of the audit; None: there is none."""
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._buckets = [0] * (len(SECONDS) + 1)
         self._seconds = 0.0
@@ -64,3 +69,26 @@ class GatewayMetrics:
         yield seconds
         for name, (text, value) in self._levels().items():
             yield GaugeMetricFamily(f"slotwheel_http_{name}", text, value)
+        report = self.audit()
+        if report is not None:
+            yield from _of_audit(report)
+
+
+def _of_audit(report: AuditReport) -> Iterable[Metric]:
+    verdicts = Counter(one.verdict for cell in report.cells for one in cell.comparisons)
+    cells = GaugeMetricFamily(
+        "slotwheel_audit_comparisons",
+        "Boundaries of buckets that are looked at, by what the sums on both sides say",
+        labels=["verdict"],
+    )
+    for verdict in AuditVerdict:
+        cells.add_metric([verdict], verdicts[verdict])
+    yield cells
+    text = "Buckets in which messages were lost or repeated, or are not the same"
+    yield GaugeMetricFamily("slotwheel_audit_differs", text, len(report.faults))
+    refused = CounterMetricFamily(
+        "slotwheel_audit_refused", "What came for the audit and was not taken", labels=["why"]
+    )
+    for why, count in report.refused.items():
+        refused.add_metric([why], count)
+    yield refused

@@ -21,6 +21,8 @@ from functools import partial
 import uvicorn
 import uvloop
 
+from ..audit.watch.watching import AuditSettings
+from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..search.worker import SearchProcess
 from ..trace.chains.worker import LookupProcess
@@ -154,6 +156,19 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             )
             undo.callback(storing.close)
             metrics.add(storing)
+        audit = None
+        if settings.audit and settings.data is not None:
+            audit = AuditProcess(
+                AuditSettings(
+                    data=settings.data,
+                    bootstrap=settings.bootstrap,
+                    kafka=settings.kafka,
+                    dead_letter_topic=settings.dead_letter_topic,
+                    interval_ms=settings.audit_interval_ms,
+                )
+            )
+            undo.callback(audit.close)
+            metrics.audit = lambda: audit.report
         yield Services(
             settings=settings,
             client=client,
@@ -168,6 +183,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             lookup=lookup,
             lookup_questions=Questions(),
             fresh=FreshAnswers(),
+            audit=audit,
             closing=undo,
         )
 

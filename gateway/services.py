@@ -10,6 +10,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..policy.policyset import PolicySet
 from ..trace.chains.worker import LookupProcess
@@ -89,7 +90,8 @@ class Services:
     """``client``: of the group, it follows the master. ``policies``: what it asks for. ``pages``:
     of the node beside the gateway, by their path; they have threads of their own, so that others
     who wait for a node do not keep them. ``letters``: for reading dead letters. ``searcher``: None
-    without a data directory; ``lookup``: None without that and a store of events."""
+    without a data directory; ``lookup``: None without that and a store of events; ``audit``: None
+    if it is off."""
 
     settings: GatewaySettings
     client: Client
@@ -105,6 +107,7 @@ class Services:
     lookup_questions: Questions
     fresh: FreshAnswers
     """For pages that many look at."""
+    audit: AuditProcess | None
     closing: ExitStack
     """What the routes have open; it is closed when the gateway ends."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..audit.sums import INTERVAL_MS
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.chains.lookup import STORE_DIRECTORY
 from ..trace.events import TRACE_TOPIC
@@ -27,6 +28,7 @@ class GatewaySettings:
     - ``trace_retain_ms``: how long trace events are stored after their arrival; 0: none are stored.
       ``trace_topic``: where they come from, in Kafka or embedded. ``trace_store``: the directory;
       None: ``trace/`` in ``data``.
+    - ``audit``: compare the tiers of the node beside it, in buckets of ``audit_interval_ms``.
     - ``waiting_bytes_max``: of all messages that are not stored yet; more are answered 429.
     - ``instances_max``: of the REST proxy's consumers; more are answered 429. ``instance_idle_s``:
       after so long without a request one ends.
@@ -41,6 +43,8 @@ class GatewaySettings:
     trace_retain_ms: int = 0
     trace_topic: str = TRACE_TOPIC
     trace_store: Path | None = None
+    audit: bool = False
+    audit_interval_ms: int = INTERVAL_MS
     access_log: bool = False
     connections_max: int = 10_000
     body_bytes_max: int = 8 << 20

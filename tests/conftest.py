@@ -26,6 +26,8 @@ LONG = (
     "trace/store/test_reader",
     "gateway/test_storing",
     "trace/test_whole_way",
+    "audit/test_planted_faults",
+    "audit/test_watchers",
     "test_kafka_troubles",
     "replay/test_real_runs",
     "test_consuming_page",

@@ -6,7 +6,16 @@ from typing import Any
 
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery
 from ..requests import ARROW, NDJSON
-from . import cancellations, cancelling, dead, group, joblist, searching, tracing
+from . import (
+    audit,
+    cancellations,
+    cancelling,
+    dead,
+    group,
+    joblist,
+    searching,
+    tracing,
+)
 from .types import MessageBody, StoredMessage, StoredMessages
 
 _SENT: Any = MessageBody | list[MessageBody]
@@ -32,5 +41,6 @@ V1: list[AnyEndpoint] = [
     *dead.ENDPOINTS,
     *joblist.ENDPOINTS,
     *tracing.ENDPOINTS,
+    *audit.ENDPOINTS,
     *group.ENDPOINTS,
 ]

@@ -75,6 +75,18 @@ def test_what_a_killed_consumer_did_last_is_unknown_and_not_lost() -> None:
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (_LOST, 2)
 
 
+def test_a_client_that_is_silent_is_waited_for_and_then_taken_for_killed() -> None:
+    found = ledger()
+    batch = replace(batch_of("c", 0, AuditTier.PRODUCED, id_sum([0])), last=False)
+    found.add_batch(batch, 900)
+    for tier in (AuditTier.ACCEPTED, AuditTier.DELIVERED):
+        see(found, tier, [0, 1])
+    assert verdicts(found, 30_899)[Boundary.CLIENT_WHEEL] == (AuditVerdict.OPEN, 0)
+    assert verdicts(found, 30_900)[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 1)
+    found.add_batch(replace(batch, number=1, sums={}), 31_000)
+    assert verdicts(found, 31_001)[Boundary.CLIENT_WHEEL] == (AuditVerdict.REPEATED, 1)
+
+
 def test_what_a_rule_leaves_out_is_no_loss_and_may_be_read_again() -> None:
     found = ledger()
     see(found, AuditTier.ACCEPTED, [0, 1])
@@ -93,7 +105,8 @@ def test_cells_are_bounded_dropped_when_they_are_over_and_refused_behind_that() 
 
     def produced(number: int, bucket: int) -> None:
         key = SumKey(AuditTier.PRODUCED, "default", "orders", "", bucket)
-        found.add_batch(SumBatch(EventSender("c"), number, 1_000, {key: IdSum(1)}), 0)
+        batch = SumBatch(EventSender("c"), number, 1_000, {key: IdSum(1)}, last=True)
+        found.add_batch(batch, 0)
 
     for number, bucket in enumerate((0, 1_000, 2_000, 50_000)):
         produced(number, bucket)

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
         (
             "trace",
             ["--quick"],
-            ["ratio: sender, tables, traced", "ratio: consumer, in batches, traced"],
+            ["ratio: sender, tables, traced", "ratio: consumer, in batches, audited"],
         ),
         (
             "tracestore",

@@ -96,7 +96,7 @@ def batch_of(
     group = "" if tier is AuditTier.PRODUCED else "billing"
     sums = {SumKey(tier, "default", "orders", group, 0): one}
     ranges = [SummedRange("billing", "orders", 0, 0, end)] if group else []
-    return SumBatch(EventSender(name, name), number, 1_000, sums, ranges, missing)
+    return SumBatch(EventSender(name, name), number, 1_000, sums, ranges, missing, last=True)
 
 
 def verdicts(found: AuditLedger, now_ms: int = 100_000) -> dict[str, tuple[AuditVerdict, int]]:

@@ -1,4 +1,5 @@
-"""A node whose sink lies: of some messages it says that they are in their topic, and they are not.
+"""A node whose sink lies: of some messages it says that they are in their topic, and they are not;
+others it sends twice, or late.
 
     python -m support.lossynode node --data DIR …
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,18 +25,27 @@ from slotwheel.delivery.sink import Answer, Answers, Sink
 from support.nodeprocess import NodeProcess
 
 LOST = b"this one is lost"
+TWICE = b"this one comes twice"
+SLOW, SLOW_S = b"this one is slow", 5.0
 _Deliver = Callable[..., Answers]
 
 
 def _lossy(deliver: _Deliver) -> _Deliver:
-    """Keep to oneself what has that value, and answer for it."""
+    """Treat what has these values accordingly."""
+
+    def having(rows: pa.RecordBatch, value: bytes) -> pa.BooleanArray:
+        return pc.fill_null(pc.equal(rows.column("value"), pa.scalar(value, pa.binary())), False)
 
     def instead(self: Sink, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
-        lost = pc.fill_null(pc.equal(rows.column("value"), pa.scalar(LOST, pa.binary())), False)
-        if not pc.any(lost).as_py():
+        lost, twice = having(rows, LOST), having(rows, TWICE)
+        if pc.any(having(rows, SLOW)).as_py():
+            time.sleep(SLOW_S)
+        if not pc.any(pc.or_(lost, twice)).as_py():
             return deliver(self, rows, trial=trial)
-        answers = deliver(self, rows.filter(pc.invert(lost)), trial=trial)
-        assert set(answers.codes.tolist()) <= {int(Answer.ACCEPTED)}
+        for part in (rows.filter(pc.invert(lost)), rows.filter(twice)):
+            if part.num_rows:
+                answers = deliver(self, part, trial=trial)
+                assert set(answers.codes.tolist()) <= {int(Answer.ACCEPTED)}
         return Answers.same(rows.num_rows, Answer.ACCEPTED)
 
     return instead

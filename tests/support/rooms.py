@@ -50,12 +50,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ROOT_ROOM: frozenset({"client", "consumer", ENGINE_VALUES}),
     "client": frozenset({ENGINE_VALUES, "policy"}),
     GATEWAY_VALUES: frozenset(
-        {ENGINE_VALUES, "client", "policy", "reading", "search", "trace", "trace/chains"}
+        {
+            *(ENGINE_VALUES, "client", "policy", "reading", "search", "trace", "trace/chains"),
+            *("audit", "audit/watch"),
+        }
     ),
     "gateway/v1": frozenset(
         {
             *(ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search"),
-            *("deadletters", "trace", "trace/chains", "trace/store"),
+            *("deadletters", "trace", "trace/chains", "trace/store", "audit"),
         }
     ),
     "gateway/rest": frozenset(
@@ -70,7 +73,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "gateway": frozenset(
         {
             *(ENGINE_VALUES, GATEWAY_VALUES, "client", "reading/kafka", "search"),
-            *("trace/chains", "trace/store"),
+            *("trace/chains", "trace/store", "audit/watch"),
             *("gateway/v1", "gateway/rest", "gateway/console"),
         }
     ),

@@ -1,0 +1,83 @@
+"""What the audit says: whether all tiers of the wheel saw the same messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from ...audit.comparing import AuditVerdict
+from ..endpoint import AnyEndpoint, Endpoint, RouteCall
+from ..errors import HttpError
+from ..requests import Reply, as_json
+
+_LIMIT = 1_000
+"""Comparisons of an answer."""
+
+
+class AuditQuery(msgspec.Struct):
+    """``verdict``: only comparisons with this one; empty: all."""
+
+    verdict: str = ""
+
+
+class AuditComparison(msgspec.Struct):
+    """One boundary of a topic's bucket. ``bucket_ms``: its first due time; ``group``: of consumers;
+    ``count``: so many messages are lost or repeated; ``before``, ``after``: messages on each side;
+    ``late_ms``: how late the latest was; ``why``: why it is open or unknown."""
+
+    topic: str
+    bucket_ms: int
+    boundary: str
+    group: str
+    verdict: AuditVerdict
+    count: int
+    late_ms: int
+    before: int
+    after: int
+    why: str
+
+
+class AuditAnswer(msgspec.Struct):
+    """``at_ms``: when it was found; ``from_ms``: the first bucket; ``verdicts``: how many
+    comparisons have each; ``refused``: what came for the audit and was not taken, by why;
+    ``problem``: why nothing new can be read, empty if it can."""
+
+    at_ms: int
+    from_ms: int
+    verdicts: dict[str, int]
+    comparisons: list[AuditComparison]
+    refused: dict[str, int]
+    problem: str
+
+
+async def audit(call: RouteCall[AuditQuery, None]) -> Reply:
+    """Compare what was produced, accepted, delivered and consumed, by topic and due time. The
+    newest comparisons stand first, 1,000 at most."""
+    process = call.services.audit
+    if process is None:
+        remedy = "Start it with --audit beside a node, or with --data DIRECTORY of one"
+        raise HttpError(404, "this gateway does not audit", remedy=remedy)
+    if process.report is None:
+        raise HttpError(503, "the audit has just begun", remedy="Ask again in a moment")
+    report, query = process.report, call.query
+    if query.verdict not in ("", *AuditVerdict):
+        verdicts = ", ".join(AuditVerdict)
+        raise HttpError(422, "no such verdict", place="query verdict", limit=verdicts)
+    every = [one for cell in reversed(report.cells) for one in cell.comparisons]
+    wanted = [one for one in every if query.verdict in ("", one.verdict)]
+    found: dict[str, Any] = {
+        "at_ms": report.at_ms,
+        "from_ms": report.from_ms,
+        "verdicts": Counter(str(one.verdict) for one in every),
+        "comparisons": wanted[:_LIMIT],
+        "refused": dict(report.refused),
+        "problem": report.problem,
+    }
+    return as_json(found)
+
+
+ENDPOINTS: list[AnyEndpoint] = [
+    Endpoint("GET", "/v1/audit", audit, AuditQuery, None, {200: AuditAnswer}, errors=(404, 503)),
+]

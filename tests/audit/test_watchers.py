@@ -1,0 +1,114 @@
+"""Who says what the audit has found: the command, and the gateway beside a node."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwheel import Client
+from slotwheel.wheel.texts import time_text
+from support.gatewayprocess import GatewayProcess
+from support.lossynode import LOST, LossyNode
+from support.nodeprocess import NodeProcess, command_line, environment, run_cli
+from support.waiting import eventually, now_ms
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LossyNode]:
+    with LossyNode(tmp_path_factory.mktemp("audit") / "data") as node:
+        yield node
+
+
+@contextmanager
+def _losing(node: LossyNode, topic: str) -> Iterator[None]:
+    """Of each second's messages one is lost, from whenever somebody looks."""
+    over = threading.Event()
+
+    def lose() -> None:
+        with Client(node.address) as client:
+            while not over.wait(1.0):
+                due_ms = (now_ms() // 1000 + 9) * 1000
+                for value in (b"v", LOST):
+                    client.send(topic, value, due=due_ms).result(10)
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+_OPTIONS = ("--interval", "1s", "--grace", "1s")
+
+
+def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_lost(
+    node: LossyNode,
+) -> None:
+    command = command_line("audit", node.data, *_OPTIONS, "--json", "--for", "60s")
+    with (
+        _losing(node, "orders"),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process,
+    ):
+        assert process.stdout is not None
+        found = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode == 1
+    assert (found["verdict"], found["boundary"], found["topic"]) == (
+        *("lost", "wheel to topic", "orders"),
+    )
+    assert found["before"] - found["after"] == found["count"] > 0
+
+
+def test_with_once_it_ends_by_itself_and_without_a_fault_with_0(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        done = run_cli("audit", node.data, *_OPTIONS, "--once")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
+    done = run_cli("audit", tmp_path)
+    assert done.returncode == 1
+    assert "data directory" in done.stderr
+
+
+def test_the_gateway_says_what_is_lost_counts_it_and_logs_it_once(node: LossyNode) -> None:
+    options = ("--audit", "--audit-interval", "1s")
+    with GatewayProcess(node, *options) as gateway, _losing(node, "bills"):
+
+        def lost() -> dict[str, Any]:
+            answer = gateway.request("GET", "/v1/audit?verdict=lost")
+            found: list[dict[str, Any]] = answer.json().get("comparisons", [])
+            of_bills = [one for one in found if one["topic"] == "bills"]
+            return of_bills[-1] if of_bills else {}
+
+        found = eventually(lost, every_s=0.3)
+        assert found["boundary"] == "wheel to topic"
+        assert found["before"] - found["after"] == found["count"] > 0
+        metrics = gateway.request("GET", "/metrics").text
+        differs = re.search(r"^slotwheel_audit_differs (\d+)", metrics, re.MULTILINE)
+        assert differs is not None
+        assert int(differs[1]) > 0
+        assert re.search(r'slotwheel_audit_comparisons{verdict="lost"} [1-9]', metrics)
+        every = gateway.get("/v1/audit")
+        assert every["problem"] == ""
+        assert every["verdicts"]["lost"] > 0
+        assert gateway.request("GET", "/v1/audit?verdict=nice").status_code == 422
+        line = f"topic bills, due from {time_text(found['bucket_ms'])}"
+        assert gateway.log_text().count(line) == 1
+
+
+def test_a_gateway_that_does_not_audit_says_so(node: LossyNode) -> None:
+    with GatewayProcess(node) as gateway:
+        assert gateway.request("GET", "/v1/audit").status_code == 404
