@@ -87,6 +87,11 @@ def _brokers(value: str) -> str:
     multiple=True,
     help="What a producer was promised, an Arrow file of its receipts; several times for several.",
 )
+@click.option(
+    "--traces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The gateway's trace store: what clients sent and consumers got is compared, too.",
+)
 @click.option("--from", "start", type=moment, help="Judge what is due from this time on.")
 @click.option("--to", "end", type=moment, help="Judge what is due before this time.")
 @click.option(
@@ -109,7 +114,8 @@ def _brokers(value: str) -> str:
 @click.option(
     "--tables",
     metavar="DIR",
-    help="Add verdict, findings and counts to this directory, as Parquet files by day.",
+    help="Add verdict, findings and counts to this directory, as Parquet files by day; with"
+    " --traces, all boundaries.",
 )
 @click.option(
     "--problems",
@@ -140,6 +146,7 @@ def command(
     dead_letter_topic: str,
     kafka_jars: Path | None,
     receipts: tuple[Path, ...],
+    traces: Path | None,
     start: datetime | None,
     end: datetime | None,
     interval: timedelta,
@@ -175,8 +182,12 @@ def command(
         raise click.UsageError("--topic is of --kafka, which is not given")
     if not follow and (run_for is not None or state is not None):
         raise click.UsageError("--for and --state belong to --follow")
-    if follow and (dumps or receipts or report or tables):
-        raise click.UsageError("--dump, --receipts, --report and --tables are not for --follow")
+    if follow and (dumps or receipts or report):
+        raise click.UsageError("--dump, --receipts and --report are not for --follow")
+    if follow and tables and traces is None:
+        raise click.UsageError("--tables with --follow needs --traces")
+    if follow and tables and "://" in tables:
+        raise click.UsageError("--tables with --follow is a directory of this machine")
     if follow and kafka is not None and not topics:
         raise click.UsageError("--follow with --kafka needs each --topic")
     _check_spark(started=not master)
@@ -207,6 +218,8 @@ def command(
             dead_letter_topic,
             kafka or "",
             topics,
+            str(traces.resolve()) if traces is not None else "",
+            str(Path(tables).resolve()) if tables else "",
         )
         return run_audit(settings, run_for, state, master, driver_memory, more, as_json=as_json)
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
@@ -222,7 +235,8 @@ def command(
     if tables and "://" not in tables:  # otherwise a path of one of Spark's other file systems
         Path(tables).mkdir(parents=True, exist_ok=True)
         tables = Path(tables).resolve().as_uri()
-    verdict = _prove(layout, options, delivered, tables or "", master, driver_memory, more)
+    store = str(traces.resolve()) if traces is not None else ""
+    verdict = _prove(layout, options, delivered, tables or "", store, master, driver_memory, more)
     if report is not None:
         for path in write_report(verdict, report, layout.made_ms):
             click.echo(f"wrote {path}", err=True)
@@ -238,6 +252,7 @@ def _prove(
     options: Options,
     kafka: KafkaTopics | None,
     tables: str,
+    traces: str,
     master: str,
     driver_memory: str,
     more: dict[str, str],
@@ -250,7 +265,8 @@ def _prove(
             progress.watch(spark.sparkContext.statusTracker())
             try:
                 on_phase = progress.phase
-                return prove(spark, layout, options, kafka=kafka, progress=on_phase, tables=tables)
+                places = {"tables": tables, "traces": traces}
+                return prove(spark, layout, options, kafka=kafka, progress=on_phase, **places)
             except Exception as error:
                 failure = None if kafka is None else kafka.failure(error)
                 if failure is None:

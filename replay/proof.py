@@ -30,6 +30,7 @@ from pyspark.sql import functions as f
 from ..reading.files import TOPIC, Layout
 from ..reading.layout import with_topics
 from ..reading.problems import Problem
+from .account import account, scan_traces
 from .conclusion import Conclusion
 from .contents import (
     files_with,
@@ -44,6 +45,7 @@ from .facts.making import GroupTerms
 from .facts.scan import scan, scan_records, summaries, tasks, tasks_frame
 from .facts.summary import FileSummary
 from .judging import validators
+from .judging.boundaries import BoundaryTerms
 from .judging.context import Context, Options, make_context
 from .judging.judge import judge
 from .judging.sums import TALLIED
@@ -69,13 +71,15 @@ def prove(
     kafka: KafkaTopics | None = None,
     progress: OnPhase | None = None,
     tables: str = "",
+    traces: str = "",
 ) -> Verdict:
     """Prove what became of each accepted message, and return the verdict. ``progress``: called as
     each phase begins. ``tables``: directory for Parquet tables, too (``report/tables.py``); empty:
-    none. Errors: those of Spark, and of ``kafka``."""
+    none. ``traces``: directory of a trace store, for the account of all boundaries; empty: none.
+    Errors: those of Spark, of ``kafka`` and of the store."""
     proof = _Proof(spark, layout, options or Options(), progress or (lambda _: None))
     try:
-        return proof.run(kafka, tables)
+        return proof.run(kafka, tables, traces)
     finally:
         proof.close()
 
@@ -95,11 +99,15 @@ class _Proof:
         self._settings: dict[str, str | None] = {}
         self._began = time.monotonic()
 
-    def run(self, kafka: KafkaTopics | None, tables: str) -> Verdict:
+    def run(self, kafka: KafkaTopics | None, tables: str, traces: str) -> Verdict:
         self._progress("reading the files")
         scanned, summaries, chunks = self._scan(kafka)
         read = None if kafka is None else kafka.found
         context = make_context(self._layout, summaries, self._terms, self._options, chunks, read)
+        events = None
+        if traces:
+            self._progress("reading the traces")
+            events = self._keep(scan_traces(self._spark, traces, self._terms))
         self._progress("judging the messages")
         judged = self._keep(judge(scanned, context, self._partitions(summaries)))
         sums = validators.sums(judged).collect()
@@ -115,8 +123,17 @@ class _Proof:
         lateness = _lateness(validators.lateness(judged, interval), context)
         tallies = validators.tallies(judged, interval)
         by_topic, by_bucket = _counts(tallies, context, late=self._options.late_ms is not None)
+        reasons, notes = conclusion.reasons(), conclusion.notes()
+        if events is not None:
+            terms = BoundaryTerms(self._options.interval_ms)
+            if self._options.late_ms is not None:
+                terms = replace(terms, late_ms=self._options.late_ms)
+            partitions = self._partitions(summaries)
+            found_there = account(scanned, events, context, terms, partitions, tables, self._keep)
+            reasons += found_there.reasons
+            notes += found_there.sentences
         verdict = Verdict(
-            conclusion.reasons(),
+            reasons,
             conclusion.open_points(),
             conclusion.counts(),
             by_kind,
@@ -126,7 +143,7 @@ class _Proof:
             conclusion.agreement(),
             conclusion.inputs(),
             interval,
-            conclusion.notes() + (kafka.notes if kafka is not None else []),
+            notes + (kafka.notes if kafka is not None else []),
             time.monotonic() - self._began,
             {
                 "exactly_once": self._options.exactly_once,

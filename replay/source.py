@@ -101,8 +101,13 @@ class SlotwheelSource(DataSource):
     @in_one_line
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         from .stream import StreamReader
+        from .tracestream import TraceStreamReader
 
-        chosen = parse(dict(self.options), STREAM_VIEWS)
+        options = dict(self.options)
+        if TRACE in options:
+            root = options.pop(TRACE)
+            return TraceStreamReader(root, parse(options, (SCAN,)))
+        chosen = parse(options, STREAM_VIEWS)
         if chosen.view != SCAN:
             columns = _columns(schema, SCHEMAS[chosen.view], repr(chosen.view))
             chosen = replace(chosen, columns=columns)

@@ -37,6 +37,8 @@ LONG = (
     "test_departures_after_kills",
     "replay/test_planted",
     "replay/test_traces",
+    "replay/test_account",
+    "replay/test_account_follow",
     "wheel/test_crash_sweep_finds",
     "test_peers_damage",
     "replay/test_redeliver",

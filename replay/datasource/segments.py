@@ -66,8 +66,9 @@ class ListedSegment:
 
     root: str
     name: SegmentName
-    nbytes: int
-    numbers: Numbers
+    nbytes: int = 0
+    numbers: Numbers | None = None
+    """None: if it was merged, the whole of what it was merged into is read."""
 
 
 def listed_segments(root: str) -> list[ListedSegment]:
@@ -111,7 +112,7 @@ def stored_batches(
         low = 0 if start_ms is None else int(np.searchsorted(at, start_ms))
         high = len(at) if end_ms is None else int(np.searchsorted(at, end_ms))
         batch = batch.slice(low, high - low)
-        if segment.name != listed.name:
+        if segment.name != listed.name and listed.numbers is not None:
             batch = batch.filter(pa.array(_mine(batch, listed.numbers)))
         yield batch
 

@@ -27,11 +27,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from crc32c import crc32c
+
 from ...reading.files import Layout
 from ...reading.problems import Problem
 from ..facts.summary import FileSummary
+from ..facts.traced import TraceSummary
+from ..judging.boundaries import BoundaryTerms
 from ..judging.context import Context
 from . import ledger
+from .accounttables import AccountTables
 from .audit_state import AuditWindow, Settings, State
 from .findings import Findings, ReportFinding
 from .windows import AFTER_ALL, COUNTED, OVERDUE, REPEATED, AuditTerms, Judgement, judge_window
@@ -40,6 +46,8 @@ __all__ = ["Audit", "Job", "Settings", "run_job"]
 
 WINDOWS_NAME = "windows"
 KEEP_MS = 60_000
+TRACED_KEEP_MS = 600_000
+"""Instead of ``KEEP_MS``, with traces: an answer that comes later does not count."""
 WINDOWS_MAX = 1_000
 """Windows that are kept because some of their messages are missing."""
 TOTALS = (*COUNTED, OVERDUE, REPEATED, "unaccounted")
@@ -64,6 +72,11 @@ def run_job(job: Job) -> Judgement:
     return judge_window(job.start, facts, told, job.context, job.terms)
 
 
+def _checksum(judged: pa.Table) -> int:
+    """Of the rows, never 0."""
+    return int(crc32c(repr(judged.to_pydict()).encode())) or 1
+
+
 class Audit:
     """The audit of one group. Not thread-safe. ``report``: called with a flag or a problem;
     ``note``: with a window that was judged."""
@@ -86,6 +99,12 @@ class Audit:
         self._note = note
         self.windows_folder.mkdir(parents=True, exist_ok=True)
         self.state = State.load(folder, settings, group)
+        self._tables: AccountTables | None = None
+        if settings.tables:
+            self._tables = AccountTables(Path(settings.tables), self.state.run)
+            self._tables.settle(self.state.published)
+        self._judged: list[pa.Table] = []
+        """Rows of the tables that this batch adds."""
         self._findings = Findings(folder, self.state.findings, report)
         self._notes: list[Mapping[str, Any]] = []
         self._dropped: list[Path] = []
@@ -118,6 +137,11 @@ class Audit:
         for problem in problems:
             self._find({"flag": problem.kind, "file": problem.file, "text": problem.text}, 1)
 
+    def add_events(self, events: TraceSummary, topics: Mapping[int, str]) -> None:
+        """Add what the events of a batch say of groups of consumers, and the names of topics."""
+        self.state.events.add(events)
+        self.state.name_topics(topics)
+
     def jobs(self, looked_ms: int, *, all_read: bool) -> list[Job]:
         """Windows to be judged now. ``all_read``: all that was written before ``looked_ms`` was
         read."""
@@ -125,8 +149,14 @@ class Audit:
         if not all_read:
             return []
         context = self.state.context(self.settings, self.group)
-        terms = AuditTerms(looked_ms, self.settings.grace_ms, self.settings.listed_max)
-        marks = self.state.marks
+        settings = self.settings
+        terms = AuditTerms(looked_ms, settings.grace_ms, settings.listed_max)
+        if settings.traces:
+            boundaries = BoundaryTerms(settings.window_ms, grace_ms=settings.grace_ms)
+            if settings.late_ms is not None:
+                boundaries = replace(boundaries, late_ms=settings.late_ms)
+            terms = replace(terms, boundaries=boundaries, events=self.state.events)
+        marks = self.state.progress
         return [
             Job(
                 str(self.windows_folder),
@@ -141,7 +171,7 @@ class Audit:
         ]
 
     def judged(self, judgements: Iterable[Judgement], batch: int) -> None:
-        marks = self.state.marks
+        marks = self.state.progress
         for one in sorted(judgements, key=lambda judgement: judgement.start):
             window = self.state.windows[one.start]
             first = window.judged < 0
@@ -161,6 +191,11 @@ class Audit:
                 for at, flag in enumerate(listed):
                     more = number - len(listed) if at == len(listed) - 1 else 0
                     self._find(flag | ({"and_more": more} if more else {}), 1 + more)
+            if self._tables is not None and one.boundaries is not None:
+                checksum = _checksum(one.boundaries)
+                if checksum != window.written:
+                    window.written = checksum
+                    self._judged.append(one.boundaries)
             if first or one.flagged:
                 self._notes.append(self._line(one, again=not first))
 
@@ -169,7 +204,14 @@ class Audit:
         self._forget()
         self.state.batch = batch
         self.state.findings = self._findings.write(self.state.findings)
+        judged, self._judged = self._judged, []
+        self.state.published = []
+        if self._tables is not None and judged:
+            made_ms, topics = self.state.looked_ms, self.state.topics
+            self.state.published = self._tables.write(batch, made_ms, judged, topics)
         self.state.save(self.folder)
+        if self._tables is not None:
+            self._tables.publish(self.state.published)
         for path in self._dropped:
             path.unlink(missing_ok=True)
         self._dropped = []
@@ -218,7 +260,8 @@ class Audit:
 
     def _forget(self) -> None:
         state = self.state
-        keep_ms = self.settings.window_ms + self.settings.grace_ms + KEEP_MS
+        kept_ms = TRACED_KEEP_MS if self.settings.traces else KEEP_MS
+        keep_ms = self.settings.window_ms + self.settings.grace_ms + kept_ms
         over = [
             start
             for start, window in sorted(state.windows.items())

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,16 @@ from ...wheel.errors import InvalidConfiguration, UnsupportedVersion
 from ...wheel.mark import Marks
 from ..facts.making import GroupTerms
 from ..facts.summary import FileSummary
+from ..facts.traced import TraceSummary
 from ..judging.context import Context, Options, PeerView, progress
 from ..judging.journals import as_ranges
 
-VERSION = 1
+VERSION = 2
 STATE_NAME = "audit.json"
 MISSING_MAX = 1_000
 """Gaps of a journal that are kept; the newest."""
 TOPICS_MAX = 10_000
-_SAME = ("directories", "window_ms", "start_ms", "end_ms", "kafka", "topics")
+_SAME = ("directories", "window_ms", "start_ms", "end_ms", "kafka", "topics", "traces", "tables")
 """Settings that must be the same whenever an audit goes on."""
 
 
@@ -50,6 +53,10 @@ class Settings:
     """Kafka's brokers; empty: embedded topics alone."""
     topics: tuple[str, ...] = ()
     """Topics in Kafka."""
+    traces: str = ""
+    """Directory of a trace store; empty: none."""
+    tables: str = ""
+    """Directory for the tables of all boundaries; empty: none."""
 
 
 @dataclass(slots=True)
@@ -69,6 +76,8 @@ class AuditWindow:
     forgotten: bool = False
     told: str = ""
     """Name of the file with what was reported of the window; empty: nothing."""
+    written: int = 0
+    """Checksum of its rows in the tables of all boundaries; 0: it has none."""
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -121,6 +130,11 @@ class State:
     flagged: dict[str, int] = field(default_factory=dict)
     findings: int = 0
     """Valid bytes of the findings' file."""
+    run: str = ""
+    """In the names of the tables' files, so that two audits may share a directory."""
+    published: list[str] = field(default_factory=list)
+    """Files of the tables that the last batch wrote."""
+    events: TraceSummary = field(default_factory=TraceSummary)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -131,6 +145,7 @@ class State:
         fields["windows"] = {int(at): AuditWindow(**one) for at, one in fields["windows"].items()}
         fields["peers"] = [PeerRead(**one) for one in fields["peers"]]
         fields["topics"] = {int(crc): name for crc, name in fields["topics"].items()}
+        fields["events"] = TraceSummary.of(fields["events"])
         return cls(**fields)
 
     @classmethod
@@ -142,7 +157,7 @@ class State:
         if not path.exists():
             spilled = {peer.root: peer.spilled for peer in group.peers}
             peers = [PeerRead(proven=spilled.get(root, 0)) for root in settings.directories]
-            return cls(settings=mine, peers=peers)
+            return cls(settings=mine, peers=peers, run=uuid.uuid4().hex[:12])
         text = path.read_text()
         version = json.loads(text).get("version")
         if version != VERSION:
@@ -169,18 +184,27 @@ class State:
 
     def add(self, peer: int, topic: str, summary: FileSummary) -> None:
         """Add the summary of a part of a journal (``topic`` empty) or of an embedded topic."""
-        room = max(0, TOPICS_MAX - len(self.topics))
-        self.topics |= dict(list(summary.topics.items())[:room])
+        self.name_topics(summary.topics)
         if not topic:
             self.peers[peer].add(summary)
         elif summary.damaged:
             self.damaged_topics = sorted({*self.damaged_topics, crc32c(topic.encode())})
+
+    def name_topics(self, topics: Mapping[int, str]) -> None:
+        room = max(0, TOPICS_MAX - len(self.topics))
+        self.topics |= dict(list(topics.items())[:room])
 
     @property
     def marks(self) -> str:
         """The newest marks of all peers, hex; empty: none."""
         found = [read.marks for read in self.peers if read.marks]
         return max(found, key=lambda one: progress(Marks.decode(bytes.fromhex(one))), default="")
+
+    @property
+    def progress(self) -> str:
+        """Changes when a waiting message may be settled: with marks, and with positions that groups
+        of consumers have committed."""
+        return f"{self.marks}{crc32c(self.events.to_json().encode()):08x}"
 
     def context(self, settings: Settings, group: Layout) -> Context:
         """The context in which windows are judged."""

@@ -24,7 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ...reading.problems import Problem
 from ...wheel.errors import InvalidConfiguration
+from ..account import TRACES, read_traces
 from ..datasource.columns import SCAN
+from ..datasource.options import TRACE
 from ..facts.fact import decompress
 from ..facts.filescan import SCANNED_ARROW
 from ..facts.kafka_topics import FORMAT as KAFKA
@@ -41,7 +43,7 @@ from .ledger import Appender
 
 CHECKPOINT_NAME = "checkpoint"
 KAFKA_NUMBER = 0
-_SAID = ("look", "part", "problem")
+_SAID = ("look", "part", "problem", TRACES)
 WINDOW = "window"
 """A further kind of row of a batch. ``bucket``: a window's start; ``count``: its valid bytes."""
 _TURN_S = 0.1
@@ -61,6 +63,11 @@ def follow(
     frame = reader.load(",".join(audit.settings.directories))
     if audit.settings.kafka:
         frame = frame.union(_kafka(spark, audit))
+    if audit.settings.traces:
+        # Behind the others: what consumers have got is in the topics that were read.
+        traced = spark.readStream.format(NAME).option("view", SCAN)
+        traced = traced.option(TRACE, audit.settings.traces)
+        frame = frame.union(traced.load(",".join(audit.settings.directories)))
     batches = _Batches(spark, audit)
     writer = frame.writeStream.foreachBatch(batches.append)
     writer = writer.option("checkpointLocation", str(audit.folder / CHECKPOINT_NAME))
@@ -162,6 +169,8 @@ class _Batches:
             [(one["peer"], one["topic"], FileSummary.from_json(one["summary"])) for one in parts],
             [Problem.from_json(row.text) for row in by_kind.get("problem", ())],
         )
+        events, topics = read_traces([row.text for row in by_kind.get(TRACES, ())])
+        audit.add_events(events, topics)
         looks = [json.loads(row.text) for row in by_kind.get("look", ())]
         for look in looks:
             jobs = audit.jobs(look["looked_ms"], all_read=look["all"])

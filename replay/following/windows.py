@@ -24,10 +24,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ...wheel.schema import Int64s, Mask
 from ..facts.fact import Facts, Seen
+from ..facts.traced import TraceSummary
 from ..judging.board import Board
+from ..judging.boundaries import CLIENT, CONSUMER, Boundaries, BoundaryTerms
 from ..judging.conservation import judge_conservation, wanted
 from ..judging.context import Context
 from ..judging.found import Judged
@@ -49,8 +52,12 @@ KINDS = (
     "dead and delivered",
     "expired but delivered",
     "dead too soon",
+    "never accepted",
+    "never consumed",
 )
 """The place of a kind is its bit in ``TOLD``: append only."""
+NEVER = {CLIENT: "never accepted", CONSUMER: "never consumed"}
+"""Kinds of losses outside the wheel, by their boundary."""
 _BIT = {kind: 1 << place for place, kind in enumerate(KINDS)}
 TOLD = np.dtype([("offset", "<i8"), ("kinds", "<u4")])
 COUNTED = (
@@ -69,6 +76,9 @@ class AuditTerms:
     grace_ms: int
     listed_max: int = 1_000
     forgotten: bool = False
+    boundaries: BoundaryTerms | None = None
+    """For the account of all boundaries; None: there are no traces."""
+    events: TraceSummary = field(default_factory=TraceSummary)
 
 
 @dataclass(slots=True)
@@ -92,6 +102,8 @@ class Judgement:
     """A message is missing still; it may arrive after all."""
     lateness_ms: tuple[int, int, int] | None = None
     """p50, p99 and the maximum, of first arrivals; None: nothing arrived."""
+    boundaries: pa.Table | None = None
+    """Schema ``BOUNDARY_ARROW``; None: they were not judged."""
 
 
 def judge_window(
@@ -128,7 +140,8 @@ class _Window:
     ) -> None:
         self._context = context
         self._terms = terms
-        self._board = Board(_latest(facts), context)
+        self._facts = _latest(facts)
+        self._board = Board(self._facts, context)
         self._before = self._bits(np.frombuffer(told, TOLD))
         self._bits_now = self._before.copy()
         self._judgement = Judgement(start)
@@ -167,13 +180,14 @@ class _Window:
             lambda at: f"not delivered {behind[at]} ms after it was due; no mark covers it",
         )
         self._after_all(seen, lateness)
+        waits = self._boundaries()
         judgement.counts = {name: found.counts.get(name, 0) for name in COUNTED}
         judgement.counts[OVERDUE] = len(overdue)
         judgement.counts["repeated"] = found.counts.get("repeated", 0)
         judgement.counts["unaccounted"] = found.counts.get("unaccounted", 0)
         open_ = board.known & ~board.is_cancel & ~seen & ~settled
         doubt = found.counts.get("in doubt", 0)
-        judgement.waiting = int(open_.sum()) + len(overdue) + doubt
+        judgement.waiting = int(open_.sum()) + len(overdue) + doubt + waits
         judgement.settles_ms = int(settles[open_].max()) if open_.any() else 0
         missing = self._bits_now & (_BIT[LOST] | _BIT[OVERDUE])
         judgement.has_lost = bool((missing[~seen] != 0).any())
@@ -182,6 +196,19 @@ class _Window:
         table["offset"], table["kinds"] = board.offset[kept], self._bits_now[kept]
         judgement.told = table.tobytes()
         return judgement
+
+    def _boundaries(self) -> int:
+        """Judge all boundaries. Returns how many messages may still pass one."""
+        terms, board = self._terms, self._board
+        if terms.boundaries is None or terms.forgotten:
+            return 0
+        found = Boundaries(self._facts, self._context, terms.events, terms.boundaries)
+        self._judgement.boundaries = found.judged()
+        for boundary, lost in found.lost.items():
+            messages = np.flatnonzero(lost)  # both boards have the same messages
+            text = f"lost, {boundary}"
+            self._flag(NEVER[boundary], messages, board.due_anywhere[messages], text)
+        return int(found.waiting.sum())
 
     def _after_all(self, seen: Mask, lateness: Int64s) -> None:
         """Flag what was missed and has come. ``lateness``: of each message, ms; -1: it did not

@@ -140,6 +140,12 @@ class Board:
         return values
 
     @cached_property
+    def due_anywhere(self) -> Int64s:
+        """The due time of each message by its reference, or else by any of its facts."""
+        first = np.searchsorted(self.place, np.arange(self.n))
+        return np.where(self.known, self.due, self.facts["due"][first])
+
+    @cached_property
     def claimed(self) -> Mask:
         """Which messages the newest mark covers."""
         return covered(self.context.marks, self.due, self.offset, self.topic)

@@ -32,16 +32,21 @@ _HELD_ROWS_MAX = 1 << 18
 
 def judge(scanned: DataFrame, context: Context, partitions: int) -> DataFrame:
     """Judge all messages of a scan. Columns: ``JUDGED_ARROW``. ``partitions``: of the shuffle."""
-    facts = scanned.where("what = 'facts'").select("bucket", "data")
-    sorted_facts = facts.repartition(partitions, "bucket").sortWithinPartitions("bucket")
 
     def judge_batches(batches: Batches) -> Batches:
         results = Results(context.options)
-        for parts in _ranges(batches):
-            yield from results.add(*judge_range(np.concatenate(parts), context))
+        for facts in ranges(batches):
+            yield from results.add(*judge_range(facts, context))
         yield from results.drain()
 
-    return sorted_facts.mapInArrow(judge_batches, from_arrow_schema(JUDGED_ARROW))
+    by_range = facts_by_range(scanned, partitions)
+    return by_range.mapInArrow(judge_batches, from_arrow_schema(JUDGED_ARROW))
+
+
+def facts_by_range(scanned: DataFrame, partitions: int) -> DataFrame:
+    """The packed facts of a scan, those of a range of offsets together and in one task."""
+    facts = scanned.where("what = 'facts'").select("bucket", "data")
+    return facts.repartition(partitions, "bucket").sortWithinPartitions("bucket")
 
 
 def judge_range(facts: Facts, context: Context) -> tuple[Judged, pa.Table]:
@@ -61,20 +66,20 @@ def judge_range(facts: Facts, context: Context) -> tuple[Judged, pa.Table]:
     return found, total(parts)
 
 
-def _ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Facts]]:
-    """The packed facts of each bucket; rows must be sorted by bucket."""
+def ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[Facts]:
+    """The facts of each range, from the rows of ``facts_by_range``."""
     parts: list[Facts] = []
     current = None
     for batch in batches:
         data = batch.column("data")
         for at, bucket in enumerate(batch.column("bucket").to_pylist()):
             if parts and bucket != current:
-                yield parts
+                yield np.concatenate(parts)
                 parts = []
             current = bucket
             parts.append(decompress(data[at].as_py()))
     if parts:
-        yield parts
+        yield np.concatenate(parts)
 
 
 class Results:

@@ -157,7 +157,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             *("reading", "reading/growing"),
         }
     ),
-    "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading"}),
+    "replay/facts": frozenset({ENGINE_VALUES, "policy", "delivery/kafka", "reading", "trace"}),
     "replay/judging": frozenset({ENGINE_VALUES, "wheel/journal", "reading", "replay/facts"}),
     "replay/report": frozenset({ENGINE_VALUES, "reading"}),
     "replay/datasource": frozenset(
@@ -166,7 +166,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "replay": frozenset(
         {
             *(ENGINE_VALUES, "wheel/journal", "reading", "reading/growing", "replay/facts"),
-            *("replay/judging", "replay/report", "replay/datasource"),
+            *("replay/judging", "replay/report", "replay/datasource", "trace/store"),
         }
     ),
     "replay/traces": frozenset({ENGINE_VALUES, "policy", "search", "trace", "trace/chains"}),
@@ -226,11 +226,13 @@ ONLY_MODULES = {
     ("replay/datasource", "policy"): _LETTERS,
     ("replay/datasource", "trace"): frozenset({"events"}),
     ("replay/datasource", "trace/store"): frozenset({"names", "segment"}),
+    ("replay", "trace/store"): frozenset({"names"}),
     ("replay/following", "policy"): _LETTERS,
     ("replay/traces", "policy"): _LETTERS,
     ("replay/traces", "search"): frozenset({"fate"}),
     ("replay/traces", "trace"): frozenset({"events"}),
     ("replay/facts", "delivery/kafka"): frozenset({"murmur2"}),
+    ("replay/facts", "trace"): frozenset({"events"}),
 }
 # What one running node loads begins here; these rooms are for those who look at it from outside.
 NODE = "cli/node.py"

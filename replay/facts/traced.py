@@ -1,0 +1,154 @@
+"""Events of a trace store as facts: what clients sent and what consumers answered for.
+
+Positions that groups have committed, and how many events are missing, are no facts of one message:
+they come as a ``TraceSummary``.
+
+Rules
+- What has an id of another group, or one that this group's key did not make, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from ...trace.events import EventKind
+from ...wheel.digest import key_hashes, topic_crcs
+from ...wheel.schema import times
+from .fact import FACT, NO_DIGEST, Facts, Seen
+from .making import FactBatch, GroupTerms, names_of
+
+READINGS_MAX = 10_000
+"""Pairs of a group and a topic that are known; events of further ones do not count."""
+_ANSWERS = pa.array([EventKind.PROCESSED, EventKind.DEAD])
+_OF_GROUPS = pa.array([EventKind.PROCESSED, EventKind.DEAD, EventKind.COMMITTED])
+_NO_FILE = 0xFFFF_FFFF
+
+
+@dataclass(slots=True)
+class GroupReading:
+    """What a group of consumers does with a topic. ``since_ms``: its first event; ``committed``: by
+    partition (as text, for JSON), the position up to which it is done."""
+
+    group: str
+    topic: str
+    since_ms: int
+    committed: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TraceSummary:
+    """``readings``: by group and topic. ``dropped_ms``: a sender had to drop events at that time,
+    the last one; -1: never."""
+
+    readings: dict[str, GroupReading] = field(default_factory=dict)
+    dropped_ms: int = -1
+
+    def add(self, other: TraceSummary) -> None:
+        self.dropped_ms = max(self.dropped_ms, other.dropped_ms)
+        for key, one in other.readings.items():
+            mine = self.readings.get(key)
+            if mine is None:
+                if len(self.readings) < READINGS_MAX:
+                    self.readings[key] = one
+                continue
+            mine.since_ms = min(mine.since_ms, one.since_ms)
+            for partition, position in one.committed.items():
+                mine.committed[partition] = max(mine.committed.get(partition, -1), position)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, fields: Mapping[str, object]) -> TraceSummary:
+        """From the value of ``to_json``."""
+        summary = cls(**fields)  # type: ignore[arg-type]
+        readings = summary.readings.items()
+        summary.readings = {key: GroupReading(**one) for key, one in readings}  # type: ignore[arg-type]
+        return summary
+
+    def by_group(self) -> Iterator[tuple[str, list[GroupReading]]]:
+        groups: dict[str, list[GroupReading]] = {}
+        for one in self.readings.values():
+            groups.setdefault(one.group, []).append(one)
+        yield from sorted(groups.items())
+
+
+def event_facts(batch: pa.RecordBatch, terms: GroupTerms) -> FactBatch:
+    """Facts of events (schema ``STORED``)."""
+    kind = batch.column("kind")
+    produced = pc.and_(pc.equal(kind, EventKind.PRODUCED), pc.is_null(batch.column("error")))
+    wanted = pc.or_(produced, pc.is_in(kind, _ANSWERS))
+    rows = batch.filter(pc.and_(wanted, batch.column("id").is_valid()))
+    ids = pa.RecordBatch.from_struct_array(rows.column("id"))
+    due, offset = times(ids, "due"), times(ids, "offset")
+    check = np.asarray(ids.column("check"), np.uint32)
+    own = np.asarray(pc.equal(ids.column("group"), terms.group)) & ~terms.forged(due, offset, check)
+    own &= (offset >= 0) & (due >= 0)
+    rows = rows.filter(pa.array(own))
+    sent = np.asarray(pc.equal(rows.column("kind"), EventKind.PRODUCED))
+    facts = np.zeros(rows.num_rows, FACT)
+    facts["offset"], facts["due"], facts["at"] = offset[own], due[own], times(rows, "at")
+    facts["created"] = np.where(sent, -1, topic_crcs(rows.column("group")).astype(np.int64))
+    facts["where"] = key_hashes(rows.column("sender").cast(pa.utf8())).view(np.int64)
+    facts["digest"] = times(rows, "number").view(np.uint64)
+    facts["topic"] = topic_crcs(rows.column("topic"))
+    facts["partition"], facts["file"], facts["peer"] = -1, _NO_FILE, 0xFFFF
+    facts["seen"] = np.where(sent, Seen.PRODUCED, Seen.CONSUMED)
+    facts["flags"] = NO_DIGEST
+    foreign = int((~own).sum())
+    return FactBatch(facts, names_of(rows.column("topic")), foreign=foreign)
+
+
+def summary_of(batch: pa.RecordBatch) -> TraceSummary:
+    """What events (schema ``STORED``) say of groups, and of events that are missing."""
+    summary = TraceSummary()
+    kind = batch.column("kind")
+    dropped = batch.filter(pc.equal(kind, EventKind.DROPPED))
+    if dropped.num_rows:
+        summary.dropped_ms = int(times(dropped, "at").max())
+    known = pc.and_(batch.column("group").is_valid(), batch.column("topic").is_valid())
+    rows = batch.filter(pc.and_(known, pc.is_in(kind, _OF_GROUPS)))
+    columns = {name: rows.column(name) for name in ("group", "topic")}
+    moved = pc.equal(rows.column("kind"), EventKind.COMMITTED)
+    none = pa.scalar(None, pa.int64())
+    columns["position"] = pc.if_else(moved, rows.column("offset"), none)
+    columns["partition"] = pc.fill_null(rows.column("partition"), 0)
+    columns["at"] = rows.column("at").cast(pa.int64())
+    by = pa.table(columns).group_by(["group", "topic", "partition"], use_threads=False)
+    for one in by.aggregate([("position", "max"), ("at", "min")]).to_pylist():
+        committed = {}
+        if one["position_max"] is not None:
+            committed[str(one["partition"])] = one["position_max"]
+        reading = GroupReading(one["group"], one["topic"], one["at_min"], committed)
+        key = json.dumps([one["group"], one["topic"]])
+        summary.add(TraceSummary({key: reading}))
+    return summary
+
+
+def distinct(facts: Facts) -> Facts:
+    """Facts of events, each event once: a store may be read twice where segments were merged."""
+    keys = [facts[name] for name in ("digest", "where", "created", "seen", "offset")]
+    order = np.lexsort(keys)
+    again = np.zeros(len(facts), np.bool_)
+    if len(facts):
+        same = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
+        again[order[1:]] = same
+    return facts[~again]
+
+
+def group_crc(name: str) -> int:
+    return int(crc32c(name.encode()))
+
+
+def total(summaries: Iterable[TraceSummary]) -> TraceSummary:
+    whole = TraceSummary()
+    for one in summaries:
+        whole.add(one)
+    return whole
