@@ -24,7 +24,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(BASE) ## Run a node (ARGS="--peers 3": three), kill it twice, verify what arrived
+demo: $(BASE) ## Run a node (ARGS="--peers 3": three; "--stay": show the console), kill it twice, verify
 	@$(BIN)/slotwheel demo $(ARGS)
 
 .PHONY: test
@@ -103,7 +103,7 @@ clean: ## Remove .venv, .cache and all that tools left behind
 $(BASE): setup.cfg | $(BIN)/pip
 	@if [ $(DEV) -nt setup.cfg ]; then touch $@; exit 0; fi; \
 	echo "==> installing slotwheel and what it needs into $(VENV) (once; about a minute)"; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[http]'; \
 	touch $@
 
 $(DEV): setup.cfg | $(BIN)/pip

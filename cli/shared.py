@@ -33,7 +33,7 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-_OF_THE_GATEWAY = ("httptools", "msgspec", "starlette", "uvicorn", "uvloop")
+_OF_THE_GATEWAY = ("httptools", "jinja2", "msgspec", "starlette", "uvicorn", "uvloop")
 
 
 class Exit(IntEnum):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from ...wheel.errors import InvalidConfiguration
 from ...wheel.slots.slotfile import path_of
 from ..agree import compare_directories
 from ..printing import print_table
-from ..shared import Exit, json_option, print_json
+from ..shared import Exit, json_option, need_gateway, print_json
 from ..verify import Summary, print_findings, verify
 from .proof import Outage, Proof, Spread, prove
 from .screen import Screen
@@ -59,9 +61,21 @@ from .traffic import TOPICS, Workload
     metavar="S",
     help="How long messages keep becoming due.",
 )
+@click.option(
+    "--stay",
+    is_flag=True,
+    help="In the end start the nodes once more, with a gateway, print the address of its console,"
+    " and stay until Ctrl-C.",
+)
 @json_option
 def command(
-    peers: str, data: Path | None, messages: int, kept: int, seconds: float, as_json: bool
+    peers: str,
+    data: Path | None,
+    messages: int,
+    kept: int,
+    seconds: float,
+    stay: bool,
+    as_json: bool,
 ) -> int:
     """Show a node at work, or several peers, kill the one that delivers with SIGKILL twice, and
     prove that nothing was lost.
@@ -72,10 +86,13 @@ def command(
     """
     # As on Ctrl-C: the nodes are ended, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if stay:
+        need_gateway()
     directory = _new_directory(data)
     load = Workload(messages, kept, seconds)
     with Screen(load.total, messages, quiet=as_json) as screen:
-        after = Story(directory, int(peers), load, screen).run()
+        story = Story(directory, int(peers), load, screen)
+        after = story.run()
     proof = prove(after.promises, after.arrivals, after.outages)
     in_files = after.kept_in_files()
     verified = {name: verify(path, quiet=True) for name, path in after.directories.items()}
@@ -109,7 +126,21 @@ def command(
         click.echo()
         _print_what_next(directory, after)
         click.echo("The proof holds." if holds else "THE PROOF FAILS: see above.")
+    if stay:
+        _stay(story, as_json)
     return Exit.DONE if holds else Exit.FAILED
+
+
+def _stay(story: Story, as_json: bool) -> None:
+    """Until Ctrl-C, which is how it is meant to end."""
+    with suppress(KeyboardInterrupt), story.staying() as address:
+        url = f"http://{address}/console"
+        if as_json:
+            print_json({"console": url})
+        else:
+            click.echo()
+            click.echo(f"The console: {url}  (Ctrl-C ends it)")
+        threading.Event().wait()
 
 
 def _new_directory(data: Path | None) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from ...wheel.errors import NodeUnreachable
 
 _PORTS = (12_000, 32_000)
 _STOP_MAX_S = 10.0
+_GATEWAY = re.compile(r"gateway listening on (\S+:\d+)")
 _RETAIN = ("--retain", "1GiB")
 """Delivered messages are kept, so that `slotwheel replay` can prove the run once more."""
 
@@ -44,10 +46,11 @@ class NodeProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._seen = 0
 
-    def start(self) -> None:
-        """Start the node, on the same port each time. Does not wait."""
+    def start(self, *more: str) -> None:
+        """Start the node, on the same port each time. Does not wait. ``more``: options for this
+        time only."""
         command = [sys.executable, "-m", "slotwheel.cli.main", "node", "--data", str(self.data)]
-        command += ["--listen", self.address, *self._options]
+        command += ["--listen", self.address, *self._options, *more]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWHEEL_")}
         self.data.mkdir(exist_ok=True)
         with self._log.open("ab") as log:
@@ -59,7 +62,7 @@ class NodeProcess:
     def ready(self) -> bool:
         """Whether it accepts messages. Errors: ``NodeUnreachable`` when it has ended."""
         assert self._child is not None
-        text = self._log.read_bytes()[self._seen :].decode("utf-8", "replace")
+        text = self._said()
         if "listening on " in text:
             return True
         if self._child.poll() is not None:
@@ -68,6 +71,14 @@ class NodeProcess:
                 remedy=f"Its log is {self._log}; the last line: {text.strip()[-300:]}",
             )
         return False
+
+    def gateway(self) -> str:
+        """Where the gateway listens that was started with it; empty: not yet."""
+        found = _GATEWAY.search(self._said())
+        return found[1] if found else ""
+
+    def _said(self) -> str:
+        return self._log.read_bytes()[self._seen :].decode("utf-8", "replace")
 
     def kill(self) -> int:
         """End the node with SIGKILL. Returns its process id."""

@@ -14,8 +14,8 @@ deliver, if it has any.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +33,7 @@ from .screen import Screen
 from .traffic import STEP_S, Inbox, Traffic, Workload
 
 RECEIPTS = "receipts.arrows"
+_GATEWAY_ADDRESS = "127.0.0.1:0"
 _WAIT_S = 60.0
 _REST_S = 12.0
 _LOOK_AT_FILES_EVERY_S = 0.5
@@ -103,6 +104,18 @@ class Story:
             self._directories,
             traffic.kept_seconds,
         )
+
+    @contextmanager
+    def staying(self) -> Iterator[str]:
+        """The nodes run again, with a gateway beside the first; where that listens. Errors: as of
+        ``run``."""
+        nodes = list(self._nodes.values())
+        with ExitStack() as stack:
+            for node in nodes:
+                stack.callback(node.stop)
+                node.start(*(("--http", _GATEWAY_ADDRESS) if node is nodes[0] else ()))
+            self._wait("the start", lambda: all(node.ready() for node in nodes))
+            yield self._wait("the gateway", lambda: nodes[0].gateway() if nodes[0].ready() else "")
 
     def _act(self, client: Client, traffic: Traffic, inbox: Inbox) -> None:
         traffic.until(0.15)

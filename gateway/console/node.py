@@ -35,7 +35,7 @@ async def node(call: RouteCall[NodeQuery, None]) -> Reply:
         "health": node_part("node/health.html", "health", lambda: node_health(services)),
         "status": node_part("node/status.html", "status", status),
         "figures": node_part("node/figures.html", "figures", lambda: node_figures(services)),
-        "policies": PagePart("node/policies.html", "policies", policies),
+        "policies": node_part("node/policies.html", "policies", policies),
         "settings": PagePart("node/settings.html", None, told),
     }
     return await page(call, "node", "node.html", parts)

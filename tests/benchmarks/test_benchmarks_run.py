@@ -79,6 +79,11 @@ ROOT = Path(__file__).resolve().parents[2]
             ["--rows", "10000"],
             ["bare Arrow read at 0.01 M, rows/s", "scan at 0.01 M, rows/s"],
         ),
+        (
+            "console",
+            ["--rows", "5000", "--times", "1"],
+            ["overview: first paint, ms", "pending by key: first paint, ms"],
+        ),
         pytest.param(  # little work, and a minute of waiting for what is due
             "search",
             [

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 
@@ -77,6 +78,30 @@ def _check_text(output: str, data: list[Path]) -> None:
         [sys.executable, "-c", line], capture_output=True, text=True, timeout=60, check=True
     )
     assert b"message 0000".hex().upper() in done.stdout
+
+
+def test_it_stays_with_a_console_until_it_is_interrupted(tmp_path: Path) -> None:
+    demo = start(tmp_path, "--data", "data", "--stay", *ALONE)
+    assert demo.stdout is not None
+    try:
+        shown = ""
+        while not (found := re.search(r"^The console: (\S+/console)", shown, re.MULTILINE)):
+            line = demo.stdout.readline()
+            assert line, shown + demo.communicate()[1]
+            shown += line
+        assert "The proof holds." in shown
+        page = httpx.get(f"{found[1]}?whole=true", timeout=60)
+        assert page.status_code == 200
+        assert "400</strong> messages wait" in page.text
+        demo.send_signal(signal.SIGINT)
+        _, error = demo.communicate(timeout=40)
+        assert (demo.returncode, error) == (0, "")
+    finally:
+        demo.kill()
+    holder = int((tmp_path / "data" / "LOCK").read_text())
+    assert not Path(f"/proc/{holder}").exists()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(found[1])
 
 
 @pytest.mark.parametrize(
