@@ -23,10 +23,9 @@ import pyarrow as pa
 from playwright.sync_api import Browser, Page
 
 from slotwheel.client import Client
-from tests.support.browsing import WIDE, chromium, settle
 
 from ._node import BenchNode
-from .harness import Report, data_directory, median_spread, options, warm_memory
+from .harness import Report, data_directory, median_spread, options, warm_memory, with_tests_support
 
 _ESTIMATE = (
     "a page waits 120 ms for its parts, and is shown without those that take longer; templates take"
@@ -41,6 +40,9 @@ _SPILL_S = 600.0
 
 
 def main(arguments: list[str] | None = None) -> int:
+    with_tests_support()
+    from support.browsing import chromium
+
     parser = options(__doc__ or "")
     parser.add_argument("--rows", type=int, default=10_000_000, help="messages that wait")
     parser.add_argument("--times", type=int, default=7, help="how often each page is opened")
@@ -126,6 +128,8 @@ class _Bench:
 
     def _opened(self, browser: Browser, path: str) -> tuple[float, float, float]:
         """First paint, answer and the last part, ms from the start of the navigation."""
+        from support.browsing import WIDE, settle
+
         context = browser.new_context(viewport=WIDE)
         page = context.new_page()
         try:
@@ -140,6 +144,8 @@ class _Bench:
             context.close()
 
     def cancel(self, browser: Browser) -> None:
+        from support.browsing import WIDE, settle
+
         page = browser.new_page(viewport=WIDE)
         begun = time.perf_counter()
         page.goto(f"{self.url}/console/pending/cancel?topic=later-3&due_to=%2B15m")

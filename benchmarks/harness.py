@@ -41,6 +41,11 @@ RATIO = "ratio: "
 """Names of figures that are ratios begin so."""
 
 
+def with_tests_support() -> None:
+    """From now on ``support``, the tests' own helpers, can be imported: a broker, a browser."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+
 def machine(directory: Path) -> dict[str, str]:
     """What the figures were measured on."""
     best = Path("/")

@@ -28,7 +28,7 @@ from slotwheel.wheel.schema import Int64s, times
 
 from ._load import TOPIC, VALUE_BYTES
 from ._node import BenchNode
-from .harness import Report, data_directory, options, warm_memory
+from .harness import Report, data_directory, options, warm_memory, with_tests_support
 
 EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "confluent")
 _GOALS = {EMBEDDED: 10, KAFKA_PYTHON: 20, CONFLUENT: 20}
@@ -197,7 +197,7 @@ def own_histogram(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def start_broker() -> Any:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    with_tests_support()
     from support.broker import Broker
 
     return Broker(steady=True)
