@@ -149,6 +149,9 @@ class Auditor:
                 with self._lock:
                     self._begin(group, place, message.offset, message.lane)
 
+    def held(self, group: str, messages: Sequence[Received]) -> None:
+        """It is counted once it is processed."""
+
     def processed(self, group: str, messages: Sequence[Received], error: str | None) -> None:  # noqa: ARG002
         self._note(AuditTier.CONSUMED, group, messages)
 

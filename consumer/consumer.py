@@ -132,7 +132,7 @@ class Consumer:
                     at += 1
                     if not message.lane.closed and self._is_wanted(message):
                         self._current.message = message
-                        self._tell_received([message])
+                        self._note_received([message])
                         yield message
             finally:
                 if at < len(messages):
@@ -144,7 +144,7 @@ class Consumer:
         self._current.message = None
         while messages := self._taken(count, timeout_s):
             if found := [one for one in messages if self._is_wanted(one)]:
-                self._tell_received(found)
+                self._note_received(found)
                 return found
         return []
 
@@ -214,7 +214,7 @@ class Consumer:
                 self._observer.processed(self.group, [message], cause.error)
             self._observer.buried(self.group, message, reason)
 
-    def _tell_received(self, messages: Sequence[Received]) -> None:
+    def _note_received(self, messages: Sequence[Received]) -> None:
         if self._observer is not None:
             now_s = time.monotonic()
             for message in messages:

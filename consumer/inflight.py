@@ -119,6 +119,12 @@ class InFlight:
             self._ready.extendleft(one for one in reversed(messages) if not one.lane.closed)
             self._changed.notify_all()
 
+    def given(self, since_s: float, until_s: float) -> list[Received]:
+        """What the application got in that time, by the monotonic clock, and has not answered."""
+        with self._changed:
+            trackers = self._trackers.values()
+            return [one for tracker in trackers for one in tracker.given(since_s, until_s)]
+
     def end(self) -> None:
         """Hand nothing out any more."""
         with self._changed:

@@ -55,6 +55,8 @@ class Received:
     lane: Any = None
     received_s: float = 0.0
     """When the application got it, by the monotonic clock; only if an observer wants to know."""
+    counted: int = 0
+    """``nbytes``, for as long as it is not finished."""
 
     @property
     def id(self) -> str:

@@ -9,6 +9,8 @@ from ..client.batch import ClientObserver
 from ..wheel.rows import Header
 from .message import Received, SourcePartition
 
+HELD_S = 0.5
+
 
 class ConsumerObserver(ClientObserver, Protocol):
     """Is told what becomes of a group's messages, by the threads in which it happens: each method
@@ -18,8 +20,13 @@ class ConsumerObserver(ClientObserver, Protocol):
     def received(self, group: str, messages: Sequence[Received]) -> None:
         """The application gets them; ``received_s`` of each is set."""
 
+    def held(self, group: str, messages: Sequence[Received]) -> None:
+        """The application has them for ``HELD_S``, or the consumer ends, and it has not answered;
+        told once."""
+
     def processed(self, group: str, messages: Sequence[Received], error: str | None) -> None:
-        """The application has answered for them for the first time; ``error``: it failed."""
+        """The application has answered for them for the first time; ``error``: it failed.
+        ``received_s`` of each says since when it had them."""
 
     def retried(self, group: str, message: Received) -> None:
         """Another attempt is asked for."""

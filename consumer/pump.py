@@ -7,11 +7,13 @@ whoever takes the next message.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 
 from .inflight import CommitBatch
 from .message import Received, SourcePartition
+from .observing import HELD_S
 from .parts import Parts
 from .source import POLL_INTERVAL_S, ConsumerFailed, SourceAway
 from .transactions import TransactionFailed
@@ -27,6 +29,7 @@ _PAUSE_S = 0.2
 HOLD_AFTER_S = 1.0
 """Without room for so long, s, partitions are paused, so that the member can poll and stay one."""
 _ROOM_WAIT_S = 0.02
+_TELL_EVERY_S = 0.1
 _FENCED_MAX, _FENCED_WITHIN_S = 4, 60.0
 """So often in so long, s, the transactional id is taken back from whoever has taken it."""
 _LETTERS = 2
@@ -48,6 +51,8 @@ class Pump:
         self._asked = threading.Condition()
         self._requests, self._answered = 0, 0
         self._ended = False
+        self._told_s = 0.0
+        """The observer knows what the application has had since then, or before."""
         self._full_s: float | None = None
         """Since when there has been no room."""
         self._held: set[SourcePartition] = set()
@@ -84,6 +89,7 @@ class Pump:
         try:
             while not self._stopping.is_set():
                 try:
+                    self._tell_held(time.monotonic() - HELD_S)
                     self._round()
                     with self._asked:
                         asked = self._requests
@@ -129,6 +135,16 @@ class Pump:
         for partition, seen in source.seen.items():
             self._inflight.receive(partition, by_partition[partition], seen)
         self._outbox.settle()
+
+    def _tell_held(self, until_s: float) -> None:
+        """Tell the observer what the application has had since ``until_s`` or before."""
+        observer = self._parts.wanted.observer
+        if observer is None or until_s < self._told_s + _TELL_EVERY_S:
+            return
+        messages = self._inflight.given(self._told_s, until_s)
+        self._told_s = until_s
+        if messages:
+            observer.held(self._parts.wanted.group, messages)
 
     def _commit(self) -> bool:
         """Whether what was finished is committed; else it begins again."""
@@ -207,6 +223,7 @@ class Pump:
     def _end(self) -> None:
         """Commit what is finished, and leave."""
         deadline = time.monotonic() + _SETTLE_S
+        self._tell_held(math.inf)
         try:
             if self._error is None:
                 while self._outbox.settle() and time.monotonic() < deadline:

@@ -31,7 +31,7 @@ class PartitionTracker:
         """The position that was last committed; None: none in this assignment."""
         self.nbytes = 0
         """Bytes of the messages that are not finished, and of outputs that wait."""
-        self._open: dict[int, int] = {}
+        self._open: dict[int, Received] = {}
         self._answered: set[int] = set()
         self._outputs: dict[int, list[OutputRecord]] = {}
 
@@ -51,9 +51,9 @@ class PartitionTracker:
         waiting, total = self._open, 0
         for message in messages:
             message.lane = self
-            nbytes = message.nbytes
-            waiting[message.offset] = nbytes
-            total += nbytes
+            message.counted = message.nbytes
+            waiting[message.offset] = message
+            total += message.counted
         self.nbytes += total
         if self.start is None:
             self.start = messages[0].offset if messages else seen
@@ -63,9 +63,19 @@ class PartitionTracker:
         """Answer and finish in one; whether this is the message's first answer, and wanted."""
         if self.closed or offset in self._answered:
             return False
-        nbytes = self._open.pop(offset, None)
-        self.nbytes -= nbytes or 0
-        return nbytes is not None
+        message = self._open.pop(offset, None)
+        if message is None:
+            return False
+        self.nbytes -= message.counted
+        return True
+
+    def given(self, since_s: float, until_s: float) -> list[Received]:
+        """What the application got in that time, and has not answered."""
+        return [
+            message
+            for offset, message in self._open.items()
+            if since_s < message.received_s <= until_s and offset not in self._answered
+        ]
 
     def answer(self, offset: int) -> bool:
         """Whether this is the first answer for the message, and still wanted."""
@@ -91,7 +101,7 @@ class PartitionTracker:
 
     def finish(self, offset: int) -> None:
         if not self.closed and offset in self._open:
-            self.nbytes -= self._open.pop(offset)
+            self.nbytes -= self._open.pop(offset).counted
             self._answered.discard(offset)
 
     @property

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import chain, pairwise, repeat
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..client.batch import Columns, Shipment
+from ..client.message import clock_ms
 from ..policy.failure import attempt_of
-from ..policy.headers import ATTEMPT, ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID
+from ..policy.headers import ATTEMPT, ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID, cut
 from ..wheel.checks import REDELIVERED_ID_HEADER
 from ..wheel.errors import InvalidMessage, SlotwheelError
 from ..wheel.ids import ID_FORM
 from ..wheel.protocol import StoredBatch
-from ..wheel.rows import Header, from_columns, from_numpy
+from ..wheel.rows import Header, from_numpy
 from ..wheel.schema import TIME, Int64s, Mask
-from .events import EVENT, ID, EventKind
+from .events import EventColumns, EventKind
 
 TRACEPARENT = "traceparent"
 """W3C Trace Context: passed on as it is."""
 TAG = "tag"
 """The header of a message by which its people look for it."""
-_FIRST = {kind: 1 for kind in EventKind if kind is not EventKind.COMMITTED}
-"""The attempt of what no attempt was before; none of what is not about one message."""
-_READ = frozenset(
-    {ID_HEADER, ORIGIN_ID, REDELIVERED_ID_HEADER, TRACEPARENT, TAG, ATTEMPT},
-)
+_TIMED = frozenset({EventKind.PRODUCED, EventKind.RECEIVED, EventKind.PROCESSED})
+"""Of these an event says how long it took."""
+_SENT = (ORIGIN_ID, REDELIVERED_ID_HEADER, TRACEPARENT, TAG)
+_DELIVERED = (ID_HEADER, ATTEMPT, *_SENT)
+"""The headers that are read of a message that is sent, and of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,54 +49,60 @@ class ShipmentEvents:
     took_us: int
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many events it becomes."""
         rows = self.rows
         return rows.num_rows if isinstance(rows, pa.RecordBatch) else len(rows[0])
 
-    def make(self) -> pa.RecordBatch:
+    def make(self) -> EventColumns:
         rows = self.rows
-        if not isinstance(rows, pa.RecordBatch):
-            due, topics, partitions, keys, _, headers = rows
-            rows = from_columns(due, topics, partitions, keys, [None] * len(due), headers)
-        texts = {
-            name: _texts_of(rows.column("headers"), name)
-            for name in (ORIGIN_ID, REDELIVERED_ID_HEADER, TRACEPARENT, TAG)
-        }
-        ids, errors = self._outcomes(rows.num_rows)
-        return _events(
-            rows.num_rows,
-            at=from_numpy(np.full(rows.num_rows, self.at_ms, np.int64), TIME),
-            kind=pa.repeat(EventKind.PRODUCED.value, rows.num_rows),
-            took_us=pa.repeat(self.took_us, rows.num_rows),
-            id=ids,
-            origin=_ids_of(_first_of(texts[ORIGIN_ID], texts[REDELIVERED_ID_HEADER])),
-            traceparent=_utf8(texts[TRACEPARENT]),
-            tag=_utf8(texts[TAG]),
-            topic=rows.column("topic"),
-            partition=rows.column("partition"),
-            key=rows.column("key"),
-            error=errors,
-        )
+        columns: dict[str, Any]
+        if isinstance(rows, pa.RecordBatch):
+            columns = {name: rows.column(name) for name in ("partition", "key")}
+            topics = rows.column("topic")
+            columns["topic"] = topics[0].as_py() if _is_once(topics) else topics
+            found = {name: _values_of(rows.column("headers"), name) for name in _SENT}
+        else:
+            _, topics, partitions, keys, _, headers = rows
+            columns = {
+                "topic": _once(topics),
+                "partition": pa.array(partitions, pa.int32()),
+                "key": pa.array(keys, pa.binary()),
+            }
+            found = _read(headers, _SENT)
+        columns |= {"at": self.at_ms, "kind": EventKind.PRODUCED.value, "took_us": self.took_us}
+        columns |= _columns_of(found) | self._outcomes(self.size)
+        return _events(self.size, columns)
 
-    def _outcomes(self, count: int) -> tuple[pa.Array | None, pa.Array | None]:
+    def _outcomes(self, count: int) -> dict[str, Any]:
         """The id of each row that is stored, and the error of each that is not."""
         shipment = self.shipment
         if shipment.failure is not None:
-            return None, pa.repeat(_cut(shipment.failure), count)
+            return {"error": _cut(shipment.failure)}
         numbers, stored = stored_rows(shipment, self.kept, count)
-        ids, errors = None, None
+        columns: dict[str, Any] = {}
         if not stored.all():
             found = [
                 None if there else _cut(shipment.error(0 if shipment.copies else number))
                 for there, number in zip(stored.tolist(), numbers.tolist(), strict=True)
             ]
-            errors = _utf8(found)
+            columns["error"] = pa.array(found, pa.utf8())
         if shipment.stored is not None and stored.any():
             due, at, offset = places(shipment, shipment.stored, numbers, stored)
-            checks = shipment.stored.checks[np.maximum(at, 0)]
-            ids = _ids(pa.repeat(shipment.group, count), due, offset, checks, ~stored)
-        return ids, errors
+            columns |= {
+                "id.group": shipment.group,
+                "id.due": from_numpy(due, TIME),
+                "id.offset": shipment.stored.base_offset,
+                "id.check": from_numpy(shipment.stored.checks[np.maximum(at, 0)], pa.uint32()),
+            }
+            if not stored.all():
+                columns["id.offset"] = from_numpy(offset, pa.int64())
+                there = pa.array(stored.tolist(), pa.bool_())
+                parts = EventColumns(count, columns)
+                for name in ("id.group", "id.due", "id.offset", "id.check"):
+                    part = parts.column(name)
+                    columns[name] = pc.if_else(there, part, pa.scalar(None, part.type))
+        return columns
 
 
 def stored_rows(shipment: Shipment, kept: Int64s | None, count: int) -> tuple[Int64s, Mask]:
@@ -118,163 +127,224 @@ def places(
     return due, at, batch.base_offset + at
 
 
+class Record(Protocol):
+    """A record as a consumer or a producer has it; None: not known. ``received_s``: since when, by
+    the monotonic clock."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int | None: ...
+    @property
+    def offset(self) -> int | None: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[Header]: ...
+    @property
+    def received_s(self) -> float: ...
+
+
 class TracedRecord(NamedTuple):
-    """A record as a consumer or a producer has it, without its value; None: not known yet."""
+    """A ``Record`` of a library."""
 
     topic: str
     partition: int | None
     offset: int | None
     key: bytes | None
     headers: Sequence[Header]
+    received_s: float
 
 
-@dataclass(slots=True, eq=False)
+_Run = tuple[EventKind, str | None, str | None]
+
+
 class RecordEvents:
-    """One event of each of these records. ``took_us``: of each."""
+    """Events of records, column by column as they come.
 
-    kind: EventKind
-    at_ms: int
-    """When it ended; an event has when it began."""
-    group: str | None
-    records: Sequence[TracedRecord]
-    took_us: Sequence[int] | None = None
-    error: str | None = None
+    Theory: nothing is kept but numbers, texts and bytes. Were records kept until events are made of
+    them, the garbage collector would count each as one that lives long, and look through all of the
+    program's objects several times a second: that costs more than all the rest of tracing.
+    """
 
-    @property
-    def count(self) -> int:
+    def __init__(self) -> None:
+        self.size = 0
         """How many events it becomes."""
-        return len(self.records)
+        self._runs: list[tuple[int, _Run]] = []
+        """Kind, group and error of the rows from one number on."""
+        self._last: _Run | None = None
+        self._values: list[Any] = []
+        """Of each row after the other: topic, partition, offset, key, since when, and for how long,
+        s; flat, as that is the fastest."""
+        self._found: dict[str, dict[int, bytes]] = {name: {} for name in _DELIVERED}
+        """The first header of each name, by the number of its row."""
+
+    def add(
+        self,
+        kind: EventKind,
+        group: str | None,
+        records: Sequence[Record],
+        error: str | None = None,
+    ) -> None:
+        """One event of each of these records, over now. Its caller waits for it."""
+        now_s, timed = time.monotonic(), kind in _TIMED
+        found, row, values = self._found, self.size, self._values
+        run = kind, group, error
+        if run != self._last:
+            self._last = run
+            self._runs.append((row, run))
+        for one in records:
+            began_s = one.received_s if timed else now_s
+            took_s = now_s - began_s if timed else None
+            values += (one.topic, one.partition, one.offset, one.key, began_s, took_s)
+            for name, value in one.headers:
+                if name in found and value is not None:
+                    found[name].setdefault(row, value[:ERROR_CHARACTERS])
+            row += 1
+        self.size = row
+
+    def make(self) -> EventColumns:
+        count, of_each = self.size, 6
+        topics, partitions, offsets, keys, began, took = (
+            self._values[at::of_each] for at in range(of_each)
+        )
+        began_ms = np.array(began) * 1000 + (clock_ms() - time.monotonic() * 1000)
+        took_us = pc.multiply(pa.array(took, pa.float64()), 1e6)
+        kinds, groups, errors = zip(*(run for _, run in self._runs), strict=True)
+        columns: dict[str, Any] = {
+            "at": from_numpy(began_ms.astype(np.int64), TIME),
+            "took_us": took_us.cast(pa.int64(), safe=False),
+            "topic": _once(topics),
+            "partition": pa.array(partitions, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "key": pa.array(keys, pa.binary()),
+            "kind": self._each([str(kind) for kind in kinds], pa.utf8()),
+            "group": self._each(groups, pa.utf8()),
+            "error": self._each(errors, pa.utf8()),
+            "attempt": self._attempts(kinds),
+        }
+        found = {
+            name: [of_row.get(row) for row in range(count)] if of_row else []
+            for name, of_row in self._found.items()
+        }
+        columns |= _columns_of(found) | _ids_of("id", found[ID_HEADER])
+        return _events(count, columns)
+
+    def _each(self, values: Sequence[Any], kind: pa.DataType) -> Any:
+        """The value of each run for all of its rows; it alone if all runs have the same."""
+        if len(set(values)) == 1:
+            return values[0]
+        starts = [*(start for start, _ in self._runs), self.size]
+        lengths = (stop - start for start, stop in pairwise(starts))
+        return pa.array(chain.from_iterable(map(repeat, values, lengths)), kind)
+
+    def _attempts(self, kinds: Sequence[EventKind]) -> Any:
+        """None of what is not about one message, or is unreadable."""
+        firsts = [None if kind is EventKind.COMMITTED else 1 for kind in kinds]
+        attempts = self._each(firsts, pa.int32())
+        if not (said := self._found[ATTEMPT]):
+            return attempts
+        of_row = EventColumns(self.size, {"attempt": attempts}).column("attempt").to_pylist()
+        for row, value in said.items():
+            of_row[row] = _attempt(value)
+        return pa.array(of_row, pa.int32())
 
 
-def make_records(noted: Sequence[RecordEvents]) -> pa.RecordBatch:
-    """Many at once: columns of a few rows cost as much as columns of a thousand."""
-    rows = [
-        (one.kind, one.at_ms, one.group, one.error, *record)
-        for one in noted
-        for record in one.records
-    ]
-    kinds, ended_ms, groups, errors, topics, partitions, offsets, keys, headers = zip(
-        *rows, strict=True
-    )
-    took_us: list[int | None] = []
-    for one in noted:
-        took_us += one.took_us or [None] * len(one.records)
-    began_ms = [at - (took or 0) // 1000 for at, took in zip(ended_ms, took_us, strict=True)]
-    found = [_read(each) for each in headers]
-    attempts = [
-        _attempt(each) if ATTEMPT in read else _FIRST.get(kind)
-        for kind, each, read in zip(kinds, headers, found, strict=True)
-    ]
-    return _events(
-        len(rows),
-        at=pa.array(began_ms, pa.int64()).cast(TIME),
-        kind=pa.array(kinds, pa.utf8()),
-        took_us=pa.array(took_us, pa.int64()),
-        id=_ids_of([each.get(ID_HEADER) for each in found]),
-        origin=_ids_of(
-            _first_of(
-                *([each.get(name) for each in found] for name in (ORIGIN_ID, REDELIVERED_ID_HEADER))
-            )
-        ),
-        traceparent=_utf8([each.get(TRACEPARENT) for each in found]),
-        tag=_utf8([each.get(TAG) for each in found]),
-        topic=_utf8(topics),
-        partition=pa.array(partitions, pa.int32()),
-        offset=pa.array(offsets, pa.int64()),
-        key=pa.array(keys, pa.binary()),
-        group=_utf8(groups),
-        attempt=pa.array(attempts, pa.int32()),
-        error=_utf8(errors),
-    )
-
-
-def make_dropped(at_ms: int, count: int) -> pa.RecordBatch:
+def make_dropped(at_ms: int, count: int) -> EventColumns:
     """The event that says how many events before it are missing."""
-    row = {"number": 0, "at": at_ms, "kind": EventKind.DROPPED, "count": count}
-    return pa.RecordBatch.from_pylist([row], schema=EVENT)
+    return EventColumns(1, {"at": at_ms, "kind": EventKind.DROPPED.value, "count": count})
 
 
-def _events(count: int, **columns: pa.Array | None) -> pa.RecordBatch:
-    """Events with these columns; all others are empty, and the numbers zero."""
-    columns["number"] = from_numpy(np.zeros(count, np.int64), pa.int64())
-    arrays = []
-    for field in EVENT:
-        column = columns.get(field.name)
-        arrays.append(pa.nulls(count, field.type) if column is None else column)
-    return pa.RecordBatch.from_arrays(arrays, schema=EVENT)
+def _events(count: int, columns: dict[str, Any]) -> EventColumns:
+    """Events with these columns, but for those that say nothing."""
+    for name, column in list(columns.items()):
+        if column is None or (isinstance(column, pa.Array) and column.null_count == count):
+            del columns[name]
+    return EventColumns(count, columns)
 
 
-def _utf8(values: Iterable[str | None] | None) -> pa.Array | None:
-    return None if values is None else pa.array(values, pa.utf8())
+def _once(texts: Sequence[str]) -> Any:
+    """The text that all rows have, or a column of texts."""
+    column = pa.array(texts if len(set(texts)) > 1 else texts[:1], pa.utf8())
+    return column[0].as_py() if len(column) < len(texts) else column
 
 
-def _ids(group: pa.Array, due: Any, offset: Any, check: Any, absent: Mask) -> pa.Array:
-    parts = [
-        group,
-        from_numpy(due, TIME),
-        from_numpy(offset, pa.int64()),
-        from_numpy(check, pa.uint32()),
-    ]
-    mask = pa.array(absent) if absent.any() else None
-    return pa.StructArray.from_arrays(parts, fields=list(ID), mask=mask)
+def _is_once(column: pa.Array) -> bool:
+    return column.null_count == 0 and bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
-def _ids_of(texts: Sequence[str | None]) -> pa.Array | None:
-    """Ids from their texts; what has not the form of one is none."""
-    if not any(texts):  # most have no origin
-        return None
-    found = pc.extract_regex(pa.array(texts, pa.utf8()), ID_FORM)
-    absent = np.asarray(found.is_null())
-    group, due, offset, check = (pc.fill_null(part, "0") for part in found.flatten())
-    checks = np.array([int(one, 16) for one in check.to_pylist()], np.uint32)
-    due, offset = (np.asarray(part.cast(pa.int64())) for part in (due, offset))
-    return _ids(group, due, offset, checks, absent)
+def _read(
+    headers: Sequence[Sequence[Header]], names: Iterable[str]
+) -> dict[str, list[bytes | None]]:
+    """Of each row the first header of each of these names, or None."""
+    found: dict[str, list[bytes | None]] = {name: [None] * len(headers) for name in names}
+    for row, pairs in enumerate(headers):
+        for name, value in pairs:
+            if name in found and found[name][row] is None and value is not None:
+                found[name][row] = value[:ERROR_CHARACTERS]
+    return found
 
 
-def _texts_of(headers: pa.Array, name: str) -> list[str | None] | None:
-    """The first header of that name in each row, as text; None: no row has one."""
+def _values_of(headers: pa.Array, name: str) -> list[bytes | None]:
+    """The first header of that name in each row; empty: no row has one."""
     flat = headers.flatten()
     named = pc.equal(flat.field(0), name)
     if not pc.any(named).as_py():
-        return None
-    found: list[str | None] = [None] * len(headers)
+        return []
+    found: list[bytes | None] = [None] * len(headers)
     rows = pc.list_parent_indices(headers).filter(named).to_pylist()
     values = flat.field(1).filter(named).to_pylist()
     for row, value in zip(reversed(rows), reversed(values), strict=True):
-        found[row] = _shown(value)
+        found[row] = value and value[:ERROR_CHARACTERS]
     return found
 
 
-def _first_of(
-    texts: Sequence[str | None] | None, others: Sequence[str | None] | None
-) -> Sequence[str | None]:
-    """Of each row the text of ``texts``, or else that of ``others``; None: these have none."""
-    if texts is None or others is None:
-        return texts or others or ()
-    return [one or other for one, other in zip(texts, others, strict=True)]
+def _columns_of(found: Mapping[str, Sequence[bytes | None]]) -> dict[str, Any]:
+    """Columns of what is in headers; each of ``found`` has one entry a row, or none at all."""
+    origins = found[ORIGIN_ID]
+    if again := found[REDELIVERED_ID_HEADER]:
+        origins = (
+            [one or other for one, other in zip(origins, again, strict=True)] if origins else again
+        )
+    columns = _ids_of("origin", origins)
+    for name in (TRACEPARENT, TAG):
+        if any(found[name]):
+            texts = [value and value.decode("utf-8", "backslashreplace") for value in found[name]]
+            columns[name] = pa.array(texts, pa.utf8())
+    return columns
 
 
-def _read(headers: Sequence[Header]) -> dict[str, str | None]:
-    """The first of each of the headers that an event has, as text."""
-    found: dict[str, str | None] = {}
-    for name, value in headers:
-        if name in _READ and name not in found:
-            found[name] = _shown(value)
-    return found
+def _ids_of(name: str, texts: Sequence[bytes | None]) -> dict[str, Any]:
+    """The parts of ids from their texts; what has not the form of one is none."""
+    if not any(texts):  # most have no origin
+        return {}
+    found = pc.extract_regex(pa.array(texts, pa.binary()), ID_FORM)
+    group, due, offset, check = found.flatten()
+    if found.null_count == len(found):
+        return {}
+    # Arrow has no hexadecimal numbers.
+    digits = pc.fill_null(check, b"00000000").cast(pa.binary(8)).buffers()[1]
+    checks = np.frombuffer(bytes.fromhex(bytes(digits).decode()), ">u4").astype(np.uint32)
+    columns = {
+        "group": group.cast(pa.utf8()),
+        "due": due.cast(pa.utf8()).cast(pa.int64()).cast(TIME),
+        "offset": offset.cast(pa.utf8()).cast(pa.int64()),
+        "check": from_numpy(checks, pa.uint32()),
+    }
+    if found.null_count:
+        there = found.is_valid()
+        columns["check"] = pc.if_else(there, columns["check"], pa.scalar(None, pa.uint32()))
+    elif _is_once(columns["group"]):
+        columns["group"] = columns["group"][0].as_py()
+    return {f"{name}.{part}": column for part, column in columns.items()}
 
 
-def _shown(value: bytes | None) -> str | None:
-    if value is None:
-        return None
-    return value[:ERROR_CHARACTERS].decode("utf-8", "backslashreplace")
-
-
-def _attempt(headers: Sequence[Header]) -> int | None:
+def _attempt(value: bytes) -> int | None:
     try:
-        return attempt_of(headers)
+        return attempt_of([(ATTEMPT, value)])
     except InvalidMessage:
         return None
 
 
 def _cut(error: SlotwheelError | None) -> str:
-    return str(error)[:ERROR_CHARACTERS]
+    return cut(str(error)).decode()

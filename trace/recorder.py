@@ -2,7 +2,7 @@
 
     any thread --note--> waiting --0.1 s--> one thread: columns, an encoded batch, the target
 
-Theory: to note events is to put what they are made of into a list; making columns of it, encoding
+Theory: to note events is to append what they are made of to lists; making columns of it, encoding
 and sending are another thread's. So a sender or a consumer pays a microsecond, whatever becomes of
 its events; and single ones become columns together.
 
@@ -21,27 +21,20 @@ import os
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-
-import numpy as np
-import pyarrow as pa
 
 from ..client.message import clock_ms
-from ..policy.headers import ERROR_CHARACTERS
-from ..wheel.rows import from_numpy
-from .events import BATCH_BYTES_MAX, EVENT, EventKind, EventSender, encode
-from .making import RecordEvents, ShipmentEvents, TracedRecord, make_dropped, make_records
+from ..policy.headers import cut
+from .events import BATCH_BYTES_MAX, EventColumns, EventKind, EventSender, encode, joined
+from .making import Record, RecordEvents, ShipmentEvents, make_dropped
 from .sending import BatchSender, TraceTarget
 
 _log = logging.getLogger("slotwheel.trace")
 
 EVENTS_MAX = 100_000
 _EVERY_S = 0.1
-_BATCH_ROWS = 8_192
-
-Noted = ShipmentEvents | RecordEvents
+_BATCH_ROWS = 32_768
+"""A node spends some ms on a message that is due at once, whatever it holds."""
 
 
 class Recorder:
@@ -62,7 +55,8 @@ class Recorder:
         )
         self._events_max = events_max
         self._lock = threading.Lock()
-        self._waiting: list[Noted] = []
+        self._shipments: list[ShipmentEvents] = []
+        self._records = RecordEvents()
         self._count = 0
         """Events that wait, or are being sent."""
         self._next = 0
@@ -79,32 +73,33 @@ class Recorder:
         """Whether the last events were taken; what comes behind them is dropped."""
         self._sending = BatchSender(target, self._work, every_s=_EVERY_S, name="slotwheel-trace")
 
-    def note(self, events: Noted) -> None:
+    def note(self, events: ShipmentEvents) -> None:
         """Never waits, and never fails."""
         with self._lock:
-            self.noted += events.count
-            if self._count + events.count > self._events_max or self._ended:
-                self._drop(events.count)
-            else:
-                self._count += events.count
-                self._waiting.append(events)
+            if self._admits(events.size):
+                self._shipments.append(events)
 
     def note_records(
         self,
         kind: EventKind,
         group: str | None,
-        records: Sequence[TracedRecord],
-        took_us: Sequence[int] | None = None,
+        records: Sequence[Record],
         error: str | None = None,
     ) -> None:
-        """Note what ended just now with each of these records. ``took_us``: of each."""
-        if records:
-            text = None if error is None else error[:ERROR_CHARACTERS]
-            self.note(RecordEvents(kind, clock_ms(), group, records, took_us, text))
+        """Note what ended just now with each of these records."""
+        text = None if error is None else cut(error).decode()
+        with self._lock:
+            if records and self._admits(len(records)):
+                self._records.add(kind, group, records, text)
 
-    def look(self, *, last: bool) -> None:
-        """Called about ten times a second by the recorder's thread, which may note more; and the
-        ``last`` time when it is closed."""
+    def _admits(self, count: int) -> bool:
+        """Whether there is room for so many events; else they are dropped."""
+        self.noted += count
+        if self._count + count > self._events_max or self._ended:
+            self._drop(count)
+            return False
+        self._count += count
+        return True
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what waits, for so long at most, s; what is left then is dropped. May be called
@@ -118,45 +113,31 @@ class Recorder:
     # The thread
 
     def _work(self, last: bool) -> None:
-        self.look(last=last)
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            noted: list[ShipmentEvents | RecordEvents] = [*self._shipments, self._records]
+            self._shipments, self._records = [], RecordEvents()
             self._ended = last
-        made = [self._numbered(one) for one in self._made(waiting)]
+        made = [self._numbered(one) for one in self._made(noted)]
         made += self._report()
-        if made:
-            self._send(pa.concat_batches(made))
+        for events in joined(made, _BATCH_ROWS):
+            self._send(events)
         if last and self.dropped:
             _log.warning("slotwheel trace: %d events were dropped", self.dropped)
 
-    def _made(self, waiting: Sequence[Noted]) -> Iterator[pa.RecordBatch]:
-        """All of them as events, in their order; those of single records together."""
-        for kind, noted in groupby(waiting, type):
-            if kind is RecordEvents:
-                yield from self._tried(list(noted))
-            else:
-                for one in noted:
-                    yield from self._tried([one])
+    def _made(self, noted: Sequence[ShipmentEvents | RecordEvents]) -> Iterator[EventColumns]:
+        for one in noted:
+            try:
+                if one.size:
+                    yield one.make()
+            except Exception:  # a defect of ours must not end the tracing of all else
+                _log.exception("slotwheel trace: %d events could not be made", one.size)
+                self._gone(one.size)
 
-    def _tried(self, noted: Sequence[Noted]) -> Iterator[pa.RecordBatch]:
-        try:
-            made = _events_of(noted)
-        except Exception:  # a defect of ours must not end the tracing of all else
-            if len(noted) > 1:
-                for one in noted:
-                    yield from self._tried([one])
-            else:
-                _log.exception("slotwheel trace: %d events could not be made", noted[0].count)
-                self._gone(noted[0].count)
-        else:
-            yield made
+    def _numbered(self, events: EventColumns) -> EventColumns:
+        first, self._next = self._next, self._next + events.count
+        return EventColumns(events.count, events.columns | {"number": first})
 
-    def _numbered(self, events: pa.RecordBatch) -> pa.RecordBatch:
-        first, self._next = self._next, self._next + events.num_rows
-        numbers = from_numpy(np.arange(first, self._next, dtype=np.int64), pa.int64())
-        return events.set_column(0, EVENT.field("number"), numbers)
-
-    def _report(self) -> list[pa.RecordBatch]:
+    def _report(self) -> list[EventColumns]:
         """The event that says how many were dropped, behind a gap of as many numbers."""
         with self._lock:
             count, self._unreported = self._unreported, 0
@@ -166,18 +147,18 @@ class Recorder:
         self._next += count
         return [self._numbered(make_dropped(clock_ms(), count))]
 
-    def _send(self, events: pa.RecordBatch) -> None:
-        for start in range(0, events.num_rows, _BATCH_ROWS):
+    def _send(self, events: EventColumns) -> None:
+        for start in range(0, events.count, _BATCH_ROWS):
             self._send_part(events.slice(start, _BATCH_ROWS))
 
-    def _send_part(self, events: pa.RecordBatch) -> None:
+    def _send_part(self, events: EventColumns) -> None:
         value = encode(self._sender, events)
-        rows = events.num_rows
+        count = events.count
         if len(value) <= BATCH_BYTES_MAX:
-            self._gone(rows, sent=self._sending.stored(value))
-        elif rows > 1:
-            self._send_part(events.slice(0, rows // 2))
-            self._send_part(events.slice(rows // 2))
+            self._gone(count, sent=self._sending.stored(value))
+        elif count > 1:
+            self._send_part(events.slice(0, count // 2))
+            self._send_part(events.slice(count // 2, count))
         else:  # its key or its error alone is too large
             self._gone(1)
 
@@ -189,14 +170,3 @@ class Recorder:
                 self.sent += count
             else:
                 self._drop(count)
-
-
-def since_us(began_s: float) -> int:
-    """Microseconds since ``began_s``, of the monotonic clock."""
-    return int((time.monotonic() - began_s) * 1_000_000)
-
-
-def _events_of(noted: Sequence[Noted]) -> pa.RecordBatch:
-    if isinstance(noted[0], ShipmentEvents):
-        return noted[0].make()
-    return make_records([one for one in noted if isinstance(one, RecordEvents)])

@@ -29,6 +29,10 @@ class Observers:
         for one in self._each:
             one.received(group, messages)
 
+    def held(self, group: str, messages: Sequence[Received]) -> None:
+        for one in self._each:
+            one.held(group, messages)
+
     def processed(self, group: str, messages: Sequence[Received], error: str | None) -> None:
         for one in self._each:
             one.processed(group, messages, error)

@@ -17,7 +17,7 @@ from ..delivery.kafka.header_names import headers_of
 from ..wheel.rows import Header
 from .events import EventKind
 from .making import TracedRecord
-from .recorder import Recorder, since_us
+from .recorder import Recorder
 
 _UNKNOWN = -1
 
@@ -35,18 +35,16 @@ class _Wrapper:
 class _TracedProducer(_Wrapper):
     def _produced(
         self,
-        began_s: float,
         record: TracedRecord,
         partition: int = _UNKNOWN,
         offset: int = _UNKNOWN,
         error: object = None,
     ) -> None:
-        took_us = since_us(began_s)
         placed = record._replace(
             partition=None if partition < 0 else partition, offset=None if offset < 0 else offset
         )
         text = None if error is None else str(error)
-        self._tracer.note_records(EventKind.PRODUCED, None, [placed], [took_us], text)
+        self._tracer.note_records(EventKind.PRODUCED, None, [placed], text)
 
 
 class TracedKafkaPythonProducer(_TracedProducer):
@@ -59,16 +57,14 @@ class TracedKafkaPythonProducer(_TracedProducer):
         **more: Any,
     ) -> Any:
         """As ``KafkaProducer.send``."""
-        record, began_s = _record(topic, key, headers or ()), time.monotonic()
+        record = _record(topic, key, headers or ())
         try:
             future = self._wrapped.send(topic, value, key=key, headers=headers, **more)
         except Exception as error:
-            self._produced(began_s, record, error=error)
+            self._produced(record, error=error)
             raise
-        future.add_callback(
-            lambda sent: self._produced(began_s, record, sent.partition, sent.offset)
-        )
-        future.add_errback(lambda error: self._produced(began_s, record, error=error))
+        future.add_callback(lambda sent: self._produced(record, sent.partition, sent.offset))
+        future.add_errback(lambda error: self._produced(record, error=error))
         return future
 
 
@@ -77,7 +73,7 @@ class TracedConfluentProducer(_TracedProducer):
         """As ``Producer.produce``."""
         headers = more.get("headers") or ()
         pairs = list(headers.items()) if isinstance(headers, dict) else headers
-        record, began_s = _record(topic, key, pairs), time.monotonic()
+        record = _record(topic, key, pairs)
         theirs: Callable[[Any, Any], None] | None
         theirs = more.pop("on_delivery", None) or more.pop("callback", None)
 
@@ -85,14 +81,14 @@ class TracedConfluentProducer(_TracedProducer):
             place = _UNKNOWN, _UNKNOWN
             if error is None and sent.offset() is not None:
                 place = sent.partition(), sent.offset()
-            self._produced(began_s, record, *place, error=error)
+            self._produced(record, *place, error=error)
             if theirs is not None:
                 theirs(error, sent)
 
         try:
             self._wrapped.produce(topic, value, key, on_delivery=told, **more)
         except Exception as error:
-            self._produced(began_s, record, error=error)
+            self._produced(record, error=error)
             raise
 
 
@@ -104,17 +100,16 @@ class _TracedConsumer(_Wrapper):
     def processed(self, record: Any, *, began_s: float, error: object = None) -> None:
         """The program is done with a record; ``began_s``: since when it had it, by
         ``time.monotonic``; ``error``: why it failed."""
-        took_us = since_us(began_s)
         text = None if error is None else str(error)
-        self._tracer.note_records(
-            EventKind.PROCESSED, self._group, [self._seen(record)], [took_us], text
-        )
+        seen = self._seen(record, began_s)
+        self._tracer.note_records(EventKind.PROCESSED, self._group, [seen], text)
 
     def _received(self, records: Iterable[Any]) -> None:
-        seen = [self._seen(one) for one in records]
+        now_s = time.monotonic()
+        seen = [self._seen(one, now_s) for one in records]
         self._tracer.note_records(EventKind.RECEIVED, self._group, seen)
 
-    def _seen(self, record: Any) -> TracedRecord:
+    def _seen(self, record: Any, began_s: float) -> TracedRecord:
         raise NotImplementedError
 
 
@@ -133,10 +128,9 @@ class TracedKafkaPythonConsumer(_TracedConsumer):
         self._received([record])
         return record
 
-    def _seen(self, record: Any) -> TracedRecord:
-        return TracedRecord(
-            record.topic, record.partition, record.offset, record.key, record.headers
-        )
+    def _seen(self, record: Any, began_s: float) -> TracedRecord:
+        place = record.topic, record.partition, record.offset
+        return TracedRecord(*place, record.key, record.headers, began_s)
 
 
 class TracedConfluentConsumer(_TracedConsumer):
@@ -153,9 +147,9 @@ class TracedConfluentConsumer(_TracedConsumer):
         self._received(message for message in found if message.error() is None)
         return found
 
-    def _seen(self, record: Any) -> TracedRecord:
+    def _seen(self, record: Any, began_s: float) -> TracedRecord:
         place = record.topic(), record.partition(), record.offset()
-        return TracedRecord(*place, record.key(), headers_of(record))
+        return TracedRecord(*place, record.key(), headers_of(record), began_s)
 
 
 def traced_producer(producer: Any, tracer: Recorder) -> Any:
@@ -171,7 +165,9 @@ def traced_consumer(consumer: Any, tracer: Recorder, group: str) -> Any:
 
 
 def _record(topic: str, key: Any, headers: Iterable[tuple[str, Any]]) -> TracedRecord:
-    """What is to be sent; a key that only a serializer understands is left out."""
+    """What is to be sent now; a key that only a serializer understands is left out."""
     shown = key.encode() if isinstance(key, str) else key
-    pairs = [(name, one.encode() if isinstance(one, str) else one) for name, one in headers]
-    return TracedRecord(topic, None, None, shown if isinstance(shown, bytes) else None, pairs)
+    texts = ((name, one.encode() if isinstance(one, str) else one) for name, one in headers)
+    pairs = [(name, one if isinstance(one, bytes) else None) for name, one in texts]
+    known = shown if isinstance(shown, bytes) else None
+    return TracedRecord(topic, None, None, known, pairs, time.monotonic())

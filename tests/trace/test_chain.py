@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from slotwheel import Client, Consumer, Received
+from slotwheel import Client, Consumer, Message, Received
+from slotwheel.consumer.observing import HELD_S
 from slotwheel.reading.topicreader import TopicReader
 from slotwheel.trace import TRACE_TOPIC, Tracer, WheelTarget, decode
-from slotwheel.trace.tracer import HELD_S
 from slotwheel.wheel.files import OsFiles
 from support.nodeprocess import NodeProcess
 from support.tracing import KeptEvents, listed
@@ -82,30 +81,43 @@ def test_the_chain_of_each_message_is_what_happened_to_it(tmp_path: Path) -> Non
     assert all(0 <= one["took_us"] < 60_000_000 for one in processed)
 
 
-def test_what_an_application_has_for_long_is_told_before_it_answers() -> None:
+def test_what_an_application_has_for_long_is_told_before_it_answers_and_at_the_end(
+    tmp_path: Path,
+) -> None:
     kept = KeptEvents()
     tracer = Tracer(kept)
-    quick, slow = (
-        Received("orders", 0, number, b"k", None, [], 0, received_s=time.monotonic())
-        for number in range(2)
-    )
-    tracer.received("billing", [quick, slow])
-    tracer.processed("billing", [quick], None)
-    eventually(lambda: any(one["kind"] == "received" for one in kept.events))
-    tracer.processed("billing", [slow], None)
-    events = kept.of(tracer)
-    assert [(one["kind"], one["offset"]) for one in events] == [
+    with NodeProcess(tmp_path / "data") as node:
+        with Client(node.address) as client:
+            client.send_many(Message("orders", b"v", delay=0) for _ in range(3)).result()
+        with Consumer(
+            "orders", "billing", data=node.data, wheel=node.address, observer=tracer
+        ) as consumer:
+            messages: list[Received] = []
+            while len(messages) < 3:
+                messages += consumer.take(3 - len(messages), 20.0)
+            consumer.done(messages[0])
+            eventually(lambda: "received" in {one["kind"] for one in kept.events})
+            consumer.done(messages[1])
+    events = [one for one in kept.of(tracer) if one["kind"] != "committed"]
+    assert [(one["kind"], one["offset"]) for one in events if one["offset"] != 2] == [
         *(("processed", 0), ("received", 1), ("processed", 1))
     ]
-    received, processed = events[1:]
+    assert [one["kind"] for one in events if one["offset"] == 2] == ["received"]
+    received, processed = (one for one in events if one["offset"] == 1)
     assert abs((received["at"] - processed["at"]).total_seconds()) < 0.1
     assert HELD_S * 1e6 < received["took_us"] <= processed["took_us"]
 
 
-def test_what_an_application_still_has_at_the_end_is_told() -> None:
+def test_what_an_application_still_has_at_the_end_is_told(tmp_path: Path) -> None:
     kept = KeptEvents()
     tracer = Tracer(kept)
-    message = Received("orders", 0, 7, b"k", None, [], 0, received_s=time.monotonic())
-    tracer.received("billing", [message])
+    with NodeProcess(tmp_path / "data") as node:
+        with Client(node.address) as client:
+            client.send("orders", b"v", delay=0).result()
+        with Consumer(
+            "orders", "billing", data=node.data, wheel=node.address, observer=tracer
+        ) as consumer:
+            assert consumer.take(1, 20.0)
     (event,) = kept.of(tracer)
-    assert (event["kind"], event["offset"], tracer.dropped) == ("received", 7, 0)
+    assert (event["kind"], event["offset"], event["group"]) == ("received", 0, "billing")
+    assert tracer.dropped == 0

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slotwheel.trace import EventKind, EventSender, decode
-from slotwheel.trace.events import EVENT, ID, STORED, encode, with_sender
+from slotwheel.trace.events import EVENT, ID, STORED, EventColumns, encode, joined, with_sender
 from slotwheel.wheel.errors import InvalidMessage, UnsupportedVersion
 from slotwheel.wheel.schema import TIME
 
@@ -32,18 +35,19 @@ def batch_of(rows: int = 50) -> bytes:
     return encode(EventSender("s1"), pa.RecordBatch.from_pylist(events, schema=EVENT))
 
 
-def with_about(about: object, rows: int = 1) -> bytes:
-    """A batch whose sender is anything."""
-    schema = EVENT.with_metadata(
-        {**EVENT.metadata, b"slotwheel.trace.sender": json.dumps(about).encode()}
-    )
+def with_about(about: object, rows: int = 1, same: object = None, **claimed: bytes) -> bytes:
+    """A batch whose sender is anything; ``same``, ``claimed``: as its metadata."""
+    metadata = {
+        **EVENT.metadata,
+        b"slotwheel.trace.sender": json.dumps(about).encode(),
+        b"slotwheel.trace.count": b"%d" % rows,
+        b"slotwheel.trace.same": json.dumps(same or {"at": 1, "kind": "k"}).encode(),
+    }
+    metadata |= {f"slotwheel.trace.{name}".encode(): text for name, text in claimed.items()}
+    schema = pa.schema([("number", pa.int64())], metadata=metadata)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(
-            pa.RecordBatch.from_pylist(
-                [{"number": n, "at": 1, "kind": "k"} for n in range(rows)], schema=schema
-            )
-        )
+        writer.write_batch(pa.RecordBatch.from_pydict({"number": range(rows)}, schema=schema))
     return bytes(sink.getvalue())
 
 
@@ -66,6 +70,18 @@ ABOUT = {"name": "s", "client": "c", "address": "a", "tags": {}}
         with_about({**ABOUT, "tags": {"a": "b" * 5000}}),
         with_about({"name": "s"}),
         with_about(ABOUT, (1 << 17) + 1),
+        with_about(ABOUT, 2, count=b"1"),
+        with_about(ABOUT, 1, count=b"-1"),
+        with_about(ABOUT, 1, [1]),
+        with_about(ABOUT, 1, {"at": 1}),
+        with_about(ABOUT, 1, {"at": 1, "kind": 1}),
+        with_about(ABOUT, 1, {"at": True, "kind": "k"}),
+        with_about(ABOUT, 1, {"at": 1 << 70, "kind": "k"}),
+        with_about(ABOUT, 1, {"at": 1, "kind": "k", "value": "v"}),
+        with_about(ABOUT, 1, {"at": 1, "kind": "k", "id.offset": (1 << 63) - 1}),
+        with_about(ABOUT, 1, {"at": 1, "kind": "k", "id.group": "g"}),
+        with_about(ABOUT, 1, {"at": 1, "kind": "\ud800"}),
+        with_about(ABOUT, 100_000, {"at": 1, "kind": "k" * 1000}),
     ],
 )
 def test_what_is_no_batch_of_events_is_refused(value: bytes) -> None:
@@ -123,3 +139,40 @@ def test_bytes_that_were_changed_never_do_more_than_be_refused() -> None:
             changed[numbers.randrange(len(changed))] = numbers.randrange(256)
         with suppress(InvalidMessage, UnsupportedVersion):
             decode(bytes(changed))
+
+
+def test_what_is_the_same_for_all_events_stands_there_once_and_nothing_else_changes() -> None:
+    ids = {"id.group": "g", "id.due": 5, "id.offset": 70, "id.check": 3}
+    same = {"number": 10, "at": 1_000, "kind": "produced", "topic": "orders", **ids}
+    keys = pa.array([b"a", None, b"c"], pa.binary())
+    events = EventColumns(3, {**same, "key": keys, "error": "e" * 2000})
+    value = encode(EventSender("s"), events)
+    rows = decode(value)[1]
+    assert rows.schema.equals(EVENT)
+    assert rows.column("number").to_pylist() == [10, 11, 12]
+    assert [one["offset"] for one in rows.column("id").to_pylist()] == [70, 71, 72]
+    assert rows.column("key").to_pylist() == [b"a", None, b"c"]
+    assert rows.column("error").to_pylist() == ["e" * 2000] * 3
+    assert rows.column("tag").null_count == 3
+    assert rows.equals(decode(encode(EventSender("s"), rows))[1])
+    assert decode(encode(EventSender("s"), events.slice(1, 2)))[1].equals(rows.slice(1))
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from("abc"), st.booleans()), max_size=8))
+def test_events_that_are_joined_are_those_that_were_there(
+    parts: list[tuple[int, str, bool]],
+) -> None:
+    made: list[EventColumns] = []
+    number = 0
+    for count, topic, keyed in parts:
+        number += topic == "c"  # a gap
+        columns: dict[str, Any] = {"number": number, "at": 7, "kind": "k", "topic": topic}
+        if keyed:
+            columns["key"] = pa.array([topic.encode()] * count, pa.binary())
+        made.append(EventColumns(count, columns))
+        number += count
+    found = list(joined(made, 6))
+    assert all(one.count <= 6 for one in found)
+    assert [row for one in found for row in one.rows().to_pylist()] == [
+        row for one in made for row in one.rows().to_pylist()
+    ]

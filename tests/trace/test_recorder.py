@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from slotwheel.trace import EventSender, Recorder, decode
-from slotwheel.trace.events import BATCH_BYTES_MAX, EVENT, EventKind, encode
-from slotwheel.trace.making import RecordEvents, TracedRecord, make_records
+from slotwheel.trace.events import BATCH_BYTES_MAX, EVENT, EventColumns, EventKind, encode
+from slotwheel.trace.making import RecordEvents, TracedRecord
 from slotwheel.wheel.errors import InvalidMessage, UnsupportedVersion
 from support.tracing import KeptEvents, listed
 from support.waiting import eventually
 
 
-def _events(count: int, key: bytes = b"k") -> RecordEvents:
-    records = [TracedRecord("orders", 0, number, key, ()) for number in range(count)]
-    return RecordEvents(EventKind.RECEIVED, 1_000, "billing", records)
+def _records(count: int, key: bytes = b"k") -> list[TracedRecord]:
+    return [TracedRecord("orders", 0, number, key, (), 0.0) for number in range(count)]
+
+
+def _note(recorder: Recorder, records: Sequence[TracedRecord]) -> None:
+    recorder.note_records(EventKind.RECEIVED, "billing", records)
+
+
+def _made(records: Sequence[TracedRecord]) -> pa.RecordBatch:
+    events = RecordEvents()
+    events.add(EventKind.RECEIVED, "billing", records)
+    made = events.make()
+    return EventColumns(made.count, made.columns | {"number": 0}).rows()
 
 
 def test_events_arrive_numbered_in_their_order_with_who_sent_them() -> None:
     kept = KeptEvents()
     recorder = Recorder(kept, client="till-7", tags={"shop": "north"})
     for _ in range(3):
-        recorder.note(_events(2))
+        _note(recorder, _records(2))
     events = kept.of(recorder)
     assert [one["number"] for one in events] == list(range(6))
     assert [one["offset"] for one in events] == [0, 1, 0, 1, 0, 1]
@@ -43,12 +55,12 @@ def test_what_has_no_room_is_dropped_and_an_event_says_how_many() -> None:
     recorder = Recorder(kept, events_max=100)
     began_s = time.monotonic()
     for _ in range(50):
-        recorder.note(_events(10))
+        _note(recorder, _records(10))
     assert time.monotonic() - began_s < 1.0  # nobody waits for the target
     assert recorder.dropped == 400
     kept.free.set()
     eventually(lambda: any(one["kind"] == "dropped" for one in kept.events))
-    recorder.note(_events(10))
+    _note(recorder, _records(10))
     events = kept.of(recorder)
     dropped = [one["count"] for one in events if one["kind"] == EventKind.DROPPED]
     assert sum(dropped) == recorder.dropped == 400
@@ -56,11 +68,47 @@ def test_what_has_no_room_is_dropped_and_an_event_says_how_many() -> None:
     assert max(numbers) + 1 - len(numbers) == 400
 
 
+@pytest.mark.parametrize("trouble", ["hangs", "refuses"])
+def test_while_the_target_is_down_many_threads_go_on_and_each_missing_event_is_counted(
+    trouble: str,
+) -> None:
+    """What arrived, what an event says is missing, and the gaps in the numbers are one account."""
+    kept = KeptEvents()
+    kept.away = trouble == "refuses"
+    if trouble == "hangs":
+        kept.free.clear()
+    recorder = Recorder(kept, events_max=1000)
+
+    def note() -> None:
+        for number in range(2000):
+            _note(recorder, _records(1 + number % 3))
+
+    threads = [threading.Thread(target=note) for _ in range(8)]
+    began_s = time.thread_time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert time.thread_time() - began_s < 1
+    noted = 8 * sum(1 + number % 3 for number in range(2000))
+    assert (recorder.noted, recorder.sent, recorder.dropped) == (noted, 0, noted - 1000)
+    kept.away = False
+    kept.free.set()
+    eventually(lambda: any(one["kind"] == "dropped" for one in kept.events))
+    _note(recorder, _records(1))
+    events = kept.of(recorder)
+    told = [one["count"] for one in events if one["kind"] == EventKind.DROPPED]
+    numbers = {one["number"] for one in events}
+    missing = noted + 1 - (len(events) - len(told))
+    assert recorder.dropped == sum(told) == missing == max(numbers) + 1 - len(numbers)
+    assert len(numbers) == len(events) == recorder.sent
+
+
 def test_what_the_target_refuses_is_sent_again_until_it_takes_it() -> None:
     kept = KeptEvents()
     kept.away = True
     recorder = Recorder(kept)
-    recorder.note(_events(5))
+    _note(recorder, _records(5))
     eventually(lambda: kept.tries >= 2)
     kept.away = False
     assert len(kept.of(recorder)) == 5
@@ -71,10 +119,10 @@ def test_a_target_that_stays_away_holds_no_end_up_and_all_is_counted() -> None:
     kept = KeptEvents()
     kept.away = True
     recorder = Recorder(kept)
-    recorder.note(_events(5))
+    _note(recorder, _records(5))
     began_s = time.monotonic()
     recorder.close(0.3)
-    recorder.note(_events(1))
+    _note(recorder, _records(1))
     recorder.close()
     assert time.monotonic() - began_s < 5
     assert (kept.events, recorder.dropped) == ([], 6)
@@ -84,14 +132,14 @@ def test_what_cannot_be_made_costs_only_itself() -> None:
     kept = KeptEvents()
     recorder = Recorder(kept)
     no_number: Any = "none"
-    bad = TracedRecord("orders", no_number, 0, b"k", ())
-    recorder.note(_events(2))
-    recorder.note(RecordEvents(EventKind.RECEIVED, 1_000, "billing", [bad, bad, bad]))
-    recorder.note(_events(1))
+    bad = TracedRecord("orders", no_number, 0, b"k", (), 0.0)
+    _note(recorder, [bad, bad, bad])
+    eventually(lambda: recorder.dropped == 3)
+    _note(recorder, _records(3))
     events = kept.of(recorder)
-    assert [one["kind"] for one in events] == ["received"] * 3 + ["dropped"]
-    assert (events[-1]["count"], recorder.dropped, recorder.sent) == (3, 3, 4)
-    assert [one["number"] for one in events] == [0, 1, 2, 6]
+    assert [one["kind"] for one in events] == ["dropped"] + ["received"] * 3
+    assert (events[0]["count"], recorder.dropped, recorder.sent) == (3, 3, 4)
+    assert [one["number"] for one in events] == [3, 4, 5, 6]
 
 
 def test_batches_are_small_enough_for_a_topic() -> None:
@@ -99,9 +147,11 @@ def test_batches_are_small_enough_for_a_topic() -> None:
     recorder = Recorder(kept)
     # No two are alike, or compression would make them small.
     keys = [bytes(number * at % 251 for at in range(40_000)) for number in range(1, 60)]
-    records = [TracedRecord("orders", 0, number, key * 2, ()) for number, key in enumerate(keys)]
-    large = [*records, TracedRecord("orders", 0, 99, os.urandom(BATCH_BYTES_MAX), ())]
-    recorder.note(RecordEvents(EventKind.RECEIVED, 1_000, "billing", large))
+    records = [
+        TracedRecord("orders", 0, number, key * 2, (), 0.0) for number, key in enumerate(keys)
+    ]
+    large = [*records, TracedRecord("orders", 0, 99, os.urandom(BATCH_BYTES_MAX), (), 0.0)]
+    _note(recorder, large)
     events = kept.of(recorder, EventKind.RECEIVED)
     assert [one["offset"] for one in events] == list(
         range(59)
@@ -114,8 +164,8 @@ def test_batches_are_small_enough_for_a_topic() -> None:
     [
         b"",
         b"no stream",
-        encode(EventSender("a"), make_records([_events(2)]))[:-40],
-        encode(EventSender("a"), make_records([_events(2)]))[:300],
+        encode(EventSender("a"), _made(_records(2)))[:-40],
+        encode(EventSender("a"), _made(_records(2)))[:300],
     ],
 )
 def test_what_is_no_batch_of_events_is_refused(value: bytes) -> None:
@@ -130,17 +180,17 @@ def test_what_is_no_batch_of_events_is_refused(value: bytes) -> None:
 def test_what_is_no_id_is_none_and_mixes_with_no_other(text: bytes) -> None:
     good = b"g.-5.17.ffffffff"
     records = [
-        TracedRecord("orders", 0, 0, None, [("slotwheel-id", text)]),
-        TracedRecord("orders", 0, 1, None, [("slotwheel-id", good), ("slotwheel-id", text)]),
-        TracedRecord("orders", 0, 2, None, [("slotwheel-origin-id", good)]),
+        TracedRecord("orders", 0, 0, None, [("slotwheel-id", text)], 0.0),
+        TracedRecord("orders", 0, 1, None, [("slotwheel-id", good), ("slotwheel-id", text)], 0.0),
+        TracedRecord("orders", 0, 2, None, [("slotwheel-origin-id", good)], 0.0),
     ]
-    events = listed(make_records([RecordEvents(EventKind.RECEIVED, 0, "billing", records)]))
+    events = listed(_made(records))
     assert [one["id"] for one in events] == [None, good.decode(), None]
     assert [one["origin"] for one in events] == [None, None, good.decode()]
 
 
 def test_another_version_is_told() -> None:
-    value = encode(EventSender("a"), make_records([_events(2)]))
+    value = encode(EventSender("a"), _made(_records(2)))
     place = value.index(b"slotwheel.trace")
     at = value.index(b"1", place)
     with pytest.raises((UnsupportedVersion, InvalidMessage)):
