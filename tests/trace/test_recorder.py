@@ -128,7 +128,7 @@ def test_a_target_that_stays_away_holds_no_end_up_and_all_is_counted() -> None:
     assert (kept.events, recorder.dropped) == ([], 6)
 
 
-def test_what_cannot_be_made_costs_only_itself() -> None:
+def test_what_cannot_be_made_costs_no_event_of_later() -> None:
     kept = KeptEvents()
     recorder = Recorder(kept)
     no_number: Any = "none"
