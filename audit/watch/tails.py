@@ -7,33 +7,29 @@ Rules
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ...delivery.kafka.header_names import read_leniently
-from ...delivery.kafka.kafka_python import typed
 from ...reading.events import RowsSeen
 from ...reading.growing.parts import TopicPart, read_part
 from ...reading.growing.positions import TopicAt
 from ...reading.growing.topics import delivered_from, look_at_topic
 from ...reading.kafka.kafkatopic import to_batch
+from ...reading.kafka.looking import open_looking, unreachable
 from ...reading.problems import INTEGRITY, Problem
-from ...wheel.errors import NodeUnreachable
 from ...wheel.schema import times
 from .delivered import TopicRows, from_records
 
 _BYTES_MAX = 32 << 20
 _POLL_MS = 200
 _POLLS_MAX = 20
-_CALL_MS = 10_000
 _LOOK_EVERY_S = 2.0
 
 TailRows = TopicRows | Problem
@@ -95,30 +91,17 @@ class EmbeddedTails:
 class KafkaTails:
     def __init__(self, bootstrap: str, wheel: str, settings: Mapping[str, str]) -> None:
         """Errors: ``NodeUnreachable``."""
-        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs each attempt to connect
-        read_leniently()
         self._bootstrap, self._wheel = bootstrap, wheel
-        ours: dict[str, Any] = {
-            "bootstrap_servers": bootstrap,
-            "client_id": "slotwheel-audit",
-            "group_id": None,
-            "enable_auto_commit": False,
-            "auto_offset_reset": "earliest",
-            "isolation_level": "read_committed",
-            "allow_auto_create_topics": False,
-            "fetch_max_wait_ms": 50,
-            "max_poll_records": 5_000,
-            "bootstrap_timeout_ms": _CALL_MS,
-            "reconnect_backoff_max_ms": 1_000,
-        }
         self._since: dict[str, int] = {}
         self._whole: set[str] = set()
         self._places: dict[TopicPartition, int] = {}
         self._looked_s = 0.0
-        try:
-            self._consumer = KafkaConsumer(**ours | typed(settings))
-        except (KafkaError, OSError) as error:
-            raise self._unreachable(error) from None
+        self._consumer = open_looking(
+            *(bootstrap, "slotwheel-audit", settings),
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=50,
+            max_poll_records=5_000,
+        )
 
     def follow(self, topic: str, from_ms: int, *, whole: bool = False) -> None:
         if topic not in self._since:
@@ -131,7 +114,7 @@ class KafkaTails:
         try:
             yield from self._read()
         except (KafkaError, OSError) as error:
-            raise self._unreachable(error) from None
+            raise unreachable(self._bootstrap, error) from None
 
     def _read(self) -> Iterator[TailRows]:
         if time.monotonic() - self._looked_s > _LOOK_EVERY_S:
@@ -183,9 +166,3 @@ class KafkaTails:
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1000)
-
-    def _unreachable(self, error: Exception) -> NodeUnreachable:
-        return NodeUnreachable(
-            f"Kafka at {self._bootstrap}: {str(error) or type(error).__name__}",
-            remedy="Check --bootstrap, and that the broker runs",
-        )

@@ -7,22 +7,18 @@ Rules
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ...delivery.kafka.header_names import read_leniently
-from ...delivery.kafka.kafka_python import typed
-from ...wheel.errors import InvalidConfiguration, NodeUnreachable
+from ...wheel.errors import InvalidConfiguration
 from ..tailing import EmbeddedTail, TailRecord, TopicTail
+from .looking import CALL_MS, open_looking, unreachable
 
 _PARTITIONS_EVERY_S = 10.0
-_CALL_MS = 10_000
 _POLL_RECORDS = 100
 _FETCH_BYTES = 16 << 20
 
@@ -34,35 +30,17 @@ class KafkaTail:
     def __init__(
         self, bootstrap: str, topic: str, positions: Mapping[int, int], settings: Mapping[str, str]
     ) -> None:
-        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs each attempt to connect
-        read_leniently()
         self._bootstrap = bootstrap
         self._topic = topic
         self._positions = dict(positions)
         self._looked_s = float("-inf")
-        ours: dict[str, Any] = {
-            "bootstrap_servers": bootstrap,
-            "client_id": "slotwheel-tail",
-            "group_id": None,
-            "enable_auto_commit": False,
-            "auto_offset_reset": "earliest",
-            "isolation_level": "read_committed",
-            "allow_auto_create_topics": False,
-            "max_poll_records": _POLL_RECORDS,
-            "fetch_max_bytes": _FETCH_BYTES,
-            "fetch_max_wait_ms": 100,
-            "bootstrap_timeout_ms": _CALL_MS,
-            "reconnect_backoff_max_ms": 1000,
-            "metrics_enabled": False,
-        }
-        try:
-            self._consumer = KafkaConsumer(**ours | typed(settings))
-        except (AssertionError, TypeError, ValueError) as error:
-            raise InvalidConfiguration(
-                f"a setting of the Kafka client is not usable: {error}", remedy="Change --kafka"
-            ) from None
-        except (KafkaError, OSError) as error:
-            raise self._unreachable(error) from None
+        self._consumer = open_looking(
+            *(bootstrap, "slotwheel-tail", settings),
+            auto_offset_reset="earliest",
+            max_poll_records=_POLL_RECORDS,
+            fetch_max_bytes=_FETCH_BYTES,
+            metrics_enabled=False,
+        )
 
     def read(self, timeout_s: float) -> list[TailRecord]:
         try:
@@ -72,7 +50,7 @@ class KafkaTail:
                 return []
             polled = self._consumer.poll(int(timeout_s * 1000))
         except (KafkaError, OSError) as error:
-            raise self._unreachable(error) from None
+            raise unreachable(self._bootstrap, error) from None
         found = [
             TailRecord(part.partition, record.offset + 1, record.value, record.timestamp)
             for part, records in polled.items()
@@ -85,13 +63,13 @@ class KafkaTail:
     def lag(self) -> int:
         try:
             parts = self._consumer.assignment()
-            ends = self._consumer.end_offsets(parts, timeout_ms=_CALL_MS) if parts else {}
+            ends = self._consumer.end_offsets(parts, timeout_ms=CALL_MS) if parts else {}
             return sum(
-                max(0, end - self._consumer.position(part, timeout_ms=_CALL_MS))
+                max(0, end - self._consumer.position(part, timeout_ms=CALL_MS))
                 for part, end in ends.items()
             )
         except (KafkaError, OSError) as error:
-            raise self._unreachable(error) from None
+            raise unreachable(self._bootstrap, error) from None
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1000)
@@ -111,19 +89,13 @@ class KafkaTail:
         if not parts or parts == known:
             return
         self._consumer.assign(sorted(parts | known))
-        ends = self._consumer.end_offsets(sorted(parts), timeout_ms=_CALL_MS)
+        ends = self._consumer.end_offsets(sorted(parts), timeout_ms=CALL_MS)
         for part in parts | known:
             position = self._positions.get(part.partition)
             if position is None or position > ends.get(part, position):
                 self._consumer.seek_to_beginning(part)
             else:
                 self._consumer.seek(part, position)
-
-    def _unreachable(self, error: Exception) -> NodeUnreachable:
-        return NodeUnreachable(
-            f"Kafka at {self._bootstrap}: {str(error) or type(error).__name__}",
-            remedy="Check --bootstrap, and that the broker runs",
-        )
 
 
 def open_tail(

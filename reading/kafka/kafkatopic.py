@@ -13,7 +13,6 @@ Rules
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -21,15 +20,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic as KafkaTopicSpec
 from kafka.errors import KafkaError
 
-from ...delivery.kafka.header_names import read_leniently
 from ...delivery.kafka.kafka_python import typed
-from ...wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError
+from ...wheel.errors import InvalidMessage, NodeUnreachable
 from ...wheel.rows import header_column
 from ...wheel.schema import HEADERS, TIME
+from .looking import open_looking, unreachable
 
 DUMP_VERSION = 1
 DUMP = pa.schema(
@@ -80,32 +79,15 @@ class KafkaTopic:
     """
 
     def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
-        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs each attempt to connect
         self.topic = topic
         self._bootstrap = bootstrap
         self._extra = typed(settings)
-        ours = {
-            "bootstrap_servers": bootstrap,
-            "client_id": "slotwheel-consume",
-            "group_id": None,
-            "enable_auto_commit": False,
-            "auto_offset_reset": "none",
-            "isolation_level": "read_committed",
-            "allow_auto_create_topics": False,
-            "max_poll_records": _ROWS_MAX,
-            "fetch_max_wait_ms": 100,
-            "bootstrap_timeout_ms": _CALL_MS,
-            "reconnect_backoff_max_ms": 1000,
-        }
-        try:
-            read_leniently()
-            self._consumer = KafkaConsumer(**ours | self._extra)
-        except (AssertionError, TypeError, ValueError) as error:
-            raise SlotwheelError(
-                f"a setting of the Kafka client is not usable: {error}", remedy="Change --kafka"
-            ) from None
-        except (KafkaError, OSError) as error:
-            raise self._unreachable(error) from None
+        self._consumer = open_looking(
+            *(bootstrap, "slotwheel-consume", settings),
+            auto_offset_reset="none",
+            max_poll_records=_ROWS_MAX,
+            bootstrap_timeout_ms=_CALL_MS,
+        )
         try:
             self._parts = self._find()
             self._starts = self._consumer.beginning_offsets(self._parts, timeout_ms=_CALL_MS)
@@ -114,7 +96,7 @@ class KafkaTopic:
             )
         except (KafkaError, OSError) as error:
             self.close()
-            raise self._unreachable(error) from None
+            raise unreachable(self._bootstrap, error) from None
         except BaseException:
             self.close()
             raise
@@ -131,7 +113,7 @@ class KafkaTopic:
             ) as admin:
                 admin.create_topics([topic], timeout_ms=_CALL_MS)
         except (KafkaError, OSError) as error:
-            raise self._unreachable(error) from None
+            raise unreachable(self._bootstrap, error) from None
 
     @property
     def some_deleted(self) -> bool:
@@ -156,7 +138,7 @@ class KafkaTopic:
         try:
             yield from self._batches(position, go_on)
         except (KafkaError, OSError) as error:
-            raise self._unreachable(error) from None
+            raise unreachable(self._bootstrap, error) from None
 
     def _batches(self, position: int, go_on: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         consumer = self._consumer
@@ -205,12 +187,6 @@ class KafkaTopic:
         if not numbers:
             raise no_such_topic(self.topic, self.topics)
         return [TopicPartition(self.topic, number) for number in sorted(numbers)]
-
-    def _unreachable(self, error: Exception) -> NodeUnreachable:
-        return NodeUnreachable(
-            f"Kafka at {self._bootstrap}: {str(error) or type(error).__name__}",
-            remedy="Check --bootstrap, and that the broker runs",
-        )
 
 
 def to_batch(topic: str, records: list[Any]) -> pa.RecordBatch:

@@ -129,7 +129,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "audit/watch": frozenset(
         {
             *(ENGINE_VALUES, "policy", "reading", "reading/growing", "reading/kafka", "search"),
-            *("delivery/embedded", "delivery/kafka", "replay/facts", "audit"),
+            *("delivery/embedded", "replay/facts", "audit"),
         }
     ),
     "deadletters": frozenset(
@@ -212,7 +212,6 @@ ONLY_MODULES = {
     ("trace/store", "reading"): frozenset({"problems"}),
     ("trace", "delivery/kafka"): frozenset({"header_names"}),
     ("audit/watch", "delivery/embedded"): _TOPIC_FILES,
-    ("audit/watch", "delivery/kafka"): frozenset({"header_names", "kafka_python"}),
     ("audit/watch", "policy"): _LETTERS,
     ("audit/watch", "replay/facts"): frozenset({"headers"}),
     ("reading", "delivery/embedded"): _TOPIC_FILES,
