@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from slotwheel.trace.events import EVENT, ID, EventSender, encode
+from slotwheel.trace.batches import encode
+from slotwheel.trace.events import EVENT, ID, EventSender
 from slotwheel.trace.store import StoreWriter, TracePage, TraceQuery, TraceReader
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.rows import from_numpy

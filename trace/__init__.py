@@ -6,7 +6,8 @@ Start at ``Tracer`` (tracer.py).
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .events import TRACE_TOPIC, EventKind, EventSender, decode
+from .batches import decode
+from .events import TRACE_TOPIC, EventKind, EventSender
 
 if TYPE_CHECKING:
     from .recorder import Recorder

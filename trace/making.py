@@ -22,7 +22,8 @@ from ..wheel.ids import ID_FORM
 from ..wheel.protocol import StoredBatch
 from ..wheel.rows import Header, from_numpy
 from ..wheel.schema import TIME, Int64s, Mask
-from .events import EventColumns, EventKind
+from .batches import EventColumns
+from .events import EventKind
 
 TRACEPARENT = "traceparent"
 """W3C Trace Context: passed on as it is."""

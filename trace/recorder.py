@@ -25,7 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..client.message import clock_ms
 from ..policy.headers import cut
-from .events import BATCH_BYTES_MAX, EventColumns, EventKind, EventSender, encode, joined
+from .batches import BATCH_BYTES_MAX, EventColumns, encode, joined
+from .events import EventKind, EventSender
 from .making import Record, RecordEvents, ShipmentEvents, make_dropped
 from .sending import BatchSender, TraceTarget
 

@@ -15,7 +15,8 @@ from slotwheel.client import Client
 from slotwheel.gateway.settings import GatewaySettings
 from slotwheel.gateway.storing import StoreProcess, StoringSettings
 from slotwheel.trace import TRACE_TOPIC, Tracer, WheelTarget
-from slotwheel.trace.events import EventSender, encode
+from slotwheel.trace.batches import encode
+from slotwheel.trace.events import EventSender
 from slotwheel.trace.store import TraceQuery, TraceReader
 from slotwheel.wheel.errors import InvalidConfiguration
 from support.broker import Broker, TopicFactory

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from slotwheel.trace.events import EventSender, encode
+from slotwheel.trace.batches import encode
+from slotwheel.trace.events import EventSender
 from slotwheel.trace.store import StoreWriter
 from support.traced import Row, event, of_sender
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwheel.trace import EventKind, EventSender, decode
-from slotwheel.trace.events import EVENT, ID, STORED, EventColumns, encode, joined, with_sender
+from slotwheel.trace.batches import EventColumns, encode, joined
+from slotwheel.trace.events import EVENT, ID, STORED, with_sender
 from slotwheel.wheel.errors import InvalidMessage, UnsupportedVersion
 from slotwheel.wheel.schema import TIME
 

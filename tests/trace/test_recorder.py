@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.trace import EventSender, Recorder, decode
-from slotwheel.trace.events import BATCH_BYTES_MAX, EVENT, EventColumns, EventKind, encode
+from slotwheel.trace.batches import BATCH_BYTES_MAX, EventColumns, encode
+from slotwheel.trace.events import EVENT, EventKind
 from slotwheel.trace.making import RecordEvents, TracedRecord
 from slotwheel.wheel.errors import InvalidMessage, UnsupportedVersion
 from support.tracing import KeptEvents, listed

@@ -28,7 +28,8 @@ from ...wheel.errors import (
 )
 from ...wheel.files import DirectoryLock
 from ...wheel.schema import Int64s, times
-from ..events import STORED, decode, with_sender
+from ..batches import decode
+from ..events import STORED, with_sender
 from .checks import checked
 from .making import SegmentAbout, write_segment
 from .merging import ROWS_MAX, KnownSegment, merge, what_to_merge

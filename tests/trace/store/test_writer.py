@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotwheel.trace.events import EventSender, encode
+from slotwheel.trace.batches import encode
+from slotwheel.trace.events import EventSender
 from slotwheel.trace.store import StoreWriter, TraceQuery, TraceReader
 from slotwheel.trace.store.checks import NUMBER_END, REASONS, TIME_END_MS
 from slotwheel.trace.store.merging import KnownSegment, what_to_merge

@@ -1,0 +1,256 @@
+"""Events on their way, in batches: what an encoded batch is, and what is taken for one.
+
+Rules
+- What is the same for all events of a sender, or of a batch, stands once in a batch, in the
+  schema's metadata; a column of nulls does not stand there at all.
+- What a batch claims is looked at before anything is made of it: anybody can write to the topic.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..wheel.arrowclaims import CLAIM_ERRORS, RECORD_BATCH, SCHEMA, claims
+from ..wheel.errors import InvalidMessage, UnsupportedVersion
+from ..wheel.rows import from_numpy
+from .events import EVENT, ID, TRACE_VERSION, VERSION_KEY, EventSender
+
+BATCH_BYTES_MAX = 512 << 10
+"""Of an encoded batch: half of what Kafka takes by itself."""
+DECODED_BYTES_MAX, DECODED_ROWS_MAX = 64 << 20, 1 << 17
+"""Of a batch in memory, whatever it claims to be."""
+_VALUE_BYTES_MAX = 2 * BATCH_BYTES_MAX
+_NAME_CHARACTERS, _TAGS_CHARACTERS = 256, 4096
+"""Of a sender's names, and of all its tags."""
+_SENDER_KEY = b"slotwheel.trace.sender"
+_SAME_CHARACTERS_MAX = 1000
+"""Of a value that stands once in a batch: it becomes one of each event."""
+_COUNT_KEY, _SAME_KEY = b"slotwheel.trace.count", b"slotwheel.trace.same"
+_WRITING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+_PARTS = {
+    f"{field.name}.{part.name}" if part is not field else field.name: part.type
+    for field in EVENT
+    for part in (ID if field.type == ID else (field,))
+}
+"""The columns of a batch on its way: those of ``EVENT``, ids by their parts."""
+_COUNTED = frozenset({"number", "id.offset"})
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """Events on their way: what is the same for all of them stands there once.
+
+    ``columns``: those of ``EVENT``, ids by their parts (``id.due``). Each is an array, or the value
+    of all rows; of ``number`` and ``id.offset`` that of the first row, from which they count up.
+    What is not there is null."""
+
+    count: int
+    columns: dict[str, Any]
+
+    @classmethod
+    def of(cls, events: pa.RecordBatch) -> EventColumns:
+        """``events``: schema ``EVENT``."""
+        columns: dict[str, Any] = {}
+        for name, column in zip(events.schema.names, events.columns, strict=True):
+            if column.null_count == len(column):
+                continue
+            if column.type == ID:
+                names = [f"{name}.{part.name}" for part in ID]
+                columns |= dict(zip(names, column.flatten(), strict=True))
+            else:
+                columns[name] = column
+        return cls(events.num_rows, columns)
+
+    def rows(self) -> pa.RecordBatch:
+        """The same with schema ``EVENT``. Errors: ``ValueError``: nulls where none may be."""
+        arrays = [
+            self._ids(field.name) if field.type == ID else self.column(field.name)
+            for field in EVENT
+        ]
+        for about, column in zip(EVENT, arrays, strict=True):
+            if column.null_count and not about.nullable:
+                raise ValueError(f"column {about.name} has nulls")
+        return pa.RecordBatch.from_arrays(arrays, schema=EVENT)
+
+    def column(self, name: str) -> pa.Array:
+        """One of them, as an array."""
+        found, kind = self.columns.get(name), _PARTS[name]
+        if isinstance(found, pa.Array):
+            return found
+        if found is not None and name in _COUNTED:
+            return from_numpy(np.arange(found, found + self.count, dtype=np.int64), kind)
+        return pa.repeat(pa.scalar(found, kind), self.count)
+
+    def _ids(self, name: str) -> pa.Array:
+        parts = [self.column(f"{name}.{part.name}") for part in ID]
+        absent = reduce(pc.and_, [part.is_null() for part in parts])
+        if any(part.null_count != absent.true_count for part in parts):
+            raise ValueError(f"an id in column {name} has nulls")
+        mask = absent if absent.true_count else None
+        if mask is not None:
+            zeros = ("", *(pa.scalar(0, part.type) for part in parts[1:]))
+            parts = [pc.fill_null(part, zero) for part, zero in zip(parts, zeros, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=list(ID), mask=mask)
+
+    def slice(self, start: int, count: int) -> EventColumns:
+        count = min(count, self.count - start)
+        columns = dict(self.columns)
+        for name, column in columns.items():
+            if isinstance(column, pa.Array):
+                columns[name] = column.slice(start, count)
+            elif name in _COUNTED:
+                columns[name] = column + start
+        return EventColumns(count, columns)
+
+
+def joined(parts: Iterable[EventColumns], count_max: int) -> Iterator[EventColumns]:
+    """Events, all with numbers: those that are next to each other together, up to so many."""
+    group: list[EventColumns] = []
+    count = 0
+    for part in parts:
+        follows = group and part.columns["number"] == group[0].columns["number"] + count
+        if group and not (follows and count + part.count <= count_max):
+            yield _together(group, count)
+            group, count = [], 0
+        group.append(part)
+        count += part.count
+    if group:
+        yield _together(group, count)
+
+
+def _together(parts: Sequence[EventColumns], count: int) -> EventColumns:
+    if len(parts) == 1:
+        return parts[0]
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys(name for part in parts for name in part.columns):
+        found = [part.columns.get(name) for part in parts]
+        if name == "number":
+            columns[name] = found[0]
+        elif name not in _COUNTED and all(type(one) in (str, int) for one in found):
+            same = all(one == found[0] for one in found)
+            columns[name] = found[0] if same else None
+        if columns.get(name) is None:
+            columns[name] = pa.concat_arrays([part.column(name) for part in parts])
+    return EventColumns(count, columns)
+
+
+def encode(sender: EventSender, events: EventColumns | pa.RecordBatch) -> bytes:
+    """A batch of events (as a table: schema ``EVENT``) as the value of a message: an Arrow IPC
+    stream."""
+    if isinstance(events, pa.RecordBatch):
+        events = EventColumns.of(events)
+    about = {
+        "name": sender.name,
+        "client": sender.client,
+        "address": sender.address,
+        "tags": dict(sender.tags),
+    }
+    arrays = {
+        name: events.column(name)
+        for name, one in events.columns.items()
+        if isinstance(one, pa.Array) or (isinstance(one, str) and len(one) > _SAME_CHARACTERS_MAX)
+    }
+    same = {name: one for name, one in events.columns.items() if name not in arrays}
+    metadata = {
+        **(EVENT.metadata or {}),
+        _SENDER_KEY: json.dumps(about).encode(),
+        _COUNT_KEY: b"%d" % events.count,
+        _SAME_KEY: json.dumps(same).encode(),
+    }
+    schema = pa.schema([(name, one.type) for name, one in arrays.items()], metadata=metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=_WRITING) as writer:
+        if arrays:
+            writer.write_batch(pa.RecordBatch.from_arrays(list(arrays.values()), schema=schema))
+    return bytes(sink.getvalue())
+
+
+def decode(value: bytes) -> tuple[EventSender, pa.RecordBatch]:
+    """What ``encode`` has made. Errors: ``InvalidMessage``: it is no batch of events, or claims too
+    much; ``UnsupportedVersion``."""
+    if len(value) > _VALUE_BYTES_MAX:
+        raise InvalidMessage(
+            "too large for a batch of trace events",
+            got=f"{len(value)} bytes",
+            limit=_VALUE_BYTES_MAX,
+        )
+    try:
+        with pa.ipc.open_stream(value) as reader:
+            metadata = reader.schema.metadata or {}
+            version = metadata.get(VERSION_KEY, b"none").decode("ascii", "replace")
+            if version != str(TRACE_VERSION):
+                raise UnsupportedVersion(
+                    "trace events of an unknown version",
+                    got=version,
+                    limit=TRACE_VERSION,
+                    remedy="Use the slotwheel version that wrote them, or a newer one",
+                )
+            _check_claims(value)
+            rows = _read(reader, metadata).rows()
+            about = json.loads(metadata[_SENDER_KEY])
+            sender = EventSender(
+                str(about["name"]),
+                str(about["client"]),
+                str(about["address"]),
+                {str(name): str(tag) for name, tag in dict(about["tags"]).items()},
+            )
+            _check_sender(sender)
+    except (*CLAIM_ERRORS, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise InvalidMessage("no batch of trace events", got=str(error)[:200]) from None
+    return sender, rows
+
+
+def _check_claims(value: bytes) -> None:
+    rows = nbytes = 0
+    for claim in claims(value):
+        if claim.kind not in (SCHEMA, RECORD_BATCH):
+            raise ValueError(f"a message of kind {claim.kind}")
+        rows += claim.rows
+        nbytes += claim.nbytes
+        if rows > DECODED_ROWS_MAX or nbytes > DECODED_BYTES_MAX:
+            raise ValueError(f"it claims to have {rows} rows, {nbytes} bytes")
+
+
+def _check_sender(sender: EventSender) -> None:
+    tags = json.dumps(dict(sender.tags))
+    for text, most in (
+        (sender.name, _NAME_CHARACTERS),
+        (sender.client, _NAME_CHARACTERS),
+        (sender.address, _NAME_CHARACTERS),
+        (tags, _TAGS_CHARACTERS),
+    ):
+        text.encode()  # raises for half of a surrogate pair
+        if len(text) > most:
+            raise ValueError(f"a sender with {len(text)} characters in one of its names or tags")
+    if not sender.name:
+        raise ValueError("a sender without a name")
+
+
+def _read(reader: Any, metadata: Mapping[bytes, bytes]) -> EventColumns:
+    """Errors: ``ValueError``, ``KeyError``, and those of Arrow: it is no batch of events."""
+    count, same = int(metadata[_COUNT_KEY]), dict(json.loads(metadata[_SAME_KEY]))
+    nbytes = 0
+    for name, value in same.items():
+        if type(value) is not (str if _PARTS[name] == pa.utf8() else int):
+            raise ValueError(f"no value of {name}: {value!r}")
+        nbytes += count * (4 * len(value) if isinstance(value, str) else 8)
+    if not 0 <= count <= DECODED_ROWS_MAX or nbytes > DECODED_BYTES_MAX:
+        raise ValueError(f"it claims to have {count} rows, {nbytes} bytes")
+    for column in reader.schema:
+        if _PARTS.get(column.name) != column.type:
+            raise ValueError(f"no column of trace events: {column}")
+    table = reader.read_all()
+    table.validate(full=True)
+    if table.num_rows != (count if table.num_columns else 0):
+        raise ValueError(f"{table.num_rows} of {count} events")
+    arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
+    return EventColumns(count, {**same, **arrays})
