@@ -70,7 +70,7 @@ class Account:
 
     def take_all(self, consumer: Consumer) -> None:
         """Until there is nothing more to come."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while not all(map(self.ended, self.plans)):
             assert time.monotonic() < deadline
             for message in consumer.take(1_000, 0.2):
