@@ -1,9 +1,9 @@
 """Reads what a node with ``--trace-retain`` keeps of messages that have left.
 
 Theory: files are named by when they begin, and a message leaves at its due time or later. So a
-question about an id begins at the file of its due time, and skips by the frames' headers all that
-was due at other times. What is not found may have left all the same: a power cut, a full disk, a
-mark that moved before the answer. What is found is true.
+question about an id begins at the file of its due time, and reads of its frames only those that by
+their headers may have what was due then. What is not found may have left all the same: a power cut,
+a full disk, a mark that moved before the answer. What is found is true.
 
 Rules
 - A node may be writing: an incomplete frame at the end of a file is none, and a file that is gone
@@ -38,13 +38,15 @@ from ..wheel.errors import Damaged, UnsupportedVersion
 from ..wheel.files import OsHandle
 from ..wheel.mark import RowKey
 from ..wheel.rows import members
-from ..wheel.schema import times
+from ..wheel.schema import Int64s, times
+from .departureframes import FrameTable, KnownFrames
 from .listing import opened, sizes
 from .problems import INTEGRITY, Problem
 
 FRAMES_MAX = 1_000_000
 BATCH_ROWS = 16_384
 LIMIT = 1_000
+PROBLEMS_MAX = 100
 _REPEATS_MS = 60_000
 _BEFORE, _AFTER = -1, 1 << 62
 
@@ -74,10 +76,13 @@ class DepartureQuery:
 
 @dataclass(slots=True)
 class DepartureReader:
-    """Departures of a data directory. ``problems``: what could not be read, so far."""
+    """Departures of a data directory. ``problems``: what could not be read so far, at most
+    ``PROBLEMS_MAX``. It remembers where frames are, so a second question costs less. Not
+    thread-safe."""
 
     root: Path
     problems: list[Problem] = field(default_factory=list)
+    _remembered: KnownFrames = field(default_factory=KnownFrames, init=False, repr=False)
 
     def find(self, wanted: Collection[RowKey]) -> dict[RowKey, list[Departure]]:
         """The departures of messages by due time and offset, each in the order of time: more than
@@ -87,16 +92,16 @@ class DepartureReader:
             return found
         dues = np.unique(np.array([due for due, _ in wanted], np.int64))
         offsets = np.sort(np.array([offset for _, offset in wanted], np.int64))
-        looked, last_ms = 0, _AFTER
-        for path in self._files(int(dues[0]), _AFTER):
-            for handle, frame in self._frames(path):
-                looked += 1
-                if looked > FRAMES_MAX or frame.left_ms > last_ms:
+        rest, last_ms = FRAMES_MAX, _AFTER
+        files = self._files(int(dues[0]), _AFTER)
+        for path, (first_ms, size) in files.items():
+            if rest <= 0 or first_ms > last_ms:
+                break
+            table = self._known(path, size)[:rest]
+            rest -= len(table)
+            for frame, rows in self._holding(path, table, dues):
+                if frame.left_ms > last_ms:
                     return found
-                first = int(np.searchsorted(dues, frame.due_from_ms))
-                if first == len(dues) or dues[first] > frame.due_to_ms:
-                    continue
-                rows = self._rows(path, handle, frame)
                 for at in np.flatnonzero(members(offsets, times(rows, "offset"))).tolist():
                     key = int(times(rows, "due")[at]), int(times(rows, "offset")[at])
                     if key in wanted:
@@ -138,13 +143,47 @@ class DepartureReader:
                 break
         return pa.Table.from_batches(matches, DEPARTURES)
 
-    def _files(self, start_ms: int, end_ms: int) -> Iterator[Path]:
-        """The files that may hold what left in that time."""
+    def _files(self, start_ms: int, end_ms: int) -> dict[Path, tuple[int, int]]:
+        """The files that may hold what left in that time, in their order: when each begins, and how
+        many bytes it has."""
         folder = self.root / DEPARTURES_DIRECTORY
-        firsts = sorted((first, name) for name in sizes(folder) if (first := first_ms_of(name)))
-        for (first, name), (following, _) in pairwise([*firsts, (_AFTER, "")]):
-            if first < end_ms and following > start_ms:
-                yield folder / name
+        every = sizes(folder)
+        firsts = sorted((first, name) for name in every if (first := first_ms_of(name)) is not None)
+        self._remembered.forget_all_but([folder / name for _, name in firsts])
+        return {
+            folder / name: (first, every[name])
+            for (first, name), (following, _) in pairwise([*firsts, (_AFTER, "")])
+            if first < end_ms and following > start_ms
+        }
+
+    def _known(self, path: Path, size: int) -> FrameTable:
+        """The frames of a file, as far as they can be read."""
+        try:
+            self._remembered.grow(path, size, _shown(path))
+        except FileNotFoundError:
+            pass
+        except (Damaged, UnsupportedVersion, OSError) as error:
+            self._problem(_shown(path), error)
+        return self._remembered.known(path)
+
+    def _holding(
+        self, path: Path, table: FrameTable, dues: Int64s
+    ) -> Iterator[tuple[Frame, pa.RecordBatch]]:
+        """The frames that may have rows of one of these due times (sorted), with their rows."""
+        first = np.searchsorted(dues, table["due_from_ms"])
+        low = np.append(dues, _AFTER)[first]
+        holding = np.flatnonzero(low <= table["due_to_ms"])
+        if not len(holding):
+            return
+        try:
+            with opened(path) as handle:
+                for fields in table[holding].tolist():
+                    frame = Frame(*fields)
+                    yield frame, self._rows(path, handle, frame)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._problem(_shown(path), error)
 
     def _frames(self, path: Path) -> Iterator[tuple[OsHandle, Frame]]:
         shown = _shown(path)
@@ -173,7 +212,7 @@ class DepartureReader:
         if isinstance(error, Damaged):
             text, position = f"expected {error.expected}, found {error.found}", error.position
         problem = Problem(INTEGRITY, "damaged", text, file=shown, position=position)
-        if problem not in self.problems:
+        if problem not in self.problems and len(self.problems) < PROBLEMS_MAX:
             self.problems.append(problem)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..policy.deadletters import DEAD_LETTER_TOPIC, EXPIRED, REASON
-from ..reading.departures import Departure, DepartureReader
+from ..reading.departures import Departure
 from ..reading.events import RowsSeen
 from ..reading.growing.parts import TopicPart, read_part
 from ..reading.growing.topics import delivered_from, look_at_topic, topics
@@ -106,7 +106,7 @@ def find(
         fates |= of_slot
         gone.append((view.marks, left))
     # Read behind the view: what it knows to have left is in there.
-    departures = _departures(reader.root, fates, view.point.looked_ms)
+    departures = _departures(reader, fates, view.point.looked_ms)
     for marks, left in gone:
         open_ = [one for one in left if one.id not in departures]
         if open_:
@@ -117,7 +117,7 @@ def find(
 
 
 def _departures(
-    root: Path, fates: Mapping[MessageId, MessageFate], looked_ms: int
+    reader: PendingReader, fates: Mapping[MessageId, MessageFate], looked_ms: int
 ) -> dict[MessageId, list[Departure]]:
     """The departures of those that may have left."""
     keys = {
@@ -125,7 +125,7 @@ def _departures(
         for one, fate in fates.items()
         if fate.state is not MessageState.PENDING or one.due <= looked_ms
     }
-    return {keys[key]: found for key, found in DepartureReader(root).find(keys).items()}
+    return {keys[key]: found for key, found in reader.departures.find(keys).items()}
 
 
 def _departed(fate: MessageFate, departures: Sequence[Departure]) -> MessageFate:

@@ -28,6 +28,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from ..reading.departures import DepartureReader
 from ..reading.files import due_within
 from ..reading.problems import INTEGRITY, Problem
 from ..reading.slotblocks import committed_blocks, read_ahead
@@ -163,6 +164,8 @@ class PendingReader:
         """Errors: ``InvalidConfiguration``: it is no data directory."""
         self._watch = DirectoryWatch(root)
         self.root = self._watch.root
+        self.departures = DepartureReader(self.root)
+        """Of messages that have left; kept, as it remembers where they are."""
 
     def __enter__(self) -> Self:
         return self

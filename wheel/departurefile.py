@@ -105,6 +105,24 @@ assert _FRAME.size == 44
 HEADER_BYTES = _HEADER.size
 FRAME_BYTES = _FRAME.size
 _ROW_BYTES = 4 * 8 + 4 + 1
+_READ_BYTES = 1 << 16
+"""Of a file, to find headers in: many where chunks are small, one where they are large."""
+
+_HEADER_TABLE = np.dtype(
+    [
+        ("body_crc", "<u4"),
+        ("nbytes", "<u4"),
+        ("rows", "<u4"),
+        ("left_ms", "<i8"),
+        ("due_from_ms", "<i8"),
+        ("due_to_ms", "<i8"),
+        ("name_bytes", "<u4"),
+    ]
+)
+assert _HEADER_TABLE.itemsize == FRAME_BYTES - 4
+_HEADER_FIELDS = list(_HEADER_TABLE.names or ())
+FRAME_TABLE = np.dtype([("position", "<i8"), *_HEADER_TABLE.descr])
+"""The fields of ``Frame``, in their order."""
 
 
 def path_of(first_ms: int) -> str:
@@ -208,21 +226,51 @@ class Frame:
 
 
 def frames(handle: Handle, path: str, start: int = HEADER_BYTES) -> Iterator[Frame]:
-    """The complete frames of a file from ``start`` on, in their order, bodies unread.
+    """The complete frames of a file from ``start`` on, in their order, bodies unread. Errors: as of
+    ``frame_tables``."""
+    for table in frame_tables(handle, path, start):
+        for fields in table.tolist():
+            yield Frame(*fields)
+
+
+def frame_tables(
+    handle: Handle, path: str, start: int = HEADER_BYTES
+) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
+    """Likewise some at a time, as arrays of ``FRAME_TABLE``, shape (frames,). ``start``: where a
+    frame begins.
 
     Errors: ``Damaged`` where a header is not what was written: where the next one begins is
-    unknown then.
+    unknown then. What is before it came already.
     """
     size = handle.size()
     while start + FRAME_BYTES <= size:
-        data = handle.pread(FRAME_BYTES, start)
-        crc, *fields = _FRAME.unpack(data)
-        found = crc32c(data[4:])
-        frame = Frame(start + FRAME_BYTES, *fields)
-        sound = frame.nbytes == frame.name_bytes + _ROW_BYTES * frame.rows
-        if crc != found or not sound:
-            raise Damaged(path, start, expected=f"CRC-32C {crc:08x}", found=f"{found:08x}")
-        if frame.end > size:
-            return  # it is being written, or was when the node was killed
-        yield frame
-        start = frame.end
+        data = handle.pread(min(_READ_BYTES, size - start), start)
+        headers: list[bytes] = []
+        positions: list[int] = []
+        at, torn = 0, False
+        damage: Damaged | None = None
+        while at + FRAME_BYTES <= len(data):
+            crc, _, nbytes, rows, _, _, _, name_bytes = _FRAME.unpack_from(data, at)
+            header = data[at + 4 : at + FRAME_BYTES]
+            found = crc32c(header)
+            if crc != found or nbytes != name_bytes + _ROW_BYTES * rows:
+                expected = f"CRC-32C {crc:08x}"
+                damage = Damaged(path, start + at, expected=expected, found=f"{found:08x}")
+                break
+            at += FRAME_BYTES
+            if start + at + nbytes > size:
+                torn = True  # it is being written, or was when the node was killed
+                break
+            headers.append(header)
+            positions.append(start + at)
+            at += nbytes
+        if headers:
+            table = np.empty(len(headers), FRAME_TABLE)
+            table["position"] = positions
+            table[_HEADER_FIELDS] = np.frombuffer(b"".join(headers), _HEADER_TABLE)
+            yield table
+        if damage is not None:
+            raise damage
+        if torn or not at:
+            return
+        start += at

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
+from slotwheel.reading import departureframes
+from slotwheel.reading.departureframes import KnownFrames
 from slotwheel.reading.departures import Departure, DepartureReader
 from slotwheel.wheel.departurefile import (
     DEPARTURES,
@@ -141,6 +143,90 @@ def test_a_message_that_left_twice_is_there_twice(tmp_path: Path) -> None:
     found = reader.find([(T0, 0), (T0 + 20, 2)])
     assert [one.left_ms for one in found[T0, 0]] == [T0 + 100, T0 + 900]
     assert [one.left_ms for one in found[T0 + 20, 2]] == [T0 + 100]
+
+
+def test_a_file_that_grows_between_questions_is_read_on(tmp_path: Path) -> None:
+    """At every length that the file has for a moment, also in the midst of a frame."""
+    ends = np.cumsum([HEADER_BYTES, *map(len, FRAMES)]).tolist()
+    reader = DepartureReader(tmp_path)
+    assert reader.find(EXPECTED.keys()) == {}
+    for length in range(len(WHOLE) + 1):
+        written(tmp_path, WHOLE[:length])
+        whole = sum(end <= length for end in ends[1:])
+        found = reader.find(EXPECTED.keys())
+        assert found.items() <= EXPECTED.items(), length
+        assert len(found) == sum((4, 1, 4)[:whole]), length
+    assert reader.problems == []
+
+
+def test_what_is_damaged_behind_what_was_read_hides_only_that(tmp_path: Path) -> None:
+    reader = written(tmp_path, WHOLE[: -len(FRAMES[2])])
+    before = reader.find(EXPECTED.keys())
+    assert len(before) == 5
+    for _ in range(2):
+        written(tmp_path, WHOLE[: -len(FRAMES[2])] + b"\xff" * 100)
+        assert reader.find(EXPECTED.keys()) == before
+        assert len(reader.problems) == 1
+
+
+def test_a_file_that_is_deleted_between_questions_says_nothing_any_more(tmp_path: Path) -> None:
+    written(tmp_path, WHOLE)
+    reader = written(tmp_path, file_header() + frame(20, T0 + 900), T0 + 800)
+    later = {(T0 + 10 * offset, offset) for offset in range(20, 24)}
+    assert reader.find({*EXPECTED, *later}).keys() == {*EXPECTED, *later}
+    (tmp_path / path_of(T0)).unlink()
+    assert reader.find({*EXPECTED, *later}).keys() == later
+    (tmp_path / path_of(T0 + 800)).unlink()
+    assert reader.find({*EXPECTED, *later}) == {}
+    # One that comes back shorter, as of a directory that was restored, is another one.
+    written(tmp_path, file_header() + FRAMES[1])
+    assert reader.find(EXPECTED.keys()).keys() == {(T0 + 40, 4)}
+    assert reader.problems == []
+
+
+def test_headers_are_found_across_the_pieces_that_are_read(tmp_path: Path) -> None:
+    """Small frames, of which many are in one piece, between some that are larger than a piece."""
+    due = T0 + np.arange(5000)
+    parts = [file_header()]
+    for first, rows in ((0, 1), (1, 2000), (2001, 1), (2002, 1), (2003, 2990)):
+        some = np.arange(first, first + rows)
+        topics = pa.array(["t" * (first + 1)] * rows, pa.utf8())
+        how, hashes = np.zeros(rows, np.uint8), np.zeros(rows, np.uint64)
+        parts.append(encode(due[some], some, due[some], how, topics, hashes, int(due[some[-1]])))
+    parts += [frame(first, T0 + 6000, 1) for first in range(6000, 9000)]
+    reader = written(tmp_path, b"".join(parts))
+    known = [0, 1, 2000, 2001, 2002, 2003, 4992]
+    one_rows = [(T0 + 10 * offset, offset) for offset in range(6000, 9000)]
+    wanted = {(T0 + offset, offset) for offset in known} | set(one_rows)
+    assert reader.find(wanted).keys() == wanted
+    assert sum(batch.num_rows for batch in reader.batches()) == 4993 + 3000
+    assert reader.problems == []
+
+
+def test_what_is_remembered_is_bounded(tmp_path: Path) -> None:
+    """Of the files that were asked for last; of the one that is asked for, whatever it needs."""
+    known = KnownFrames(kept_max=7)
+    paths = []
+    for at in range(4):
+        written(tmp_path, WHOLE, T0 + at)
+        paths.append(tmp_path / path_of(T0 + at))
+        known.grow(paths[-1], len(WHOLE), "x")
+    assert [len(known.known(path)) for path in paths] == [0, 0, 3, 3]
+    known.grow(paths[2], len(WHOLE), "x")
+    known.grow(paths[0], len(WHOLE), "x")
+    assert [len(known.known(path)) for path in paths] == [3, 0, 3, 0]
+    known.forget_all_but(paths[:1])
+    assert known.count == 3
+    small = KnownFrames(kept_max=2)
+    small.grow(paths[0], len(WHOLE), "x")
+    assert small.count == 3
+
+
+def test_a_second_question_reads_no_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = written(tmp_path, WHOLE)
+    assert reader.find(EXPECTED.keys()) == EXPECTED
+    monkeypatch.delattr(departureframes, "frame_tables")
+    assert reader.find(EXPECTED.keys()) == EXPECTED
 
 
 def test_an_id_with_the_offset_of_another_message_finds_nothing(tmp_path: Path) -> None:
