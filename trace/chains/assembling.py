@@ -3,7 +3,7 @@ read here, and the time is an argument."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import groupby
 from typing import Any
 
@@ -44,11 +44,7 @@ def assemble(
     ``STORED``); ``fates``: of these. ``missing``: what is known to be incomplete."""
     rows = events.to_pylist()
     steps = sorted((_of_event(row) for row in rows), key=_time)
-    parents = {
-        str(child): str(parent)
-        for row in rows
-        if (child := id_of(row["id"])) and (parent := id_of(row["origin"]))
-    }
+    parents = _parents(rows, {one.id for one in fates})
     topics = {step.id: step.topic for step in reversed(steps) if step.kind is StepKind.PRODUCED}
     messages = [_message(one, parents.get(one.id), topics.get(one.id)) for one in fates]
     messages.sort(key=lambda one: (one.comes_from is not None, one.due_ms or 0, one.id))
@@ -65,6 +61,12 @@ def assemble(
         tuple(_anomalies(events, messages, now_ms, limits)),
         (*missing, *_missing(steps, messages)),
     )
+
+
+def _parents(rows: Iterable[Mapping[str, Any]], ids: Set[str]) -> dict[str, str]:
+    """Which of these messages comes from which."""
+    links = ((str(id_of(row["id"])), str(id_of(row["origin"]))) for row in rows)
+    return {child: parent for child, parent in links if child != parent and {child, parent} <= ids}
 
 
 def id_of(parts: Mapping[str, Any] | None) -> MessageId | None:
@@ -172,6 +174,7 @@ def _anomalies(
     events: pa.Table, messages: Sequence[ChainMessage], now_ms: int, limits: AnomalyLimits
 ) -> Iterator[Anomaly]:
     ids = [MessageId.parse(one.id) for one in messages]
+    known = {one.id for one in messages}
     left: list[dict[str, Any]] = [
         {
             "due": one.due_ms,
@@ -184,12 +187,17 @@ def _anomalies(
         for of_id, one in zip(ids, messages, strict=True)
         if one.left_ms is not None
     ]
-    texts = {(one.due, one.offset): str(one) for one in ids}
-    departures = Departures(ids[0].group, [pa.RecordBatch.from_pylist(left, schema=LEFT)])
+    # Only what is in the files of one wheel group has left.
+    gone = [of_id for of_id, one in zip(ids, messages, strict=True) if one.left_ms is not None]
+    texts = {(one.group, one.due, one.offset): str(one) for one in gone}
+    group = gone[0].group if gone else ""
+    departures = Departures(group, [pa.RecordBatch.from_pylist(left, schema=LEFT)])
     for row in anomalies(events, departures, now_ms, limits).to_pylist():
         kind, found = AnomalyKind(row["kind"]), id_of(row["id"])
         text = anomaly_text(kind, row["amount"], row["group"], row["why"])
-        where = "" if found is None else texts.get((found.due, found.offset), str(found))
+        where = "" if found is None else str(found)
+        if found is not None and where not in known:  # of a departure, which has no check
+            where = texts.get((found.group, found.due, found.offset), where)
         yield Anomaly(kind, row["at"], where, text, row["topic"], row["group"])
     for message in messages:
         if message.state == MessageState.PENDING and message.due_ms is not None:

@@ -225,3 +225,58 @@ def test_a_chain_of_very_many_messages_is_cut_and_says_so(monkeypatch: pytest.Mo
         events.note(EventKind.PRODUCED, 899_990, _id(number), _id(number - 1), took_us=1)
     chain = find_chain(str(_id(0)), events, _Fates(), _NOW)
     assert "more than 3 messages" in chain.missing[0]
+
+
+def test_what_is_no_id_in_forged_events_is_not_followed() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10)
+    for forged in (
+        MessageId("g", _DUE, -5, 7),
+        MessageId("a.b", _DUE, 5, 7),
+        MessageId("\u00e9", _DUE, 5, 7),
+        _id(1),
+    ):
+        _processed(events, 1_000_000, _id(1), origin=forged)
+        _processed(events, 1_000_000, forged, origin=_id(1))
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_000_001)), _NOW)
+    assert [(one.id, one.comes_from) for one in chain.messages] == [(str(_id(1)), None)]
+
+
+def test_however_many_messages_forged_events_lead_to_a_chain_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "MESSAGES_MAX", 3)
+    events = _Events()
+    for number in range(1, 10):
+        events.note(EventKind.PRODUCED, 899_990, _id(number), _id(0), took_us=1)
+    chain = find_chain(str(_id(0)), events, _Fates(), _NOW)
+    assert len(chain.messages) == 3
+    assert [one for one in chain.missing if "more than" in one] == [
+        "more than 3 messages: these are the first found"
+    ]
+
+
+def test_a_chain_of_very_many_events_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "EVENTS_MAX", 5)
+    events = _Events()
+    for number in range(1, 4):
+        events.note(EventKind.PRODUCED, 899_990, _id(number), _id(0), took_us=1)
+        _processed(events, 1_000_000, _id(number))
+    chain = find_chain(str(_id(0)), events, _Fates(), _NOW)
+    assert "5 events and more: those of 2 messages are not looked for" in chain.missing
+
+
+def test_an_anomaly_is_of_the_message_that_has_it_and_not_of_one_at_the_same_place() -> None:
+    events = _Events()
+    other, forged = MessageId("a", _DUE, 1, 7), MessageId("g", _DUE, 1, 8)
+    events.note(EventKind.PRODUCED, 899_990, _id(1), other, took_us=10)
+    events.note(EventKind.RETRIED, 1_000_000, other, group="billing", attempt=1)
+    events.note(EventKind.RETRIED, 1_000_001, forged, _id(1), group="billing", attempt=1)
+    _processed(events, 1_200_000, _id(1))
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_001_500)), _NOW)
+    assert {(one.kind, one.id) for one in chain.anomalies} == {
+        (AnomalyKind.RETRY, str(other)),
+        (AnomalyKind.RETRY, str(forged)),
+        (AnomalyKind.LATE, str(_id(1))),
+        (AnomalyKind.BACKLOG, str(_id(1))),
+    }
