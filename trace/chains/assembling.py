@@ -49,7 +49,7 @@ def assemble(
     messages = [_message(one, parents.get(one.id), topics.get(one.id)) for one in fates]
     messages.sort(key=lambda one: (one.comes_from is not None, one.due_ms or 0, one.id))
     steps = sorted([*steps, *_of_wheel(messages, now_ms)], key=_time)
-    outcomes = _outcomes(steps)
+    outcomes = _outcomes(steps, messages)
     first = messages[0].id if messages else asked
     return Chain(
         asked,
@@ -121,27 +121,51 @@ def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainSt
             )
 
 
-def _outcomes(steps: Sequence[ChainStep]) -> dict[str, ChainState]:
-    """What the last word of each group is."""
+def _outcomes(
+    steps: Sequence[ChainStep], messages: Sequence[ChainMessage]
+) -> dict[str, ChainState]:
+    """What the last word of each group is: that of the last message and attempt, as consumers'
+    clocks differ."""
+    depths = _depths(messages)
+    words = [one for one in steps if one.tier is Tier.CONSUMER]
+    words.sort(key=lambda one: (depths.get(one.id, 0), one.attempt or 0, *_time(one)))
     found: dict[str, ChainState] = {}
-    for one in steps:
-        if one.tier is not Tier.CONSUMER or one.group is None:
-            continue
+    for one in words:
+        group = one.group or ""
         if one.kind is StepKind.PROCESSED:
-            found[one.group] = ChainState.FAILED if one.failed else ChainState.PROCESSED
+            found[group] = ChainState.FAILED if one.failed else ChainState.PROCESSED
         elif one.kind is StepKind.RETRIED:
-            found[one.group] = ChainState.RETRYING
+            found[group] = ChainState.RETRYING
         elif one.kind is StepKind.DEAD:
-            found[one.group] = ChainState.EXPIRED if one.why == EXPIRED else ChainState.DEAD
+            found[group] = ChainState.EXPIRED if one.why == EXPIRED else ChainState.DEAD
         elif one.kind is StepKind.RECEIVED:
-            found[one.group] = ChainState.RECEIVED
+            found[group] = ChainState.RECEIVED
+    return found
+
+
+def _depths(messages: Sequence[ChainMessage]) -> dict[str, int]:
+    """How many messages each comes from."""
+    parents = {one.id: one.comes_from for one in messages}
+    found: dict[str, int] = {}
+    for one in messages:
+        way: dict[str, None] = {}
+        at: str | None = one.id
+        while at is not None and at not in way:  # forged events may lead in a circle
+            way[at] = None
+            at = parents.get(at)
+        found[one.id] = len(way) - 1
     return found
 
 
 def _state(outcomes: Mapping[str, ChainState], messages: Sequence[ChainMessage]) -> ChainState:
+    """The worst of what groups said and of how what came last ended in the wheel."""
+    before = {one.comes_from for one in messages}
+    last = [one.state for one in messages if one.id not in before] or [messages[0].state]
     if outcomes:
-        return min(outcomes.values(), key=_WORST.__getitem__)
-    return ChainState(messages[0].state) if messages else ChainState.UNKNOWN
+        died = [one for one in last if one in (MessageState.DEAD, MessageState.EXPIRED)]
+        return min([*outcomes.values(), *map(ChainState, died)], key=_WORST.__getitem__)
+    known = [one for one in last if one != MessageState.UNKNOWN] or [messages[0].state]
+    return min(map(ChainState, known), key=_WORST.__getitem__)
 
 
 def _latencies(steps: Sequence[ChainStep]) -> dict[str, float]:

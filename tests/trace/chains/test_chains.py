@@ -280,3 +280,53 @@ def test_an_anomaly_is_of_the_message_that_has_it_and_not_of_one_at_the_same_pla
         (AnomalyKind.LATE, str(_id(1))),
         (AnomalyKind.BACKLOG, str(_id(1))),
     }
+
+
+def test_the_last_word_of_a_group_is_that_of_the_last_attempt_whatever_its_clock_says() -> None:
+    events, fates = _retried()
+    for row in (one for rows in events.rows.values() for one in rows):
+        if row["origin"] is None:
+            row["at"] += 900_000
+    chain = find_chain(str(_id(1)), events, fates, _NOW)
+    assert chain.outcomes == {"billing": "processed"}
+
+
+def test_messages_that_come_from_each_other_by_forged_events_are_one_chain() -> None:
+    events = _Events()
+    _processed(events, 1_000_000, _id(1), origin=_id(2))
+    _processed(events, 1_000_001, _id(2), origin=_id(1))
+    chain = find_chain(str(_id(1)), events, _Fates(), _NOW)
+    assert (len(chain.messages), chain.state) == (2, "processed")
+
+
+def test_a_consumer_without_a_group_has_a_word_too() -> None:
+    events = _Events()
+    for at in (1_000_002, 1_000_003):
+        _processed(events, at, _id(1), group=None)
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_000_001)), _NOW)
+    assert (chain.state, chain.outcomes) == ("processed", {"": "processed"})
+    assert [one.text for one in chain.anomalies] == [
+        "a consumer without a group has answered for it 2 times"
+    ]
+
+
+def _dead(one: MessageId) -> MessageFate:
+    return MessageFate(str(one), MessageState.DEAD, "no", one.due, None, 900_000, one.due + 1)
+
+
+def test_a_retry_that_became_a_dead_letter_in_the_wheel_is_not_retrying() -> None:
+    events = _Events()
+    _processed(events, 1_000_100, _id(1), error="not now", attempt=1)
+    events.note(EventKind.RETRIED, 1_000_101, _id(1), group="billing", attempt=1)
+    events.note(EventKind.PRODUCED, 1_000_102, _id(2), _id(1), took_us=10)
+    fates = _Fates(_delivered(_id(1), 1_000_004), _dead(_id(2)))
+    assert find_chain(str(_id(1)), events, fates, _NOW).state is ChainState.DEAD
+
+
+def test_a_dead_letter_that_was_sent_again_is_where_that_is() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 1_000_102, _id(2), _id(1), took_us=10)
+    fates = _Fates(_dead(_id(1)), _delivered(_id(2), 1_000_204))
+    assert find_chain(str(_id(1)), events, fates, _NOW).state is ChainState.DELIVERED
+    _processed(events, 1_000_300, _id(2))
+    assert find_chain(str(_id(1)), events, fates, _NOW).state is ChainState.PROCESSED
