@@ -14,7 +14,7 @@ import click
 from ..client.message import clock_ms
 from ..reading.messagefields import Fields
 from ..reading.problems import Problem
-from ..trace.chains.anomalies import AnomalyKind
+from ..trace.chains.anomalies import NO_GROUP, AnomalyKind
 from ..trace.chains.chain import Chain, ChainState, ChainStep
 from ..trace.chains.fields import (
     anomaly_fields,
@@ -156,7 +156,7 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
         return code
     click.echo(f"{chain.id}: {chain.state}")
     for group, state in chain.outcomes.items():
-        click.echo(f"  {group}: {state}")
+        click.echo(f"  {group or NO_GROUP}: {state}")
     numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
     if len(numbers) > 1:
         for one in chain.messages:

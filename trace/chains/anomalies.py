@@ -67,6 +67,8 @@ ANOMALY = pa.schema(
 )
 """``at``: when, ms. ``group``: of consumers. ``amount``: see ``AnomalyKind``."""
 
+NO_GROUP = "a consumer without a group"
+"""In words."""
 _HELD = pa.array([EventKind.RECEIVED, EventKind.PROCESSED])
 _TEXTS = {
     AnomalyKind.RETRY: "attempt {amount} failed, and another one was asked for",
@@ -82,7 +84,7 @@ _TEXTS = {
 
 def anomaly_text(kind: AnomalyKind, amount: int | None, group: str | None, why: str | None) -> str:
     """An anomaly in words."""
-    text = _TEXTS[kind].format(amount=amount, group=group)
+    text = _TEXTS[kind].format(amount=amount, group=group or NO_GROUP)
     return f"{text}: {why}" if why else text
 
 

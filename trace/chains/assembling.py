@@ -3,7 +3,7 @@ read here, and the time is an argument."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import groupby
 from typing import Any
 
@@ -44,16 +44,12 @@ def assemble(
     ``STORED``); ``fates``: of these. ``missing``: what is known to be incomplete."""
     rows = events.to_pylist()
     steps = sorted((_of_event(row) for row in rows), key=_time)
-    parents = {
-        str(child): str(parent)
-        for row in rows
-        if (child := id_of(row["id"])) and (parent := id_of(row["origin"]))
-    }
+    parents = _parents(rows, {one.id for one in fates})
     topics = {step.id: step.topic for step in reversed(steps) if step.kind is StepKind.PRODUCED}
     messages = [_message(one, parents.get(one.id), topics.get(one.id)) for one in fates]
     messages.sort(key=lambda one: (one.comes_from is not None, one.due_ms or 0, one.id))
     steps = sorted([*steps, *_of_wheel(messages, now_ms)], key=_time)
-    outcomes = _outcomes(steps)
+    outcomes = _outcomes(steps, messages)
     first = messages[0].id if messages else asked
     return Chain(
         asked,
@@ -65,6 +61,12 @@ def assemble(
         tuple(_anomalies(events, messages, now_ms, limits)),
         (*missing, *_missing(steps, messages)),
     )
+
+
+def _parents(rows: Iterable[Mapping[str, Any]], ids: Set[str]) -> dict[str, str]:
+    """Which of these messages comes from which."""
+    links = ((str(id_of(row["id"])), str(id_of(row["origin"]))) for row in rows)
+    return {child: parent for child, parent in links if child != parent and {child, parent} <= ids}
 
 
 def id_of(parts: Mapping[str, Any] | None) -> MessageId | None:
@@ -119,27 +121,51 @@ def _of_wheel(messages: Sequence[ChainMessage], now_ms: int) -> Iterator[ChainSt
             )
 
 
-def _outcomes(steps: Sequence[ChainStep]) -> dict[str, ChainState]:
-    """What the last word of each group is."""
+def _outcomes(
+    steps: Sequence[ChainStep], messages: Sequence[ChainMessage]
+) -> dict[str, ChainState]:
+    """What the last word of each group is: that of the last message and attempt, as consumers'
+    clocks differ."""
+    depths = _depths(messages)
+    words = [one for one in steps if one.tier is Tier.CONSUMER]
+    words.sort(key=lambda one: (depths.get(one.id, 0), one.attempt or 0, *_time(one)))
     found: dict[str, ChainState] = {}
-    for one in steps:
-        if one.tier is not Tier.CONSUMER or one.group is None:
-            continue
+    for one in words:
+        group = one.group or ""
         if one.kind is StepKind.PROCESSED:
-            found[one.group] = ChainState.FAILED if one.failed else ChainState.PROCESSED
+            found[group] = ChainState.FAILED if one.failed else ChainState.PROCESSED
         elif one.kind is StepKind.RETRIED:
-            found[one.group] = ChainState.RETRYING
+            found[group] = ChainState.RETRYING
         elif one.kind is StepKind.DEAD:
-            found[one.group] = ChainState.EXPIRED if one.why == EXPIRED else ChainState.DEAD
+            found[group] = ChainState.EXPIRED if one.why == EXPIRED else ChainState.DEAD
         elif one.kind is StepKind.RECEIVED:
-            found[one.group] = ChainState.RECEIVED
+            found[group] = ChainState.RECEIVED
+    return found
+
+
+def _depths(messages: Sequence[ChainMessage]) -> dict[str, int]:
+    """How many messages each comes from."""
+    parents = {one.id: one.comes_from for one in messages}
+    found: dict[str, int] = {}
+    for one in messages:
+        way: dict[str, None] = {}
+        at: str | None = one.id
+        while at is not None and at not in way:  # forged events may lead in a circle
+            way[at] = None
+            at = parents.get(at)
+        found[one.id] = len(way) - 1
     return found
 
 
 def _state(outcomes: Mapping[str, ChainState], messages: Sequence[ChainMessage]) -> ChainState:
+    """The worst of what groups said and of how what came last ended in the wheel."""
+    before = {one.comes_from for one in messages}
+    last = [one.state for one in messages if one.id not in before] or [messages[0].state]
     if outcomes:
-        return min(outcomes.values(), key=_WORST.__getitem__)
-    return ChainState(messages[0].state) if messages else ChainState.UNKNOWN
+        died = [one for one in last if one in (MessageState.DEAD, MessageState.EXPIRED)]
+        return min([*outcomes.values(), *map(ChainState, died)], key=_WORST.__getitem__)
+    known = [one for one in last if one != MessageState.UNKNOWN] or [messages[0].state]
+    return min(map(ChainState, known), key=_WORST.__getitem__)
 
 
 def _latencies(steps: Sequence[ChainStep]) -> dict[str, float]:
@@ -172,6 +198,7 @@ def _anomalies(
     events: pa.Table, messages: Sequence[ChainMessage], now_ms: int, limits: AnomalyLimits
 ) -> Iterator[Anomaly]:
     ids = [MessageId.parse(one.id) for one in messages]
+    known = {one.id for one in messages}
     left: list[dict[str, Any]] = [
         {
             "due": one.due_ms,
@@ -184,12 +211,17 @@ def _anomalies(
         for of_id, one in zip(ids, messages, strict=True)
         if one.left_ms is not None
     ]
-    texts = {(one.due, one.offset): str(one) for one in ids}
-    departures = Departures(ids[0].group, [pa.RecordBatch.from_pylist(left, schema=LEFT)])
+    # Only what is in the files of one wheel group has left.
+    gone = [of_id for of_id, one in zip(ids, messages, strict=True) if one.left_ms is not None]
+    texts = {(one.group, one.due, one.offset): str(one) for one in gone}
+    group = gone[0].group if gone else ""
+    departures = Departures(group, [pa.RecordBatch.from_pylist(left, schema=LEFT)])
     for row in anomalies(events, departures, now_ms, limits).to_pylist():
         kind, found = AnomalyKind(row["kind"]), id_of(row["id"])
         text = anomaly_text(kind, row["amount"], row["group"], row["why"])
-        where = "" if found is None else texts.get((found.due, found.offset), str(found))
+        where = "" if found is None else str(found)
+        if found is not None and where not in known:  # of a departure, which has no check
+            where = texts.get((found.group, found.due, found.offset), where)
         yield Anomaly(kind, row["at"], where, text, row["topic"], row["group"])
     for message in messages:
         if message.state == MessageState.PENDING and message.due_ms is not None:

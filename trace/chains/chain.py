@@ -3,7 +3,8 @@
 Theory: what is called one message outside may be several in the wheel: each retry, each dead
 letter, and what is sent again has an id of its own, and leads to the message that it comes from. A
 chain is all of them. At each group of consumers it ends on its own; so an outcome is a group's, and
-the chain's state is the one of its groups that needs a look most.
+the chain's state is the one of its groups that needs a look most; or that the wheel made a dead
+letter of what came last, which no group gets then.
 
 Rules
 - What is not known is not there: a step without a time has happened, but nobody says when.
@@ -119,9 +120,10 @@ class ChainMessage:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """``id``: that was asked for. ``outcomes``: of each group of consumers that said anything.
-    ``messages``: the first one, then those that came of it. ``latency_ms``: of each step that is
-    known (``LatencyStep``), of the first message. ``missing``: what may be missing, a line each."""
+    """``id``: that was asked for. ``outcomes``: of each group of consumers that said anything; the
+    empty one is of programs that name none. ``messages``: the first one, then those that came of
+    it. ``latency_ms``: of each step that is known (``LatencyStep``), of the first message.
+    ``missing``: what may be missing, a line each."""
 
     id: str
     state: ChainState

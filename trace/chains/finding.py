@@ -4,18 +4,24 @@ wheel knows of each.
 Theory: an event leads from a message to the one that it comes from, and the store from that one to
 all that come from it. So whichever id is asked for, the search goes along these in both ways until
 nothing new is found.
+
+Rules
+- Anyone may write events. What has not the form of an id is not followed, and a chain is at most so
+  large, whatever its events lead to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from ...search.fate import MessageFate
+from ...wheel.errors import UnknownId
 from ...wheel.ids import MessageId
-from ..events import STORED
+from ...wheel.texts import counted
+from ..events import ID, STORED
 from ..store import TracePage
 from .anomalies import LIMITS, AnomalyLimits
 from .assembling import assemble, id_of
@@ -23,6 +29,8 @@ from .chain import Chain
 
 MESSAGES_MAX = 1_000
 """Of a chain: a message that is tried more often is shown in part."""
+EVENTS_MAX = 20_000
+"""From so many events on no further messages are looked for."""
 Fates = Callable[[Sequence[str]], Sequence[MessageFate]]
 """What became of messages, by their ids."""
 
@@ -48,27 +56,43 @@ def find_chain(
     asked = MessageId.parse(text)
     found: dict[MessageId, pa.Table] = {}
     waiting, seen, missing = [asked], {asked}, []
-    while waiting and events is not None:
-        if len(found) >= MESSAGES_MAX:
-            missing.append(f"more than {MESSAGES_MAX} messages: these are the first found")
-            break
+    count = 0
+    while waiting and events is not None and count < EVENTS_MAX:
         one = waiting.pop(0)
         page = events.of_id(one)
         found[one] = table = page.events
+        count += table.num_rows
         missing += [f"{one}: {problem.text}" for problem in page.problems]
         if page.next is not None:
             missing.append(f"{one}: it has more than these {table.num_rows} events")
-        for name in ("id", "origin"):
-            for other in dict.fromkeys(map(id_of, table.column(name).to_pylist())):
-                if other is not None and other not in seen:
-                    seen.add(other)
-                    waiting.append(other)
+        for other in _linked(table):
+            if other in seen:
+                continue
+            if len(seen) == MESSAGES_MAX:
+                missing.append(f"more than {MESSAGES_MAX} messages: these are the first found")
+                break
+            seen.add(other)
+            waiting.append(other)
+    if waiting and events is not None:
+        left_out = counted(len(waiting), "message")
+        missing.append(f"{EVENTS_MAX} events and more: those of {left_out} are not looked for")
     if events is None:
         missing.append("there is no store of events: what clients and consumers did is not known")
     every = _once(list(found.values()))
-    return assemble(
-        text, every, fates([str(one) for one in sorted(seen, key=str)]), now_ms, limits, missing
-    )
+    of_each = fates([str(one) for one in sorted(seen, key=str)])
+    return assemble(text, every, of_each, now_ms, limits, dict.fromkeys(missing))
+
+
+def _linked(events: pa.Table) -> Iterator[MessageId]:
+    """The ids that these events have, each once."""
+    for name in ("id", "origin"):
+        ids = pa.Table.from_struct_array(events.column(name).drop_null())
+        once = ids.group_by(ID.names, use_threads=False).aggregate([])
+        for parts in once.to_pylist():
+            try:
+                yield MessageId.parse(str(id_of(parts)))
+            except UnknownId:
+                continue
 
 
 def _once(tables: Sequence[pa.Table]) -> pa.Table:

@@ -225,3 +225,108 @@ def test_a_chain_of_very_many_messages_is_cut_and_says_so(monkeypatch: pytest.Mo
         events.note(EventKind.PRODUCED, 899_990, _id(number), _id(number - 1), took_us=1)
     chain = find_chain(str(_id(0)), events, _Fates(), _NOW)
     assert "more than 3 messages" in chain.missing[0]
+
+
+def test_what_is_no_id_in_forged_events_is_not_followed() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 899_990, _id(1), took_us=10)
+    for forged in (
+        MessageId("g", _DUE, -5, 7),
+        MessageId("a.b", _DUE, 5, 7),
+        MessageId("\u00e9", _DUE, 5, 7),
+        _id(1),
+    ):
+        _processed(events, 1_000_000, _id(1), origin=forged)
+        _processed(events, 1_000_000, forged, origin=_id(1))
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_000_001)), _NOW)
+    assert [(one.id, one.comes_from) for one in chain.messages] == [(str(_id(1)), None)]
+
+
+def test_however_many_messages_forged_events_lead_to_a_chain_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "MESSAGES_MAX", 3)
+    events = _Events()
+    for number in range(1, 10):
+        events.note(EventKind.PRODUCED, 899_990, _id(number), _id(0), took_us=1)
+    chain = find_chain(str(_id(0)), events, _Fates(), _NOW)
+    assert len(chain.messages) == 3
+    assert [one for one in chain.missing if "more than" in one] == [
+        "more than 3 messages: these are the first found"
+    ]
+
+
+def test_a_chain_of_very_many_events_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "EVENTS_MAX", 5)
+    events = _Events()
+    for number in range(1, 4):
+        events.note(EventKind.PRODUCED, 899_990, _id(number), _id(0), took_us=1)
+        _processed(events, 1_000_000, _id(number))
+    chain = find_chain(str(_id(0)), events, _Fates(), _NOW)
+    assert "5 events and more: those of 2 messages are not looked for" in chain.missing
+
+
+def test_an_anomaly_is_of_the_message_that_has_it_and_not_of_one_at_the_same_place() -> None:
+    events = _Events()
+    other, forged = MessageId("a", _DUE, 1, 7), MessageId("g", _DUE, 1, 8)
+    events.note(EventKind.PRODUCED, 899_990, _id(1), other, took_us=10)
+    events.note(EventKind.RETRIED, 1_000_000, other, group="billing", attempt=1)
+    events.note(EventKind.RETRIED, 1_000_001, forged, _id(1), group="billing", attempt=1)
+    _processed(events, 1_200_000, _id(1))
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_001_500)), _NOW)
+    assert {(one.kind, one.id) for one in chain.anomalies} == {
+        (AnomalyKind.RETRY, str(other)),
+        (AnomalyKind.RETRY, str(forged)),
+        (AnomalyKind.LATE, str(_id(1))),
+        (AnomalyKind.BACKLOG, str(_id(1))),
+    }
+
+
+def test_the_last_word_of_a_group_is_that_of_the_last_attempt_whatever_its_clock_says() -> None:
+    events, fates = _retried()
+    for row in (one for rows in events.rows.values() for one in rows):
+        if row["origin"] is None:
+            row["at"] += 900_000
+    chain = find_chain(str(_id(1)), events, fates, _NOW)
+    assert chain.outcomes == {"billing": "processed"}
+
+
+def test_messages_that_come_from_each_other_by_forged_events_are_one_chain() -> None:
+    events = _Events()
+    _processed(events, 1_000_000, _id(1), origin=_id(2))
+    _processed(events, 1_000_001, _id(2), origin=_id(1))
+    chain = find_chain(str(_id(1)), events, _Fates(), _NOW)
+    assert (len(chain.messages), chain.state) == (2, "processed")
+
+
+def test_a_consumer_without_a_group_has_a_word_too() -> None:
+    events = _Events()
+    for at in (1_000_002, 1_000_003):
+        _processed(events, at, _id(1), group=None)
+    chain = find_chain(str(_id(1)), events, _Fates(_delivered(_id(1), 1_000_001)), _NOW)
+    assert (chain.state, chain.outcomes) == ("processed", {"": "processed"})
+    assert [one.text for one in chain.anomalies] == [
+        "a consumer without a group has answered for it 2 times"
+    ]
+
+
+def _dead(one: MessageId) -> MessageFate:
+    return MessageFate(str(one), MessageState.DEAD, "no", one.due, None, 900_000, one.due + 1)
+
+
+def test_a_retry_that_became_a_dead_letter_in_the_wheel_is_not_retrying() -> None:
+    events = _Events()
+    _processed(events, 1_000_100, _id(1), error="not now", attempt=1)
+    events.note(EventKind.RETRIED, 1_000_101, _id(1), group="billing", attempt=1)
+    events.note(EventKind.PRODUCED, 1_000_102, _id(2), _id(1), took_us=10)
+    fates = _Fates(_delivered(_id(1), 1_000_004), _dead(_id(2)))
+    assert find_chain(str(_id(1)), events, fates, _NOW).state is ChainState.DEAD
+
+
+def test_a_dead_letter_that_was_sent_again_is_where_that_is() -> None:
+    events = _Events()
+    events.note(EventKind.PRODUCED, 1_000_102, _id(2), _id(1), took_us=10)
+    fates = _Fates(_dead(_id(1)), _delivered(_id(2), 1_000_204))
+    assert find_chain(str(_id(1)), events, fates, _NOW).state is ChainState.DELIVERED
+    _processed(events, 1_000_300, _id(2))
+    assert find_chain(str(_id(1)), events, fates, _NOW).state is ChainState.PROCESSED
