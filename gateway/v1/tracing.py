@@ -12,9 +12,9 @@ from ...client.message import clock_ms
 from ...trace.chains.anomalies import AnomalyLimits
 from ...trace.chains.chain import Chain
 from ...trace.chains.fields import anomaly_fields, chain_fields, event_fields, latency_fields
-from ...trace.chains.lookup import LIMIT, TraceLookup
+from ...trace.chains.lookup import LIMIT, AnomaliesFound, TraceLookup
 from ...trace.events import EventKind
-from ...trace.store import TraceKey, TraceQuery
+from ...trace.store import TraceKey, TracePage, TraceQuery
 from ...wheel.ids import MessageId
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
@@ -254,7 +254,10 @@ async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
     """Show all that happened to a message, over its retries, its dead letter, and what was sent
     again of that."""
     chain = await chain_of(call.services, call.path["id"])
-    return as_json(msgspec.convert(chain_fields(chain), FoundChain))
+    # What thousands of events become is work for a thread: the loop has other requests.
+    return await call.services.run(
+        lambda: as_json(msgspec.convert(chain_fields(chain), FoundChain))
+    )
 
 
 async def list_events(call: RouteCall[EventsQuery, None]) -> Reply:
@@ -262,6 +265,10 @@ async def list_events(call: RouteCall[EventsQuery, None]) -> Reply:
     query = call.query
     after = TraceKey.parse(query.page) if query.page else None
     found = await ask_lookup(call.services, TraceLookup.page, query.query(), after, query.limit)
+    return await call.services.run(_events_reply, found)
+
+
+def _events_reply(found: TracePage) -> Reply:
     events = [msgspec.convert(one, TraceEvent) for one in event_fields(found.events)]
     following = None if found.next is None else str(found.next)
     problems = [str(one) for one in found.problems]
@@ -294,6 +301,10 @@ async def list_anomalies(call: RouteCall[AnomalyQuery, None]) -> Reply:
         limits=limits,
         limit=query.limit,
     )
+    return await call.services.run(_anomalies_reply, found)
+
+
+def _anomalies_reply(found: AnomaliesFound) -> Reply:
     rows = [msgspec.convert(one, FoundAnomaly) for one in anomaly_fields(found.rows)]
     problems = [str(one) for one in found.problems]
     return as_json(FoundAnomalies(rows, dict(found.counts), not problems, problems))
