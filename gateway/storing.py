@@ -5,7 +5,8 @@ priority, too. That process has nothing but what is on disk, so it can end at an
 goes on from the positions that the store has.
 
 Rules
-- It ends with the gateway, also where that is killed. Where it ends by itself it is started again.
+- It ends with the gateway, also where that is killed. Where it ends by itself it is started again;
+  later each time, if it stored nothing before.
 - What it counts and logs comes over a pipe. Counts go on from those of the process before.
 """
 
@@ -26,12 +27,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from ..reading.kafka.kafkatail import open_tail
 from ..search.worker import NICE, begin_aside
 from ..trace.store import StoreCounts, StoreWriter
+from ..wheel.backoff import Backoff
 
 log = logging.getLogger("slotwheel.trace")
 FLUSH_S = 1.0
 _READ_S = 0.2
 _LAG_EVERY_S = 5.0
-_AGAIN_S = 1.0
+_AGAIN_S, _AGAIN_MAX_S = 1.0, 30.0
 _END_S = 2.0
 
 
@@ -82,7 +84,8 @@ class StoreProcess:
         self._thread.join(_END_S)
 
     def collect(self) -> Iterable[Metric]:
-        now, before = self._report.counts, self._before
+        with self._lock:
+            now, before = self._report.counts, self._before
         for name, text, value in (
             ("stored", "Events stored", now.stored + before.stored),
             ("twice", "Events that were stored already", now.twice + before.twice),
@@ -108,6 +111,7 @@ class StoreProcess:
 
     def _run(self) -> None:
         context = multiprocessing.get_context("spawn")
+        backoff = Backoff(_AGAIN_S, _AGAIN_MAX_S)
         while not self._stopped.is_set():
             receiving, sending = context.Pipe(duplex=False)
             process = context.Process(target=_store, args=(sending, self._settings), daemon=True)
@@ -118,34 +122,40 @@ class StoreProcess:
                 self._process = process
                 self._starts += 1
             sending.close()
-            self._listen(receiving)
+            if self._listen(receiving):
+                backoff.worked()
             process.join()
             self._add_up()
-            if not self._stopped.wait(_AGAIN_S):
-                log.warning("the process that stores trace events ended with %s", process.exitcode)
+            pause_s = backoff.failed()
+            if not self._stopped.is_set():
+                ended = "the process that stores trace events ended with %s, next try in %.1f s"
+                log.warning(ended, process.exitcode, pause_s)
+            self._stopped.wait(pause_s)
 
-    def _listen(self, receiving: Connection) -> None:
-        """Until the process ends."""
+    def _listen(self, receiving: Connection) -> bool:
+        """Until the process ends; whether it could store."""
+        worked = False
         with receiving:
             while True:
                 try:
                     found = receiving.recv()
                 except (EOFError, OSError):
-                    return
+                    return worked
                 if isinstance(found, StoringReport):
-                    self._report = found
+                    self._report, worked = found, True
                 else:
                     log.log(*found)
 
     def _add_up(self) -> None:
         ended, before = self._report.counts, self._before
-        self._before = StoreCounts(
-            stored=before.stored + ended.stored,
-            twice=before.twice + ended.twice,
-            refused=before.refused + ended.refused,
-        )
         left = StoreCounts(missing=ended.missing, refused=Counter())
-        self._report = StoringReport(left, self._report.lag)
+        with self._lock:  # a sum that goes down is a restart for who reads it
+            self._before = StoreCounts(
+                stored=before.stored + ended.stored,
+                twice=before.twice + ended.twice,
+                refused=before.refused + ended.refused,
+            )
+            self._report = StoringReport(left, self._report.lag)
 
 
 class _ToParent(logging.Handler):

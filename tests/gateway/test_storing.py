@@ -19,6 +19,7 @@ from slotwheel.trace.batches import encode
 from slotwheel.trace.events import EventSender
 from slotwheel.trace.store import TraceQuery, TraceReader
 from slotwheel.wheel.errors import InvalidConfiguration
+from slotwheel.wheel.files import DirectoryLock
 from support.broker import Broker, TopicFactory
 from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
@@ -140,3 +141,15 @@ def test_what_a_gateway_needs_to_store(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration, match="nowhere to read"):
         GatewaySettings(trace_retain_ms=1, trace_store=tmp_path)
     assert GatewaySettings().trace_topic == TRACE_TOPIC
+
+
+def test_a_process_that_can_store_nothing_is_started_less_and_less_often(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = StoringSettings(tmp_path / "trace", TRACE_TOPIC, 1_000, data=tmp_path)
+    lock = DirectoryLock(settings.store)
+    with closing(StoreProcess(settings)):
+        for pause in ("1.0 s", "2.0 s"):
+            eventually(lambda: f"next try in {pause}" in caplog.text)  # noqa: B023
+    lock.release()
+    assert "another gateway writes this trace store" in caplog.text
