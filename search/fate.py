@@ -71,8 +71,8 @@ class MessageFate:
     created_ms: int | None = None
     """When it was accepted; None: nothing says it any more."""
     left_ms: int | None = None
-    """When it left first, or was passed over as it was cancelled; None: it has not, or nothing says
-    when."""
+    """When it left first in that state, or was passed over as it was cancelled; None: it has not,
+    or nothing says when."""
     topic: str | None = None
     """Where it was to go; None: nothing says it any more."""
 
@@ -145,7 +145,8 @@ def _departed(fate: MessageFate, departures: Sequence[Departure]) -> MessageFate
         seen = "it was cancelled: the node saw its mark pass it"
     elif state is MessageState.UNKNOWN:
         seen += ", and no clear answer followed"
-    return replace(fate, state=state, why=seen)
+    left_ms = next(one.left_ms for one in departures if one.state == state)
+    return replace(fate, state=state, why=seen, left_ms=left_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def test_a_message_that_left_is_known_by_its_departures(
     *found, nothing, last = fates(searching, node, ids)
     states = ["delivered", "dead", "expired", "unknown", "delivered"]
     assert [one.state for one in found] == states
-    assert [one.left_ms for one in found] == [LEFT, LEFT + 1, LEFT + 2, LEFT + 3, LEFT + 10]
+    assert [one.left_ms for one in found] == [LEFT, LEFT + 1, LEFT + 2, LEFT + 3, LEFT + 11]
     assert {(one.topic, one.created_ms) for one in found} == {("orders", START_MS)}
     assert "no clear answer" in found[3].why
     assert found[4].why.endswith("orders, 2 times")
