@@ -36,8 +36,16 @@ def text_line(fields: Fields) -> str:
         elif name.startswith(("key", "value")) and isinstance(value, str):
             parts.append(f"{name} {_short(value)}")
         elif value is not None:
-            parts.append(f"{name} {value}")
+            parts.append(f"{name} {printable(str(value))}")
     return "  ".join(parts)
+
+
+def printable(text: str) -> str:
+    """With control characters written as in Python: others chose the text, and a terminal would
+    obey it."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _short(text: str) -> str:
@@ -83,15 +91,16 @@ def listing(as_json: bool, limit: int, what: str) -> Iterator[Listing]:
 def print_table(
     rows: Iterable[Sequence[str]], columns: str, headings: Sequence[str] | None = None
 ) -> None:
-    """Print a table. ``columns``: "l" or "r" for each, left or right. Only on a terminal may a row
-    be too long: there a cell is cut in a table with headings, and wrapped in one without."""
+    """Print ``printable`` cells. ``columns``: "l" or "r" for each, left or right. Only on a
+    terminal may a row be too long: there a cell is cut in a table with headings, and wrapped in one
+    without."""
     table = Table(box=None, show_header=headings is not None, pad_edge=False)
     for side, heading in zip(columns, headings or columns, strict=True):
         table.add_column(
             heading, justify="right" if side == "r" else "left", no_wrap=bool(headings)
         )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     width = None if sys.stdout.isatty() else _WIDE
     Console(width=width, highlight=False, markup=False).print(table)
 

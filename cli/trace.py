@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from ..client.message import clock_ms
 from ..reading.messagefields import Fields
@@ -34,11 +35,22 @@ from ..trace.events import EventKind
 from ..trace.store import TraceKey, TracePage, TraceQuery
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.texts import counted, time_text
-from .printing import Listing, print_table, quiet_pipe
+from .printing import Listing, print_table, printable, quiet_pipe
 from .shared import Exit, epoch_ms, json_option, moment, positive_span, print_json, span_ms
 
 _LATENCY, _ANOMALIES = "latency", "anomalies"
 _HOUR = timedelta(hours=1)
+_ALWAYS = {"ids", "data", "store", "show", "as_json"}
+_TIME = {"topic", "start", "end"}
+_USED = {
+    "an id": set[str](),
+    f"--show {_LATENCY}": {*_TIME, "interval"},
+    f"--show {_ANOMALIES}": {*_TIME, "limit"},
+    "neither an id nor --show": {
+        *(*_TIME, "key", "tag", "client", "group", "kind", "failed", "limit", "after")
+    },
+}
+"""Options that each question looks at, beside ``_ALWAYS``."""
 
 
 def event_page(value: str) -> TraceKey:
@@ -123,6 +135,7 @@ def command(
         raise click.UsageError("Give --data, or --store for a store of events alone.")
     if ids and show is not None:
         raise click.UsageError("--show is about all messages: leave the ids out.")
+    _check_used("an id" if ids else f"--show {show}" if show else "neither an id nor --show")
     if store is None and data is not None:
         store = data / STORE_DIRECTORY
     with quiet_pipe(), TraceLookup(store, data) as lookup:
@@ -149,6 +162,17 @@ def command(
         return _print_events(lookup.page(query, after, limit), as_json)
 
 
+def _check_used(question: str) -> None:
+    """An option that chose nothing would make the answer look like another one. Errors:
+    ``UsageError``."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in _ALWAYS | _USED[question]:
+            raise click.UsageError(f"{option.opts[0]} chooses nothing with {question}.")
+
+
 def _print_chain(chain: Chain, as_json: bool) -> int:
     code = Exit.FAILED if chain.state is ChainState.UNKNOWN else Exit.DONE
     if as_json:
@@ -156,12 +180,13 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
         return code
     click.echo(f"{chain.id}: {chain.state}")
     for group, state in chain.outcomes.items():
-        click.echo(f"  {group or NO_GROUP}: {state}")
+        click.echo(f"  {printable(group or NO_GROUP)}: {state}")
     numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
     if len(numbers) > 1:
         for one in chain.messages:
             parent = f", of {numbers[one.comes_from]}" if one.comes_from in numbers else ""
-            click.echo(f"  message {numbers[one.id]}{parent}: {one.id}, {one.state}")
+            shown = printable(one.id)
+            click.echo(f"  message {numbers[one.id]}{parent}: {shown}, {one.state}")
     rows = [
         (
             "unknown" if step.at_ms is None else time_text(step.at_ms),
@@ -181,9 +206,9 @@ def _print_chain(chain: Chain, as_json: bool) -> int:
         steps = ", ".join(f"{step} {ms:,.1f} ms" for step, ms in chain.latency_ms.items())
         click.echo(f"latency: {steps}")
     for anomaly in chain.anomalies:
-        click.echo(f"{anomaly.kind}: {anomaly.text}")
+        click.echo(f"{anomaly.kind}: {printable(anomaly.text)}")
     for line in chain.missing:
-        click.echo(f"not known: {line}", err=True)
+        click.echo(f"not known: {printable(line)}", err=True)
     return code
 
 
@@ -203,7 +228,7 @@ def _print_events(page: TracePage, as_json: bool) -> int:
         end |= {"complete": page.complete, "looked_through": page.looked_through}
         print_json({"page": end | {"problems": [str(one) for one in page.problems]}})
     else:
-        more = "" if following is None else f"; the next page: --page {following}"
+        more = "" if following is None else f"; the next page: --page {printable(following)}"
         looked = counted(page.looked_through, "row")
         click.echo(f"{counted(count, 'event')}{more}; looked through {looked}", err=True)
     return _ended(page.problems)

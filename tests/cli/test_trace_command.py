@@ -1,0 +1,51 @@
+"""``slotwheel trace``: what is asked for, and what is shown of what others wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slotwheel.cli.main import run
+from slotwheel.cli.printing import print_table, text_line
+from slotwheel.trace.chains.lookup import STORE_DIRECTORY
+from slotwheel.trace.store.making import SegmentAbout, write_segment
+from slotwheel.trace.store.names import SegmentName
+from support.traced import event, stored
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "question"),
+    [
+        (["g.1.2.00000003", "--client", "c"], "--client", "an id"),
+        (["--show", "latency", "--key", "k"], "--key", "--show latency"),
+        (["--show", "latency", "--limit", "3"], "--limit", "--show latency"),
+        (["--show", "anomalies", "--group", "g"], "--group", "--show anomalies"),
+        (["--interval", "2m"], "--interval", "neither an id nor --show"),
+    ],
+)
+def test_an_option_that_chooses_nothing_is_refused(
+    arguments: list[str],
+    option: str,
+    question: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["trace", "--store", str(tmp_path), *arguments]) == 2
+    assert f"{option} chooses nothing with {question}" in capsys.readouterr().err
+
+
+def test_a_terminal_gets_no_control_characters_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / STORE_DIRECTORY
+    root.mkdir()
+    rows = [event(0, 1_000, error="\x1b[31mred\nline", client="\x1b]0;title\x07")]
+    write_segment(root, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(rows))
+    assert run(["trace", "--store", str(root)]) == 0
+    shown = capsys.readouterr().out
+    assert "error \\x1b[31mred\\nline" in shown
+    print_table([("a\x1b[2Jb\nc", "\u00e9")], "ll")
+    shown += capsys.readouterr().out + text_line({"error": "\x9b"})
+    assert "a\\x1b[2Jb\\nc" in shown
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown)
