@@ -111,10 +111,14 @@ def judged(node: GatewayProcess) -> None:
     assert not {"lost", "repeated", "differs"} & {verdict for _, verdict in verdicts("orders")}
 
 
-def test_what_differs_is_shown(tab: Tab, node: GatewayProcess, chained: str) -> None:
+def test_what_differs_is_found_from_the_overview(
+    tab: Tab, node: GatewayProcess, chained: str
+) -> None:
     judged(node)
     one = tab()
-    page = one.open("/console/audit")
+    page = one.open("/console")
+    settle(page)
+    page.get_by_role("link", name="messages were lost or repeated").click()
     settle(page)
     expect(page.get_by_role("heading", level=1)).to_have_text("Audit")
     expect(page.locator("#part-tiers .state")).to_contain_text("differ")

@@ -144,6 +144,8 @@ METRICS = """
 # TYPE slotwheel_alarms_total counter
 slotwheel_alarms_total{kind="disk-low"} 2.0
 slotwheel_alarms_created{kind="disk-low"} 1.7e9
+# TYPE slotwheel_audit_differs gauge
+slotwheel_audit_differs 2.0
 # HELP slotwheel_lateness_seconds Late
 # TYPE slotwheel_lateness_seconds histogram
 slotwheel_lateness_seconds_bucket{le="0.001"} 6.0
@@ -157,7 +159,8 @@ slotwheel_lateness_seconds_sum 2.5
 def test_metrics_become_figures() -> None:
     figures = figures_of(METRICS)
     assert [(one.name, one.labels, one.value) for one in figures.figures] == [
-        ("alarms", "kind disk-low", 2.0)
+        ("alarms", "kind disk-low", 2.0),
+        ("audit_differs", "", 2.0),
     ]
     late = figures.spread("lateness_seconds")
     assert late is not None
@@ -172,11 +175,13 @@ def test_what_is_wrong_is_told_with_what_was_wrong() -> None:
         "replication": {"peers": [{"id": "b", "admitted": False}, {"id": "c", "admitted": True}]},
     }
     found = wrongs(NodeHealth([], ["sink away"]), figures_of(METRICS), status)
+    assert [one.path for one in found if one.path] == ["/audit"]
     assert [(one.text, one.grave) for one in found] == [
         ("sink away", True),
         ("topics that say not now: slow", True),
         ("damaged: slots/1", True),
         ("peer b is not admitted", True),
+        ("2 buckets differ: messages were lost or repeated, or are not the same", True),
         ("disk-low: 2 since the start", False),
     ]
 
