@@ -85,6 +85,12 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
     default="10s",
     help="With --audit: as of 'slotwheel audit --interval'.",
 )
+@click.option(
+    "--others",
+    metavar="TOPIC",
+    multiple=True,
+    help="With --audit: as of 'slotwheel audit --others'; may be repeated.",
+)
 @click.option("--access-log", is_flag=True, help="Log each request.")
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input ends.")
 @click.option(
@@ -105,6 +111,7 @@ def command(
     trace_store: Path | None,
     audit: bool,
     audit_interval: timedelta,
+    others: tuple[str, ...],
     access_log: bool,
     ends_with_stdin: bool,
     log_format: str,
@@ -134,6 +141,7 @@ def command(
         trace_store=trace_store,
         audit=audit,
         audit_interval_ms=span_ms(audit_interval),
+        audit_others=others,
         access_log=access_log,
     )
     run(settings, ends_with_stdin=ends_with_stdin)

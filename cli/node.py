@@ -104,6 +104,11 @@ def _limits(function: F) -> F:
     " search, and metrics and health instead of --metrics. It has no authentication.",
 )
 @click.option("--http-log", is_flag=True, help="With --http: log each request.")
+@click.option(
+    "--audit",
+    is_flag=True,
+    help="With --http: compare what was sent, stored, delivered and consumed.",
+)
 @click.option("--group", default=_LIMITS.group, help="Name of the wheel group.")
 @click.option("--node-id", help="Name of this node. [default: the machine's name]")
 @click.option(
@@ -205,6 +210,7 @@ def command(
     metrics: str,
     http: str | None,
     http_log: bool,
+    audit: bool,
     group: str,
     node_id: str | None,
     peers: tuple[str, ...],
@@ -251,6 +257,7 @@ def command(
         metrics=None if metrics == OFF else metrics,
         http=http,
         http_log=http_log,
+        audit=audit,
         log_format=log_format,
         log_level=log_level,
         wheel=wheel_config(group, slots, {**limits, **(retain or {})}),

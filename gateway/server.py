@@ -21,11 +21,14 @@ from functools import partial
 import uvicorn
 import uvloop
 
+from ..audit.auditor import Auditor
+from ..audit.sums import AUDIT_TOPIC
 from ..audit.watch.watching import AuditSettings
 from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..search.worker import SearchProcess
 from ..trace.chains.worker import LookupProcess
+from ..trace.targets import WheelTarget
 from ..wheel.errors import AddressInUse
 from ..wheel.protocol import split_address
 from .app import GatewayApp
@@ -112,9 +115,19 @@ async def _serve(
 def made_services(settings: GatewaySettings) -> Iterator[Services]:
     """Everything the routes work with; in a running loop."""
     with contextlib.ExitStack() as undo:
+        auditor = None
+        if settings.audit:
+            auditor = Auditor(
+                WheelTarget(settings.nodes, AUDIT_TOPIC),
+                client=f"gateway {settings.listen}",
+                interval_s=settings.audit_interval_ms / 1000,
+            )
+            undo.callback(auditor.close, END_S)
         # What waits is bounded by the gatherer, so that nothing ever waits for room here.
         room = 4 * settings.waiting_bytes_max
-        client = Client(settings.nodes, timeout_s=settings.answer_s, buffer_bytes=room)
+        client = Client(
+            settings.nodes, timeout_s=settings.answer_s, buffer_bytes=room, observer=auditor
+        )
         own = Client(settings.nodes[0], timeout_s=_OWN_S)
         for one in (client, own):
             undo.callback(one.close, 0.0)
@@ -165,6 +178,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
                     kafka=settings.kafka,
                     dead_letter_topic=settings.dead_letter_topic,
                     interval_ms=settings.audit_interval_ms,
+                    others=frozenset(settings.audit_others),
                 )
             )
             undo.callback(audit.close)

@@ -29,6 +29,7 @@ class GatewaySettings:
       ``trace_topic``: where they come from, in Kafka or embedded. ``trace_store``: the directory;
       None: ``trace/`` in ``data``.
     - ``audit``: compare the tiers of the node beside it, in buckets of ``audit_interval_ms``.
+      ``audit_others``: topics that programs without an auditor send to, too.
     - ``waiting_bytes_max``: of all messages that are not stored yet; more are answered 429.
     - ``instances_max``: of the REST proxy's consumers; more are answered 429. ``instance_idle_s``:
       after so long without a request one ends.
@@ -45,6 +46,7 @@ class GatewaySettings:
     trace_store: Path | None = None
     audit: bool = False
     audit_interval_ms: int = INTERVAL_MS
+    audit_others: tuple[str, ...] = ()
     access_log: bool = False
     connections_max: int = 10_000
     body_bytes_max: int = 8 << 20

@@ -44,6 +44,8 @@ class NodeConfig:
     """Address of the gateway that is started beside this node; None: there is none."""
     http_log: bool = False
     """Whether the gateway logs each request."""
+    audit: bool = False
+    """Whether the gateway compares all tiers of this node."""
     log_format: str = "text"
     log_level: str = "info"
     """How the node logs, for the gateway to do the same."""

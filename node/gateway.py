@@ -83,5 +83,6 @@ def command(config: NodeConfig, listening: str) -> Sequence[str]:
     options = [f"--{name}={value}" for name, value in given.items()]
     options += [f"--kafka={name}={value}" for name, value in config.kafka_settings.items()]
     options += ["--access-log"] if config.http_log else []
+    options += ["--audit"] if config.audit else []
     module = ["-m", "slotwheel.cli.main", "gateway", "--ends-with-stdin"]
     return [sys.executable, *module, *options]

@@ -57,10 +57,12 @@ class PendingBySlot:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Something that a person should look at. ``grave``: now, and not only some time."""
+    """Something that a person should look at. ``grave``: now, and not only some time; ``path``: of
+    the page that shows more."""
 
     text: str
     grave: bool
+    path: str = ""
 
 
 async def overview(call: RouteCall[OverviewQuery, None]) -> Reply:
@@ -131,6 +133,11 @@ def wrongs(health: NodeHealth, figures: NodeFigures, status: dict[str, Any]) -> 
         for one in group.get("peers", ())
         if not one.get("admitted", True)
     ]
+    differs = int(figures.value("audit_differs") or 0)
+    if differs:
+        buckets = "1 bucket differs" if differs == 1 else f"{differs:,} buckets differ"
+        text = f"{buckets}: messages were lost or repeated, or are not the same"
+        found.append(Wrong(text, True, "/audit"))
     for one in figures.figures:
         if one.name in ("alarms", "early_rows", "archive_missed") and one.value:
             what = one.labels.removeprefix("kind ") or one.help

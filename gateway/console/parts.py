@@ -58,13 +58,18 @@ def node_part(template: str, key: str, ask: Callable[[], Awaitable[Any]]) -> Pag
     return PagePart(template, key, ask, live=True, wait_s=NODE_WAIT_S)
 
 
-def search_off() -> PagePart:
-    """In place of what would be searched for."""
+def off(template: str) -> PagePart:
+    """In place of what this gateway was not started with."""
 
-    async def off() -> str:
+    async def nothing() -> str:
         return "off"
 
-    return PagePart("search_off.html", None, off)
+    return PagePart(template, None, nothing)
+
+
+def search_off() -> PagePart:
+    """In place of what would be searched for."""
+    return off("search_off.html")
 
 
 async def page(

@@ -42,6 +42,8 @@ def size(value: float | None) -> str:
 def span(ms: float) -> str:
     """A length of time in two units at most: ``1 h 12 min``."""
     ms = abs(ms)
+    if 0 < ms < 1:
+        return f"{ms:.2g} ms"
     if ms < 1000:
         return f"{ms:.0f} ms"
     if ms < 10_000:

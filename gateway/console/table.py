@@ -7,7 +7,7 @@ import msgspec
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
 from ..requests import Reply
-from . import dead, jobs, message, node, overview, pending
+from . import audit, dead, jobs, message, node, overview, pending
 from .acting import CountedBody, action_endpoint, page_endpoint
 from .rendering import BASE, HEADERS, STATIC, redirect
 
@@ -51,6 +51,7 @@ PAGES: list[AnyEndpoint] = [
     page_endpoint("/dead/letter", dead.letter, dead.PlaceForm),
     page_endpoint("/dead/redrive", dead.confirm, dead.RedriveForm),
     action_endpoint("/dead/redrive", dead.redrive, dead.RedriveForm, CountedBody),
+    page_endpoint("/audit", audit.audit, audit.AuditForm),
     page_endpoint("/jobs", jobs.jobs, jobs.JobsQuery),
     page_endpoint("/job", jobs.job, jobs.JobForm),
     action_endpoint("/job/stop", jobs.stop, jobs.JobForm),

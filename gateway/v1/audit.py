@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from ...audit.comparing import AuditVerdict
+from ...audit.watch.watching import AuditReport
 from ..endpoint import AnyEndpoint, Endpoint, RouteCall
 from ..errors import HttpError
 from ..requests import Reply, as_json
+from ..services import Services
 
 _LIMIT = 1_000
 """Comparisons of an answer."""
@@ -52,16 +54,20 @@ class AuditAnswer(msgspec.Struct):
     problem: str
 
 
+def newest_report(services: Services) -> AuditReport:
+    """Errors: ``HttpError``: there is none."""
+    if services.audit is None:
+        remedy = "Start it with --audit beside a node, or with --data DIRECTORY of one"
+        raise HttpError(404, "this gateway does not audit", remedy=remedy)
+    if services.audit.report is None:
+        raise HttpError(503, "the audit has just begun", remedy="Ask again in a moment")
+    return services.audit.report
+
+
 async def audit(call: RouteCall[AuditQuery, None]) -> Reply:
     """Compare what was produced, accepted, delivered and consumed, by topic and due time. The
     newest comparisons stand first, 1,000 at most."""
-    process = call.services.audit
-    if process is None:
-        remedy = "Start it with --audit beside a node, or with --data DIRECTORY of one"
-        raise HttpError(404, "this gateway does not audit", remedy=remedy)
-    if process.report is None:
-        raise HttpError(503, "the audit has just begun", remedy="Ask again in a moment")
-    report, query = process.report, call.query
+    report, query = newest_report(call.services), call.query
     if query.verdict not in ("", *AuditVerdict):
         verdicts = ", ".join(AuditVerdict)
         raise HttpError(422, "no such verdict", place="query verdict", limit=verdicts)

@@ -275,24 +275,26 @@ def _events_reply(found: TracePage) -> Reply:
     return as_json(TraceEvents(events, following, found.complete, found.looked_through, problems))
 
 
-async def get_latency(call: RouteCall[LatencyQuery, None]) -> Reply:
-    """Show how long each step took, by topic and due time."""
-    query = call.query
-    from_ms, to_ms = query.between
-    method, interval_ms = TraceLookup.latency, query.interval_ms
-    found = await ask_lookup(call.services, method, interval_ms, from_ms, to_ms, query.topic)
+async def found_latency(services: Services, query: LatencyQuery) -> StepLatencies:
+    """Errors: as of ``ask_lookup``."""
+    between = *query.between, query.topic
+    found = await ask_lookup(services, TraceLookup.latency, query.interval_ms, *between)
     rows = [msgspec.convert(latency_fields(one), StepLatency) for one in found.latencies]
     problems = [str(one) for one in found.problems]
-    return as_json(StepLatencies(rows, not problems, problems))
+    return StepLatencies(rows, not problems, problems)
 
 
-async def list_anomalies(call: RouteCall[AnomalyQuery, None]) -> Reply:
-    """List what messages should not have needed: retries, repeats, waiting, dead letters."""
-    query = call.query
+async def get_latency(call: RouteCall[LatencyQuery, None]) -> Reply:
+    """Show how long each step took, by topic and due time."""
+    return as_json(await found_latency(call.services, call.query))
+
+
+async def found_anomalies(services: Services, query: AnomalyQuery) -> FoundAnomalies:
+    """Errors: as of ``ask_lookup``."""
     limits = AnomalyLimits(query.late_ms, query.backlog_ms, query.stuck_ms)
     from_ms, to_ms = query.between
     found = await ask_lookup(
-        call.services,
+        services,
         TraceLookup.anomalies,
         from_ms,
         to_ms,
@@ -307,7 +309,12 @@ async def list_anomalies(call: RouteCall[AnomalyQuery, None]) -> Reply:
 def _anomalies_reply(found: AnomaliesFound) -> Reply:
     rows = [msgspec.convert(one, FoundAnomaly) for one in anomaly_fields(found.rows)]
     problems = [str(one) for one in found.problems]
-    return as_json(FoundAnomalies(rows, dict(found.counts), not problems, problems))
+    return FoundAnomalies(rows, dict(found.counts), not problems, problems)
+
+
+async def list_anomalies(call: RouteCall[AnomalyQuery, None]) -> Reply:
+    """List what messages should not have needed: retries, repeats, waiting, dead letters."""
+    return as_json(await found_anomalies(call.services, call.query))
 
 
 ENDPOINTS: list[AnyEndpoint] = [

@@ -9,6 +9,7 @@ import pytest
 
 from slotwheel.cli import main
 from slotwheel.node.config import NodeConfig
+from slotwheel.node.gateway import command
 from slotwheel.wheel.errors import InvalidConfiguration
 
 THREE = ("--peer", "a=10.0.0.1:7200", "--peer", "b=10.0.0.2:7200", "--peer", "c=10.0.0.3:7300")
@@ -31,6 +32,14 @@ def test_without_peers_nothing_changes(started: list[NodeConfig]) -> None:
     assert run() == 0
     (config,) = started
     assert (config.peers, config.listen, config.group()) == ({}, "127.0.0.1:7200", None)
+
+
+def test_the_gateway_beside_a_node_audits_if_the_node_was_told_so(
+    started: list[NodeConfig],
+) -> None:
+    http = ("--http", "127.0.0.1:0")
+    assert [run(*http), run(*http, "--audit")] == [0, 0]
+    assert ["--audit" in command(config, "127.0.0.1:7200") for config in started] == [False, True]
 
 
 def test_peers(started: list[NodeConfig]) -> None:

@@ -62,6 +62,10 @@ class GatewayProcess:
         return [sys.executable, "-c", _WITH_LIMITS, json.dumps(self._limits), *given]
 
     @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    @property
     def process(self) -> psutil.Process:
         assert self._process is not None
         return psutil.Process(self._process.pid)
@@ -85,7 +89,7 @@ class GatewayProcess:
         return str(answer.json()["id"])
 
     def connect(self) -> socket.socket:
-        split = urlsplit(f"http://{self.address}")
+        split = urlsplit(self.url)
         return socket.create_connection((split.hostname, split.port), 30)
 
     def log_text(self) -> str:
@@ -98,7 +102,7 @@ class GatewayProcess:
             )
         found = eventually(self._listening, START_S, otherwise=self.log_text)
         assert found
-        self.http = httpx.Client(base_url=f"http://{self.address}", timeout=30)
+        self.http = httpx.Client(base_url=self.url, timeout=30)
         return self
 
     def _listening(self) -> bool:

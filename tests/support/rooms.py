@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "gateway/v1": frozenset(
         {
             *(ENGINE_VALUES, GATEWAY_VALUES, "client", "policy", "reading", "search"),
-            *("deadletters", "trace", "trace/chains", "trace/store", "audit"),
+            *("deadletters", "trace", "trace/chains", "trace/store", "audit", "audit/watch"),
         }
     ),
     "gateway/rest": frozenset(
@@ -67,13 +67,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "gateway/console": frozenset(
         {
             *(ENGINE_VALUES, GATEWAY_VALUES, "gateway/v1", "client", "policy", "search"),
-            "trace/chains",
+            *("trace/chains", "audit", "audit/watch"),
         }
     ),
     "gateway": frozenset(
         {
             *(ENGINE_VALUES, GATEWAY_VALUES, "client", "reading/kafka", "search"),
-            *("trace/chains", "trace/store", "audit/watch"),
+            *("trace", "trace/chains", "trace/store", "audit", "audit/watch"),
             *("gateway/v1", "gateway/rest", "gateway/console"),
         }
     ),

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
+from slotwheel.audit.ledger import CellReport
+from slotwheel.audit.watch.watching import AuditReport
 from slotwheel.gateway.console import shown
+from slotwheel.gateway.console.audit import AuditForm, shown_audit
 from slotwheel.gateway.console.figures import NodeHealth, figures_of
 from slotwheel.gateway.console.guard import token_of
 from slotwheel.gateway.console.overview import by_slot, wrongs
@@ -42,7 +46,7 @@ def test_what_others_made_is_as_they_published_it() -> None:
 def test_a_node_that_is_away_takes_only_its_parts_with_it(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node, GatewayProcess(node) as gateway:
         node.kill()
-        for path in ("", "/pending", "/message", "/dead", "/jobs", "/node"):
+        for path in ("", "/pending", "/message", "/dead", "/audit", "/jobs", "/node"):
             answer = gateway.request("GET", f"/console{path}?whole=true")
             assert answer.status_code == 200, answer.text
             assert "<h1>" in answer.text
@@ -72,6 +76,51 @@ def test_search_that_is_off_says_how_it_is_turned_on(tmp_path: Path) -> None:
         )
 
 
+def test_what_was_not_turned_on_says_how_it_is(tmp_path: Path) -> None:
+    with (
+        NodeProcess(tmp_path / "data") as node,
+        GatewayProcess(node) as gateway,
+    ):
+        text = gateway.request("GET", "/console/audit").text
+        for named in ("The audit is off", "--audit", "No events are stored", "--trace-retain"):
+            assert named in text
+
+
+def test_the_audit_shows_the_worst_first_and_why_it_does_not_know() -> None:
+    def one(topic: str, bucket: int, verdict: AuditVerdict, why: str = "") -> Comparison:
+        count = 5 if verdict is AuditVerdict.LOST else 0
+        return Comparison(topic, bucket, Boundary.WHEEL_TOPIC, "", verdict, count, why=why)
+
+    found = [
+        one("fine", 1_000, AuditVerdict.EQUAL),
+        one("open", 2_000, AuditVerdict.OPEN, "waits in the wheel"),
+        one("open", 3_000, AuditVerdict.OPEN, "waits in the wheel"),
+        one("bad", 1_000, AuditVerdict.LOST),
+        one("bad", 2_000, AuditVerdict.EQUAL),
+        one("bad", 3_000, AuditVerdict.LOST),
+    ]
+    cells = [CellReport(each.topic, each.bucket_ms, each.verdict, [each]) for each in found]
+    report = AuditReport(3_500, 1_000, cells, {"another interval": 2}, {})
+    shown_one = shown_audit(report, 1_000)
+    assert [line.topic for line in shown_one.lines] == ["bad", "open", "fine"]
+    assert [fault.bucket_ms for fault in shown_one.faults] == [3_000, 1_000]
+    assert (shown_one.differ, shown_one.topics) == (2, 3)
+    bad = shown_one.lines[0]
+    assert (bad.differ, bad.since_ms) == (2, 1_000)
+    assert [verdict for _, verdict in bad.strip[-4:]] == [None, "lost", "equal", "lost"]
+    assert [(r.buckets, r.first_ms, r.why) for r in shown_one.reasons] == [
+        (2, 2_000, "waits in the wheel")
+    ]
+    assert shown_audit(report, 1_000, "fine").differ == 0
+    text = rendered("audit/tiers.html", it=shown_one, form=AuditForm())
+    assert "2 buckets differ" in text
+    assert "another interval: 2" in text
+    many = AuditReport(
+        3_500, 1_000, [c._replace(comparisons=c.comparisons * 60) for c in cells], {}, {}
+    )
+    assert shown_audit(many, 1_000).more == (0, 70, 0)
+
+
 def test_an_answer_that_is_not_complete_says_why() -> None:
     problem = Problem(INTEGRITY, "damage", "expected 7 rows, found <b>", file="slots/7")
     found = by_slot(PendingCount(1, POINT, {1: 1}, problems=(problem,)), NOW_MS)
@@ -95,6 +144,8 @@ METRICS = """
 # TYPE slotwheel_alarms_total counter
 slotwheel_alarms_total{kind="disk-low"} 2.0
 slotwheel_alarms_created{kind="disk-low"} 1.7e9
+# TYPE slotwheel_audit_differs gauge
+slotwheel_audit_differs 2.0
 # HELP slotwheel_lateness_seconds Late
 # TYPE slotwheel_lateness_seconds histogram
 slotwheel_lateness_seconds_bucket{le="0.001"} 6.0
@@ -108,7 +159,8 @@ slotwheel_lateness_seconds_sum 2.5
 def test_metrics_become_figures() -> None:
     figures = figures_of(METRICS)
     assert [(one.name, one.labels, one.value) for one in figures.figures] == [
-        ("alarms", "kind disk-low", 2.0)
+        ("alarms", "kind disk-low", 2.0),
+        ("audit_differs", "", 2.0),
     ]
     late = figures.spread("lateness_seconds")
     assert late is not None
@@ -123,11 +175,13 @@ def test_what_is_wrong_is_told_with_what_was_wrong() -> None:
         "replication": {"peers": [{"id": "b", "admitted": False}, {"id": "c", "admitted": True}]},
     }
     found = wrongs(NodeHealth([], ["sink away"]), figures_of(METRICS), status)
+    assert [one.path for one in found if one.path] == ["/audit"]
     assert [(one.text, one.grave) for one in found] == [
         ("sink away", True),
         ("topics that say not now: slow", True),
         ("damaged: slots/1", True),
         ("peer b is not admitted", True),
+        ("2 buckets differ: messages were lost or repeated, or are not the same", True),
         ("disk-low: 2 since the start", False),
     ]
 
@@ -157,11 +211,11 @@ def test_what_is_no_time_is_named(text: str) -> None:
 @pytest.mark.parametrize(
     ("ms", "text"),
     [
-        *((0, "0 ms"), (999, "999 ms"), (1_500, "1.5 s"), (61_000, "1 min 1 s")),
+        *((0, "0 ms"), (0.07, "0.07 ms"), (999, "999 ms"), (1_500, "1.5 s"), (61_000, "1 min 1 s")),
         *((3_600_000, "1 h"), (3_661_000, "1 h 1 min"), (-90_000_000, "1 d 1 h")),
     ],
 )
-def test_spans_are_short(ms: int, text: str) -> None:
+def test_spans_are_short(ms: float, text: str) -> None:
     assert shown.span(ms) == text
 
 
