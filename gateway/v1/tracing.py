@@ -12,7 +12,7 @@ from ...client.message import clock_ms
 from ...trace.chains.anomalies import AnomalyLimits
 from ...trace.chains.chain import Chain
 from ...trace.chains.fields import anomaly_fields, chain_fields, event_fields, latency_fields
-from ...trace.chains.lookup import LIMIT, AnomaliesFound, TraceLookup
+from ...trace.chains.lookup import LIMIT, AnomaliesFound, LatencyFound, TraceLookup
 from ...trace.events import EventKind
 from ...trace.store import TraceKey, TracePage, TraceQuery
 from ...wheel.ids import MessageId
@@ -279,6 +279,10 @@ async def found_latency(services: Services, query: LatencyQuery) -> StepLatencie
     """Errors: as of ``ask_lookup``."""
     between = *query.between, query.topic
     found = await ask_lookup(services, TraceLookup.latency, query.interval_ms, *between)
+    return await services.run(_latencies_shown, found)
+
+
+def _latencies_shown(found: LatencyFound) -> StepLatencies:
     rows = [msgspec.convert(latency_fields(one), StepLatency) for one in found.latencies]
     problems = [str(one) for one in found.problems]
     return StepLatencies(rows, not problems, problems)
@@ -303,10 +307,10 @@ async def found_anomalies(services: Services, query: AnomalyQuery) -> FoundAnoma
         limits=limits,
         limit=query.limit,
     )
-    return await call.services.run(_anomalies_reply, found)
+    return await services.run(_anomalies_shown, found)
 
 
-def _anomalies_reply(found: AnomaliesFound) -> Reply:
+def _anomalies_shown(found: AnomaliesFound) -> FoundAnomalies:
     rows = [msgspec.convert(one, FoundAnomaly) for one in anomaly_fields(found.rows)]
     problems = [str(one) for one in found.problems]
     return FoundAnomalies(rows, dict(found.counts), not problems, problems)
