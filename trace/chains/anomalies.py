@@ -112,6 +112,9 @@ def _of_events(
     yield _made(AnomalyKind.DEAD, other, why=other.column("error"))
     yield _made(AnomalyKind.GAP, dropped, _ints_or_null(dropped, "count"))
     answers = events.filter(pc.is_in(events.column("kind"), _HELD))
+    # Of an event without an id and without a place nobody can say which message it is of.
+    named = (answers.column(name).is_valid() for name in ("id", "offset"))
+    answers = answers.filter(pc.or_(*named))
     yield from _repeated_or_stuck(answers, now_ms, limits.stuck_ms)
     yield _backlog(of(EventKind.PROCESSED), left, limits.backlog_ms)
 

@@ -24,7 +24,7 @@ from ...reading.problems import Problem
 from ...search.fate import MessageFate, MessageState, find
 from ...search.pending import PendingReader
 from ...wheel.errors import InvalidConfiguration
-from ..events import EVENT, STORED
+from ..events import EVENT, STORED, EventKind
 from ..store import TraceKey, TracePage, TraceQuery, TraceReader
 from .anomalies import LIMITS, AnomalyLimits, anomalies
 from .chain import Chain
@@ -126,7 +126,8 @@ class TraceLookup:
         limits: AnomalyLimits = LIMITS,
         limit: int = LIMIT,
     ) -> AnomaliesFound:
-        """Likewise; ``limit``: so many of them at most."""
+        """Likewise; ``limit``: so many of them at most. With a ``topic`` the gaps of all senders,
+        too: what is missing may be of that topic."""
         problems: list[Problem] = []
         rows = self._events(EVENT.names, from_ms, to_ms, topic, problems)
         schema = pa.schema([STORED.field(name) for name in EVENT.names])
@@ -158,7 +159,7 @@ class TraceLookup:
                 problems.append(found)
                 continue
             count = _bounded(count + found.num_rows, "events")
-            yield _of_topic(found, topic)
+            yield _of_topic(found, topic, pc.equal(found.column("kind"), EventKind.DROPPED))
 
     def _departures(
         self, from_ms: int, to_ms: int, topic: str | None, problems: list[Problem]
@@ -179,8 +180,14 @@ class TraceLookup:
             yield _of_topic(batch, topic)
 
 
-def _of_topic(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    return rows if topic is None else rows.filter(pc.equal(rows.column("topic"), topic))
+def _of_topic(
+    rows: pa.RecordBatch, topic: str | None, others: pa.Array | None = None
+) -> pa.RecordBatch:
+    """``others``: which rows may be of any topic, as those that say how many are missing."""
+    if topic is None:
+        return rows
+    wanted = pc.fill_null(pc.equal(rows.column("topic"), topic), False)
+    return rows.filter(wanted if others is None else pc.or_(wanted, others))
 
 
 def _bounded(count: int, what: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,11 @@ from hypothesis import strategies as st
 
 from slotwheel.trace.chains.anomalies import AnomalyLimits, anomalies
 from slotwheel.trace.chains.departures import LEFT, Departures
+from slotwheel.trace.chains.lookup import TraceLookup
 from slotwheel.trace.events import EVENT, EventKind, EventSender, with_sender
+from slotwheel.trace.store.making import SegmentAbout, write_segment
+from slotwheel.trace.store.names import SegmentName
+from support.traced import event, stored
 
 _NOW = 1_000
 _LIMITS = AnomalyLimits(late_ms=20, backlog_ms=30, stuck_ms=900)
@@ -104,3 +109,27 @@ def test_anomalies_are_those_of_a_plain_model(
     made = anomalies(table, gone, _NOW, _LIMITS).to_pylist()
     assert [one["at"] for one in made] == sorted(one["at"] for one in made)
     assert Counter((one["kind"], one["at"], one["amount"]) for one in made) == _model(events, left)
+
+
+def test_events_without_id_and_place_are_not_of_one_message() -> None:
+    rows = [
+        {"number": at, "at": at, "kind": EventKind.PROCESSED, "topic": "orders", "group": "billing"}
+        for at in range(3)
+    ]
+    rows += [{"number": 3, "at": 3, "kind": EventKind.RECEIVED, "topic": "orders"}]
+    batch = with_sender(EventSender("s"), pa.RecordBatch.from_pylist(rows, schema=EVENT))
+    found = anomalies(pa.Table.from_batches([batch]), Departures(), 1 << 40, _LIMITS)
+    assert not found.num_rows
+
+
+def test_gaps_are_shown_whatever_the_topic_as_what_is_missing_may_be_of_it(tmp_path: Path) -> None:
+    events = [
+        event(0, 5, kind="retried", topic="orders"),
+        event(1, 6, kind="retried", topic="mail"),
+        event(2, 7, kind="dropped", count=4),
+    ]
+    write_segment(tmp_path, SegmentName(0, 0), SegmentAbout(hour=1, topic="t"), stored(events))
+    with TraceLookup(tmp_path, None) as lookup:
+        found = lookup.anomalies(0, 10, 20, topic="orders")
+        assert found.counts == {"gap": 1, "retry": 1}
+        assert not lookup.latency(1, 0, 10, topic="orders").latencies
