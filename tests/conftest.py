@@ -28,6 +28,7 @@ LONG = (
     "trace/test_whole_way",
     "audit/test_planted_faults",
     "audit/test_watchers",
+    "gateway/console/test_audit_page",
     "test_kafka_troubles",
     "replay/test_real_runs",
     "test_consuming_page",
