@@ -40,12 +40,14 @@ def _of_events(
     expired = f.coalesce(f.col("error") == EXPIRED, f.lit(False))
     processed = beside(of(EventKind.PROCESSED).where("id is not null"), departures)
     waited = f.unix_millis("at") - f.col("left_ms")
+    # Of an event without an id and without a place nobody can say which message it is of.
+    held = of(EventKind.RECEIVED, EventKind.PROCESSED).where("id is not null or offset is not null")
     return [
         _made(AnomalyKind.RETRY, of(EventKind.RETRIED), f.col("attempt")),
         _made(AnomalyKind.EXPIRED, dead.where(expired)),
         _made(AnomalyKind.DEAD, dead.where(~expired), why=f.col("error")),
         _made(AnomalyKind.GAP, of(EventKind.DROPPED), f.col("count")),
-        *_repeated_or_stuck(of(EventKind.RECEIVED, EventKind.PROCESSED), now_ms, limits.stuck_ms),
+        *_repeated_or_stuck(held, now_ms, limits.stuck_ms),
         _made(AnomalyKind.BACKLOG, processed.where(waited > limits.backlog_ms), waited),
     ]
 

@@ -91,6 +91,8 @@ def random_run(count: int, seed: int) -> tuple[pa.Table, pa.RecordBatch]:
         if random.random() < 0.05:
             why = str(random.choice(["expired", "poison"]))
             add("dead", at + 9, group="billing", error=why, **about, **place)
+    for at_ms in range(START_MS, START_MS + 2):
+        add("processed", at_ms, topic="orders", group="billing", took_us=1)
     add("dropped", START_MS, count=12)
     add("committed", START_MS + 1, topic="orders", partition=0, offset=9, group="billing")
     return table_of(rows).sort_by("at"), pa.RecordBatch.from_pylist(left, schema=LEFT)
