@@ -1,18 +1,25 @@
 """Writes a trace store from a made topic until it is killed: ``python tracewriting.py ROOT COUNT``.
 
-Record ``n`` of the topic is a batch of a few events; some records come twice.
+Record ``n`` of the topic is a batch of a few events; some records come twice. Most merges run while
+further records are written, and take so long that a kill at a random moment often hits one.
 """
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 from slotwheel.trace.batches import encode
 from slotwheel.trace.events import EventSender
-from slotwheel.trace.store import StoreWriter
+from slotwheel.trace.store import StoreWriter, merging
+from slotwheel.trace.store.hashing import Entries
+from slotwheel.trace.store.indexfile import HashColumn
+from slotwheel.trace.store.making import hash_columns
 from support.traced import Row, event, of_sender
 
 SENDERS = 3
@@ -36,8 +43,15 @@ def value_of(record: int) -> bytes:
     return encode(EventSender(rows[0]["sender"]), of_sender(rows))
 
 
+def slow_columns(entries: Iterable[tuple[str, Entries]]) -> dict[str, HashColumn]:
+    """In the midst of a merge: as if it had millions of events."""
+    time.sleep(0.1)
+    return hash_columns(entries)
+
+
 def main(root: Path, count: int) -> None:
     writer = StoreWriter(root, TOPIC, merged_rows_max=4000)
+    print("open", flush=True)
     begin = writer.positions.get(0, 0)
     numbers = np.random.default_rng()
     for record in range(begin, count):
@@ -46,14 +60,15 @@ def main(root: Path, count: int) -> None:
             now_ms = 3_600_000 * (1 + record // 400)
             writer.flush(now_ms)
             if numbers.random() < 0.5:
-                writer.tidy(now_ms)
+                writer.tidy(now_ms, wait=numbers.random() < 0.2)
     now_ms = 3_600_000 * 1000
     writer.flush(now_ms)
-    while writer.tidy(now_ms):
+    while writer.tidy(now_ms, wait=True):
         pass
     writer.close()
     print("done", flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    with mock.patch.object(merging, "hash_columns", slow_columns):
+        main(Path(sys.argv[1]), int(sys.argv[2]))

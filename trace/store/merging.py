@@ -7,7 +7,7 @@ once by its flush, and at most once for each level: five times in an hour of 360
 once more at its end.
 
 All segments are sorted by time, so a merge goes through them block by block: of each one block is
-in memory, and for each row 40 bytes.
+in memory, and for each row 40 bytes. So it has at most ``ROWS_MAX`` rows, of ``SEGMENTS_MAX``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ ROWS_MAX = 1 << 21
 """Of a merged segment."""
 FAN = 8
 """So many of one level become one of the next."""
+SEGMENTS_MAX = 64
+"""Become one at once: merges may fall behind flushes, and each segment has a block in memory."""
 
 
 class KnownSegment(NamedTuple):
@@ -91,7 +93,7 @@ def _by_level(run: list[KnownSegment]) -> list[list[KnownSegment]]:
 
 def _as_many(neighbours: Sequence[KnownSegment], rows_max: int) -> list[KnownSegment]:
     rows = np.cumsum([one.rows for one in neighbours])
-    return list(neighbours[: int(np.searchsorted(rows, rows_max, "right"))])
+    return list(neighbours[: min(int(np.searchsorted(rows, rows_max, "right")), SEGMENTS_MAX)])
 
 
 def merge(root: Path, names: Sequence[SegmentName]) -> KnownSegment:

@@ -4,7 +4,11 @@ Rules
 - Events and the positions behind them become durable by one rename. Who opens the store after a
   kill reads on from ``positions``, and every event is in it once.
 - Of events with one sender and one number the first is kept.
-- Memory is bounded: by ``FLUSH_ROWS`` and ``FLUSH_BYTES`` of what waits, and by what a merge needs.
+- A merge runs beside all else, in a thread of its own, one at a time; a flush waits for none. It
+  knows nothing but whole segments and makes another one of them, which counts from its rename on.
+  While it runs nothing is deleted, so what it reads is there, and what it makes is not too old.
+- Memory is bounded: by ``FLUSH_ROWS`` and ``FLUSH_BYTES`` of what waits, and by what one merge
+  needs (``merging``).
 - One writer a directory; any number of readers, which it does not know.
 - Segments are deleted from the oldest one on, so that a gap is always a loss.
 """
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,6 +89,9 @@ class StoreWriter:
         """Of the next record of each partition."""
         self._numbers = SenderNumbers()
         self._known: list[KnownSegment] = []
+        self._merger = ThreadPoolExecutor(1, "trace-merge")
+        self._merging: tuple[list[KnownSegment], Future[KnownSegment]] | None = None
+        """Of what one is made, and when it is there."""
         self._left_alone: set[SegmentName] = set()
         """Damaged ones."""
         self._next = 0
@@ -155,28 +163,47 @@ class StoreWriter:
         self._rows, self._added = [], {}
         self.waiting_rows = self.waiting_bytes = 0
 
-    def tidy(self, now_ms: int) -> bool:
-        """Delete what is too old, and merge once; whether there may be more to merge. Errors:
-        ``OSError``, ``SyncFailed``."""
+    def tidy(self, now_ms: int, *, wait: bool = False) -> bool:
+        """Delete what is too old, and have what there is to merge merged, once; whether there may
+        be more to do. ``wait``: until that merge has ended.
+
+        Errors: ``OSError``, ``SyncFailed``, also of the merge before; the writer cannot be used
+        then."""
+        self._end_merge(wait=wait)
+        if self._merging is not None:
+            return True
         self._delete_old(now_ms)
         sound = [one for one in self._known if one.name not in self._left_alone]
         wanted = what_to_merge(sound, now_ms // HOUR_MS, self._merged_rows_max)
         if not wanted:
             return False
         names = [one.name for one in wanted]
+        self._merging = wanted, self._merger.submit(merge, self._root, names)
+        self._end_merge(wait=wait)
+        return True
+
+    def _end_merge(self, *, wait: bool) -> None:
+        """Put what a merge has made in the place of what it was made of."""
+        if self._merging is None:
+            return
+        wanted, made = self._merging
+        if not wait and not made.done():
+            return
+        self._merging = None
+        names = [one.name for one in wanted]
         try:
-            merged = merge(self._root, names)
+            merged = made.result()
         except (Damaged, UnsupportedVersion) as error:
             log.warning("trace segments %s to %s stay apart: %s", names[0], names[-1], error)
             self._left_alone |= set(names)
-            return True
+            return
         begin = self._known.index(wanted[0])
         self._known[begin : begin + len(wanted)] = [merged]
         self._delete(names)
-        return True
 
     def close(self) -> None:
-        """What was not flushed is read again."""
+        """Waits for a merge. What was not flushed is read again."""
+        self._merger.shutdown()
         self._lock.release()
 
     def _clean(self) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,10 @@ from hypothesis import strategies as st
 from slotwheel.trace.batches import encode
 from slotwheel.trace.events import EventSender
 from slotwheel.trace.store import StoreWriter, TraceQuery, TraceReader
+from slotwheel.trace.store import writer as store_writer
 from slotwheel.trace.store.checks import NUMBER_END, REASONS, TIME_END_MS
-from slotwheel.trace.store.merging import KnownSegment, what_to_merge
-from slotwheel.trace.store.names import SegmentName, list_segments
+from slotwheel.trace.store.merging import SEGMENTS_MAX, KnownSegment, merge, what_to_merge
+from slotwheel.trace.store.names import SegmentName, list_segments, segment_names
 from slotwheel.trace.store.numbers import SenderNumbers
 from slotwheel.wheel.errors import DirectoryInUse, InvalidConfiguration
 from support import tracewriting
@@ -121,7 +125,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, 2), st.integers(0, 12), st.integers(0, 9)),
         st.tuples(st.just("flush")),
-        st.tuples(st.just("tidy")),
+        st.tuples(st.just("tidy"), st.booleans()),
         st.tuples(st.just("hour")),
         st.tuples(st.just("reopen")),
         st.tuples(st.just("kill")),
@@ -151,7 +155,8 @@ def test_the_store_has_what_a_plain_list_has(steps: list[tuple[Any, ...]]) -> No
             elif kind == "flush":
                 writer.flush(now_ms)
             elif kind == "tidy":
-                writer.tidy(now_ms)
+                [wait] = given_
+                writer.tidy(now_ms, wait=wait)
             elif kind == "hour":
                 now_ms += HOUR_MS
             else:
@@ -168,7 +173,7 @@ def test_the_store_has_what_a_plain_list_has(steps: list[tuple[Any, ...]]) -> No
                 first.setdefault((row["sender"], row["number"]), row)
         for query in (ALL, TraceQuery(key=b"3"), TraceQuery(tag="4"), TraceQuery(from_ms=4)):
             assert all_of(root, query) == expected(first.values(), query)
-        while writer.tidy(now_ms + HOUR_MS):
+        while writer.tidy(now_ms + HOUR_MS, wait=True):
             pass
         assert all_of(root) == expected(first.values(), ALL)
         for query in (TraceQuery(key=b"3"), TraceQuery(tag="4"), TraceQuery(from_ms=4)):
@@ -196,6 +201,69 @@ def test_old_segments_are_deleted_from_the_oldest_on(tmp_path: Path) -> None:
 FORGED = 253_402_300_799_000
 
 
+class HeldMerge:
+    """A merge that waits until it may go on, and again when it is done."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on, self.ended, self.end = (threading.Event() for _ in range(4))
+
+    def __call__(self, root: Path, names: Sequence[SegmentName]) -> KnownSegment:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        made = merge(root, names)
+        self.ended.set()
+        assert self.end.wait(60)
+        return made
+
+
+def test_a_flush_waits_for_no_merge_and_nothing_is_deleted_under_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldMerge()
+    monkeypatch.setattr(store_writer, "merge", held)
+    writer = StoreWriter(tmp_path, "t", retain_ms=3 * HOUR_MS)
+
+    def flush(number: int, now_ms: int) -> None:
+        writer.add(0, number + 1, value(event(number, number)))
+        writer.flush(now_ms)
+        assert all_of(tmp_path) == [(n, "s", n) for n in range(number + 1)]
+
+    for number in range(8):
+        flush(number, 0)
+    assert writer.tidy(0)
+    assert held.begun.wait(60)
+    flush(8, 0)
+    # It is too old by now, and still what the merge reads.
+    assert writer.tidy(9 * HOUR_MS)
+    assert len(list_segments(tmp_path)) == 9
+    held.go_on.set()
+    assert held.ended.wait(60)
+    flush(9, 9 * HOUR_MS)
+    assert list_segments(tmp_path) == [(0, 7), (8, 8), (9, 9)]
+    assert writer.tidy(HOUR_MS)
+    assert (tmp_path / SegmentName(0, 0).events_file).exists()
+    held.end.set()
+    assert not writer.tidy(9 * HOUR_MS, wait=True)
+    writer.close()
+    assert [path.name for path in tmp_path.glob("*.arrow")] == [SegmentName(9, 9).events_file]
+    assert all_of(tmp_path) == [(9, "s", 9)]
+
+
+def test_a_merge_that_fails_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> KnownSegment:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store_writer, "merge", full)
+    writer = StoreWriter(tmp_path, "t")
+    for number in range(8):
+        writer.add(0, number + 1, value(event(number, number)))
+        writer.flush(0)
+    with pytest.raises(OSError, match="No space"):
+        writer.tidy(0, wait=True)
+    writer.close()
+    assert all_of(tmp_path) == [(n, "s", n) for n in range(8)]
+
+
 def test_a_damaged_segment_is_never_hidden_by_a_merge(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, "t")
     for number in range(10):
@@ -204,12 +272,12 @@ def test_a_damaged_segment_is_never_hidden_by_a_merge(tmp_path: Path) -> None:
     path = tmp_path / SegmentName(3, 3).events_file
     sound = path.read_bytes()
     path.write_bytes(b"\0" * len(sound))
-    while writer.tidy(5 * HOUR_MS):
+    while writer.tidy(5 * HOUR_MS, wait=True):
         pass
     writer.close()
     again = StoreWriter(tmp_path, "t")
     assert again.positions == {0: 10}
-    while again.tidy(5 * HOUR_MS):
+    while again.tidy(5 * HOUR_MS, wait=True):
         pass
     again.close()
     assert list_segments(tmp_path) == [(0, 2), (3, 3), (4, 9)]
@@ -250,6 +318,8 @@ def test_which_segments_are_merged() -> None:
     assert merged(ones, 7, 10) == []
     assert merged(ones[:2], 8) == [0, 1]
     assert merged(ones[:1], 8) == []
+    many = known(*((n, n, 7, 1) for n in range(1000)))
+    assert merged(many, 8, 10_000) == list(range(SEGMENTS_MAX))
     # Not beyond a missing or damaged one, and not into another hour.
     assert merged([*ones[:3], *ones[4:]], 7) == []
     assert merged([ones[0], *ones[2:4]], 8) == [2, 3]
@@ -288,6 +358,7 @@ def test_memory_for_numbers_is_bounded() -> None:
 
 
 def test_a_writer_that_is_killed_again_and_again_stores_everything_once(tmp_path: Path) -> None:
+    """Also in the midst of a merge, and where newer events were flushed beside it."""
     count = 1500
     command = [sys.executable, tracewriting.__file__, str(tmp_path), str(count)]
     tests = Path(__file__).parents[2]
@@ -295,10 +366,13 @@ def test_a_writer_that_is_killed_again_and_again_stores_everything_once(tmp_path
     numbers = random.Random(5)
     reader = TraceReader(tmp_path)
     seen: set[tuple[int, str, int]] = set()
-    killed = 0
+    killed = in_a_merge = flushed_beside = 0
     while True:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
-        end = time.monotonic() + numbers.uniform(0.5, 1.3) if killed < 25 else float("inf")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        enough = killed >= 15 and flushed_beside > 0
+        end = float("inf") if enough else time.monotonic() + numbers.uniform(0.0, 0.6)
         while process.poll() is None and time.monotonic() < end:
             page = reader.page(ALL, limit=1_000_000)
             keys = keys_of(page.events)
@@ -311,10 +385,17 @@ def test_a_writer_that_is_killed_again_and_again_stores_everything_once(tmp_path
             process.kill()
             process.wait()
             killed += 1
+            for unfinished in tmp_path.glob("*.arrow.new"):
+                [name] = segment_names([unfinished.name.removesuffix(".new")])
+                if name.first < name.last:
+                    in_a_merge += 1
+                    flushed_beside += list_segments(tmp_path)[-1].first > name.last
             continue
         assert process.returncode == 0
         break
     assert killed > 5
+    assert in_a_merge > 0
+    assert flushed_beside > 0
     wanted = {
         (row["sender"], row["number"]): row for n in range(count) for row in tracewriting.rows_of(n)
     }
