@@ -34,6 +34,10 @@ class MoveForm(MessageForm, forbid_unknown_fields=True):
     due: str = ""
 
 
+STEPS_MAX = 500
+"""Of a page; of more the first ones, and the page says so."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShownStep:
     """Something that happened to a message, or will. ``number``: of the chain's message that it
@@ -58,11 +62,16 @@ class MessageShown:
     chain: Chain | None
     steps: list[ShownStep]
 
+    @property
+    def left_out(self) -> int:
+        """Steps that are not shown."""
+        return 0 if self.chain is None else max(0, len(self.chain.steps) - STEPS_MAX)
+
 
 def shown_steps(chain: Chain, now_ms: int) -> list[ShownStep]:
     """The steps of a chain, and when its messages that wait will be due."""
     numbers = {one.id: number for number, one in enumerate(chain.messages, 1)}
-    steps = list(chain.steps)
+    steps = list(chain.steps[:STEPS_MAX])
     for one in chain.messages:
         if one.state == "pending" and one.due_ms is not None and one.due_ms > now_ms:
             steps.append(ChainStep(StepKind.DUE, Tier.WHEEL, one.due_ms, one.id, topic=one.topic))

@@ -133,19 +133,12 @@ def _of_departures(left: Departures, limits: AnomalyLimits) -> Iterator[pa.Table
 
 
 def _as_events(rows: pa.Table, left: Departures) -> pa.Table:
-    """Departures with the columns of events that an anomaly has. Their ids have no check: only
-    who holds the group's key can make it."""
-    count = rows.num_rows
-    parts = [
-        pa.repeat(left.group, count),
-        *(rows.column(name).combine_chunks() for name in ("due", "offset")),
-        pa.array(np.zeros(count, np.uint32)),
-    ]
+    """Departures with the columns of events that an anomaly has."""
     columns = {
         "at": rows.column("at"),
-        "id": pa.StructArray.from_arrays(parts, fields=list(ID)),
+        "id": left.ids(rows),
         "topic": rows.column("topic"),
-        "group": pa.nulls(count, pa.utf8()),
+        "group": pa.nulls(rows.num_rows, pa.utf8()),
     }
     return pa.table(columns)
 

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...search.fate import MessageState
+from ...wheel.ids import IdMint
 from ...wheel.schema import TIME, Int64s, Mask
+from ..events import ID
 
 LEFT = pa.schema(
     [
@@ -27,10 +29,17 @@ that is not known."""
 
 class Departures:
     """Messages of the wheel's group ``group`` that left; ``rows``: schema ``LEFT``, or with further
-    columns. A message may be there twice: it was delivered again after a crash."""
+    columns. A message may be there twice: it was delivered again after a crash. ``mint``: of the
+    group; without one the ids of these messages have no check."""
 
-    def __init__(self, group: str = "", rows: Iterable[pa.RecordBatch] = ()) -> None:
+    def __init__(
+        self,
+        group: str = "",
+        rows: Iterable[pa.RecordBatch] = (),
+        mint: IdMint | None = None,
+    ) -> None:
         self.group = group
+        self._mint = mint
         every = pa.Table.from_batches([one.select(LEFT.names) for one in rows], LEFT)
         self.rows = every.combine_chunks()
         delivered = self.delivered
@@ -42,6 +51,19 @@ class Departures:
     @property
     def delivered(self) -> pa.Table:
         return self.rows.filter(pc.equal(self.rows.column("state"), MessageState.DELIVERED))
+
+    def ids(self, rows: pa.Table) -> pa.StructArray:
+        """The ids (type ``ID``) of some of ``rows``."""
+        due, offset = integers(rows, "due"), integers(rows, "offset")
+        checks = np.zeros(len(due), np.uint32)
+        if self._mint is not None:
+            checks = self._mint.checks(due, offset)
+        parts = [
+            pa.repeat(self.group, len(due)),
+            *(rows.column(name).combine_chunks() for name in ("due", "offset")),
+            pa.array(checks),
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(ID))
 
     def find(self, ids: pa.StructArray) -> tuple[Int64s, Mask]:
         """Of messages by their ids (type ``ID``): the place of each in ``at`` (when it was first

@@ -54,8 +54,7 @@ def place_of(step: ChainStep) -> str:
 
 
 def anomaly_fields(found: pa.Table) -> Iterator[Fields]:
-    """Each anomaly of a table (schema ``ANOMALY``). Of what the wheel alone knows, the id has no
-    check."""
+    """Each anomaly of a table (schema ``ANOMALY``)."""
     for row in found.to_pylist():
         of_id = id_of(row["id"])
         yield _given(

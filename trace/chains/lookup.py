@@ -169,7 +169,8 @@ class TraceLookup:
         reader = DepartureReader(self._data)
         rows = list(self._left(reader.batches(from_ms, to_ms), topic))
         problems += reader.problems
-        return Departures(self._pending.view().mint.group, rows)
+        mint = self._pending.view().mint
+        return Departures(mint.group, rows, mint)
 
     def _left(
         self, batches: Iterable[pa.RecordBatch], topic: str | None

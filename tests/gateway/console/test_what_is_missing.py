@@ -16,13 +16,16 @@ from slotwheel.gateway.console import shown
 from slotwheel.gateway.console.audit import AuditForm, shown_audit
 from slotwheel.gateway.console.figures import NodeHealth, figures_of
 from slotwheel.gateway.console.guard import token_of
+from slotwheel.gateway.console.message import STEPS_MAX, MessageShown, shown_steps
 from slotwheel.gateway.console.overview import by_slot, wrongs
 from slotwheel.gateway.console.rendering import STATIC, address, rendered
 from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.fresh import FreshAnswers
+from slotwheel.gateway.v1.searching import KnownMessage
 from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.search.pending import PendingCount
 from slotwheel.search.view import AnswerPoint
+from slotwheel.trace.chains.chain import Chain, ChainState, ChainStep, StepKind, Tier
 from support.gatewayprocess import GatewayProcess
 from support.nodeprocess import NodeProcess
 
@@ -270,3 +273,14 @@ def test_a_question_that_fails_fails_for_all_who_wait() -> None:
         assert [type(one) for one in found] == [HttpError] * 3
 
     asyncio.run(ask())
+
+
+def test_a_chain_of_very_many_steps_is_cut_and_says_so() -> None:
+    steps = tuple(
+        ChainStep(StepKind.PROCESSED, Tier.CONSUMER, number, "id")
+        for number in range(STEPS_MAX + 7)
+    )
+    chain = Chain("id", ChainState.PROCESSED, {}, (), steps, {}, ())
+    known = KnownMessage("id", "unknown", "", None, None, None, None, None)
+    page = MessageShown(known, chain, shown_steps(chain, 0))
+    assert (len(page.steps), page.left_out) == (STEPS_MAX, 7)

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from slotwheel.trace.chains.anomalies import AnomalyLimits, anomalies
 from slotwheel.trace.chains.departures import LEFT, Departures
+from slotwheel.trace.chains.fields import anomaly_fields
 from slotwheel.trace.chains.lookup import TraceLookup
-from slotwheel.trace.events import EVENT, EventKind, EventSender, with_sender
+from slotwheel.trace.events import EVENT, STORED, EventKind, EventSender, with_sender
 from slotwheel.trace.store.making import SegmentAbout, write_segment
 from slotwheel.trace.store.names import SegmentName
+from slotwheel.wheel.ids import IdMint, MessageId
 from support.traced import event, stored
 
 _NOW = 1_000
@@ -133,3 +135,11 @@ def test_gaps_are_shown_whatever_the_topic_as_what_is_missing_may_be_of_it(tmp_p
         found = lookup.anomalies(0, 10, 20, topic="orders")
         assert found.counts == {"gap": 1, "retry": 1}
         assert not lookup.latency(1, 0, 10, topic="orders").latencies
+
+
+def test_what_the_wheel_alone_knows_has_whole_ids() -> None:
+    mint = IdMint("g", b"k" * 16)
+    row = {"due": 10, "offset": 3, "created": 1, "at": 90, "state": "dead", "topic": "orders"}
+    gone = Departures("g", [pa.RecordBatch.from_pylist([row], schema=LEFT)], mint)
+    [found] = anomaly_fields(anomalies(STORED.empty_table(), gone, _NOW, _LIMITS))
+    assert mint.genuine(MessageId.parse(found["id"]))
