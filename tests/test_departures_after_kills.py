@@ -95,7 +95,7 @@ def test_every_fate_is_known_where_the_topics_are_elsewhere(
     repeated = [key for key, times in arrived.items() if times > 1]
     figure(f"{kills} kills: {dict(counts)}, {len(repeated)} repeated")
     assert counts[MessageState.UNKNOWN] == 0
-    assert counts[MessageState.CANCELLED] > len(known) / 20
+    assert counts[MessageState.CANCELLED] > 100
     # A kill between a sink's answer and its departure leaves that departure out.
     for key, found in DepartureReader(data).find(set(known)).items():
         assert sum(one.state == "delivered" for one in found) <= arrived[key]

@@ -187,10 +187,10 @@ def test_each_fault_is_found_at_its_boundary_and_nothing_else_is_blamed(side: _S
             return found == expected and counts == {1}
 
         try:
-            eventually(is_found, timeout_s=60)
+            eventually(is_found, timeout_s=120)
         finally:
             print(found)
-        assert now_ms() < later_ms + (SLOW_S + _INTERVAL_S + 3 * _GRACE_S + 20) * 1000
+        assert now_ms() < later_ms + (SLOW_S + _INTERVAL_S + 3 * _GRACE_S + 90) * 1000
 
 
 def test_a_consumer_that_was_down_and_a_killed_node_are_no_loss(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_consumer_that_was_down_and_a_killed_node_are_no_loss(tmp_path: Path) 
             (_WHEEL, AuditVerdict.EQUAL, ""),
             (_CONSUMER, AuditVerdict.OPEN, "the group is catching up"),
         ]
-        eventually(lambda: said() == behind, timeout_s=30)
+        eventually(lambda: said() == behind, timeout_s=90)
         time.sleep(max(0, due_ms + _LATE_MS + 1_000 - now_ms()) / 1000)
         consume(50)
-        eventually(lambda: [one[1] for one in said()][2] is AuditVerdict.LATE, timeout_s=30)
+        eventually(lambda: [one[1] for one in said()][2] is AuditVerdict.LATE, timeout_s=90)
