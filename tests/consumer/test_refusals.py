@@ -74,7 +74,7 @@ def ended_by(transactor: Transactor) -> ConsumerFailed:
     inflight.assigned([PARTITION], None)
     failing = Failing("group", RetryPolicy.literal("1s"), "dead", clock_ms)
     outbox = KafkaOutbox(failing, "1s", "delays", inflight)
-    wanted = SimpleNamespace(messages_max=100, transactional_id="the-id")
+    wanted = SimpleNamespace(messages_max=100, transactional_id="the-id", observer=None)
     parts: Any = SimpleNamespace(
         inflight=inflight, outbox=outbox, source=MadeSource(), transactor=transactor
     )
