@@ -323,6 +323,22 @@ def test_one_bad_row_of_a_hundred_does_not_repeat_its_neighbours(
 
 
 @pytest.mark.parametrize("kind", [ConfluentSink, KafkaPythonSink])
+def test_rows_of_a_topic_with_a_small_limit_keep_their_order(
+    broker: Cluster, topic: TopicFactory, kind: type[KafkaSink]
+) -> None:
+    """The limit holds for a batch: each row is far below it, and a client's full batch is not."""
+    target, rounds, count = topic("small", 1, max_message_bytes=1000), 10, 300
+    sink = kind(MINT, KafkaSettings(broker.bootstrap))
+    for number in range(rounds):
+        values = range(number * count, (number + 1) * count)
+        answers = sink.deliver(rows_of([Sent(target, b"%d" % n, b"key") for n in values]))
+        assert len(answers.which(Answer.ACCEPTED)) == count, number
+    sink.close()
+    arrived = read_all(broker.bootstrap, [target], rounds * count)
+    assert [int(one.value or b"-1") for one in arrived] == list(range(rounds * count))
+
+
+@pytest.mark.parametrize("kind", [ConfluentSink, KafkaPythonSink])
 def test_a_refusal_does_not_repeat_the_neighbours_under_way(
     weak_broker: Broker, kind: type[KafkaSink]
 ) -> None:

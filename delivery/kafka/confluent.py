@@ -4,9 +4,10 @@ librdkafka fails a refused batch as a whole: one oversized or invalid record mak
 fail. So a refused batch is sent again, one record a batch, by a *careful* producer, which shows the
 bad record; and for a while that topic is sent carefully from the start, at a fraction of the rate.
 The batches behind the refused one have been accepted by then: its rows arrive after theirs.
-So what can be known before is: a record larger than the topic's limit is never sent, where we may
-read that limit. Where we may not, batches of the main producer are far below the usual limits of
-topics, so that an oversized record is a batch of its own from the start.
+So what can be known before is: where we may read a topic's limit, a record larger than it is never
+sent, and a topic whose limit is below the size of a batch is sent carefully from the start. Where
+we may not, batches of the main producer are far below the usual limits of topics, so that an
+oversized record is a batch of its own from the start.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cachetools import TTLCache
 from ...wheel.ids import IdMint
 from ..sink import Answer
 from .confluent_client import (
+    BATCH_BYTES,
     ck,
     ck_admin,
     client_config,
@@ -84,7 +86,11 @@ class ConfluentSink(KafkaSink):
     def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
         topics = plan.records.topics
         with self._lock:
-            careful = {topic for topic in plan.topics if topic in self._careful}
+            careful = {
+                topic
+                for topic, info in plan.topics.items()
+                if topic in self._careful or _smaller_than_a_batch(info)
+            }
         usual = plan.rows
         if careful:
             usual = [row for row in plan.rows if topics[row] not in careful]
@@ -220,6 +226,10 @@ class ConfluentSink(KafkaSink):
             producer = self._producers.pop(name, None)
         if producer is not None:
             end_producer(producer)
+
+
+def _smaller_than_a_batch(info: TopicInfo) -> bool:
+    return info.bytes_max is not None and info.bytes_max < BATCH_BYTES
 
 
 def _any_unknown(failures: dict[int, SendFailure]) -> bool:
