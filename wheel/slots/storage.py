@@ -193,12 +193,9 @@ class Storage:
             best = self._seconds[at] if at < len(self._seconds) else None
             pieces = self.tail.pieces
         for piece in pieces:
-            if piece.latest <= after_ms:
-                continue
-            due = piece.earliest
-            if due <= after_ms:
-                due = int(piece.due[piece.due > after_ms].min())
-            best = due // TICK_MS if best is None else min(best, due // TICK_MS)
+            due = piece.due_after(after_ms)
+            if due is not None and (best is None or due // TICK_MS < best):
+                best = due // TICK_MS
         return best
 
     def cancelled_in_file(self, second: int) -> set[int]:

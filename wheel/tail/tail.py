@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,8 @@ class Piece:
     """The lowest due time in it, in ms; ``latest`` the highest."""
     latest: int
     level: int = 0
+    _sorted: list[Int64s] = field(default_factory=list, repr=False, compare=False)
+    """Its due times, sorted, once somebody has asked for one in their midst."""
 
     @property
     def next_offset(self) -> int:
@@ -76,7 +78,19 @@ class Piece:
             due=due,
             earliest=earliest,
             latest=latest,
+            _sorted=[],
         )
+
+    def due_after(self, after_ms: int) -> int | None:
+        """The lowest due time behind ``after_ms``, or None."""
+        if self.latest <= after_ms:
+            return None
+        if self.earliest > after_ms:
+            return self.earliest
+        if not self._sorted:
+            self._sorted.append(np.unique(self.due))
+        times_of = self._sorted[0]
+        return int(times_of[np.searchsorted(times_of, after_ms, side="right")])
 
     def take(self, indices: Int64s) -> pa.RecordBatch:
         """Some rows, in the given order, with the ROW schema."""
