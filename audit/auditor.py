@@ -33,7 +33,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..client.batch import Columns, Shipment
 from ..client.message import clock_ms
@@ -42,7 +41,7 @@ from ..policy.headers import ID_HEADER, text_of
 from ..trace.events import EventSender
 from ..trace.making import places, stored_rows
 from ..trace.sending import BatchSender, TraceTarget
-from ..wheel.ids import ID_FORM
+from ..wheel.ids import id_parts
 from ..wheel.rows import Header
 from ..wheel.schema import Int64s
 from .sums import (
@@ -270,14 +269,14 @@ class Auditor:
 
     def _sum_seen(self, sums: Sums, tier: str, group: str, seen: Sequence[_Seen]) -> None:
         texts = [text or text_of(headers, ID_HEADER) for _, text, headers, _, _ in seen]
-        parts = pc.extract_regex(pa.array(texts, pa.utf8()), ID_FORM)
+        parts = id_parts(pa.array(texts, pa.utf8()))
         there = np.asarray(parts.is_valid())
         if not there.any():
             return
         rows = np.flatnonzero(there).tolist()
         found = parts.drop_null()
         wheels = found.field("group").to_pylist()
-        due, offset = (np.asarray(found.field(name).cast(pa.int64())) for name in ("due", "offset"))
+        due, offset = (np.asarray(found.field(name)) for name in ("due", "offset"))
         topics = pa.array([seen[row][0] for row in rows], pa.utf8())
         since, done = (np.array([seen[row][at] for row in rows], np.int64) for at in (3, 4))
         late = done - np.maximum(since, due) if tier == AuditTier.CONSUMED else None

@@ -125,6 +125,7 @@ class Consumer:
         taken at a time: several threads share them better by ``take(1)``, or ``run``.
 
         Errors: ``ConsumerFailed``."""
+        observed = self._observer is not None
         while messages := self._taken(_FEW, None):
             at = 0
             try:
@@ -132,7 +133,8 @@ class Consumer:
                     at += 1
                     if not message.lane.closed and self._is_wanted(message):
                         self._current.message = message
-                        self._note_received([message])
+                        if observed:
+                            message.received_s = time.monotonic()
                         yield message
             finally:
                 if at < len(messages):
@@ -144,7 +146,10 @@ class Consumer:
         self._current.message = None
         while messages := self._taken(count, timeout_s):
             if found := [one for one in messages if self._is_wanted(one)]:
-                self._note_received(found)
+                if self._observer is not None:
+                    now_s = time.monotonic()
+                    for message in found:
+                        message.received_s = now_s
                 return found
         return []
 
@@ -152,6 +157,8 @@ class Consumer:
         self._check_process()
         messages = self._inflight.take(count, timeout_s)
         self._pump.check()
+        if self._observer is not None and messages:
+            self._observer.received(self.group, messages)
         return messages
 
     def _is_wanted(self, message: Received) -> bool:
@@ -213,13 +220,6 @@ class Consumer:
             if processed:
                 self._observer.processed(self.group, [message], cause.error)
             self._observer.buried(self.group, message, reason)
-
-    def _note_received(self, messages: Sequence[Received]) -> None:
-        if self._observer is not None:
-            now_s = time.monotonic()
-            for message in messages:
-                message.received_s = now_s
-            self._observer.received(self.group, messages)
 
     def send(
         self,

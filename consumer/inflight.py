@@ -218,8 +218,9 @@ class InFlight:
             self._changed.notify_all()
 
     def _enough(self, count: int) -> bool:
-        room = self._room()
-        return room >= (count if self._ready else 1)
+        least = count if self._ready else 1
+        # All that are ready are under way: mostly this tells, without counting the others.
+        return self._messages_max - len(self._ready) >= least and self._room() >= least
 
     def _room(self) -> int:
         count = sum(len(tracker) for tracker in self._trackers.values())

@@ -18,7 +18,8 @@ class ConsumerObserver(ClientObserver, Protocol):
     letters, but for those that are part of a transaction of Kafka."""
 
     def received(self, group: str, messages: Sequence[Received]) -> None:
-        """The application gets them; ``received_s`` of each is set."""
+        """The application gets them next, each from its ``received_s`` on, but for those that
+        become dead letters before."""
 
     def held(self, group: str, messages: Sequence[Received]) -> None:
         """The application has them for ``HELD_S``, or the consumer ends, and it has not answered;

@@ -18,7 +18,7 @@ from ..policy.failure import attempt_of
 from ..policy.headers import ATTEMPT, ERROR_CHARACTERS, ID_HEADER, ORIGIN_ID, cut
 from ..wheel.checks import REDELIVERED_ID_HEADER
 from ..wheel.errors import InvalidMessage, SlotwheelError
-from ..wheel.ids import ID_FORM
+from ..wheel.ids import id_parts
 from ..wheel.protocol import StoredBatch
 from ..wheel.rows import Header, from_numpy
 from ..wheel.schema import TIME, Int64s, Mask
@@ -34,6 +34,15 @@ _TIMED = frozenset({EventKind.PRODUCED, EventKind.RECEIVED, EventKind.PROCESSED}
 _SENT = (ORIGIN_ID, REDELIVERED_ID_HEADER, TRACEPARENT, TAG)
 _DELIVERED = (ID_HEADER, ATTEMPT, *_SENT)
 """The headers that are read of a message that is sent, and of a record."""
+_LOOKED = {
+    "topic": pa.utf8(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "key": pa.binary(),
+    "id": pa.binary(),
+    "began": pa.float64(),
+    "ended": pa.float64(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +167,17 @@ class TracedRecord(NamedTuple):
 
 
 _Run = tuple[EventKind, str | None, str | None]
+RecordNote = tuple[EventKind, str | None, Sequence[Record], str | None, float]
+"""Kind, group, records, error, and when it ended, s by the monotonic clock."""
 
 
 class RecordEvents:
     """Events of records, column by column as they come.
 
-    Theory: nothing is kept but numbers, texts and bytes. Were records kept until events are made of
-    them, the garbage collector would count each as one that lives long, and look through all of the
-    program's objects several times a second: that costs more than all the rest of tracing.
+    Theory: columns are made while the records are in the processor's cache, and records are not
+    kept. Were they kept until events leave, the garbage collector would count each as one that
+    lives long, and look through all of the program's objects several times a second: that costs
+    more than all the rest of tracing.
     """
 
     def __init__(self) -> None:
@@ -173,71 +185,84 @@ class RecordEvents:
         """How many events it becomes."""
         self._runs: list[tuple[int, _Run]] = []
         """Kind, group and error of the rows from one number on."""
-        self._last: _Run | None = None
-        self._values: list[Any] = []
-        """Of each row after the other: topic, partition, offset, key, since when, and for how long,
-        s; flat, as that is the fastest."""
+        self._columns: dict[str, list[pa.Array]] = {name: [] for name in _LOOKED}
+        """Of all else, part by part."""
         self._found: dict[str, dict[int, bytes]] = {name: {} for name in _DELIVERED}
-        """The first header of each name, by the number of its row."""
+        """The first header of each name but that of the id, by the number of its row."""
 
-    def add(
-        self,
-        kind: EventKind,
-        group: str | None,
-        records: Sequence[Record],
-        error: str | None = None,
-    ) -> None:
-        """One event of each of these records, over now. Its caller waits for it."""
-        now_s, timed = time.monotonic(), kind in _TIMED
-        found, row, values = self._found, self.size, self._values
-        run = kind, group, error
-        if run != self._last:
-            self._last = run
-            self._runs.append((row, run))
-        for one in records:
-            began_s = one.received_s if timed else now_s
-            took_s = now_s - began_s if timed else None
-            values += (one.topic, one.partition, one.offset, one.key, began_s, took_s)
-            for name, value in one.headers:
-                if name in found and value is not None:
-                    found[name].setdefault(row, value[:ERROR_CHARACTERS])
-            row += 1
+    def add(self, notes: Iterable[RecordNote]) -> None:
+        """One event of each record of these. Errors: any, of a record that is none; then there is
+        no event of any of them."""
+        row, last = self.size, self._runs[-1][1] if self._runs else None
+        runs: list[tuple[int, _Run]] = []
+        records: list[Record] = []
+        ended: list[float] = []
+        for kind, group, of_note, error, ended_s in notes:
+            run = kind, group, error
+            if run != last:
+                last = run
+                runs.append((row, run))
+            records += of_note
+            ended += [ended_s] * len(of_note)
+            row += len(of_note)
+        found: dict[str, dict[int, bytes]] = {name: {} for name in _DELIVERED}
+        for at, headers in enumerate([one.headers for one in records], self.size):
+            for pair in headers:
+                if pair[0] in found and (value := pair[1]) is not None:
+                    found[pair[0]].setdefault(at, value[:ERROR_CHARACTERS])
+        columns = {
+            "topic": [one.topic for one in records],
+            "partition": [one.partition for one in records],
+            "offset": [one.offset for one in records],
+            "key": [one.key for one in records],
+            "id": list(map(found.pop(ID_HEADER).get, range(self.size, row))),
+            "began": [one.received_s for one in records],
+            "ended": ended,
+        }
+        made = {name: pa.array(values, _LOOKED[name]) for name, values in columns.items()}
+        for name, column in made.items():
+            self._columns[name].append(column)
+        for name, of_row in found.items():
+            self._found[name] |= of_row
+        self._runs += runs
         self.size = row
 
     def make(self) -> EventColumns:
-        count, of_each = self.size, 6
-        topics, partitions, offsets, keys, began, took = (
-            self._values[at::of_each] for at in range(of_each)
-        )
-        began_ms = np.array(began) * 1000 + (clock_ms() - time.monotonic() * 1000)
-        took_us = pc.multiply(pa.array(took, pa.float64()), 1e6)
+        count = self.size
+        columns: dict[str, Any]
+        columns = {name: pa.concat_arrays(parts) for name, parts in self._columns.items()}
+        began, ended = (np.asarray(columns.pop(name)) for name in ("began", "ended"))
         kinds, groups, errors = zip(*(run for _, run in self._runs), strict=True)
-        columns: dict[str, Any] = {
+        timed = np.array(self._of_each([kind in _TIMED for kind in kinds]))
+        began_ms = np.where(timed, began, ended) * 1000 + (clock_ms() - time.monotonic() * 1000)
+        took_us = ((ended - began) * 1e6).astype(np.int64)
+        if _is_once(columns["topic"]):
+            columns["topic"] = columns["topic"][0].as_py()
+        columns |= _ids_of("id", columns.pop("id"))
+        columns |= {
             "at": from_numpy(began_ms.astype(np.int64), TIME),
-            "took_us": took_us.cast(pa.int64(), safe=False),
-            "topic": _once(topics),
-            "partition": pa.array(partitions, pa.int32()),
-            "offset": pa.array(offsets, pa.int64()),
-            "key": pa.array(keys, pa.binary()),
+            "took_us": pa.array(took_us, mask=~timed),
             "kind": self._each([str(kind) for kind in kinds], pa.utf8()),
             "group": self._each(groups, pa.utf8()),
             "error": self._each(errors, pa.utf8()),
             "attempt": self._attempts(kinds),
         }
         found = {
-            name: [of_row.get(row) for row in range(count)] if of_row else []
+            name: list(map(of_row.get, range(count))) if of_row else []
             for name, of_row in self._found.items()
         }
-        columns |= _columns_of(found) | _ids_of("id", found[ID_HEADER])
-        return _events(count, columns)
+        return _events(count, columns | _columns_of(found))
 
     def _each(self, values: Sequence[Any], kind: pa.DataType) -> Any:
         """The value of each run for all of its rows; it alone if all runs have the same."""
         if len(set(values)) == 1:
             return values[0]
+        return pa.array(self._of_each(values), kind)
+
+    def _of_each(self, values: Sequence[Any]) -> list[Any]:
         starts = [*(start for start, _ in self._runs), self.size]
         lengths = (stop - start for start, stop in pairwise(starts))
-        return pa.array(chain.from_iterable(map(repeat, values, lengths)), kind)
+        return list(chain.from_iterable(map(repeat, values, lengths)))
 
     def _attempts(self, kinds: Sequence[EventKind]) -> Any:
         """None of what is not about one message, or is unreadable."""
@@ -289,6 +314,8 @@ def _read(
 def _values_of(headers: pa.Array, name: str) -> list[bytes | None]:
     """The first header of that name in each row; empty: no row has one."""
     flat = headers.flatten()
+    if not len(flat):
+        return []
     named = pc.equal(flat.field(0), name)
     if not pc.any(named).as_py():
         return []
@@ -307,7 +334,7 @@ def _columns_of(found: Mapping[str, Sequence[bytes | None]]) -> dict[str, Any]:
         origins = (
             [one or other for one, other in zip(origins, again, strict=True)] if origins else again
         )
-    columns = _ids_of("origin", origins)
+    columns = _ids_of("origin", pa.array(origins, pa.binary())) if any(origins) else {}
     for name in (TRACEPARENT, TAG):
         if any(found[name]):
             texts = [value and value.decode("utf-8", "backslashreplace") for value in found[name]]
@@ -315,28 +342,15 @@ def _columns_of(found: Mapping[str, Sequence[bytes | None]]) -> dict[str, Any]:
     return columns
 
 
-def _ids_of(name: str, texts: Sequence[bytes | None]) -> dict[str, Any]:
+def _ids_of(name: str, texts: pa.Array) -> dict[str, Any]:
     """The parts of ids from their texts; what has not the form of one is none."""
-    if not any(texts):  # most have no origin
-        return {}
-    found = pc.extract_regex(pa.array(texts, pa.binary()), ID_FORM)
-    group, due, offset, check = found.flatten()
+    found = id_parts(texts)
     if found.null_count == len(found):
         return {}
-    # Arrow has no hexadecimal numbers.
-    digits = pc.fill_null(check, b"00000000").cast(pa.binary(8)).buffers()[1]
-    checks = np.frombuffer(bytes.fromhex(bytes(digits).decode()), ">u4").astype(np.uint32)
-    columns = {
-        "group": group.cast(pa.utf8()),
-        "due": due.cast(pa.utf8()).cast(pa.int64()).cast(TIME),
-        "offset": offset.cast(pa.utf8()).cast(pa.int64()),
-        "check": from_numpy(checks, pa.uint32()),
-    }
-    if found.null_count:
-        there = found.is_valid()
-        columns["check"] = pc.if_else(there, columns["check"], pa.scalar(None, pa.uint32()))
-    elif _is_once(columns["group"]):
-        columns["group"] = columns["group"][0].as_py()
+    group, due, offset, check = found.flatten()
+    columns = {"group": group, "due": due.cast(TIME), "offset": offset, "check": check}
+    if _is_once(group):
+        columns["group"] = group[0].as_py()
     return {f"{name}.{part}": column for part, column in columns.items()}
 
 

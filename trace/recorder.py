@@ -1,10 +1,9 @@
 """Keeps events until they are sent, off the way of whoever has them.
 
-    any thread --note--> waiting --0.1 s--> one thread: columns, an encoded batch, the target
+    any thread --note--> waiting --0.5 s--> one thread: columns, an encoded batch, the target
 
-Theory: to note events is to append what they are made of to lists; making columns of it, encoding
-and sending are another thread's. So a sender or a consumer pays a microsecond, whatever becomes of
-its events; and single ones become columns together.
+Theory: to note an event is to append what it is made of to a list; encoding and sending are
+another thread's. So a sender or a consumer pays a microsecond, whatever becomes of its events.
 
 Rules
 - Memory is bounded: what comes while ``events_max`` events wait is dropped, and counted. The count
@@ -21,21 +20,25 @@ import os
 import secrets
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..client.message import clock_ms
 from ..policy.headers import cut
 from .batches import BATCH_BYTES_MAX, EventColumns, encode, joined
 from .events import EventKind, EventSender
-from .making import Record, RecordEvents, ShipmentEvents, make_dropped
+from .making import Record, RecordEvents, RecordNote, ShipmentEvents, make_dropped
 from .sending import BatchSender, TraceTarget
 
 _log = logging.getLogger("slotwheel.trace")
 
-EVENTS_MAX = 100_000
-_EVERY_S = 0.1
-_BATCH_ROWS = 32_768
-"""A node spends some ms on a message that is due at once, whatever it holds."""
+EVENTS_MAX = 300_000
+_EVERY_S = 0.5
+_NOTES = 256
+_BATCH_ROWS = 100_000
+"""So many events leave at once, and at most together. A node spends some ms on a message that is
+due at once, whatever it holds."""
 
 
 class Recorder:
@@ -57,22 +60,40 @@ class Recorder:
         self._events_max = events_max
         self._lock = threading.Lock()
         self._shipments: list[ShipmentEvents] = []
+        self._notes: deque[RecordNote] = deque()
+        """Single records, which become columns a few at a time. It has no lock: whoever has records
+        one by one would hold it most of the time, and keep all others from it."""
         self._records = RecordEvents()
         self._count = 0
         """Events that wait, or are being sent."""
+        self._waiting = 0
+        """Of them those that wait."""
         self._next = 0
         """The number of the next event that leaves."""
+        self._rows = _BATCH_ROWS
+        """So many events are a batch that is small enough, as the last one was."""
         self._unreported = 0
         """Events that were dropped since the last event that said so."""
-        self.noted = 0
-        """Events so far, with those that were dropped."""
-        self.dropped = 0
-        """Events that are missing for want of room, or as they could not be made."""
+        self._noted = self._dropped = 0
         self.sent = 0
         """Events that the target has."""
         self._ended = False
         """Whether the last events were taken; what comes behind them is dropped."""
         self._sending = BatchSender(target, self._work, every_s=_EVERY_S, name="slotwheel-trace")
+
+    @property
+    def noted(self) -> int:
+        """Events so far, with those that were dropped."""
+        with self._lock:
+            self._take_notes()
+            return self._noted
+
+    @property
+    def dropped(self) -> int:
+        """Events that are missing for want of room, or as they could not be made."""
+        with self._lock:
+            self._take_notes()
+            return self._dropped
 
     def note(self, events: ShipmentEvents) -> None:
         """Never waits, and never fails."""
@@ -87,19 +108,47 @@ class Recorder:
         records: Sequence[Record],
         error: str | None = None,
     ) -> None:
-        """Note what ended just now with each of these records."""
-        text = None if error is None else cut(error).decode()
-        with self._lock:
+        """Note what ended just now with each of these records. Never waits, and never fails."""
+        self._notes.append((kind, group, records, error, time.monotonic()))
+        many = len(records) > 1 or len(self._notes) >= _NOTES
+        if (many or self._ended) and self._lock.acquire(blocking=False):
+            try:
+                self._take_notes()
+            finally:
+                self._lock.release()
+
+    def _take_notes(self) -> None:
+        notes: list[RecordNote] = []
+        while self._notes:
+            kind, group, records, error, ended_s = self._notes.popleft()
             if records and self._admits(len(records)):
-                self._records.add(kind, group, records, text)
+                text = None if error is None else cut(error).decode()
+                notes.append((kind, group, records, text, ended_s))
+        self._add(notes)
+
+    def _add(self, notes: Sequence[RecordNote]) -> None:
+        try:
+            self._records.add(notes)
+        except Exception:  # a defect of ours must not end the tracing of all else
+            if len(notes) > 1:
+                for note in notes:
+                    self._add([note])
+                return
+            count = len(notes[0][2])
+            _log.exception("slotwheel trace: %d events could not be made", count)
+            self._count -= count
+            self._drop(count)
 
     def _admits(self, count: int) -> bool:
         """Whether there is room for so many events; else they are dropped."""
-        self.noted += count
+        self._noted += count
         if self._count + count > self._events_max or self._ended:
             self._drop(count)
             return False
         self._count += count
+        self._waiting += count
+        if self._waiting >= _BATCH_ROWS:
+            self._sending.wake()
         return True
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -108,16 +157,20 @@ class Recorder:
         self._sending.close(timeout_s)
 
     def _drop(self, count: int) -> None:
-        self.dropped += count
+        self._dropped += count
         self._unreported += count
 
     # The thread
 
     def _work(self, last: bool) -> None:
         with self._lock:
+            self._take_notes()
+            if last:
+                self._ended = True
+                self._take_notes()  # from now on whoever notes something sees that it has ended
             noted: list[ShipmentEvents | RecordEvents] = [*self._shipments, self._records]
             self._shipments, self._records = [], RecordEvents()
-            self._ended = last
+            self._waiting = 0
         made = [self._numbered(one) for one in self._made(noted)]
         made += self._report()
         for events in joined(made, _BATCH_ROWS):
@@ -149,19 +202,19 @@ class Recorder:
         return [self._numbered(make_dropped(clock_ms(), count))]
 
     def _send(self, events: EventColumns) -> None:
-        for start in range(0, events.count, _BATCH_ROWS):
-            self._send_part(events.slice(start, _BATCH_ROWS))
-
-    def _send_part(self, events: EventColumns) -> None:
-        value = encode(self._sender, events)
-        count = events.count
-        if len(value) <= BATCH_BYTES_MAX:
-            self._gone(count, sent=self._sending.stored(value))
-        elif count > 1:
-            self._send_part(events.slice(0, count // 2))
-            self._send_part(events.slice(count // 2, count))
-        else:  # its key or its error alone is too large
-            self._gone(1)
+        start = 0
+        while start < events.count:
+            part = events.slice(start, self._rows)
+            value = encode(self._sender, part)
+            fits = len(value) <= BATCH_BYTES_MAX
+            if not fits and part.count > 1:
+                self._rows = part.count // 2
+                continue
+            start += part.count
+            # One event that is too large has a key or an error that is.
+            self._gone(part.count, sent=fits and self._sending.stored(value))
+            if len(value) < BATCH_BYTES_MAX // 2:
+                self._rows = min(2 * self._rows, _BATCH_ROWS)
 
     def _gone(self, count: int, *, sent: bool = False) -> None:
         """So many events do not wait any more."""

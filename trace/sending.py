@@ -31,15 +31,15 @@ class TraceTarget(Protocol):
 
 
 class BatchSender:
-    """Calls ``work`` every ``every_s`` from its thread, and a last time, with True, when it is
-    closed; that calls ``stored`` with each batch."""
+    """Calls ``work`` every ``every_s`` from its thread, and when it is woken, and a last time, with
+    True, when it is closed; that calls ``stored`` with each batch."""
 
     def __init__(
         self, target: TraceTarget, work: Callable[[bool], None], *, every_s: float, name: str
     ) -> None:
         self._target, self._work, self._every_s = target, work, every_s
         self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._closing, self._woken = threading.Event(), threading.Event()
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -50,7 +50,12 @@ class BatchSender:
             if not self._closing.is_set():
                 self._deadline = time.monotonic() + timeout_s
                 self._closing.set()
+                self._woken.set()
         self._thread.join(timeout_s + 1.0)
+
+    def wake(self) -> None:
+        """Call ``work`` now. Never waits."""
+        self._woken.set()
 
     def stored(self, value: bytes) -> bool:
         """Whether the target has it; false when it is time to end. Called by ``work``."""
@@ -70,6 +75,8 @@ class BatchSender:
     def _run(self) -> None:
         closing = False
         while not closing:
-            closing = self._closing.wait(self._every_s)
+            self._woken.wait(self._every_s)
+            self._woken.clear()
+            closing = self._closing.is_set()
             self._work(closing)
         self._target.close()

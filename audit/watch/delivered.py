@@ -18,7 +18,7 @@ from ...policy.deadletters import EXPIRED
 from ...policy.headers import CREATED_HEADER, ID_HEADER
 from ...policy.lettercolumns import sink_letters
 from ...replay.facts.headers import HeaderColumn
-from ...wheel.ids import ID_FORM
+from ...wheel.ids import id_parts
 from ...wheel.schema import Int64s, Mask
 from ..ledger import AuditLedger
 from ..sums import AuditTier
@@ -44,14 +44,7 @@ def from_records(rows: pa.RecordBatch, wheel: str) -> Iterator[TopicRows]:
     """Records of Kafka (schema ``DUMP``) of one partition that a wheel delivered."""
     column = HeaderColumn(rows.column("headers"))
     found = {name: column.last_values(name) for name in (ID_HEADER, CREATED_HEADER)}
-    texts = pa.array(
-        [
-            None if one is None else one.decode("utf-8", "replace")
-            for one in found[ID_HEADER].to_pylist()
-        ],
-        pa.utf8(),
-    )
-    parts = pc.extract_regex(texts, ID_FORM)
+    parts = id_parts(found[ID_HEADER])
     mine = np.asarray(pc.fill_null(pc.equal(pc.struct_field(parts, "group"), wheel), False))
     if not mine.any():
         return
@@ -62,8 +55,8 @@ def from_records(rows: pa.RecordBatch, wheel: str) -> Iterator[TopicRows]:
         rows.column("topic")[0].as_py(),
         int(rows.column("record_partition")[0].as_py()),
         np.asarray(rows.column("position")),
-        np.asarray(parts.field("due").cast(pa.int64())),
-        np.asarray(parts.field("offset").cast(pa.int64())),
+        np.asarray(parts.field("due")),
+        np.asarray(parts.field("offset")),
         _numbers(found[CREATED_HEADER].filter(picked)),
         delivered,
         rows.column("headers"),

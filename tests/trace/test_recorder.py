@@ -30,7 +30,7 @@ def _note(recorder: Recorder, records: Sequence[TracedRecord]) -> None:
 
 def _made(records: Sequence[TracedRecord]) -> pa.RecordBatch:
     events = RecordEvents()
-    events.add(EventKind.RECEIVED, "billing", records)
+    events.add([(EventKind.RECEIVED, "billing", records, None, time.monotonic())])
     made = events.make()
     return EventColumns(made.count, made.columns | {"number": 0}).rows()
 
@@ -135,12 +135,14 @@ def test_what_cannot_be_made_costs_no_event_of_later() -> None:
     no_number: Any = "none"
     bad = TracedRecord("orders", no_number, 0, b"k", (), 0.0)
     _note(recorder, [bad, bad, bad])
-    eventually(lambda: recorder.dropped == 3)
-    _note(recorder, _records(3))
+    eventually(lambda: len(kept.events) == 1)
+    for record in (*_records(2), bad, *_records(1)):
+        _note(recorder, [record])
     events = kept.of(recorder)
-    assert [one["kind"] for one in events] == ["dropped"] + ["received"] * 3
-    assert (events[0]["count"], recorder.dropped, recorder.sent) == (3, 3, 4)
-    assert [one["number"] for one in events] == [3, 4, 5, 6]
+    assert [one["kind"] for one in events] == ["dropped"] + ["received"] * 3 + ["dropped"]
+    assert (events[0]["count"], events[4]["count"]) == (3, 1)
+    assert (recorder.dropped, recorder.sent) == (4, 5)
+    assert [one["number"] for one in events] == [3, 4, 5, 6, 8]
 
 
 def test_batches_are_small_enough_for_a_topic() -> None:
