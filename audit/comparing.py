@@ -106,13 +106,14 @@ def compare(
     topic: str,
     bucket_ms: int,
     sides: Mapping[tuple[Boundary, str], Side],
-    now_ms: int,
+    seen_ms: int,
     limits: AuditLimits,
 ) -> list[Comparison]:
-    """Every boundary of a bucket; ``sides``: by boundary and group."""
+    """Every boundary of a bucket; ``sides``: by boundary and group. ``seen_ms``: what came until
+    then is in them."""
     found = []
     for (boundary, group), side in sides.items():
-        verdict, count, why = _judged(bucket_ms, side, now_ms, limits)
+        verdict, count, why = _judged(bucket_ms, side, seen_ms, limits)
         after = side.after
         numbers = count, after.late_max_ms, side.before.count, after.count
         found.append(Comparison(topic, bucket_ms, boundary, group, verdict, *numbers, why))
@@ -120,18 +121,20 @@ def compare(
 
 
 def _judged(
-    bucket_ms: int, side: Side, now_ms: int, limits: AuditLimits
+    bucket_ms: int, side: Side, seen_ms: int, limits: AuditLimits
 ) -> tuple[AuditVerdict, int, str]:
     since = bucket_ms + limits.interval_ms
     if side.changed_ms > since + limits.grace_ms:
         since = side.changed_ms
     if side.passed_ms is None:
         return AuditVerdict.OPEN, 0, side.waiting
-    if now_ms < max(since, side.passed_ms) + limits.grace_ms:
+    if seen_ms < max(since, side.passed_ms) + limits.grace_ms:
         return AuditVerdict.OPEN, 0, ""
     verdict, count = _difference(side)
     if verdict in FAULTS and side.hints:
         return AuditVerdict.UNKNOWN, count, "; ".join(sorted(side.hints))
+    if verdict is AuditVerdict.UNKNOWN:
+        return verdict, count, "some are counted that may be there twice: they may hide a loss"
     if verdict is AuditVerdict.EQUAL and side.after.late_max_ms > limits.late_ms:
         return AuditVerdict.LATE, 0, ""
     return verdict, count, ""
@@ -143,6 +146,8 @@ def _difference(side: Side) -> tuple[AuditVerdict, int]:
         return AuditVerdict.LOST, -more
     if more > side.spare and not side.any_more:
         return AuditVerdict.REPEATED, more - side.spare
+    if more and not side.any_more:
+        return AuditVerdict.UNKNOWN, more
     if not more and side.after.hash != side.before.hash:
         return AuditVerdict.DIFFERS, 0
     return AuditVerdict.EQUAL, 0

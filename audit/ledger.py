@@ -47,7 +47,8 @@ CELLS_MAX = 100_000
 _SENDERS_MAX = 10_000
 _AHEAD_MAX = 1_000
 _HINTS_MAX = 1_000
-_NAMES_MAX = 10_000
+_NAMES_MAX, _GROUPS_MAX = 10_000, 1_000
+"""Names in all, and groups of one topic."""
 _PER_CELL = "produced", "accepted", "cancelled", "delivered", "expired", "dead"
 
 
@@ -139,7 +140,7 @@ class AuditLedger:
         partition: int = 0,
     ) -> None:
         """Messages of a tier, shape (rows,) each; ``position``: in their topic."""
-        wanted = due >= self._floor_ms
+        wanted = due >= self.from_ms
         if not wanted.all():
             topic, due, offset = topic.filter(pa.array(wanted)), due[wanted], offset[wanted]
             late_ms = None if late_ms is None else late_ms[wanted]
@@ -192,11 +193,13 @@ class AuditLedger:
         for key, one in batch.sums.items():
             if key.wheel not in (self.wheel, ""):
                 continue
-            sender.topics.add(key.topic)
+            if len(sender.topics) < _NAMES_MAX:
+                sender.topics.add(key.topic)
             if key.tier == AuditTier.PRODUCED:
-                sender.produced.add(key.topic)
                 if len(self._produced) < _NAMES_MAX:
                     self._produced.add(key.topic)
+                if key.topic in self._produced:
+                    sender.produced.add(key.topic)
             else:
                 self._know(sender, key.topic, key.group)
             bucket = key.bucket - key.bucket % self.limits.interval_ms
@@ -205,7 +208,8 @@ class AuditLedger:
         self._add(sums, now_ms)
         for group, topic, partition, start, position in batch.ranges:
             self._know(sender, topic, group)
-            sender.topics.add(topic)
+            if len(sender.topics) < _NAMES_MAX:
+                sender.topics.add(topic)
             place = group, topic, partition
             if place in self._covered or len(self._covered) < _NAMES_MAX:
                 merge_range(self._covered.setdefault(place, []), start, position)
@@ -216,9 +220,12 @@ class AuditLedger:
         return True
 
     def _know(self, sender: _Sender, topic: str, group: str) -> None:
-        sender.groups.add(group)
-        if len(self._groups) < _NAMES_MAX:
-            self._groups[topic].add(group)
+        if len(sender.groups) < _NAMES_MAX:
+            sender.groups.add(group)
+        if topic in self._groups or len(self._groups) < _NAMES_MAX:
+            groups = self._groups[topic]
+            if len(groups) < _GROUPS_MAX:
+                groups.add(group)
 
     def _sender(self, batch: SumBatch, now_ms: int) -> _Sender:
         name = batch.sender.name
@@ -232,7 +239,8 @@ class AuditLedger:
         return sender
 
     def _is_new(self, sender: _Sender, number: int, now_ms: int) -> bool:
-        if sender.first - _AHEAD_MAX <= number < sender.first:  # overtaken by the first that came
+        room = _AHEAD_MAX - len(sender.ahead)
+        if sender.first - room <= number < sender.first:  # overtaken by the first that came
             for between in range(number + 1, sender.first):
                 sender.ahead.setdefault(between, -1)
             sender.first = number
@@ -328,8 +336,10 @@ class AuditLedger:
             self.cells[topic, bucket] = found = AuditCell()
         return found
 
-    def report(self, now_ms: int) -> list[CellReport]:
-        """All cells, by time and topic, that have begun; what is over is dropped."""
+    def report(self, now_ms: int, whole_ms: int | None = None) -> list[CellReport]:
+        """All cells, by time and topic, that have begun; what is over is dropped. ``whole_ms``:
+        all that there was then has been seen; None: all that there is now."""
+        seen_ms = now_ms if whole_ms is None else whole_ms
         self._look_for_gaps(now_ms)
         self._producers = self._find_producers()
         found = []
@@ -338,7 +348,7 @@ class AuditLedger:
                 break
             cell = self.cells[topic, bucket]
             sides = self._sides(topic, bucket, cell, now_ms)
-            compared = compare(topic, bucket, sides, now_ms, self.limits)
+            compared = compare(topic, bucket, sides, seen_ms, self.limits)
             one = CellReport(topic, bucket, worst(compared), compared)
             age = now_ms - bucket - self.limits.interval_ms
             fine = one.verdict in (AuditVerdict.EQUAL, AuditVerdict.LATE)
@@ -413,7 +423,7 @@ class AuditLedger:
             one.text
             for one in self._hints
             if boundary in one.boundaries
-            and one.group == group
+            and one.group in ("", group)
             and (one.topics is None or topic in one.topics)
             and bucket < one.until_ms
             and end > one.from_ms

@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..trace.events import EventSender
+from ..wheel.checks import is_topic
 from ..wheel.digest import id_hashes
 from ..wheel.errors import InvalidMessage, UnsupportedVersion
 from ..wheel.schema import Int64s
@@ -266,7 +267,7 @@ def _sum(row: tuple[Any, ...], interval_ms: int) -> tuple[SumKey, IdSum]:
     bucket = _number(bucket, -_INT64_END)
     if bucket % interval_ms or len(_text(hashed)) != 16:
         raise ValueError(f"no bucket or no hash: {bucket}, {hashed[:50]}")
-    key = SumKey(str(tier), _text(wheel), _text(topic), _text(group), bucket)
+    key = SumKey(str(tier), _text(wheel), _topic(topic), _text(group), bucket)
     numbers = [_number(one) for one in (count, late_max_ms, late_ms, unsure)]
     return key, IdSum(numbers[0], int(hashed, 16), *numbers[1:])
 
@@ -274,15 +275,22 @@ def _sum(row: tuple[Any, ...], interval_ms: int) -> tuple[SumKey, IdSum]:
 def _range(row: tuple[Any, ...]) -> SummedRange:
     group, topic, *numbers = row
     partition, start, position = map(_number, numbers)
-    if position < start or partition >= _PARTITIONS:
+    if position < start or partition >= _PARTITIONS or not group:
         raise ValueError(f"no range: {numbers}")
-    return SummedRange(_text(group), _text(topic), partition, start, position)
+    return SummedRange(_text(group), _topic(topic), partition, start, position)
+
+
+def _topic(value: Any) -> str:
+    if not is_topic(_text(value)):
+        raise ValueError(f"no topic: {value[:50]}")
+    return str(value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > _NAME_MAX:
         raise ValueError(f"no name: {str(value)[:50]}")
-    value.encode()  # a lone surrogate is in no real name
+    if not value.isprintable():  # it is shown in logs and terminals
+        raise ValueError(f"a name with control characters: {value[:50]!r}")
     return value
 
 

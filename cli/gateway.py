@@ -86,6 +86,12 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
     help="With --audit: as of 'slotwheel audit --interval'.",
 )
 @click.option(
+    "--audit-ahead",
+    type=positive_span,
+    default="2h",
+    help="With --audit: as of 'slotwheel audit --ahead'; a node tells its own.",
+)
+@click.option(
     "--others",
     metavar="TOPIC",
     multiple=True,
@@ -111,6 +117,7 @@ def command(
     trace_store: Path | None,
     audit: bool,
     audit_interval: timedelta,
+    audit_ahead: timedelta,
     others: tuple[str, ...],
     access_log: bool,
     ends_with_stdin: bool,
@@ -141,6 +148,7 @@ def command(
         trace_store=trace_store,
         audit=audit,
         audit_interval_ms=span_ms(audit_interval),
+        audit_ahead_ms=span_ms(audit_ahead),
         audit_others=others,
         access_log=access_log,
     )

@@ -178,6 +178,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
                     kafka=settings.kafka,
                     dead_letter_topic=settings.dead_letter_topic,
                     interval_ms=settings.audit_interval_ms,
+                    ahead_ms=settings.audit_ahead_ms,
                     others=frozenset(settings.audit_others),
                 )
             )

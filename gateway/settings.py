@@ -10,6 +10,7 @@ from ..audit.sums import INTERVAL_MS
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.chains.lookup import STORE_DIRECTORY
 from ..trace.events import TRACE_TOPIC
+from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS, split_address
 
@@ -28,7 +29,8 @@ class GatewaySettings:
     - ``trace_retain_ms``: how long trace events are stored after their arrival; 0: none are stored.
       ``trace_topic``: where they come from, in Kafka or embedded. ``trace_store``: the directory;
       None: ``trace/`` in ``data``.
-    - ``audit``: compare the tiers of the node beside it, in buckets of ``audit_interval_ms``.
+    - ``audit``: compare the tiers of the node beside it, in buckets of ``audit_interval_ms``;
+      messages are due ``audit_ahead_ms`` ahead at most.
       ``audit_others``: topics that programs without an auditor send to, too.
     - ``waiting_bytes_max``: of all messages that are not stored yet; more are answered 429.
     - ``instances_max``: of the REST proxy's consumers; more are answered 429. ``instance_idle_s``:
@@ -46,6 +48,7 @@ class GatewaySettings:
     trace_store: Path | None = None
     audit: bool = False
     audit_interval_ms: int = INTERVAL_MS
+    audit_ahead_ms: int = WheelConfig().horizon_ms
     audit_others: tuple[str, ...] = ()
     access_log: bool = False
     connections_max: int = 10_000

@@ -80,6 +80,8 @@ def command(config: NodeConfig, listening: str) -> Sequence[str]:
         given["bootstrap"] = config.bootstrap
     if config.trace_retain_ms:
         given["trace-retain"] = f"{config.trace_retain_ms}ms"
+    if config.audit:
+        given["audit-ahead"] = f"{config.wheel.horizon_ms}ms"
     options = [f"--{name}={value}" for name, value in given.items()]
     options += [f"--kafka={name}={value}" for name, value in config.kafka_settings.items()]
     options += ["--access-log"] if config.http_log else []

@@ -7,6 +7,7 @@ twice.
 
 Rules
 - It is about the messages that were acknowledged when a page was read; others may come behind it.
+  With ``before`` it is about those that were there when they were counted, and no others.
 - Whatever stops it, the counts stay true: those whose answer was not received are ``unanswered``,
   and running it again does no harm.
 - Pages are small beside the horizon, so that a page's messages do not leave while it is worked on.
@@ -23,6 +24,7 @@ from typing import Protocol
 
 from ..reading.problems import Problem
 from ..wheel.mark import RowKey
+from ..wheel.schema import times
 from .pending import ROWS_MAX, PendingCount, PendingPage
 from .query import Query
 
@@ -58,6 +60,8 @@ class Cancellation:
     finder: Finder
     cancel: CancelIds
     query: Query
+    before: int | None = None
+    """Only messages with a lower offset, such as the ``next_offset`` of a count; None: all."""
     answers: Counter[str] = field(default_factory=Counter)
     """How many messages had each answer."""
     asked: int = 0
@@ -102,14 +106,20 @@ class Cancellation:
                     self.problems.update(dict.fromkeys(page.problems))
                     asked, before = None, asked
                     self._take(before, progress)
-                    if page.ids:
-                        self.asked += len(page.ids)
-                        asked = node.submit(self.cancel, page.ids)
+                    if ids := self._wanted(page):
+                        self.asked += len(ids)
+                        asked = node.submit(self.cancel, ids)
                     after = page.next
                     at_end = after is None
             finally:
                 self._take(asked, progress)
         self.ended = at_end
+
+    def _wanted(self, page: PendingPage) -> list[str]:
+        if self.before is None:
+            return page.ids
+        offsets = times(page.rows, "offset").tolist()
+        return [one for one, at in zip(page.ids, offsets, strict=True) if at < self.before]
 
     def _take(self, asked: Future[list[str]] | None, progress: Callable[[int], None]) -> None:
         """Wait for the answers about a page, if it was asked. Errors: those of ``cancel``."""

@@ -18,6 +18,7 @@ from ...policy.deadletters import EXPIRED
 from ...policy.headers import CREATED_HEADER, ID_HEADER
 from ...policy.lettercolumns import sink_letters
 from ...replay.facts.headers import HeaderColumn
+from ...wheel.checks import TOPIC_PATTERN
 from ...wheel.ids import id_parts
 from ...wheel.schema import Int64s, Mask
 from ..ledger import AuditLedger
@@ -82,8 +83,14 @@ def add_delivered(
         letters = sink_letters(column.flat, starts, ends, np.arange(len(rows.due)))
         plain[letters.rows] = False
         expired = np.asarray(pc.equal(letters.reason, EXPIRED.encode()))
-        topics = letters.topic.cast(pa.utf8(), safe=False)
-        for tier, mask in ((AuditTier.EXPIRED, expired), (AuditTier.DEAD, ~expired)):
+        # Anybody can write to the topic, and call it a letter.
+        legal = pc.match_substring_regex(letters.topic, TOPIC_PATTERN)
+        legal = np.asarray(pc.fill_null(legal, False))
+        topics = pc.if_else(legal, letters.topic, b"").cast(pa.utf8())
+        for tier, mask in (
+            (AuditTier.EXPIRED, expired & legal),
+            (AuditTier.DEAD, ~expired & legal),
+        ):
             at = letters.rows[mask]
             named = topics.filter(pa.array(mask))
             ledger.see(tier, named, rows.due[at], rows.offset[at], now_ms, late[at])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +39,9 @@ TailRows = TopicRows | Problem
 class Tails(Protocol):
     """Topics that are followed. ``Problem``: of a topic, ``file`` is its name."""
 
+    at_end: bool
+    """Whether the last ``read`` has read all that was there when it began."""
+
     def follow(self, topic: str, from_ms: int, *, whole: bool = False) -> None:
         """Follow a topic, too, with what it got from that time on; ``whole``: also with records
         that no wheel delivered, of which only the value is given."""
@@ -51,6 +55,7 @@ class Tails(Protocol):
 class EmbeddedTails:
     def __init__(self, root: Path, wheel: str) -> None:
         self._root, self._wheel = root, wheel
+        self.at_end = True
         self._at: dict[str, TopicAt | None] = {}
         self._since: dict[str, int] = {}
 
@@ -59,9 +64,11 @@ class EmbeddedTails:
             self._at[topic], self._since[topic] = None, from_ms
 
     def read(self) -> Iterator[TailRows]:
+        self.at_end = True
         for topic, at in list(self._at.items()):
             start = at or self._first(topic)
-            end, _ = look_at_topic(self._root, topic, start, nbytes=_BYTES_MAX)
+            end, whole = look_at_topic(self._root, topic, start, nbytes=_BYTES_MAX)
+            self.at_end &= whole
             self._at[topic] = end
             if end is None or end == start:
                 continue
@@ -81,8 +88,8 @@ class EmbeddedTails:
 
     def _first(self, topic: str) -> TopicAt | None:
         """The first block from the time on; the end if there is none. None: there is no topic."""
-        start = delivered_from(self._root, topic, self._since[topic])
-        return start or look_at_topic(self._root, topic, None)[0]
+        end = look_at_topic(self._root, topic, None)[0]  # first: what comes meanwhile is behind it
+        return delivered_from(self._root, topic, self._since[topic]) or end
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -92,6 +99,7 @@ class KafkaTails:
     def __init__(self, bootstrap: str, wheel: str, settings: Mapping[str, str]) -> None:
         """Errors: ``NodeUnreachable``."""
         self._bootstrap, self._wheel = bootstrap, wheel
+        self.at_end = True
         self._since: dict[str, int] = {}
         self._whole: set[str] = set()
         self._places: dict[TopicPartition, int] = {}
@@ -114,21 +122,24 @@ class KafkaTails:
         try:
             yield from self._read()
         except (KafkaError, OSError) as error:
+            self.at_end = False
+            for part, place in self._places.items():  # what was fetched and not handed on
+                with suppress(Exception):
+                    self._consumer.seek(part, place)
             raise unreachable(self._bootstrap, error) from None
 
     def _read(self) -> Iterator[TailRows]:
         if time.monotonic() - self._looked_s > _LOOK_EVERY_S:
             self._look()
             self._looked_s = time.monotonic()
+        self.at_end = True
         if not self._places:
             return
+        ends = self._consumer.end_offsets(list(self._places))
         for _ in range(_POLLS_MAX):
             found = self._consumer.poll(timeout_ms=_POLL_MS)
-            if not found:
-                return
             for part, records in found.items():
                 gone = records[0].offset - self._places[part]
-                self._places[part] = records[-1].offset + 1
                 # Markers of transactions have positions, too: only what the broker deleted is gone.
                 if gone > 0 and self._deleted(part, records[0].offset):
                     text = f"{gone} records were deleted before they were read"
@@ -141,6 +152,11 @@ class KafkaTails:
                     yield TopicRows(part.topic, part.partition, *at, *content)
                 else:
                     yield from from_records(batch, self._wheel)
+                self._places[part] = records[-1].offset + 1
+            # Behind a transaction stands its marker, which is no record.
+            self.at_end = all(self._consumer.position(part) >= end for part, end in ends.items())
+            if not found or self.at_end:
+                return
 
     def _deleted(self, part: TopicPartition, position: int) -> bool:
         return bool(self._consumer.beginning_offsets([part])[part] >= position)
@@ -156,8 +172,9 @@ class KafkaTails:
                     new[part] = since
         if not new:
             return
-        at = self._consumer.offsets_for_times(new)
+        # The ends first: what comes meanwhile is found by its time, or is behind them.
         ends = self._consumer.end_offsets(list(new))
+        at = self._consumer.offsets_for_times(new)
         for part in new:
             self._places[part] = ends[part] if at.get(part) is None else at[part].offset
         self._consumer.assign(list(self._places))

@@ -7,7 +7,8 @@
 
 Theory: each step reads what is new everywhere, in the order in which messages go, so that a later
 tier is not read before an earlier one; and the marks of a step are believed one step later, when
-topics were read behind them. It begins with the first whole bucket from now on: of that all tiers
+topics were read behind them. While topics have more than a step reads, no verdict is given about
+what came since. It begins with the first whole bucket from now on: of that all tiers
 can be seen from their begin. Clients send sums when messages are sent, so of the audit topic what
 came as long ago as messages can be due ahead is read, too.
 """
@@ -27,7 +28,12 @@ from ...policy.deadletters import DEAD_LETTER_TOPIC
 from ...reading.problems import Problem
 from ...search.view import View
 from ...wheel.config import TICK_MS, WheelConfig
-from ...wheel.errors import InvalidMessage, SlotwheelError, UnsupportedVersion
+from ...wheel.errors import (
+    InvalidConfiguration,
+    InvalidMessage,
+    SlotwheelError,
+    UnsupportedVersion,
+)
 from ...wheel.mark import Marks
 from ...wheel.texts import time_text
 from ..comparing import AuditLimits, Boundary, Comparison
@@ -88,6 +94,12 @@ class AuditWatch:
             self._accepted = AcceptedTier(settings.data)
             undo.callback(self._accepted.close)
             wheel = self._accepted.wheel
+            if not wheel:
+                raise InvalidConfiguration(
+                    "the node does not have the configuration of its group yet",
+                    got=str(settings.data),
+                    remedy="Try again once it serves",
+                )
             self._tails: Tails
             if settings.bootstrap is None:
                 self._tails = EmbeddedTails(self._accepted.root, wheel)
@@ -108,6 +120,8 @@ class AuditWatch:
         self._tails.follow(settings.topic, now_ms - ahead_ms, whole=True)
         self._tails.follow(settings.dead_letter_topic, self._begun_ms)
         self._marks = Marks()
+        self._whole_ms = now_ms
+        """All that there was then has been read."""
 
     def __enter__(self) -> Self:
         return self
@@ -133,7 +147,7 @@ class AuditWatch:
             problem = str(error)
         now_ms = _now_ms()
         ledger = self._ledger
-        cells = ledger.report(now_ms)
+        cells = ledger.report(now_ms, self._whole_ms)
         refused, closed = dict(ledger.refused), dict(ledger.closed)
         return AuditReport(now_ms, ledger.from_ms, cells, refused, closed, problem)
 
@@ -147,13 +161,15 @@ class AuditWatch:
             if isinstance(found, Problem):
                 text = f"the topic: {found.text}"
                 boundaries = [Boundary.WHEEL_TOPIC, Boundary.TOPIC_CONSUMER]
-                ledger.hint(text, boundaries, [found.file], "", ledger.from_ms, now_ms)
+                topics = None if found.file == settings.dead_letter_topic else [found.file]
+                ledger.hint(text, boundaries, topics, "", ledger.from_ms, now_ms)
             elif found.topic == settings.topic:
                 self._add_batches(found, now_ms)
             else:
                 add_delivered(ledger, found, settings.dead_letter_topic, now_ms)
-        ledger.pass_marks(marks, now_ms)
-        self._marks = view.marks
+        if self._tails.at_end:
+            ledger.pass_marks(marks, now_ms)
+            self._marks, self._whole_ms = view.marks, now_ms
 
     def _add_batches(self, rows: TopicRows, now_ms: int) -> None:
         for value in rows.value.to_pylist():

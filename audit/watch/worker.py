@@ -49,16 +49,17 @@ class AuditProcess:
             process = context.Process(
                 target=_audit, args=(self._settings, self._nice, far), daemon=True
             )
-            process.start()
-            far.close()
             try:
+                process.start()
+                far.close()
                 self._receive(near)
             except (EOFError, OSError):
                 _log.warning("audit: its process has ended, and is started again")
             near.close()
-            process.join(_END_S)
-            if process.is_alive():
-                process.kill()
+            if process.pid is not None:
+                process.join(_END_S)
+                if process.is_alive():
+                    process.kill()
             self._closing.wait(_AGAIN_S)
 
     def _receive(self, near: Connection) -> None:

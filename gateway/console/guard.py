@@ -13,9 +13,7 @@ of the two checks may fail to be understood by some browser.
 from __future__ import annotations
 
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..errors import HttpError
 from ..requests import header_of
@@ -27,11 +25,9 @@ _REMEDY = "Open the page again, and send its form from there"
 
 def token_of(scope: Any) -> str:
     """The token that the browser has; empty: none that is of use."""
-    try:
-        cookies = SimpleCookie(header_of(scope["headers"], b"cookie") or "")
-    except CookieError:
-        return ""
-    value = cookies[COOKIE].value if COOKIE in cookies else ""
+    # Cookies of other programs of this host come along, whatever their form.
+    pairs = (one.strip() for one in (header_of(scope["headers"], b"cookie") or "").split(";"))
+    value = next((one[len(COOKIE) + 1 :] for one in pairs if one.startswith(f"{COOKIE}=")), "")
     return value if len(value) == TOKEN_LENGTH and value.isascii() and value.isalnum() else ""
 
 
@@ -53,7 +49,8 @@ def check_own(scope: Any, token: str) -> None:
         raise _foreign("header Sec-Fetch-Site", site, "same-origin")
     origin = header_of(headers, b"origin")
     host = header_of(headers, b"host") or ""
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    # "null" is what a browser says for a page that belongs to no site.
+    if origin is not None and origin.partition("://")[2].lower() != host.lower():
         raise _foreign("header Origin", origin, host)
     known = token_of(scope)
     if not known or not secrets.compare_digest(known.encode(), token.encode()):

@@ -93,7 +93,8 @@ async def page(
     if not token:
         token = new_token()
         more.append(cookie_header(token))
-    patience = None if call.query.whole else PATIENCE_S
+    # A refusal is told on this page alone: the one that is fetched for late parts has it no more.
+    patience = None if call.query.whole or status != 200 else PATIENCE_S
     found = await asyncio.gather(
         *(_part(call, name, one, patience, token) for name, one in parts.items())
     )

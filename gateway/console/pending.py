@@ -160,5 +160,5 @@ async def cancel(call: RouteCall[PendingForm, CountedBody]) -> Reply:
         return await confirm(call, error)
     if query.is_empty:
         return await confirm(call)
-    job = start_cancellation(services, query, found.total)
+    job = start_cancellation(services, query, found)
     return redirect(address("/job", id=job.id))

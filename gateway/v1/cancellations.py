@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ...search.followup import Cancellation
+from ...search.pending import PendingCount
 from ...search.query import Query, check_query
 from ...search.worker import WaitingFinder
 from ..endpoint import AnyEndpoint, Endpoint, RouteCall
@@ -76,20 +77,27 @@ class DryRunQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> Reply:
     """Cancel all pending messages that fulfil a condition. They are counted first; with ``dry_run``
-    that is all, and the answer is 200. Otherwise a job cancels them in the order in which they are
-    due, and is answered 202; its summary has how many messages got which answer."""
+    that is all, and the answer is 200. Otherwise a job cancels those that were counted, in the
+    order in which they are due, and is answered 202; its summary has how many messages got which
+    answer."""
     query = call.body.where.query()
     counted = await searcher_of(call.services).count(query)
     if call.query.dry_run:
         return as_json(pending_counts(counted))
-    return as_json(start_cancellation(call.services, query, counted.total).report(), 202)
+    return as_json(start_cancellation(call.services, query, counted).report(), 202)
 
 
-def start_cancellation(services: Services, query: Query, total: int) -> GatewayJob:
-    """A job that cancels all that fulfils ``query``. ``total``: how many these are, about. Errors:
+def start_cancellation(services: Services, query: Query, counted: PendingCount) -> GatewayJob:
+    """A job that cancels what fulfils ``query`` and was there when it was ``counted``. Errors:
     ``Overloaded``; as of ``searcher_of``."""
     searcher = searcher_of(services)
-    cancellation = Cancellation(WaitingFinder(searcher.process), services.client.cancel, query)
+    cancellation = Cancellation(
+        WaitingFinder(searcher.process),
+        services.client.cancel,
+        query,
+        before=counted.point.next_offset,
+        problems=dict.fromkeys(counted.problems),
+    )
 
     def summary() -> dict[str, Any]:
         return {
@@ -99,7 +107,7 @@ def start_cancellation(services: Services, query: Query, total: int) -> GatewayJ
             "problems": problem_texts(list(cancellation.problems)),
         }
 
-    job = GatewayJob("cancellation", total, summary)
+    job = GatewayJob("cancellation", counted.total, summary)
     services.jobs.start(job, lambda one: cancellation.run(one.advance, one.stopped))
     return job
 

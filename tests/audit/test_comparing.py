@@ -60,13 +60,15 @@ def test_dead_and_expired_ones_are_no_loss() -> None:
     assert verdicts(found) == {Boundary.WHEEL_TOPIC: (AuditVerdict.EQUAL, 0)}
 
 
-def test_what_a_client_gave_up_may_be_stored_all_the_same() -> None:
+def test_what_a_client_gave_up_may_be_stored_all_the_same_or_hide_a_loss() -> None:
     found = ledger()
     given_up = IdSum(*(id_sum([1]).count, id_sum([1]).hash), unsure=1)
     found.add_batch(batch_of("client", 0, AuditTier.PRODUCED, given_up), 0)
     see(found, AuditTier.ACCEPTED, [1, 2])
     see(found, AuditTier.DELIVERED, [1, 2])
-    assert verdicts(found)[Boundary.CLIENT_WHEEL] == (AuditVerdict.EQUAL, 0)
+    assert verdicts(found)[Boundary.CLIENT_WHEEL] == (AuditVerdict.UNKNOWN, 1)
+    (cell,) = found.report(100_000)
+    assert "may hide a loss" in cell.comparisons[0].why
 
 
 def test_it_is_open_until_the_grace_is_over_and_again_when_sums_come_late() -> None:

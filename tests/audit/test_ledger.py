@@ -12,7 +12,8 @@ from slotwheel.audit.ledger import AuditLedger
 from slotwheel.audit.ranges import covered_of, merge_range
 from slotwheel.audit.sums import AuditTier, IdSum, SumBatch, SumKey, SummedRange
 from slotwheel.trace.events import EventSender
-from support.auditing import LIMITS, batch_of, id_sum, ledger, see, verdicts
+from slotwheel.wheel.mark import Marks
+from support.auditing import ALL_MARK, LIMITS, batch_of, id_sum, ledger, see, verdicts
 
 _EQUAL, _LOST = (AuditVerdict.EQUAL, 0), AuditVerdict.LOST
 
@@ -87,7 +88,7 @@ def test_a_client_that_is_silent_is_waited_for_and_then_taken_for_killed() -> No
     assert verdicts(found, 31_001)[Boundary.CLIENT_WHEEL] == (AuditVerdict.REPEATED, 1)
 
 
-def test_what_a_rule_leaves_out_is_no_loss_and_may_be_read_again() -> None:
+def test_what_a_rule_leaves_out_is_no_loss_and_once_it_is_read_again_nobody_knows() -> None:
     found = ledger()
     see(found, AuditTier.ACCEPTED, [0, 1])
     see(found, AuditTier.DELIVERED, [0, 1])
@@ -95,7 +96,51 @@ def test_what_a_rule_leaves_out_is_no_loss_and_may_be_read_again() -> None:
     found.add_batch(batch_of("c", 1, AuditTier.LEFT_OUT, id_sum([1]), 2), 0)
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == _EQUAL
     found.add_batch(batch_of("c", 2, AuditTier.LEFT_OUT, id_sum([1]), 2), 0)
-    assert verdicts(found)[Boundary.TOPIC_CONSUMER] == _EQUAL
+    assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (AuditVerdict.UNKNOWN, 1)
+
+
+def test_what_leaves_long_behind_its_time_is_seen() -> None:
+    """Kafka may be away for longer than a bucket without a fault is kept."""
+    found = AuditLedger("default", LIMITS, 0, ahead_ms=10_000, keep_ms=5_000, hold_ms=90_000)
+    see(found, AuditTier.ACCEPTED, [0, 1])
+    for now_ms in (20_000, 40_000):
+        (cell,) = found.report(now_ms)
+        assert cell.verdict is AuditVerdict.OPEN
+    see(found, AuditTier.DELIVERED, [0, 1])
+    found.pass_marks(Marks(main=ALL_MARK), 0)
+    assert found.report(40_000) == []
+    assert found.closed == {AuditVerdict.EQUAL: 1}
+
+
+def test_nothing_is_judged_before_topics_are_read_to_their_end() -> None:
+    found = ledger()
+    see(found, AuditTier.ACCEPTED, [0, 1])
+    found.pass_marks(Marks(main=ALL_MARK), 0)
+    see(found, AuditTier.DELIVERED, [0])
+    assert [one.verdict for one in found.report(50_000, whole_ms=1_000)] == [AuditVerdict.OPEN]
+    assert [one.verdict for one in found.report(50_000, whole_ms=50_000)] == [_LOST]
+
+
+def test_a_topic_that_could_not_be_read_makes_its_consumers_unknown() -> None:
+    found = ledger()
+    see(found, AuditTier.ACCEPTED, [0, 1])
+    see(found, AuditTier.DELIVERED, [0])
+    found.add_batch(batch_of("c", 0, AuditTier.CONSUMED, id_sum([0, 1]), 2), 0)
+    assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (AuditVerdict.REPEATED, 1)
+    boundaries = [Boundary.WHEEL_TOPIC, Boundary.TOPIC_CONSUMER]
+    found.hint("records are gone", boundaries, ["orders"], "", 0, 200_000)
+    said = verdicts(found)
+    assert said[Boundary.TOPIC_CONSUMER] == said[Boundary.WHEEL_TOPIC] == (AuditVerdict.UNKNOWN, 1)
+
+
+def test_numbers_that_go_back_take_no_memory_without_end() -> None:
+    found = ledger()
+    for number in range(60):
+        found.add_batch(
+            batch_of("c", 1_000_000 - 900 * number, AuditTier.PRODUCED, id_sum([number])), 0
+        )
+    (sender,) = found._senders.values()
+    assert len(sender.ahead) <= 2_000
 
 
 def test_cells_are_bounded_dropped_when_they_are_over_and_refused_behind_that() -> None:

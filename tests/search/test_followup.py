@@ -42,6 +42,20 @@ def test_every_page_is_asked_about_once(root: Path) -> None:
     assert len(set(asked)) == 25_000
 
 
+def test_what_came_behind_the_count_is_left_alone(root: Path) -> None:
+    asked: list[str] = []
+
+    def cancel(ids: list[str]) -> list[str]:
+        asked.extend(ids)
+        return ["cancelled"] * len(ids)
+
+    with PendingReader(root) as reader:
+        bulk = Cancellation(reader, cancel, Query(), before=12_345)
+        bulk.run()
+    assert (bulk.asked, bulk.complete) == (12_345, True)
+    assert {int(one.split(".")[2]) for one in asked} == set(range(12_345))
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, NodeUnreachable])
 def test_what_stops_it_leaves_true_counts(root: Path, stop: type[BaseException]) -> None:
     answered = 0

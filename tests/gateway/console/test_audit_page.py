@@ -33,6 +33,7 @@ from support.traced import Row, event, stored
 from support.waiting import eventually
 
 Tab = Callable[..., Any]
+FORGED = "forged"
 _INTERVAL_MS = 1_000
 _AUDIT = ("--audit", "--audit-interval", "1s", "--trace-retain", "1h")
 _LATER_MS = 3_600_000
@@ -40,8 +41,8 @@ _LATER_MS = 3_600_000
 
 def plant_sums(address: str, bucket_ms: int) -> None:
     """A sender says that it has sent what nobody has, and another has no bucket behind it yet."""
-    lost = SumKey(AuditTier.PRODUCED, "default", PLANTED, "", bucket_ms)
-    read = SumKey(AuditTier.CONSUMED, "default", PLANTED, PLANTED, bucket_ms)
+    lost = SumKey(AuditTier.PRODUCED, "default", FORGED, "", bucket_ms)
+    read = SumKey(AuditTier.CONSUMED, "default", FORGED, PLANTED, bucket_ms)
     sums = {lost: IdSum(3, 7), read: IdSum(2, 9)}
     batch = SumBatch(EventSender("s" * 16, PLANTED), 0, _INTERVAL_MS, sums, last=True)
     with Client(address) as client:
@@ -105,7 +106,7 @@ def judged(node: GatewayProcess) -> None:
         found = node.get("/v1/audit")["comparisons"]
         return {(one["boundary"], one["verdict"]) for one in found if one["topic"] == topic}
 
-    eventually(lambda: ("client to wheel", "lost") in verdicts(PLANTED), 60)
+    eventually(lambda: ("client to wheel", "lost") in verdicts(FORGED), 60)
     wanted = {("client to wheel", "equal"), ("wheel to topic", "equal")}
     eventually(lambda: wanted <= verdicts("orders"), 60)
     assert not {"lost", "repeated", "differs"} & {verdict for _, verdict in verdicts("orders")}
@@ -126,7 +127,7 @@ def test_what_differs_is_found_from_the_overview(
     expect(faults.filter(has_text="client to wheel")).to_contain_text(["lost"])
     expect(faults.filter(has_text=PLANTED)).not_to_have_count(0)
     lines = page.get_by_role("region", name="Which tiers agree").locator("tbody tr")
-    expect(lines.first).to_contain_text(PLANTED)
+    expect(lines.first).to_contain_text(FORGED)
     expect(lines.first.locator("rect.lost, rect.repeated")).to_have_count(1)
     expect(page.locator("#part-latency")).to_contain_text("consumer")
     expect(page.locator("#part-anomalies")).to_contain_text("retry 2")
