@@ -19,7 +19,7 @@ class ConsumerObserver(ClientObserver, Protocol):
 
     def received(self, group: str, messages: Sequence[Received]) -> None:
         """The application gets them next, each from its ``received_s`` on, but for those that
-        become dead letters before."""
+        become dead letters before. What it does not take after all is told again."""
 
     def held(self, group: str, messages: Sequence[Received]) -> None:
         """The application has them for ``HELD_S``, or the consumer ends, and it has not answered;

@@ -146,6 +146,18 @@ def _together(parts: Sequence[EventColumns], count: int) -> EventColumns:
     return EventColumns(count, columns)
 
 
+def decoded_bytes(events: EventColumns) -> int:
+    """What they claim to be in memory, as ``decode`` counts it."""
+    columns = events.columns.values()
+    nbytes: int = sum(one.nbytes for one in columns if isinstance(one, pa.Array))
+    same = (
+        4 * len(one) if isinstance(one, str) else 8
+        for one in columns
+        if not isinstance(one, pa.Array)
+    )
+    return nbytes + events.count * sum(same)
+
+
 def encode(sender: EventSender, events: EventColumns | pa.RecordBatch) -> bytes:
     """A batch of events (as a table: schema ``EVENT``) as the value of a message: an Arrow IPC
     stream."""
@@ -163,7 +175,7 @@ def encode(sender: EventSender, events: EventColumns | pa.RecordBatch) -> bytes:
         if isinstance(one, pa.Array) or (isinstance(one, str) and len(one) > _SAME_CHARACTERS_MAX)
     }
     same = {name: one for name, one in events.columns.items() if name not in arrays}
-    rows = pa.array(np.arange(events.count))
+    rows = from_numpy(np.arange(events.count), pa.int64())
     arrays |= {name: pc.subtract(arrays[name], rows) for name in _COUNTING & arrays.keys()}
     metadata = {
         **(EVENT.metadata or {}),
@@ -258,6 +270,6 @@ def _read(reader: Any, metadata: Mapping[bytes, bytes]) -> EventColumns:
     if table.num_rows != (count if table.num_columns else 0):
         raise ValueError(f"{table.num_rows} of {count} events")
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
-    rows = pa.array(np.arange(count))
+    rows = from_numpy(np.arange(count), pa.int64())
     arrays |= {name: pc.add(arrays[name], rows) for name in _COUNTING & arrays.keys()}
     return EventColumns(count, {**same, **arrays})

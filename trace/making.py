@@ -167,7 +167,9 @@ class TracedRecord(NamedTuple):
 
 
 _Run = tuple[EventKind, str | None, str | None]
-RecordNote = tuple[EventKind, str | None, Sequence[Record], str | None, float]
+RecordRow = tuple[str, int | None, int | None, bytes | None, Sequence[Header], float]
+"""The fields of a ``Record``; it itself would keep its value in memory."""
+RecordNote = tuple[EventKind, str | None, Sequence[RecordRow], str | None, float]
 """Kind, group, records, error, and when it ended, s by the monotonic clock."""
 
 
@@ -191,32 +193,33 @@ class RecordEvents:
         """The first header of each name but that of the id, by the number of its row."""
 
     def add(self, notes: Iterable[RecordNote]) -> None:
-        """One event of each record of these. Errors: any, of a record that is none; then there is
-        no event of any of them."""
+        """One event of each record of these, of which there is one at least. Errors: any, of a
+        record that is none; then there is no event of any of them."""
         row, last = self.size, self._runs[-1][1] if self._runs else None
         runs: list[tuple[int, _Run]] = []
-        records: list[Record] = []
+        rows: list[RecordRow] = []
         ended: list[float] = []
         for kind, group, of_note, error, ended_s in notes:
             run = kind, group, error
             if run != last:
                 last = run
                 runs.append((row, run))
-            records += of_note
+            rows += of_note
             ended += [ended_s] * len(of_note)
             row += len(of_note)
         found: dict[str, dict[int, bytes]] = {name: {} for name in _DELIVERED}
-        for at, headers in enumerate([one.headers for one in records], self.size):
-            for pair in headers:
+        topics, partitions, offsets, keys, headers, began = zip(*rows, strict=True)
+        for at, pairs in enumerate(headers, self.size):
+            for pair in pairs:
                 if pair[0] in found and (value := pair[1]) is not None:
                     found[pair[0]].setdefault(at, value[:ERROR_CHARACTERS])
         columns = {
-            "topic": [one.topic for one in records],
-            "partition": [one.partition for one in records],
-            "offset": [one.offset for one in records],
-            "key": [one.key for one in records],
+            "topic": topics,
+            "partition": partitions,
+            "offset": offsets,
+            "key": keys,
             "id": list(map(found.pop(ID_HEADER).get, range(self.size, row))),
-            "began": [one.received_s for one in records],
+            "began": began,
             "ended": ended,
         }
         made = {name: pa.array(values, _LOOKED[name]) for name, values in columns.items()}
@@ -233,7 +236,7 @@ class RecordEvents:
         columns = {name: pa.concat_arrays(parts) for name, parts in self._columns.items()}
         began, ended = (np.asarray(columns.pop(name)) for name in ("began", "ended"))
         kinds, groups, errors = zip(*(run for _, run in self._runs), strict=True)
-        timed = np.array(self._of_each([kind in _TIMED for kind in kinds]))
+        timed = self._of_each([kind in _TIMED for kind in kinds])
         began_ms = np.where(timed, began, ended) * 1000 + (clock_ms() - time.monotonic() * 1000)
         took_us = ((ended - began) * 1e6).astype(np.int64)
         if _is_once(columns["topic"]):
@@ -241,7 +244,7 @@ class RecordEvents:
         columns |= _ids_of("id", columns.pop("id"))
         columns |= {
             "at": from_numpy(began_ms.astype(np.int64), TIME),
-            "took_us": pa.array(took_us, mask=~timed),
+            "took_us": pc.if_else(pa.array(timed), from_numpy(took_us, pa.int64()), None),
             "kind": self._each([str(kind) for kind in kinds], pa.utf8()),
             "group": self._each(groups, pa.utf8()),
             "error": self._each(errors, pa.utf8()),

@@ -26,7 +26,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..client.message import clock_ms
 from ..policy.headers import cut
-from .batches import BATCH_BYTES_MAX, EventColumns, encode, joined
+from .batches import (
+    BATCH_BYTES_MAX,
+    DECODED_BYTES_MAX,
+    EventColumns,
+    decoded_bytes,
+    encode,
+    joined,
+)
 from .events import EventKind, EventSender
 from .making import Record, RecordEvents, RecordNote, ShipmentEvents, make_dropped
 from .sending import BatchSender, TraceTarget
@@ -35,7 +42,8 @@ _log = logging.getLogger("slotwheel.trace")
 
 EVENTS_MAX = 300_000
 _EVERY_S = 0.5
-_NOTES = 256
+_NOTES, _MANY = 256, 32
+"""So many notes, or records of one note, become columns together."""
 _BATCH_ROWS = 100_000
 """So many events leave at once, and at most together. A node spends some ms on a message that is
 due at once, whatever it holds."""
@@ -109,8 +117,13 @@ class Recorder:
         error: str | None = None,
     ) -> None:
         """Note what ended just now with each of these records. Never waits, and never fails."""
-        self._notes.append((kind, group, records, error, time.monotonic()))
-        many = len(records) > 1 or len(self._notes) >= _NOTES
+        text = None if error is None else cut(error).decode()
+        rows = [
+            (one.topic, one.partition, one.offset, one.key, one.headers, one.received_s)
+            for one in records
+        ]
+        self._notes.append((kind, group, rows, text, time.monotonic()))
+        many = len(rows) >= _MANY or len(self._notes) >= _NOTES
         if (many or self._ended) and self._lock.acquire(blocking=False):
             try:
                 self._take_notes()
@@ -119,12 +132,12 @@ class Recorder:
 
     def _take_notes(self) -> None:
         notes: list[RecordNote] = []
-        while self._notes:
-            kind, group, records, error, ended_s = self._notes.popleft()
-            if records and self._admits(len(records)):
-                text = None if error is None else cut(error).decode()
-                notes.append((kind, group, records, text, ended_s))
-        self._add(notes)
+        for _ in range(len(self._notes)):  # only who has the lock takes one away
+            note = self._notes.popleft()
+            if note[2] and self._admits(len(note[2])):
+                notes.append(note)
+        if notes:
+            self._add(notes)
 
     def _add(self, notes: Sequence[RecordNote]) -> None:
         try:
@@ -147,7 +160,7 @@ class Recorder:
             return False
         self._count += count
         self._waiting += count
-        if self._waiting >= _BATCH_ROWS:
+        if self._waiting >= min(_BATCH_ROWS, max(1, self._events_max // 2)):
             self._sending.wake()
         return True
 
@@ -205,6 +218,9 @@ class Recorder:
         start = 0
         while start < events.count:
             part = events.slice(start, self._rows)
+            if part.count > 1 and decoded_bytes(part) > DECODED_BYTES_MAX // 2:
+                self._rows = part.count // 2
+                continue
             value = encode(self._sender, part)
             fits = len(value) <= BATCH_BYTES_MAX
             if not fits and part.count > 1:

@@ -118,7 +118,9 @@ class IdMint:
 
         Errors: ``UnknownId`` when a text has not the form of an id.
         """
-        parts = id_parts(pa.array(texts, pa.utf8())) if len(texts) > FEW_ROWS else None
+        parts = None
+        if len(texts) > FEW_ROWS and all(map(str.isascii, texts)):
+            parts = id_parts(pa.array(texts, pa.utf8()))
         if parts is None or parts.null_count:
             ids = [MessageId.parse(text) for text in texts]
             due = np.array([one.due for one in ids], np.int64)
@@ -145,7 +147,8 @@ def id_parts(texts: pa.Array) -> pa.StructArray:
     found = texts if formed.true_count == len(texts) else texts.filter(formed)
     flat = pc.split_pattern(found.cast(pa.utf8()), ".").flatten()
     # To match and then to split takes half as long as ``extract_regex``.
-    group, due, offset, check = (flat.take(np.arange(at, len(flat), 4)) for at in range(4))
+    fields = (from_numpy(np.arange(at, len(flat), 4), pa.int64()) for at in range(4))
+    group, due, offset, check = map(flat.take, fields)
     digits = bytes(check.buffers()[2] or b"")[: 8 * len(check)].decode()
     # Arrow has no hexadecimal numbers.
     checks = np.frombuffer(bytes.fromhex(digits), ">u4").astype(np.uint32)
@@ -154,8 +157,8 @@ def id_parts(texts: pa.Array) -> pa.StructArray:
     parts = pa.StructArray.from_arrays(columns, ["group", "due", "offset", "check"])
     if len(parts) == len(texts):
         return parts
-    there = np.asarray(formed)
-    return parts.take(pa.array(np.cumsum(there) - 1, mask=~there))
+    at = from_numpy(np.cumsum(np.asarray(formed)) - 1, pa.int64())
+    return parts.take(pc.if_else(formed, at, None))
 
 
 def _hexadecimal(values: UInt32s) -> pa.Array:

@@ -85,11 +85,12 @@ class ConfluentSink(KafkaSink):
 
     def _send(self, plan: SendPlan, timeout_s: float, *, trial: bool) -> dict[int, SendFailure]:
         topics = plan.records.topics
+        batch_bytes = int(self.settings.extra.get("batch.size", BATCH_BYTES))
         with self._lock:
             careful = {
                 topic
                 for topic, info in plan.topics.items()
-                if topic in self._careful or _smaller_than_a_batch(info)
+                if topic in self._careful or (info.bytes_max or batch_bytes) < batch_bytes
             }
         usual = plan.rows
         if careful:
@@ -226,10 +227,6 @@ class ConfluentSink(KafkaSink):
             producer = self._producers.pop(name, None)
         if producer is not None:
             end_producer(producer)
-
-
-def _smaller_than_a_batch(info: TopicInfo) -> bool:
-    return info.bytes_max is not None and info.bytes_max < BATCH_BYTES
 
 
 def _any_unknown(failures: dict[int, SendFailure]) -> bool:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
+import tracemalloc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from slotwheel.policy.headers import cut
 from slotwheel.trace import EventSender, Recorder, decode
 from slotwheel.trace.batches import BATCH_BYTES_MAX, EventColumns, encode
 from slotwheel.trace.events import EVENT, EventKind
-from slotwheel.trace.making import RecordEvents, TracedRecord
+from slotwheel.trace.making import RecordEvents, RecordRow, TracedRecord
 from slotwheel.wheel.errors import InvalidMessage, UnsupportedVersion
+from slotwheel.wheel.rows import Header
 from support.tracing import KeptEvents, listed
 from support.waiting import eventually
 
@@ -28,9 +32,13 @@ def _note(recorder: Recorder, records: Sequence[TracedRecord]) -> None:
     recorder.note_records(EventKind.RECEIVED, "billing", records)
 
 
+def _row(one: TracedRecord) -> RecordRow:
+    return one.topic, one.partition, one.offset, one.key, one.headers, one.received_s
+
+
 def _made(records: Sequence[TracedRecord]) -> pa.RecordBatch:
     events = RecordEvents()
-    events.add([(EventKind.RECEIVED, "billing", records, None, time.monotonic())])
+    events.add([(EventKind.RECEIVED, "billing", list(map(_row, records)), None, 1.0)])
     made = events.make()
     return EventColumns(made.count, made.columns | {"number": 0}).rows()
 
@@ -143,6 +151,50 @@ def test_what_cannot_be_made_costs_no_event_of_later() -> None:
     assert (events[0]["count"], events[4]["count"]) == (3, 1)
     assert (recorder.dropped, recorder.sent) == (4, 5)
     assert [one["number"] for one in events] == [3, 4, 5, 6, 8]
+
+
+def test_what_comes_behind_the_end_or_has_no_room_takes_no_memory() -> None:
+    full, closed = Recorder(KeptEvents(), events_max=0), Recorder(KeptEvents())
+    closed.close()
+    tracemalloc.start()
+    try:
+        for _ in range(2000):
+            _note(full, _records(2))
+            _note(closed, _records(1))
+            assert full.dropped
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (full.dropped, closed.dropped) == (4000, 2000)
+    assert kept < 200_000
+    full.close()
+
+
+def test_what_waits_to_become_an_event_keeps_no_record() -> None:
+    class Heavy:
+        topic, partition, offset, key, received_s = "orders", 0, 7, b"k", 0.0
+        headers: Sequence[Header] = ()
+
+    kept = KeptEvents()
+    recorder = Recorder(kept)
+    record = Heavy()
+    there = weakref.ref(record)
+    recorder.note_records(EventKind.RECEIVED, "billing", [record])
+    del record
+    assert there() is None
+    assert [one["offset"] for one in kept.of(recorder)] == [7]
+
+
+def test_batches_with_one_long_error_can_be_read() -> None:
+    """The error stands once in a batch, and once for each event in memory."""
+    kept = KeptEvents()
+    recorder = Recorder(kept)
+    error = "the broker does not take it; " * 30
+    recorder.note_records(EventKind.PROCESSED, "billing", _records(120_000), error)
+    recorder.close(60)
+    events = kept.of(recorder)  # decodes what the target has
+    assert len(events) == recorder.sent == 120_000
+    assert {one["error"] for one in events} == {cut(error).decode()}
 
 
 def test_batches_are_small_enough_for_a_topic() -> None:

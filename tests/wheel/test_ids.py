@@ -137,6 +137,7 @@ def test_another_key_another_group_another_check_are_not_genuine() -> None:
         "g.1.2.+0000000",
         "g.1.2.00000000.x",
         "g.\u0661.2.00000000",
+        "\ud800.1.2.00000000",
         "g.1.2.00000000\n",
         "g." + "9" * 5000 + ".2.00000000",
         f"g.{1 << 63}.2.00000000",  # more than 64 bits would end in an OverflowError of NumPy
