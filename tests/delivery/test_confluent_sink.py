@@ -25,7 +25,9 @@ def test_a_row_over_the_topics_limit_leaves_its_topic_fast(
     broker: Cluster, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refused batch would be sent again record by record, and the topic's rows for a minute."""
-    name = topic("limited", 1, max_message_bytes=2000)
+    # Below the size of a batch a topic is sent record by record from the start.
+    limit = confluent_client.BATCH_BYTES
+    name = topic("limited", 1, max_message_bytes=limit)
     made: list[str] = []
     make = ConfluentSink._make
 
@@ -35,9 +37,9 @@ def test_a_row_over_the_topics_limit_leaves_its_topic_fast(
 
     monkeypatch.setattr(ConfluentSink, "_make", noted)
     with closing(ConfluentSink(MINT, KafkaSettings(broker.bootstrap))) as sink:
-        answers = sink.deliver(rows_of([Sent(name, b"x" * size) for size in (10, 3000, 10)]))
+        answers = sink.deliver(rows_of([Sent(name, b"x" * size) for size in (10, limit + 1, 10)]))
     assert answers.codes.tolist() == [Answer.ACCEPTED, Answer.REFUSED, Answer.ACCEPTED]
-    assert answers.reasons[1] == f"too large: topic {name} takes 2000 bytes"
+    assert answers.reasons[1] == f"too large: topic {name} takes {limit} bytes"
     assert made == ["main"]
 
 
