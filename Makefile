@@ -15,6 +15,10 @@ PYTHON ?=
 # Further arguments for what is run: make test ARGS="-k journal", make demo ARGS="--peers 3"
 ARGS ?=
 
+# Byte code is kept, also where the environment says otherwise: without it each of the many processes
+# that tests start compiles the package anew, which takes longer than the rest of its start.
+export PYTHONDONTWRITEBYTECODE :=
+
 CLASSES := .cache/java-classes-kafka.jsa .cache/java-classes-spark.jsa
 # Half of a test's time is waiting.
 BESIDE := -n 5 --dist loadfile --no-loadscope-reorder

@@ -39,6 +39,7 @@ class BenchNode:
 
     def __enter__(self) -> Self:
         plain = {k: v for k, v in os.environ.items() if not k.startswith("SLOTWHEEL_")}
+        plain.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code
         command = [sys.executable, "-m", "slotwheel.cli.main", "node", "--data", str(self.data)]
         command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *self._options]
         started = time.perf_counter()
