@@ -28,7 +28,6 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..wheel.ids import IdMint
 from ..wheel.schema import Int64s, Mask
@@ -133,13 +132,11 @@ def deliver_rest(
 
 def split_by_topic(rows: pa.RecordBatch) -> tuple[list[str], list[Int64s]]:
     """The topics of a batch (at least one row), and the rows of each, in their order."""
-    column = rows.column("topic")
-    first = column[0]
-    if pc.all(pc.equal(column, first)).as_py():
-        return [first.as_py()], [np.arange(rows.num_rows, dtype=np.int64)]
-    encoded = column.dictionary_encode()
+    encoded = rows.column("topic").dictionary_encode()
+    topics = encoded.dictionary.to_pylist()
+    if len(topics) == 1:
+        return topics, [np.arange(rows.num_rows, dtype=np.int64)]
     codes = np.asarray(encoded.indices)
     order = np.argsort(codes, kind="stable")
-    topics = encoded.dictionary.to_pylist()
     ends = np.searchsorted(codes[order], np.arange(1, len(topics)))
     return topics, np.split(order, ends)

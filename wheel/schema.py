@@ -89,17 +89,25 @@ def distinct(texts: pa.Array) -> list[str]:
     return found
 
 
+def lengths(column: pa.Array) -> Int64s:
+    """Bytes of each value of a binary or text column, 0 for a null, shape (rows,)."""
+    rows = len(column)
+    if column.null_count == rows:
+        return np.zeros(rows, np.int64)
+    ends = np.frombuffer(column.buffers()[1], np.int32, rows + 1, column.offset * 4)
+    found = np.subtract(ends[1:], ends[:-1], dtype=np.int64)
+    if column.null_count:
+        found[np.asarray(column.is_null())] = 0
+    return found
+
+
 def sizes(batch: pa.RecordBatch) -> Int64s:
     """Bytes of key, value and headers of each row, shape (rows,)."""
-    total = np.zeros(batch.num_rows, dtype=np.int64)
-    for name in ("key", "value"):
-        total += np.asarray(pc.fill_null(pc.binary_length(batch.column(name)), 0))
+    total = lengths(batch.column("key")) + lengths(batch.column("value"))
     headers = batch.column("headers")
     flat = headers.flatten()
     if len(flat):
-        lengths = np.asarray(pc.binary_length(flat.field(0)), dtype=np.int64)
-        lengths = lengths + np.asarray(pc.fill_null(pc.binary_length(flat.field(1)), 0))
-        running = np.concatenate([[0], np.cumsum(lengths)])
+        running = np.concatenate([[0], np.cumsum(lengths(flat.field(0)) + lengths(flat.field(1)))])
         ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(headers), 0)))
         total += running[ends] - running[np.concatenate([[0], ends[:-1]])]
     return total

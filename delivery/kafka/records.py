@@ -10,7 +10,6 @@ key may occur twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +18,8 @@ import pyarrow.compute as pc
 
 from ...policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
 from ...wheel.ids import IdMint
-from ...wheel.rows import Header, from_numpy
-from ...wheel.schema import FEW_ROWS, Int64s, times
+from ...wheel.rows import Header
+from ...wheel.schema import Int64s, times
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,7 @@ def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
     return added
 
 
-def _decimals(key: str, values: Int64s) -> Iterable[Header]:
+def _decimals(key: str, values: Int64s) -> list[Header]:
     """One header a row. Rows with the same time share one."""
-    if len(values) <= FEW_ROWS:
-        return [(key, b"%d" % value) for value in values.tolist()]
-    coded = from_numpy(values, pa.int64()).dictionary_encode()
-    texts = coded.dictionary.cast(pa.utf8()).cast(pa.binary()).to_pylist()
-    different = [(key, text) for text in texts]
-    return map(different.__getitem__, coded.indices.to_pylist())
+    made: dict[int, Header] = {}
+    return [made.get(one) or made.setdefault(one, (key, b"%d" % one)) for one in values.tolist()]

@@ -82,9 +82,11 @@ class KafkaSink(Sink):
     def deliver(self, rows: pa.RecordBatch, *, trial: bool = False) -> Answers:
         answers = Answers.same(rows.num_rows, Answer.ACCEPTED)
         blocked: dict[str, str] = {}
-        for start, stop in self._parts(rows):
+        lengths = sizes(rows)
+        for start, stop in self._parts(lengths):
+            part = rows.slice(start, stop - start)
             try:
-                self._deliver_part(rows.slice(start, stop - start), start, answers, blocked, trial)
+                self._deliver_part(part, lengths[start:stop], start, answers, blocked, trial)
             except Unreachable as error:
                 answers.codes[start:] = Answer.NOT_NOW
                 answers.reasons[start] = str(error)
@@ -111,13 +113,11 @@ class KafkaSink(Sink):
             return False
         return True
 
-    def _parts(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-        """Cut a chunk so that each part stays within the limits in flight."""
-        if rows.num_rows == 0:
-            return
-        ends = np.cumsum(sizes(rows) + _RECORD_OVERHEAD)
+    def _parts(self, lengths: Int64s) -> Iterator[tuple[int, int]]:
+        """Cut rows of these sizes so that each part stays within the limits in flight."""
+        ends = np.cumsum(lengths + _RECORD_OVERHEAD)
         start = 0
-        while start < rows.num_rows:
+        while start < len(ends):
             before = int(ends[start - 1]) if start else 0
             limit = before + self.settings.bytes_in_flight_max
             stop = int(np.searchsorted(ends, limit, side="right"))
@@ -128,15 +128,16 @@ class KafkaSink(Sink):
     def _deliver_part(
         self,
         rows: pa.RecordBatch,
+        lengths: Int64s,
         start: int,
         answers: Answers,
         blocked: dict[str, str],
         trial: bool,
     ) -> None:
-        """Deliver one part. ``start``: its first row in ``answers``. ``blocked``: topics with an
-        unanswered row, and why; their later rows are not sent, to keep the order."""
-        partitions = np.asarray(rows.column("partition").fill_null(NO_PARTITION), dtype=np.int64)
-        lengths = sizes(rows)
+        """Deliver one part. ``lengths``: bytes of each row. ``start``: its first row in
+        ``answers``. ``blocked``: topics with an unanswered row, and why; their later rows are not
+        sent, to keep the order."""
+        partitions = _partitions(rows.column("partition"))
         infos: dict[str, TopicInfo] = {}
         send = np.ones(rows.num_rows, np.bool_)
 
@@ -219,3 +220,10 @@ class KafkaSink(Sink):
                 self._singly[topics[row]] = True
                 failures[row] = replace(failure, answer=Answer.UNKNOWN)
         return failures
+
+
+def _partitions(column: pa.Array) -> Int64s:
+    """The partition of each row, ``NO_PARTITION`` where the key decides."""
+    if column.null_count == len(column):
+        return np.full(len(column), NO_PARTITION, np.int64)
+    return np.asarray(column.fill_null(NO_PARTITION), dtype=np.int64)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ..mark import RowKey
 from ..rows import take_rows
-from ..schema import ROW, Int64s, times
+from ..schema import ROW, Int64s, sizes, times
 from ..tail.tail import Piece
 
 OFFSET_END = (1 << 63) - 1
@@ -129,10 +129,12 @@ class Run:
     rows: pa.RecordBatch
     due: Int64s
     offset: Int64s
+    ends: Int64s
+    """Bytes of key, value and headers up to each row, with it."""
 
     @classmethod
     def of(cls, rows: pa.RecordBatch) -> Run:
-        return cls(rows, times(rows, "due"), times(rows, "offset"))
+        return cls(rows, times(rows, "due"), times(rows, "offset"), np.cumsum(sizes(rows)))
 
 
 def gather(
@@ -217,10 +219,9 @@ class Window:
 
 def _within(run: Run, start: int, stop: int, bytes_max: int) -> int:
     """Cut a slice by bytes, but keep at least one row."""
-    rows = stop - start
-    while rows > 1 and run.rows.slice(start, rows).nbytes > bytes_max:
-        rows //= 2
-    return start + rows
+    before = int(run.ends[start - 1]) if start else 0
+    fit = int(np.searchsorted(run.ends, before + bytes_max, side="right"))
+    return max(start + 1, min(stop, fit))
 
 
 EMPTY = pa.RecordBatch.from_pylist([], schema=ROW)
