@@ -132,7 +132,7 @@ def _request(key: str) -> bytes:
     body = json.dumps({"topic": "fleet", "value": value, "delay_ms": 3_600_000})
     named = f"Idempotency-Key: {key}\r\n" if key else ""
     return (
-        "POST /v1/messages HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+        "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"{named}Content-Length: {len(body)}\r\n\r\n{body}"
     ).encode()
 

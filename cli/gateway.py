@@ -16,7 +16,7 @@ from ..node.logs import FORMATS, LEVELS, set_up
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..trace.events import TRACE_TOPIC
 from ..wheel.protocol import DEFAULT_ADDRESS
-from .shared import need_gateway, node_addresses, pair, positive_span, span_ms
+from .shared import host_name, need_gateway, node_addresses, pair, positive_span, span_ms
 
 DEFAULT_LISTEN = "127.0.0.1:8082"
 
@@ -28,6 +28,15 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
     default=DEFAULT_LISTEN,
     help="Where HTTP is served; port 0 takes a free one. It has no authentication: keep it on a"
     " trusted network.",
+)
+@click.option(
+    "--http-name",
+    "names",
+    type=host_name,
+    metavar="NAME",
+    multiple=True,
+    help="Take requests for this name, too (*.example.com: for all below that one); may be"
+    " repeated. Names that a page of another site could have are refused otherwise.",
 )
 @click.option(
     "--node",
@@ -107,6 +116,7 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
 )
 def command(
     listen: str,
+    names: tuple[str, ...],
     nodes: str,
     data: Path | None,
     bootstrap: str | None,
@@ -138,6 +148,7 @@ def command(
     raise_limit()
     settings = GatewaySettings(
         listen=listen,
+        names=names,
         nodes=tuple(split(nodes)),
         data=data,
         bootstrap=bootstrap,

@@ -22,7 +22,17 @@ from ..wheel.config import WheelConfig
 from ..wheel.errors import InvalidConfiguration
 from ..wheel.protocol import DEFAULT_ADDRESS
 from .configfile import read_policies, read_settings
-from .shared import F, need_gateway, pair, positive_span, retention, size, span, span_ms
+from .shared import (
+    F,
+    host_name,
+    need_gateway,
+    pair,
+    positive_span,
+    retention,
+    size,
+    span,
+    span_ms,
+)
 
 log = logging.getLogger("slotwheel.node")
 
@@ -102,6 +112,14 @@ def _limits(function: F) -> F:
     metavar="HOST:PORT",
     help="Start a gateway beside the node, which serves HTTP there: messages, Kafka's REST proxy,"
     " search, and metrics and health instead of --metrics. It has no authentication.",
+)
+@click.option(
+    "--http-name",
+    "http_names",
+    type=host_name,
+    metavar="NAME",
+    multiple=True,
+    help="With --http: as of 'slotwheel gateway'; may be repeated.",
 )
 @click.option("--http-log", is_flag=True, help="With --http: log each request.")
 @click.option(
@@ -209,6 +227,7 @@ def command(
     listen: str,
     metrics: str,
     http: str | None,
+    http_names: tuple[str, ...],
     http_log: bool,
     audit: bool,
     group: str,
@@ -256,6 +275,7 @@ def command(
         listen=listen,
         metrics=None if metrics == OFF else metrics,
         http=http,
+        http_names=http_names,
         http_log=http_log,
         audit=audit,
         log_format=log_format,

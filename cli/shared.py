@@ -33,6 +33,7 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _BYTES = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _BYTES |= {f"{unit}IB": number for unit, number in _BYTES.items() if number > 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
 _OF_THE_GATEWAY = ("httptools", "jinja2", "msgspec", "starlette", "uvicorn", "uvloop")
 
 
@@ -144,6 +145,17 @@ def pair(value: str) -> tuple[str, str]:
     if not equals or not name:
         raise click.BadParameter(f"{value!r} is not name=value")
     return name, content
+
+
+def host_name(value: str) -> str:
+    """Option type: a name that a host is called by; ``*.name``: all below it."""
+    name = value.lower().rstrip(".")
+    if not _HOST_NAME.fullmatch(name):
+        raise click.BadParameter(
+            f"{value!r} is not the name of a host, without a port; give one that is not ASCII as"
+            " xn--…"
+        )
+    return name
 
 
 def node_addresses(value: str) -> str:

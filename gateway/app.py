@@ -21,6 +21,7 @@ from ..wheel.errors import NotRunning, SlotwheelError
 from .errors import HttpError, from_slotwheel
 from .metrics import GatewayMetrics
 from .requests import Reply, error_reply
+from .sites import SiteGuard
 
 log = logging.getLogger("slotwheel.gateway")
 
@@ -31,14 +32,15 @@ _NO_SUCH_ROUTE = "(none)"
 
 
 class GatewayApp:
-    """``direct``: routes by method and path. ``error_forms``: how errors look below a path's first
-    segment, if not as elsewhere."""
+    """``guard``: which requests get to a route at all. ``direct``: routes by method and path.
+    ``error_forms``: how errors look below a path's first segment, if not as elsewhere."""
 
     def __init__(
         self,
         direct: Mapping[tuple[str, str], DirectRoute],
         routes: Sequence[BaseRoute],
         metrics: GatewayMetrics,
+        guard: SiteGuard,
         *,
         error_forms: Mapping[str, ErrorForm],
         access_log: bool,
@@ -46,6 +48,7 @@ class GatewayApp:
         self._direct = dict(direct)
         self._router = Router(routes, redirect_slashes=False, default=_no_such_route)
         self._metrics = metrics
+        self._guard = guard
         self._error_forms = error_forms
         self._access_log = access_log
 
@@ -56,6 +59,7 @@ class GatewayApp:
         if direct is not None:
             route = path
             try:
+                self._guard.check(scope)
                 answer = await direct(scope, receive)
             except ClientDisconnect:
                 return
@@ -84,6 +88,7 @@ class GatewayApp:
 
         scope["app"] = self  # so that the router raises its errors
         try:
+            self._guard.check(scope)
             await self._router(scope, receive, noting)
         except ClientDisconnect:
             status = status or 499

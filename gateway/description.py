@@ -21,7 +21,7 @@ from .requests import ARROW, JSON
 
 OPENAPI = "3.1.0"
 _REF = "#/components/schemas/{name}"
-_OF_ALL = (400, 404, 405, 408, 429, 431, 503)
+_OF_ALL = (400, 403, 404, 405, 408, 421, 429, 431, 503)
 _OF_QUERIES = (422,)
 _OF_BODIES = (413, 415, 422)
 _STATUS = {
@@ -29,6 +29,7 @@ _STATUS = {
     201: "Stored.",
     202: "Begun.",
     400: "The request is malformed.",
+    403: "A page of another site asks for it.",
     404: "There is no such thing.",
     405: "The path has no such method; `Allow` says which it has.",
     406: "None of the types that `Accept` names is to be had here.",
@@ -36,6 +37,7 @@ _STATUS = {
     409: "It cannot be done any more.",
     413: "The body is too large.",
     415: "The body is of a type that is not taken here.",
+    421: "The gateway is not known by the name in `Host`.",
     422: "The request is well-formed, and asks for what cannot be done.",
     429: "Too much at once; nothing was done. `Retry-After` says when to come again.",
     431: "The first line and the headers are too large.",

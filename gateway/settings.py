@@ -21,6 +21,8 @@ DEFAULT_LISTEN = "127.0.0.1:8082"
 class GatewaySettings:
     """Limits are in bytes and seconds.
 
+    - ``names``: of hosts that requests may name besides those that are allowed anyway
+      (``gateway/sites.py``).
     - ``nodes``: the addresses of a group's nodes; requests go to its master.
     - ``data``: the data directory of the node beside it, for search; None: there is no search.
     - ``bootstrap``: Kafka's brokers, for topics of the REST proxy; None: topics are the embedded
@@ -38,6 +40,7 @@ class GatewaySettings:
     """
 
     listen: str = DEFAULT_LISTEN
+    names: tuple[str, ...] = ()
     nodes: tuple[str, ...] = (DEFAULT_ADDRESS,)
     data: Path | None = None
     bootstrap: str | None = None

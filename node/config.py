@@ -42,6 +42,8 @@ class NodeConfig:
     """Address of metrics and health; None: they are not served there."""
     http: str | None = None
     """Address of the gateway that is started beside this node; None: there is none."""
+    http_names: tuple[str, ...] = ()
+    """Further names that the gateway is called by."""
     http_log: bool = False
     """Whether the gateway logs each request."""
     audit: bool = False

@@ -84,6 +84,7 @@ def command(config: NodeConfig, listening: str) -> Sequence[str]:
         given["audit-ahead"] = f"{config.wheel.horizon_ms}ms"
     options = [f"--{name}={value}" for name, value in given.items()]
     options += [f"--kafka={name}={value}" for name, value in config.kafka_settings.items()]
+    options += [f"--http-name={name}" for name in config.http_names]
     options += ["--access-log"] if config.http_log else []
     options += ["--audit"] if config.audit else []
     module = ["-m", "slotwheel.cli.main", "gateway", "--ends-with-stdin"]

@@ -15,7 +15,7 @@ import msgspec
 from ..endpoint import AnyEndpoint, Endpoint, Handler, RouteCall
 from ..errors import HttpError
 from ..requests import Reply
-from .guard import check_own
+from .guard import check_token
 from .rendering import BASE
 
 
@@ -55,7 +55,7 @@ def action_endpoint(
     body: type[ActionBody] = ActionBody,
 ) -> AnyEndpoint:
     async def guarded(call: RouteCall[Any, Any]) -> Reply:
-        check_own(call.scope, call.body.token)
+        check_token(call.scope, call.body.token)
         # Neither what is shown with a refusal nor the page behind it is one from before.
         call.services.fresh.forget()
         try:

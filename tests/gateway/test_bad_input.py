@@ -87,7 +87,7 @@ def posted(body: bytes, headers: bytes = JSON, path: bytes = b"/v1/messages") ->
     return (
         b"POST "
         + path
-        + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         + headers
         + length
         + (b"\r\n" + body)
@@ -184,7 +184,7 @@ def test_another_content_type_is_refused(limited: GatewayProcess, headers: bytes
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(limited: GatewayProcess) -> None:
-    head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\n" + JSON
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n" + JSON
     answer = exchange(limited, head + b"Content-Length: 100000000000\r\n\r\n")
     assert statuses(answer) == [413]
     assert body_of(answer)["limit"] == f"{BODY_MAX} bytes"
@@ -240,7 +240,9 @@ def test_headers_that_never_end_are_not_kept(limited: GatewayProcess) -> None:
     [
         b"POST /v1/messages HTTP/1.1\r\n",
         b"POST /v1/mess",
-        b"POST /v1/messages HTTP/1.1\r\nHost: x\r\n" + JSON + b"Content-Length: 90000\r\n\r\n{",
+        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
+        + JSON
+        + b"Content-Length: 90000\r\n\r\n{",
     ],
 )
 def test_who_is_slow_is_ended(limited: GatewayProcess, start: bytes) -> None:
@@ -295,7 +297,7 @@ def test_an_upload_that_is_given_up_stores_nothing(limited: GatewayProcess) -> N
     ],
 )
 def test_what_is_no_request_is_refused(limited: GatewayProcess, garbage: bytes) -> None:
-    good = b"GET /v1/levels HTTP/1.1\r\nHost: x\r\n\r\n"
+    good = b"GET /v1/levels HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for sent, first in ((garbage, []), (good + garbage, [200])):
         with limited.connect() as one:
             one.sendall(sent)
@@ -307,7 +309,7 @@ def test_what_is_no_request_is_refused(limited: GatewayProcess, garbage: bytes) 
 
 
 def test_a_burst_of_pipelined_requests_is_bounded(limited: GatewayProcess) -> None:
-    one_request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    one_request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     close = b"Connection: close\r\n\r\n"
     with limited.connect() as one:
         with suppress(ConnectionResetError, BrokenPipeError):
@@ -325,7 +327,7 @@ def test_a_burst_of_pipelined_requests_is_bounded(limited: GatewayProcess) -> No
 
 
 def test_who_does_not_read_answers_is_ended(limited: GatewayProcess) -> None:
-    request = b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n"
+    request = b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with ExitStack() as stack:
         deaf = [stack.enter_context(limited.connect()) for _ in range(10)]
         for one in deaf:
@@ -352,7 +354,11 @@ def test_too_many_connections_are_turned_away(limited: GatewayProcess) -> None:
 
 
 def test_nothing_waits_for_who_is_slow(limited: GatewayProcess) -> None:
-    head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\n" + JSON + b"Content-Length: 5000\r\n\r\n"
+    head = (
+        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
+        + JSON
+        + b"Content-Length: 5000\r\n\r\n"
+    )
     with ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(limited.connect()).sendall(head)

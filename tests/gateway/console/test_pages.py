@@ -344,7 +344,7 @@ def test_a_form_of_another_site_does_nothing(tab: Tab, node: NodeWithGateway) ->
         '<input name="token" value="guessed"><button>x</button></form>'
     )
     page.get_by_role("button").click()
-    expect(page.get_by_text("the form was sent from another site")).to_be_visible()
+    expect(page.get_by_text("the request was sent from another site")).to_be_visible()
     assert state(node, one_id) == "pending"
 
 
