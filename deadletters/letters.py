@@ -81,6 +81,13 @@ def letters_of(records: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in LETTER.names], schema=LETTER)
 
 
+def any_letters(records: pa.RecordBatch) -> bool:
+    """Whether one of these records says why it is dead, by our names or by Kafka Connect's."""
+    headers = HeaderColumn(records.column("headers"))
+    names = (deadletters.REASON, f"{deadletters.CONNECT_PREFIX}topic")
+    return any(bool((headers.last_places(name) >= 0).any()) for name in names)
+
+
 def letter_starts(headers: HeaderColumn) -> Int64s:
     """Where what the burial added begins: at the last reason, or the stage before it; the start of
     a row that has no reason."""

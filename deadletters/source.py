@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -38,6 +39,10 @@ class Topic(Protocol):
         ...
 
     def total(self) -> int: ...
+    def narrow(self, partition: int, position: int) -> None:
+        """Read from now on what stands there, and little else, however long the topic is."""
+        ...
+
     def batches(self) -> Iterator[pa.RecordBatch]: ...
     def close(self) -> None: ...
 
@@ -51,13 +56,18 @@ class EmbeddedTopic:
         check_exists(files, topic)
         self.topics = frozenset(topics(files))
         self._reader = TopicReader(files, topic, 0, on_damage)
+        self._blocks_max: int | None = None
         self.close = self._reader.close
 
     def total(self) -> int:
         return 0
 
+    def narrow(self, partition: int, position: int) -> None:
+        self._reader.position = position
+        self._blocks_max = 1 if partition == 0 else 0
+
     def batches(self) -> Iterator[pa.RecordBatch]:
-        return map(_as_records, self._reader.batches())
+        return map(_as_records, islice(self._reader.batches(), self._blocks_max))
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             pool=pool,
             jobs=jobs,
             letters=OneByOne(pool),
+            redrives=OneByOne(pool),
             searcher=searcher,
             lookup=lookup,
             lookup_questions=Questions(),

@@ -89,7 +89,8 @@ _FRESH_S = 1.0
 class Services:
     """``client``: of the group, it follows the master. ``policies``: what it asks for. ``pages``:
     of the node beside the gateway, by their path; they have threads of their own, so that others
-    who wait for a node do not keep them. ``letters``: for reading dead letters. ``searcher``: None
+    who wait for a node do not keep them. ``letters``: for looking at dead letters. ``redrives``:
+    for counting what is sent again, which never waits for those who look. ``searcher``: None
     without a data directory; ``lookup``: None without that and a store of events; ``audit``: None
     if it is off."""
 
@@ -102,6 +103,7 @@ class Services:
     pool: ThreadPoolExecutor
     jobs: Jobs
     letters: OneByOne
+    redrives: OneByOne
     searcher: Searcher | None
     lookup: LookupProcess | None
     lookup_questions: Questions

@@ -63,6 +63,8 @@ class GatewaySettings:
     """How long a connection may be quiet between two requests."""
     answer_s: float = 30.0
     """How long a message is tried before its request is answered 503."""
+    letters_s: float = 20.0
+    """How long dead letters are counted for one answer."""
     waiting_bytes_max: int = 64 << 20
     instances_max: int = 100
     instance_idle_s: float = 300.0

@@ -207,6 +207,8 @@ def show_command(letter: str, as_json: bool, **options: Any) -> None:
         letters = _letters(stack, **options)
         opened = stack.enter_context(letters.source.opened(letters.topic))
         redriven = letters.redriven(opened)
+        if place is not None:
+            opened.narrow(*place)
         for wanted in letters.read(opened):
             batch = wanted if place is None else letter_at(wanted, *place)
             again = redriven.has(batch).tolist()

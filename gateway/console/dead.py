@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from ...client.message import clock_ms
 from ..endpoint import RouteCall
@@ -60,8 +62,8 @@ class PlaceForm(PartsQuery, forbid_unknown_fields=True):
     """Where a letter lies."""
 
     topic: str = ""
-    partition: int = 0
-    position: int = 0
+    partition: Annotated[int, Meta(ge=0)] = 0
+    position: Annotated[int, Meta(ge=0)] = 0
 
 
 class RedriveForm(LettersForm, forbid_unknown_fields=True):

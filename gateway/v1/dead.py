@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from ...deadletters.course import RedriveCourse, RedriveOrder
-from ...deadletters.letters import LetterFilter, letters_of
+from ...deadletters.letters import LetterFilter, any_letters, letters_of
 from ...deadletters.looking import LetterCounts, count_letters, letter_at, letter_fields
 from ...deadletters.notes import Redriven, notes_topic
 from ...deadletters.redrive import redriven_before
@@ -31,6 +32,8 @@ from .found import header_values
 from .types import HeaderValue, Milliseconds
 
 LETTERS_MAX = 1_000
+FOREIGN_MAX = 10_000
+"""A topic that begins with so many records, none of which is a dead letter, is not read on."""
 _REFUSED_SHOWN = 20
 
 
@@ -73,7 +76,7 @@ class LetterList(msgspec.Struct):
     counts: list[LetterCount]
     letters: list[DeadLetter]
     damage: list[str]
-    """What of the topic could not be read."""
+    """What of the topic could not be read, or not in time."""
 
 
 class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -154,8 +157,28 @@ class OpenLetters:
     opened: Topic
     damage: list[str]
 
-    def read(self, wanted: LetterFilter) -> Iterator[pa.RecordBatch]:
+    def read(self, wanted: LetterFilter, seconds: float | None = None) -> Iterator[pa.RecordBatch]:
+        """``seconds``: it ends after so long, and ``damage`` says where. Errors: ``HttpError`` 422:
+        no dead letters lie there; those of the topic."""
+        began, count, known = time.monotonic(), 0, False
         for records in self.opened.batches():
+            if seconds is not None and count and time.monotonic() - began > seconds:
+                self.damage.append(
+                    f"what stands behind its first {count:,} records: one answer counts for"
+                    f" {seconds:g} s"
+                )
+                return
+            count += records.num_rows
+            known = known or any_letters(records)
+            if not known and count >= FOREIGN_MAX:
+                raise HttpError(
+                    422,
+                    "no topic of dead letters: none of its first records says why it is dead",
+                    place="topic",
+                    got=self.topic,
+                    limit=f"a dead letter among the first {FOREIGN_MAX:,} records",
+                    remedy="Name a topic in which dead letters lie",
+                )
             letters = wanted.of(letters_of(records))
             if letters.num_rows:
                 yield letters
@@ -195,7 +218,7 @@ def open_letters(services: Services, topic: str | None) -> Iterator[OpenLetters]
 
 async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
     """Count dead letters by reason and by the topic that they were meant for, and show the first
-    ones. The topic is read to where it ends now."""
+    ones. The topic is read to where it ends now, or for 20 s: ``damage`` says how far."""
     return as_json(await call.services.letters.run(listed_letters, call.services, call.query))
 
 
@@ -206,7 +229,7 @@ def listed_letters(services: Services, query: LettersQuery) -> LetterList:
     try:
         with open_letters(services, query.topic) as letters:
             redriven = letters.redriven()
-            for batch in letters.read(query.wanted()):
+            for batch in letters.read(query.wanted(), services.settings.letters_s):
                 again = redriven.has(batch)
                 counts.update(count_letters(batch, again))
                 left = query.limit - len(shown)
@@ -243,6 +266,7 @@ def letter_in(services: Services, topic: str | None, place: tuple[int, int]) -> 
     """The letter at a partition and position of a topic. Waits. Errors: ``HttpError`` 404."""
     if all(one < 1 << 63 for one in place):
         with open_letters(services, topic) as letters:
+            letters.opened.narrow(*place)
             for batch in letters.read(LetterFilter()):
                 found = letter_at(batch, *place)
                 if found.num_rows:
@@ -274,7 +298,7 @@ async def counted_redrive(services: Services, given: RedriveBody) -> RedriveSumm
             summary = _counted(stack, services, given, dry_run=True).summary()
             return msgspec.convert(summary, RedriveSummary)
 
-    return await services.letters.run(count)
+    return await services.redrives.run(count)
 
 
 async def start_redrive(
@@ -282,7 +306,7 @@ async def start_redrive(
 ) -> GatewayJob:
     """A job that redrives. ``letters_max``: it is not begun if it is about more letters. Errors: as
     of ``RunningRedrive``; ``HttpError`` 409; ``Overloaded``."""
-    redrive: RunningRedrive = await services.letters.run(RunningRedrive, services, given)
+    redrive: RunningRedrive = await services.redrives.run(RunningRedrive, services, given)
     letters = redrive.course.counts.letters
     try:
         if letters_max is not None and letters > letters_max:

@@ -91,6 +91,12 @@ class ConfluentTopic:
         """How many positions there are; there are at most as many records."""
         return sum(end - start for start, end in self.ranges.values())
 
+    def narrow(self, partition: int, position: int) -> None:
+        """Read from now on only what stands there."""
+        start, end = self.ranges.get(partition, (0, 0))
+        there = start <= position < end
+        self.ranges = {partition: (position, position + 1)} if there else {}
+
     def create(self, new: NewTopic) -> None:
         """Create another topic. Errors: ``NodeUnreachable``."""
         admin = ck_admin.AdminClient(self._settings, logger=client_log)

@@ -104,6 +104,14 @@ class KafkaTopic:
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1000)
 
+    def narrow(self, partition: int, position: int) -> None:
+        """Read from now on only what stands there."""
+        part = TopicPartition(self.topic, partition)
+        there = part in self.ends and self._starts[part] <= position < self.ends[part]
+        self._parts = [part] if there else []
+        self._starts = dict.fromkeys(self._parts, position)
+        self.ends = dict.fromkeys(self._parts, position + 1)
+
     def create(self, new: NewTopic) -> None:
         """Create another topic. Errors: ``NodeUnreachable``."""
         topic = KafkaTopicSpec(new.name, new.partitions, -1, topic_configs=dict(new.config))

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from slotwheel import Client, Message
+from slotwheel.gateway.v1.dead import FOREIGN_MAX
 from slotwheel.policy.deadletters import BURIED, RETRIES_USED_UP
 from support.deadlab import EmbeddedLab, letter
 from support.gatewayprocess import GatewayProcess
@@ -66,6 +68,45 @@ def test_what_is_not_there_is_named(dead: GatewayProcess, path: str, status: int
     answer = dead.request("GET", path)
     assert answer.status_code == status, answer.text
     assert answer.json()["error_code"] == status
+
+
+def test_a_topic_without_dead_letters_is_not_read_through(
+    dead: GatewayProcess, lab: EmbeddedLab
+) -> None:
+    with Client(lab.node.address) as client:
+        messages = (Message("orders", b"%d" % n, delay=0) for n in range(FOREIGN_MAX + 1))
+        client.send_many(messages).result(30)
+        client.send(Message("few", b"x", delay=0)).result(30)
+    lab.node.wait_for("orders", FOREIGN_MAX + 1)
+    lab.node.wait_for("few", 1)
+    looks = [
+        dead.request("GET", "/v1/dead?topic=orders"),
+        dead.request("GET", f"/v1/dead?topic=orders&from_ms={1 << 60}"),
+        dead.request("POST", "/v1/dead/redrive?dry_run=true", json={"topic": "orders"}),
+    ]
+    for answer in looks:
+        assert (answer.status_code, answer.json()["got"]) == (422, "orders"), answer.text
+        assert "no topic of dead letters" in answer.json()["message"]
+    few = dead.get("/v1/dead", params={"topic": "few"})
+    assert [(one["reason"], one["letters"]) for one in few["counts"]] == [("unknown", 1)]
+
+
+def test_what_takes_long_ends_and_says_how_far_it_came(
+    dead: GatewayProcess, lab: EmbeddedLab
+) -> None:
+    with GatewayProcess(lab.node, letters_s=0.0) as hasty:
+        found = hasty.get("/v1/dead")
+        counted = sum(one["letters"] for one in found["counts"])
+        assert 0 < counted < 42
+        (said,) = found["damage"]
+        assert f"behind its first {counted} records" in said
+        page = hasty.request("GET", "/console/dead?whole=true")
+        assert "This is not everything" in page.text
+        whole = hasty.request("POST", "/v1/dead/redrive?dry_run=true", json={}).json()
+        assert sum(whole[name] for name in ("letters", "redriven_before", "not_sendable")) == 42
+        last = hasty.get("/v1/dead/0/41")
+        assert (last["position"], last["value"]) == (41, "41")
+    assert dead.get("/v1/dead")["damage"] == []
 
 
 def redriven(dead: GatewayProcess, **body: Any) -> dict[str, Any]:

@@ -187,6 +187,13 @@ def test_no_other_file_is_served(node: NodeWithGateway, path: str) -> None:
     assert node.ask("GET", f"/console/static/{path}").status_code == 404
 
 
+@pytest.mark.parametrize("place", ["partition=-1", "position=-1", "partition=0&position=-9"])
+def test_a_letter_before_the_first_is_refused(node: NodeWithGateway, place: str) -> None:
+    answer = node.ask("GET", f"/console/dead/letter?{place}")
+    assert answer.status_code == 422
+    assert place.rpartition("&")[2].partition("=")[0] in answer.text
+
+
 def press_until(page: Page, role: str, name: str) -> None:
     """Tab to an element that can be seen to have the focus, and press Enter."""
     wanted = page.get_by_role(role, name=name).first  # type: ignore[arg-type]
