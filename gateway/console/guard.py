@@ -10,6 +10,7 @@ checks may fail to be understood by some browser.
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from typing import Any
 
@@ -48,3 +49,15 @@ def check_token(scope: Any, token: str) -> None:
             place="form token",
             remedy="Open the page again, and send its form from there",
         )
+
+
+def seal_of(token: str, *said: str) -> str:
+    """Proof that this browser was told so: whoever has not its token can make none, so what a link
+    from elsewhere has in its address is not shown as an answer."""
+    return hmac.new(token.encode(), repr(said).encode(), "sha256").hexdigest()[:TOKEN_LENGTH]
+
+
+def is_sealed(scope: Any, seal: str, *said: str) -> bool:
+    """Whether ``seal`` is the proof of what is said, for the browser that asks."""
+    token = token_of(scope)
+    return bool(token) and secrets.compare_digest(seal_of(token, *said).encode(), seal.encode())

@@ -15,17 +15,20 @@ from ..v1.cancelling import IdAnswer, RescheduleBody, cancelled, moved
 from ..v1.searching import KnownMessage, known_message
 from ..v1.tracing import chain_of
 from .acting import ActionBody
+from .guard import is_sealed, seal_of
 from .parts import PagePart, PartsQuery, page, search_off
 from .rendering import address, redirect
 from .shown import iso, when
 
 
 class MessageForm(PartsQuery, forbid_unknown_fields=True):
-    """``done``: what was just done to it, for a line above the page; ``old``: the id before."""
+    """``done``: what was just done to it, for a line above the page; ``old``: the id before;
+    ``seal``: without it neither is shown."""
 
     id: str = ""
     done: Literal["", "cancelled", "moved", "already-delivered", "unknown"] = ""
     old: str = ""
+    seal: str = ""
 
 
 class MoveForm(MessageForm, forbid_unknown_fields=True):
@@ -103,7 +106,9 @@ async def message(call: RouteCall[MessageForm, None]) -> Reply:
         parts = {"known": search_off()}
     elif form.id:
         parts = {"known": _known(call, "message/known.html")}
-    return await page(call, "message", "message.html", parts, form=form)
+    said = form.id, form.done, form.old
+    done = form.done if is_sealed(call.scope, form.seal, *said) else ""
+    return await page(call, "message", "message.html", parts, form=form, done=done)
 
 
 def _known(call: RouteCall[Any, Any], template: str, **more: Any) -> PagePart:
@@ -129,7 +134,13 @@ async def confirm_cancel(call: RouteCall[MessageForm, Any]) -> Reply:
 async def cancel(call: RouteCall[MessageForm, ActionBody]) -> Reply:
     """Cancel it, and show what became of it."""
     (answer,) = await cancelled(call.services, [call.query.id])
-    return redirect(address("/message", id=call.query.id, done=_word(answer)))
+    return _told(call.body.token, call.query.id, _word(answer))
+
+
+def _told(token: str, message_id: str, done: str, old: str = "") -> Reply:
+    """The page of a message, which says what was done."""
+    seal = seal_of(token, message_id, done, old)
+    return redirect(address("/message", id=message_id, done=done, old=old, seal=seal))
 
 
 def _word(answer: IdAnswer) -> str:
@@ -149,7 +160,7 @@ async def move(call: RouteCall[MoveForm, ActionBody]) -> Reply:
     """Give it the other due time, and show the message that it is then."""
     form = call.query
     done = await moved(call.services, form.id, RescheduleBody(due_ms=_due(form)))
-    return redirect(address("/message", id=done.new_id, done="moved", old=form.id))
+    return _told(call.body.token, done.new_id, "moved", form.id)
 
 
 def _due(form: MoveForm) -> int:

@@ -116,16 +116,17 @@ def when(text: str, now_ms: int, place: str) -> int | None:
     try:
         if text[0] in "+-":
             away = span_ms(text[1:])
-            return now_ms + (away if text[0] == "+" else -away)
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=UTC)
-        ms = round(found.timestamp() * 1000)
-        if ms >= 0:
-            return ms
+            ms = now_ms + (away if text[0] == "+" else -away)
+        else:
+            found = datetime.fromisoformat(text)
+            if found.tzinfo is None:
+                found = found.replace(tzinfo=UTC)
+            ms = round(found.timestamp() * 1000)
     except (ValueError, OverflowError, InvalidConfiguration):
-        pass
-    raise HttpError(422, "not a time", place=place, got=text, limit=_FORMS)
+        raise HttpError(422, "not a time", place=place, got=text, limit=_FORMS) from None
+    if ms < 0:
+        raise HttpError(422, "a time before 1970", place=place, got=text, limit=_FORMS)
+    return ms
 
 
 def content(of: Any, name: str, length: int = 0) -> Markup:

@@ -128,7 +128,7 @@ def test_planted_scripts_are_shown_as_they_are(tab: Tab, node: NodeWithGateway) 
 HOSTILE = (PLANTED, "a\r\nSet-Cookie: evil=1", "../../etc/passwd", "\0", "%00", "'; --", "{{7*7}}")
 FIELDS = {
     "/pending": ("topic", "key", "header", "due_from", "due_to", "id", "page", "part"),
-    "/message": ("id", "done", "old"),
+    "/message": ("id", "done", "old", "seal"),
     "/message/reschedule": ("id", "due"),
     "/dead": ("topic", "reason", "for_topic", "key", "id", "group", "buried_from", "part"),
     "/dead/redrive": ("topic", "reason", "to_topic", "rate"),
@@ -233,7 +233,46 @@ def test_one_message_is_cancelled_by_keyboard_alone(tab: Tab, node: NodeWithGate
     expect(page.get_by_text("It was cancelled.")).to_be_visible()
     expect(page.locator("h2").first).to_have_text("It is cancelled")
     assert state(node, one_id) == "cancelled"
+    address = page.url.removeprefix(node.url)
+    (other,) = send(node, "by-keyboard")
+    for written in (address.replace(one_id, other), address.replace("cancelled", "unknown")):
+        one.open(written)
+        expect(page.locator("[role=status]")).to_have_count(0)
+    one.open(address)
+    expect(page.get_by_text("It was cancelled.")).to_be_visible()
     one.check()
+
+
+@pytest.mark.parametrize("done", ["cancelled", "moved", "already-delivered", "unknown"])
+@pytest.mark.parametrize("seal", ["", "0" * 32, "é"])
+def test_what_an_address_says_was_done_is_not_repeated(
+    node: NodeWithGateway, done: str, seal: str
+) -> None:
+    query = {"id": planted_id(node), "done": done, "old": planted_id(node), "seal": seal}
+    for cookie in ("", f"slotwheel-console={'a' * 32}"):
+        answer = node.ask("GET", "/console/message", params=query, headers={"Cookie": cookie})
+        assert answer.status_code == 200
+        assert 'role="status"' not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/message/reschedule?id=x&due=", "New due time"),
+        ("/pending?due_from=", "Due from"),
+        ("/pending/cancel?due_to=", "Due before"),
+        ("/dead?buried_from=", "Buried from"),
+        ("/dead/redrive?buried_to=", "Buried before"),
+    ],
+)
+@pytest.mark.parametrize("time", ["-100000d", "1969-12-31T23:59:59Z"])
+def test_a_time_before_1970_is_refused(
+    node: NodeWithGateway, path: str, field: str, time: str
+) -> None:
+    answer = node.ask("GET", f"/console{path}{time}")
+    assert answer.status_code == 422
+    assert "a time before 1970" in answer.text
+    assert field in answer.text
 
 
 def test_all_matches_are_cancelled_once_their_number_is_typed(
