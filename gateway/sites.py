@@ -33,6 +33,7 @@ _OF_BROWSERS = (b"origin", b"sec-fetch-site")
 _LOOPBACK = ("localhost", "*.localhost", "127.0.0.0/8", "[::1]")
 _LOCAL = ("*.local", "*.internal", "*.svc")
 """Names that exist within a network alone."""
+_MOVED_BY_READING = "/consumers/"
 _KNOWN_MAX = 1_000
 """Values of ``Host`` that are remembered as good."""
 
@@ -116,7 +117,8 @@ def _check_site(scope: Any, host: bytes) -> None:
     followed = header_of(headers, b"sec-fetch-mode") == "navigate"
     followed &= header_of(headers, b"sec-fetch-dest") == "document"
     # What is fetched ahead may be of a link that nobody follows.
-    if not (followed and _reads(scope) and header_of(headers, b"sec-purpose") is None):
+    followed &= header_of(headers, b"sec-purpose") is None
+    if not (followed and _reads(scope)) or scope["path"].startswith(_MOVED_BY_READING):
         raise _foreign("header Sec-Fetch-Site", str(site))
 
 

@@ -34,7 +34,9 @@ BROKEN = (
 )
 
 
-def status(guard: SiteGuard, method: str = "GET", **headers: str | None) -> int:
+def status(
+    guard: SiteGuard, method: str = "GET", path: str = "/v1/dead", **headers: str | None
+) -> int:
     """What these headers get; 200: they get to a route. Names with ``_`` for ``-``."""
     given = [
         (name.replace("_", "-").encode(), value.encode("latin-1"))
@@ -42,7 +44,7 @@ def status(guard: SiteGuard, method: str = "GET", **headers: str | None) -> int:
         if value is not None
     ]
     try:
-        guard.check({"method": method, "headers": given})
+        guard.check({"method": method, "path": path, "headers": given})
     except HttpError as error:
         return error.status
     return 200
@@ -140,6 +142,13 @@ def test_a_page_of_another_site_gets_nothing_but_a_link_that_is_followed(
     assert status(SiteGuard(HERE), method, host=HERE, **headers) == expected
 
 
+def test_no_link_moves_a_consumer() -> None:
+    path = "/consumers/g/instances/i/records"
+    guard = SiteGuard(HERE)
+    assert status(guard, path=path, host=HERE, sec_fetch_site="cross-site", **PAGE) == 403
+    assert status(guard, path=path, host=HERE, sec_fetch_site="none", **PAGE) == 200
+
+
 def test_an_origin_without_a_host_is_foreign() -> None:
     assert status(SiteGuard(HERE), origin=f"http://{HERE}") == 403
 
@@ -151,6 +160,9 @@ PATHS = [
     ("POST", "/v1/messages"),
     ("POST", "/v1/cancel"),
     ("POST", "/topics/t"),
+    ("POST", "/consumers/g"),
+    ("POST", "/consumers/g/instances/i/positions/end"),
+    ("POST", "/consumers/g/instances/i/offsets"),
     ("GET", "/consumers/g/instances/i/records"),
     ("GET", "/metrics"),
     ("GET", "/nothing"),
