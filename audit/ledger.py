@@ -12,7 +12,7 @@ Rules
   that it ends is taken for killed, and what it sent last is unknown.
 - A cell is dropped ``keep_ms`` after its bucket has ended if nothing is wrong with it, and
   ``hold_ms`` after that in any case; what comes for it later is refused and counted. There are
-  ``cells_max`` at most.
+  ``cells_max`` at most. That a dropped one differed stays known.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from .comparing import (
     compare,
     worst,
 )
+from .differing import Differing, differing_of, join_differing
 from .ranges import covered_of, merge_range
 from .sums import AuditTier, BucketGroups, IdSum, SumBatch, Sums, add_rows
 
@@ -114,7 +115,11 @@ class AuditLedger:
         self.refused: Counter[str] = Counter()
         """What came and was not taken, by why."""
         self.closed: Counter[str] = Counter()
-        """Cells that were dropped, by their last verdict."""
+        """Comparisons of cells that were dropped, by their last verdict."""
+        self._dropped: list[Differing] = []
+        """Where dropped cells differed."""
+        self.differing: list[Differing] = []
+        """Where cells differ, as of the last report, and where dropped ones did."""
         self._floor_ms = self.from_ms
         self._senders: dict[str, _Sender] = {}
         self._produced: set[str] = set()
@@ -342,7 +347,7 @@ class AuditLedger:
         seen_ms = now_ms if whole_ms is None else whole_ms
         self._look_for_gaps(now_ms)
         self._producers = self._find_producers()
-        found = []
+        found, dropped = [], []
         for topic, bucket in sorted(self.cells, key=lambda one: (one[1], one[0])):
             if bucket > now_ms:
                 break
@@ -353,10 +358,14 @@ class AuditLedger:
             age = now_ms - bucket - self.limits.interval_ms
             fine = one.verdict in (AuditVerdict.EQUAL, AuditVerdict.LATE)
             if age > self._hold_ms or (fine and age > self._keep_ms):
-                self.closed[one.verdict] += 1
+                dropped += compared
                 del self.cells[topic, bucket]
             else:
                 found.append(one)
+        self.closed.update(one.verdict for one in dropped)
+        self._dropped = join_differing(self._dropped, differing_of(dropped))
+        now = (differing_of(one.comparisons) for one in found)
+        self.differing = join_differing(self._dropped, *now)
         over = now_ms - self._keep_ms - self.limits.interval_ms
         self._floor_ms = max(self._floor_ms, over - over % self.limits.interval_ms)
         self._hints = [one for one in self._hints if one.until_ms > now_ms - self._hold_ms]

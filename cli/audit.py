@@ -6,7 +6,7 @@ On a terminal a table that lives; otherwise a line for each verdict when it is f
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..audit.comparing import AuditVerdict, Comparison
+from ..audit.differing import Differing, differing_text
 from ..audit.sums import AUDIT_TOPIC
 from ..audit.watch.watching import STEP_S, AuditReport, AuditSettings, AuditWatch
 from ..policy.deadletters import DEAD_LETTER_TOPIC
@@ -120,47 +121,30 @@ def command(
         ahead_ms=span_ms(ahead),
     )
     end_s = None if run_for is None else time.monotonic() + run_for.total_seconds()
-    faults = _Faults()
+    differing: Sequence[Differing] = ()
+    interrupted = False
     with quiet_pipe(), AuditWatch(settings) as watch, _Output.chosen(as_json) as output:
         try:
             while True:
                 report = watch.step()
-                faults.note(report)
+                differing = report.differing
                 output.show(report)
                 over = once and report.at_ms > report.from_ms + _whole_ms(settings)
                 if over or (end_s is not None and time.monotonic() >= end_s):
                     break
                 time.sleep(STEP_S)
         except KeyboardInterrupt:
-            faults.interrupted = True
-    return faults.code
+            interrupted = True
+    for one in differing:
+        click.echo(f"audit: {differing_text(one)}", err=True)
+    if differing:
+        return Exit.FAILED
+    return Exit.INTERRUPTED if interrupted else Exit.DONE
 
 
 def _whole_ms(settings: AuditSettings) -> int:
     """How long after it begins a bucket is judged for sure."""
     return settings.interval_ms + 2 * settings.grace_ms + 3_000
-
-
-class _Faults:
-    """What the exit code says. A fault that turns out to be none, as sums came late, is none."""
-
-    def __init__(self) -> None:
-        self._found: set[tuple[str, int]] = set()
-        self.interrupted = False
-
-    def note(self, report: AuditReport) -> None:
-        for cell in report.cells:
-            place = cell.topic, cell.bucket_ms
-            if any(one.fault for one in cell.comparisons):
-                self._found.add(place)
-            else:
-                self._found.discard(place)
-
-    @property
-    def code(self) -> int:
-        if self._found:
-            return Exit.FAILED
-        return Exit.INTERRUPTED if self.interrupted else Exit.DONE
 
 
 class _Output:
@@ -204,7 +188,7 @@ class _Output:
 
 
 class _LiveTable(_Output):
-    """The newest buckets, and all that are not equal."""
+    """The newest buckets, those that are not equal, and where messages were lost or repeated."""
 
     def __init__(self, live: Live) -> None:
         super().__init__(as_json=False)
@@ -222,7 +206,9 @@ class _LiveTable(_Output):
             style = _STYLES.get(one.verdict, "bold red")
             table.add_row(*map(Text, _cells_of(one)), style=style)
         until = time_text(report.at_ms)
-        table.caption = report.problem or f"{until}: audited from {time_text(report.from_ms)} on"
+        about = report.problem or f"{until}: audited from {time_text(report.from_ms)} on"
+        since = map(differing_text, report.differing[:_ROWS])
+        table.caption = Text("\n".join([about, *since]))
         self._live.update(table)
 
 

@@ -75,7 +75,7 @@ class GatewayMetrics:
 
 
 def _of_audit(report: AuditReport) -> Iterable[Metric]:
-    verdicts = Counter(one.verdict for cell in report.cells for one in cell.comparisons)
+    verdicts = report.verdicts
     cells = GaugeMetricFamily(
         "slotwheel_audit_comparisons",
         "Boundaries of buckets that are looked at, by what the sums on both sides say",
@@ -84,6 +84,14 @@ def _of_audit(report: AuditReport) -> Iterable[Metric]:
     for verdict in AuditVerdict:
         cells.add_metric([verdict], verdicts[verdict])
     yield cells
+    closed = CounterMetricFamily(
+        "slotwheel_audit_closed",
+        "Boundaries of buckets that are not looked at any more, by their last verdict",
+        labels=["verdict"],
+    )
+    for verdict in AuditVerdict:
+        closed.add_metric([verdict], report.closed.get(verdict, 0))
+    yield closed
     text = "Buckets in which messages were lost or repeated, or are not the same"
     yield GaugeMetricFamily("slotwheel_audit_differs", text, len(report.faults))
     refused = CounterMetricFamily(

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,8 @@ from ...wheel.errors import (
 )
 from ...wheel.mark import Marks
 from ...wheel.texts import time_text
-from ..comparing import AuditLimits, Boundary, Comparison
+from ..comparing import FAULTS, AuditLimits, AuditVerdict, Boundary, Comparison
+from ..differing import Differing
 from ..ledger import AuditLedger, CellReport
 from ..sums import AUDIT_TOPIC, INTERVAL_MS, decode_sums
 from .accepted import LEAD_S, AcceptedTier
@@ -68,8 +70,8 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All buckets that have begun, by time and topic. ``refused``, ``closed``: as of a ledger;
-    ``problem``: why nothing new can be read."""
+    """All buckets that have begun, by time and topic. ``refused``, ``closed``, ``differing``: as of
+    a ledger; ``problem``: why nothing new can be read."""
 
     at_ms: int
     from_ms: int
@@ -77,10 +79,16 @@ class AuditReport:
     refused: Mapping[str, int]
     closed: Mapping[str, int]
     problem: str = ""
+    differing: Sequence[Differing] = ()
 
     @property
     def faults(self) -> list[CellReport]:
-        return [one for one in self.cells if any(each.fault for each in one.comparisons)]
+        return [one for one in self.cells if one.verdict in FAULTS]
+
+    @property
+    def verdicts(self) -> Counter[AuditVerdict]:
+        """How many comparisons have each."""
+        return Counter(one.verdict for cell in self.cells for one in cell.comparisons)
 
 
 class AuditWatch:
@@ -149,7 +157,8 @@ class AuditWatch:
         ledger = self._ledger
         cells = ledger.report(now_ms, self._whole_ms)
         refused, closed = dict(ledger.refused), dict(ledger.closed)
-        return AuditReport(now_ms, ledger.from_ms, cells, refused, closed, problem)
+        about = refused, closed, problem, ledger.differing
+        return AuditReport(now_ms, ledger.from_ms, cells, *about)
 
     def _read(self, now_ms: int) -> None:
         ledger, marks = self._ledger, self._marks

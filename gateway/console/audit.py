@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...audit.comparing import FAULTS, AuditVerdict, Comparison
+from ...audit.differing import Differing
 from ...audit.watch.watching import AuditReport
 from ..endpoint import RouteCall
 from ..requests import Reply
@@ -33,7 +34,7 @@ class AuditForm(PartsQuery, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class AuditLine:
     """One boundary of a topic. ``group``: of consumers; ``verdict``: the worst; ``buckets``: how
-    many have each verdict; ``since_ms``: the first bucket that differs; ``strip``: bucket and
+    many have each verdict; ``since_ms``: the first bucket that differed; ``strip``: bucket and
     verdict of the last ``STRIP`` ones, the newest last, None: nothing was due."""
 
     topic: str
@@ -66,8 +67,8 @@ class AuditReason:
 @dataclass(frozen=True, slots=True)
 class AuditShown:
     """A report for people: the worst first. ``differ``: buckets in which something does;
-    ``verdicts``: how many comparisons have each; ``faults``: the newest first; ``more``: how many
-    rows of each are left out."""
+    ``verdicts``: how many comparisons have each; ``differing``: since the audit began, the newest
+    first; ``faults``: the newest first; ``more``: how many rows of each are left out."""
 
     report: AuditReport
     interval_ms: int
@@ -75,9 +76,15 @@ class AuditShown:
     differ: int
     verdicts: Mapping[AuditVerdict, int]
     lines: list[AuditLine]
+    differing: list[Differing]
     faults: list[Comparison]
     reasons: list[AuditReason]
-    more: tuple[int, int, int]
+    more: tuple[int, ...]
+
+    @property
+    def since_ms(self) -> int | None:
+        """The first bucket that differed."""
+        return min((one.since_ms for one in self.differing), default=None)
 
 
 def shown_audit(report: AuditReport, interval_ms: int, topic: str = "") -> AuditShown:
@@ -91,7 +98,11 @@ def shown_audit(report: AuditReport, interval_ms: int, topic: str = "") -> Audit
         of_lines.setdefault(place, []).append(one)
         if not one.fault and one.verdict is not AuditVerdict.EQUAL:
             of_reasons.setdefault((*place, one.verdict, one.why), []).append(one)
-    lines = [_line(same, newest_ms, interval_ms) for same in of_lines.values()]
+    differing = [one for one in report.differing if topic in ("", one.topic)]
+    since = {one.place: one.since_ms for one in differing}
+    lines = [
+        _line(same, since.get(place), newest_ms, interval_ms) for place, same in of_lines.items()
+    ]
     lines.sort(key=lambda one: (_RANK[one.verdict], one.topic))
     reasons = [_reason(same) for same in of_reasons.values()]
     reasons.sort(key=lambda one: (_RANK[one.verdict], one.topic))
@@ -103,9 +114,10 @@ def shown_audit(report: AuditReport, interval_ms: int, topic: str = "") -> Audit
         differ=len({(one.topic, one.bucket_ms) for one in faults}),
         verdicts=_verdicts(every),
         lines=lines[:ROWS],
+        differing=sorted(differing, key=lambda one: -one.last_ms)[:ROWS],
         faults=faults[:ROWS],
         reasons=reasons[:ROWS],
-        more=(max(0, len(lines) - ROWS), max(0, len(faults) - ROWS), max(0, len(reasons) - ROWS)),
+        more=tuple(max(0, len(one) - ROWS) for one in (lines, differing, faults, reasons)),
     )
 
 
@@ -113,17 +125,18 @@ def _verdicts(comparisons: Iterable[Comparison]) -> Counter[AuditVerdict]:
     return Counter(one.verdict for one in comparisons)
 
 
-def _line(same: list[Comparison], newest_ms: int, interval_ms: int) -> AuditLine:
+def _line(
+    same: list[Comparison], since_ms: int | None, newest_ms: int, interval_ms: int
+) -> AuditLine:
     """``same``: of one boundary of a topic."""
     first = same[0]
-    faults = [one for one in same if one.fault]
     of_bucket = {one.bucket_ms: one.verdict for one in same}
     begin_ms = newest_ms - (STRIP - 1) * interval_ms
     return AuditLine(
         *(first.topic, first.boundary, first.group),
         verdict=min((one.verdict for one in same), key=_RANK.__getitem__),
         buckets=_verdicts(same),
-        since_ms=min((one.bucket_ms for one in faults), default=None),
+        since_ms=since_ms,
         strip=[
             (at, of_bucket.get(at)) for at in range(begin_ms, newest_ms + interval_ms, interval_ms)
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...audit.comparing import FAULTS
 from ...client.groupstatus import REPLICATION, group_status
 from ...client.message import clock_ms
 from ...search.pending import PendingCount
@@ -19,6 +20,7 @@ from .parts import PagePart, PartsQuery, node_part, page, search_off
 _MINUTE_MS = 60_000
 _BARS = 120
 _ROW_BARS = 10
+_DIFFERED = frozenset(f"verdict {one}" for one in FAULTS)
 
 
 class OverviewQuery(PartsQuery, forbid_unknown_fields=True):
@@ -138,6 +140,14 @@ def wrongs(health: NodeHealth, figures: NodeFigures, status: dict[str, Any]) -> 
         buckets = "1 bucket differs" if differs == 1 else f"{differs:,} buckets differ"
         text = f"{buckets}: messages were lost or repeated, or are not the same"
         found.append(Wrong(text, True, "/audit"))
+    closed = sum(
+        int(one.value)
+        for one in figures.figures
+        if one.name == "audit_closed" and one.labels in _DIFFERED
+    )
+    if closed:
+        text = f"messages were lost or repeated, or are not the same: {closed:,} comparisons of"
+        found.append(Wrong(f"{text} earlier buckets, since the audit began", False, "/audit"))
     for one in figures.figures:
         if one.name in ("alarms", "early_rows", "archive_missed") and one.value:
             what = one.labels.removeprefix("kind ") or one.help

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -41,15 +41,33 @@ class AuditComparison(msgspec.Struct):
     why: str
 
 
+class AuditDiffering(msgspec.Struct):
+    """A boundary of a topic at which messages were lost or repeated, or are not the same, since the
+    audit began. ``group``: of consumers; ``since_ms``, ``last_ms``: the first and the last bucket
+    that differed; ``buckets``: how many did; ``lost``, ``repeated``: so many messages were."""
+
+    topic: str
+    boundary: str
+    group: str
+    since_ms: int
+    last_ms: int
+    buckets: int
+    lost: int
+    repeated: int
+
+
 class AuditAnswer(msgspec.Struct):
     """``at_ms``: when it was found; ``from_ms``: the first bucket; ``verdicts``: how many
-    comparisons have each; ``refused``: what came for the audit and was not taken, by why;
-    ``problem``: why nothing new can be read, empty if it can."""
+    comparisons have each; ``closed``: how many had each when their bucket was forgotten;
+    ``refused``: what came for the audit and was not taken, by why; ``problem``: why nothing new can
+    be read, empty if it can."""
 
     at_ms: int
     from_ms: int
     verdicts: dict[str, int]
     comparisons: list[AuditComparison]
+    differing: list[AuditDiffering]
+    closed: dict[str, int]
     refused: dict[str, int]
     problem: str
 
@@ -71,13 +89,15 @@ async def audit(call: RouteCall[AuditQuery, None]) -> Reply:
     if query.verdict not in ("", *AuditVerdict):
         verdicts = ", ".join(AuditVerdict)
         raise HttpError(422, "no such verdict", place="query verdict", limit=verdicts)
-    every = [one for cell in reversed(report.cells) for one in cell.comparisons]
-    wanted = [one for one in every if query.verdict in ("", one.verdict)]
+    every = (one for cell in reversed(report.cells) for one in cell.comparisons)
+    wanted = (one for one in every if query.verdict in ("", one.verdict))
     found: dict[str, Any] = {
         "at_ms": report.at_ms,
         "from_ms": report.from_ms,
-        "verdicts": Counter(str(one.verdict) for one in every),
-        "comparisons": wanted[:_LIMIT],
+        "verdicts": report.verdicts,
+        "comparisons": list(islice(wanted, _LIMIT)),
+        "differing": report.differing,
+        "closed": report.closed,
         "refused": dict(report.refused),
         "problem": report.problem,
     }

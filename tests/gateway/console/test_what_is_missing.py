@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
+from slotwheel.audit.differing import Differing, differing_of, join_differing
 from slotwheel.audit.ledger import CellReport
 from slotwheel.audit.watch.watching import AuditReport
 from slotwheel.gateway.console import shown
@@ -103,7 +104,8 @@ def test_the_audit_shows_the_worst_first_and_why_it_does_not_know() -> None:
         one("bad", 3_000, AuditVerdict.LOST),
     ]
     cells = [CellReport(each.topic, each.bucket_ms, each.verdict, [each]) for each in found]
-    report = AuditReport(3_500, 1_000, cells, {"another interval": 2}, {})
+    differing = join_differing(differing_of(found))
+    report = AuditReport(3_500, 1_000, cells, {"another interval": 2}, {}, differing=differing)
     shown_one = shown_audit(report, 1_000)
     assert [line.topic for line in shown_one.lines] == ["bad", "open", "fine"]
     assert [fault.bucket_ms for fault in shown_one.faults] == [3_000, 1_000]
@@ -121,7 +123,21 @@ def test_the_audit_shows_the_worst_first_and_why_it_does_not_know() -> None:
     many = AuditReport(
         3_500, 1_000, [c._replace(comparisons=c.comparisons * 60) for c in cells], {}, {}
     )
-    assert shown_audit(many, 1_000).more == (0, 70, 0)
+    assert shown_audit(many, 1_000).more == (0, 0, 70, 0)
+
+
+def test_the_audit_shows_what_was_lost_when_its_buckets_are_forgotten() -> None:
+    fine = Comparison("bad", 9_000, Boundary.WHEEL_TOPIC, "", AuditVerdict.EQUAL)
+    lost = Differing("bad", Boundary.WHEEL_TOPIC, "", 1_000, 2_000, 2, lost=7)
+    for cells in ([], [CellReport("bad", 9_000, AuditVerdict.EQUAL, [fine])]):
+        report = AuditReport(9_500, 1_000, cells, {}, {}, differing=[lost])
+        shown_one = shown_audit(report, 1_000)
+        assert [line.since_ms for line in shown_one.lines] == [1_000] * len(cells)
+        text = rendered("audit/tiers.html", it=shown_one, form=AuditForm())
+        assert "Messages were lost or repeated" in text
+        assert "What differed since the audit began" in text
+        assert "All tiers agree" not in text
+        assert shown_audit(report, 1_000, "fine").differing == []
 
 
 def test_an_answer_that_is_not_complete_says_why() -> None:
@@ -149,6 +165,10 @@ slotwheel_alarms_total{kind="disk-low"} 2.0
 slotwheel_alarms_created{kind="disk-low"} 1.7e9
 # TYPE slotwheel_audit_differs gauge
 slotwheel_audit_differs 2.0
+# TYPE slotwheel_audit_closed_total counter
+slotwheel_audit_closed_total{verdict="lost"} 3.0
+slotwheel_audit_closed_total{verdict="repeated"} 1.0
+slotwheel_audit_closed_total{verdict="equal"} 90.0
 # HELP slotwheel_lateness_seconds Late
 # TYPE slotwheel_lateness_seconds histogram
 slotwheel_lateness_seconds_bucket{le="0.001"} 6.0
@@ -164,6 +184,9 @@ def test_metrics_become_figures() -> None:
     assert [(one.name, one.labels, one.value) for one in figures.figures] == [
         ("alarms", "kind disk-low", 2.0),
         ("audit_differs", "", 2.0),
+        ("audit_closed", "verdict lost", 3.0),
+        ("audit_closed", "verdict repeated", 1.0),
+        ("audit_closed", "verdict equal", 90.0),
     ]
     late = figures.spread("lateness_seconds")
     assert late is not None
@@ -178,13 +201,18 @@ def test_what_is_wrong_is_told_with_what_was_wrong() -> None:
         "replication": {"peers": [{"id": "b", "admitted": False}, {"id": "c", "admitted": True}]},
     }
     found = wrongs(NodeHealth([], ["sink away"]), figures_of(METRICS), status)
-    assert [one.path for one in found if one.path] == ["/audit"]
+    assert [one.path for one in found if one.path] == ["/audit", "/audit"]
     assert [(one.text, one.grave) for one in found] == [
         ("sink away", True),
         ("topics that say not now: slow", True),
         ("damaged: slots/1", True),
         ("peer b is not admitted", True),
         ("2 buckets differ: messages were lost or repeated, or are not the same", True),
+        (
+            "messages were lost or repeated, or are not the same: 4 comparisons of earlier buckets,"
+            " since the audit began",
+            False,
+        ),
         ("disk-low: 2 since the start", False),
     ]
 
