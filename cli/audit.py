@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -23,6 +22,7 @@ from ..audit.comparing import AuditVerdict, Comparison
 from ..audit.differing import Differing, differing_text
 from ..audit.sums import AUDIT_TOPIC
 from ..audit.watch.watching import STEP_S, AuditReport, AuditSettings, AuditWatch
+from ..client.message import clock_ms
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..wheel.texts import time_text
 from .printing import quiet_pipe
@@ -84,7 +84,7 @@ _STYLES = {
     help="Programs without an auditor send to this topic, too: that more is stored than was"
     " produced is no fault; may be repeated.",
 )
-@click.option("--once", is_flag=True, help="End when the first bucket is over.")
+@click.option("--once", is_flag=True, help="End when the first bucket is over, and was read.")
 @click.option("--for", "run_for", type=span, help="End after this time.")
 @json_option
 def command(
@@ -166,23 +166,25 @@ class _Output:
                 yield _LiveTable(live)
 
     def show(self, report: AuditReport) -> None:
-        if report.problem != self._problem:
-            self._problem = report.problem
-            click.echo(f"audit: {report.problem or 'all can be read again'}", err=True)
+        stale = report.stale(clock_ms())
+        problem = report.problem or ("what came in the last 10 s and more is not read yet" * stale)
+        if problem != self._problem:
+            self._problem = problem
+            click.echo(f"audit: {problem or 'all can be read again'}", err=True)
         known = {}
         for cell in report.cells:
             for one in cell.comparisons:
                 key = one.topic, one.bucket_ms, one.boundary.value, one.group
                 known[key] = one.verdict
                 if one.verdict not in (self._known.get(key), AuditVerdict.OPEN):
-                    self._print(one)
+                    self._print(one, report.at_ms, stale=stale)
                 elif one.verdict is AuditVerdict.OPEN and key in self._known:
                     known[key] = self._known[key]
         self._known = known
 
-    def _print(self, one: Comparison) -> None:
+    def _print(self, one: Comparison, at_ms: int, *, stale: bool) -> None:
         if self._as_json:
-            print_json(fields_of(one))
+            print_json({**asdict(one), "at_ms": at_ms, "stale": stale})
         else:
             click.echo("  ".join([*_cells_of(one)]))
 
@@ -206,15 +208,10 @@ class _LiveTable(_Output):
             style = _STYLES.get(one.verdict, "bold red")
             table.add_row(*map(Text, _cells_of(one)), style=style)
         until = time_text(report.at_ms)
-        about = report.problem or f"{until}: audited from {time_text(report.from_ms)} on"
+        about = report.problem or f"as of {until}: audited from {time_text(report.from_ms)} on"
         since = map(differing_text, report.differing[:_ROWS])
         table.caption = Text("\n".join([about, *since]))
         self._live.update(table)
-
-
-def fields_of(one: Comparison) -> dict[str, Any]:
-    """A comparison as JSON has it."""
-    return asdict(one)
 
 
 def _cells_of(one: Comparison) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from ..audit.comparing import AuditVerdict
 from ..audit.watch.watching import AuditReport
+from ..client.message import clock_ms
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -75,6 +76,10 @@ class GatewayMetrics:
 
 
 def _of_audit(report: AuditReport) -> Iterable[Metric]:
+    text = "Since when nothing new was looked at by the audit"
+    yield GaugeMetricFamily(
+        "slotwheel_audit_age_seconds", text, max(0, clock_ms() - report.at_ms) / 1000
+    )
     verdicts = report.verdicts
     cells = GaugeMetricFamily(
         "slotwheel_audit_comparisons",

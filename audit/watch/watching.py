@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,8 +37,8 @@ from ...wheel.errors import (
 )
 from ...wheel.mark import Marks
 from ...wheel.texts import time_text
-from ..comparing import FAULTS, AuditLimits, AuditVerdict, Boundary, Comparison
-from ..differing import Differing
+from ..comparing import FAULTS, AuditLimits, Boundary, Comparison
+from ..differing import Differing, join_differing
 from ..ledger import AuditLedger, CellReport
 from ..sums import AUDIT_TOPIC, INTERVAL_MS, decode_sums
 from .accepted import LEAD_S, AcceptedTier
@@ -48,6 +48,8 @@ from .tails import EmbeddedTails, KafkaTails, Tails
 _log = logging.getLogger("slotwheel.audit")
 
 STEP_S = 0.5
+STALE_MS = 10_000
+"""A report that is older says nothing about now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,9 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All buckets that have begun, by time and topic. ``refused``, ``closed``, ``differing``: as of
-    a ledger; ``problem``: why nothing new can be read."""
+    """All buckets that have begun, by time and topic. ``at_ms``: what was there then has been read;
+    ``refused``, ``closed``, ``differing``: as of a ledger; ``problem``: why nothing new can be
+    read; ``restarts``: how often its process has ended and another one has begun anew."""
 
     at_ms: int
     from_ms: int
@@ -80,13 +83,29 @@ class AuditReport:
     closed: Mapping[str, int]
     problem: str = ""
     differing: Sequence[Differing] = ()
+    restarts: int = 0
+
+    def stale(self, now_ms: int) -> bool:
+        """Whether it is too old to be about now."""
+        return now_ms - self.at_ms > STALE_MS
+
+    def following(self, before: Self) -> Self:
+        """As of a process that began behind the one with the report ``before``: what was known by
+        then stays known, and its buckets are forgotten."""
+        return replace(
+            self,
+            refused=Counter(before.refused) + Counter(self.refused),
+            closed=Counter(before.closed) + before.verdicts + Counter(self.closed),
+            differing=join_differing(before.differing, self.differing),
+            restarts=before.restarts + 1,
+        )
 
     @property
     def faults(self) -> list[CellReport]:
         return [one for one in self.cells if one.verdict in FAULTS]
 
     @property
-    def verdicts(self) -> Counter[AuditVerdict]:
+    def verdicts(self) -> Counter[str]:
         """How many comparisons have each."""
         return Counter(one.verdict for cell in self.cells for one in cell.comparisons)
 
@@ -158,7 +177,7 @@ class AuditWatch:
         cells = ledger.report(now_ms, self._whole_ms)
         refused, closed = dict(ledger.refused), dict(ledger.closed)
         about = refused, closed, problem, ledger.differing
-        return AuditReport(now_ms, ledger.from_ms, cells, *about)
+        return AuditReport(self._whole_ms, ledger.from_ms, cells, *about)
 
     def _read(self, now_ms: int) -> None:
         ledger, marks = self._ledger, self._marks

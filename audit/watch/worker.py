@@ -2,7 +2,8 @@
 
 Theory: to follow files and topics takes processor time all the while, so it is done in a process of
 low priority, and what it finds comes through a pipe. The process ends when the pipe does, however
-its parent ends; one that has ended is started again, and begins anew.
+its parent ends; one that has ended is started again, and begins anew. Until then, and when the
+audit has ended, the last report is a problem.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from threading import Event, Thread
 
@@ -34,6 +36,8 @@ class AuditProcess:
         self._settings, self._nice = settings, nice
         self._closing = Event()
         self.report: AuditReport | None = None
+        self._before: AuditReport | None = None
+        """What the processes before this one have found."""
         self._thread = Thread(target=self._run, name="slotwheel-audit", daemon=True)
         self._thread.start()
 
@@ -55,12 +59,21 @@ class AuditProcess:
                 self._receive(near)
             except (EOFError, OSError):
                 _log.warning("audit: its process has ended, and is started again")
+            except Exception:  # a defect of ours must not end the audit unseen
+                _log.exception("audit: a report could not be taken; its process is started again")
             near.close()
             if process.pid is not None:
                 process.join(_END_S)
                 if process.is_alive():
                     process.kill()
+            self._before = self._ended("the audit's process has ended, and is started again")
             self._closing.wait(_AGAIN_S)
+        self._ended("the audit has ended")
+
+    def _ended(self, problem: str) -> AuditReport:
+        """What was found so far, which nothing follows now."""
+        self.report = replace(self.report or _empty(), problem=problem)
+        return self.report
 
     def _receive(self, near: Connection) -> None:
         """Errors: ``EOFError``: the process has ended."""
@@ -68,6 +81,8 @@ class AuditProcess:
         while not self._closing.is_set():
             if near.poll(0.2):
                 report: AuditReport = near.recv()
+                if self._before is not None:
+                    report = report.following(self._before)
                 faults.note(report)
                 if report.problem not in ("", problem):
                     _log.warning("audit: %s", report.problem)
@@ -90,10 +105,16 @@ def _audit(settings: AuditSettings, nice: int, far: Connection) -> None:
 
 def _opened(settings: AuditSettings, send: Callable[[AuditReport], None]) -> AuditWatch:
     """Wait until everything is there."""
+    begun = _empty()
     while True:
         try:
             return AuditWatch(settings)
         except (SlotwheelError, OSError) as error:
-            now_ms = time.time_ns() // 1_000_000
-            send(AuditReport(now_ms, now_ms, [], {}, {}, str(error)))
+            send(replace(begun, problem=str(error)))
             time.sleep(_AGAIN_S)
+
+
+def _empty() -> AuditReport:
+    """Nothing was read yet."""
+    now_ms = time.time_ns() // 1_000_000
+    return AuditReport(now_ms, now_ms, [], {}, {})

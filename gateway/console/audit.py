@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...audit.comparing import FAULTS, AuditVerdict, Comparison
 from ...audit.differing import Differing
 from ...audit.watch.watching import AuditReport
+from ...client.message import clock_ms
 from ..endpoint import RouteCall
 from ..requests import Reply
 from ..services import Services
@@ -66,11 +67,13 @@ class AuditReason:
 
 @dataclass(frozen=True, slots=True)
 class AuditShown:
-    """A report for people: the worst first. ``differ``: buckets in which something does;
-    ``verdicts``: how many comparisons have each; ``differing``: since the audit began, the newest
-    first; ``faults``: the newest first; ``more``: how many rows of each are left out."""
+    """A report for people: the worst first. ``stale``: as of a report; ``differ``: buckets in which
+    something does; ``verdicts``: how many comparisons have each; ``differing``: since the audit
+    began, the newest first; ``faults``: the newest first; ``more``: how many rows of each are left
+    out."""
 
     report: AuditReport
+    stale: bool
     interval_ms: int
     topics: int
     differ: int
@@ -87,7 +90,7 @@ class AuditShown:
         return min((one.since_ms for one in self.differing), default=None)
 
 
-def shown_audit(report: AuditReport, interval_ms: int, topic: str = "") -> AuditShown:
+def shown_audit(report: AuditReport, interval_ms: int, now_ms: int, topic: str = "") -> AuditShown:
     """``topic``: only this one; empty: all."""
     every = [one for cell in report.cells if topic in ("", cell.topic) for one in cell.comparisons]
     newest_ms = report.at_ms - report.at_ms % interval_ms
@@ -109,6 +112,7 @@ def shown_audit(report: AuditReport, interval_ms: int, topic: str = "") -> Audit
     faults = sorted((one for one in every if one.fault), key=lambda one: -one.bucket_ms)
     return AuditShown(
         report,
+        report.stale(now_ms),
         interval_ms,
         topics=len({one.topic for one in every}),
         differ=len({(one.topic, one.bucket_ms) for one in faults}),
@@ -156,8 +160,8 @@ async def audit(call: RouteCall[AuditForm, None]) -> Reply:
     more = {"form": form}
 
     async def tiers() -> AuditShown:
-        interval_ms = services.settings.audit_interval_ms
-        return shown_audit(newest_report(services), interval_ms, form.topic)
+        about = newest_report(services), services.settings.audit_interval_ms, clock_ms()
+        return await services.run(shown_audit, *about, form.topic)
 
     parts = {
         "tiers": off("audit/off.html")

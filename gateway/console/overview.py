@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...audit.comparing import FAULTS
+from ...audit.watch.watching import STALE_MS
 from ...client.groupstatus import REPLICATION, group_status
 from ...client.message import clock_ms
 from ...search.pending import PendingCount
@@ -140,6 +141,11 @@ def wrongs(health: NodeHealth, figures: NodeFigures, status: dict[str, Any]) -> 
         buckets = "1 bucket differs" if differs == 1 else f"{differs:,} buckets differ"
         text = f"{buckets}: messages were lost or repeated, or are not the same"
         found.append(Wrong(text, True, "/audit"))
+    age_s = figures.value("audit_age_seconds") or 0.0
+    if age_s > STALE_MS / 1000:
+        found.append(
+            Wrong(f"the audit has looked at nothing new for {age_s:,.0f} s", True, "/audit")
+        )
     closed = sum(
         int(one.value)
         for one in figures.figures

@@ -9,6 +9,7 @@ import msgspec
 
 from ...audit.comparing import AuditVerdict
 from ...audit.watch.watching import AuditReport
+from ...client.message import clock_ms
 from ..endpoint import AnyEndpoint, Endpoint, RouteCall
 from ..errors import HttpError
 from ..requests import Reply, as_json
@@ -57,12 +58,14 @@ class AuditDiffering(msgspec.Struct):
 
 
 class AuditAnswer(msgspec.Struct):
-    """``at_ms``: when it was found; ``from_ms``: the first bucket; ``verdicts``: how many
-    comparisons have each; ``closed``: how many had each when their bucket was forgotten;
-    ``refused``: what came for the audit and was not taken, by why; ``problem``: why nothing new can
-    be read, empty if it can."""
+    """``at_ms``: what was there then has been read; ``stale``: that is more than 10 s ago;
+    ``from_ms``: the first bucket; ``verdicts``: how many comparisons have each; ``closed``: how
+    many had each when their bucket was forgotten; ``refused``: what came for the audit and was not
+    taken, by why; ``problem``: why nothing new can be read, empty if it can; ``restarts``: how
+    often the audit has begun anew, as its process had ended."""
 
     at_ms: int
+    stale: bool
     from_ms: int
     verdicts: dict[str, int]
     comparisons: list[AuditComparison]
@@ -70,6 +73,7 @@ class AuditAnswer(msgspec.Struct):
     closed: dict[str, int]
     refused: dict[str, int]
     problem: str
+    restarts: int
 
 
 def newest_report(services: Services) -> AuditReport:
@@ -89,10 +93,15 @@ async def audit(call: RouteCall[AuditQuery, None]) -> Reply:
     if query.verdict not in ("", *AuditVerdict):
         verdicts = ", ".join(AuditVerdict)
         raise HttpError(422, "no such verdict", place="query verdict", limit=verdicts)
+    return await call.services.run(_answer, report, query)
+
+
+def _answer(report: AuditReport, query: AuditQuery) -> Reply:
     every = (one for cell in reversed(report.cells) for one in cell.comparisons)
     wanted = (one for one in every if query.verdict in ("", one.verdict))
     found: dict[str, Any] = {
         "at_ms": report.at_ms,
+        "stale": report.stale(clock_ms()),
         "from_ms": report.from_ms,
         "verdicts": report.verdicts,
         "comparisons": list(islice(wanted, _LIMIT)),
@@ -100,6 +109,7 @@ async def audit(call: RouteCall[AuditQuery, None]) -> Reply:
         "closed": report.closed,
         "refused": dict(report.refused),
         "problem": report.problem,
+        "restarts": report.restarts,
     }
     return as_json(found)
 

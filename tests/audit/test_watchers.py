@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from slotwheel import Client
+from slotwheel.audit.watch.tails import EmbeddedTails
+from slotwheel.audit.watch.watching import AuditSettings, AuditWatch
 from slotwheel.wheel.texts import time_text
 from support.gatewayprocess import GatewayProcess
 from support.lossynode import LOST, LossyNode
@@ -69,12 +71,29 @@ def test_the_command_prints_a_line_for_each_verdict_and_fails_when_something_is_
         *("lost", "wheel to topic", "orders"),
     )
     assert found["before"] - found["after"] == found["count"] > 0
+    assert (found["stale"], found["at_ms"] > found["bucket_ms"]) == (False, True)
 
 
 def test_with_once_it_ends_by_itself_and_without_a_fault_with_0(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         done = run_cli("audit", node.data, *_OPTIONS, "--once")
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_what_is_not_read_does_not_make_a_report_newer(
+    node: LossyNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: EmbeddedTails) -> NoReturn:
+        raise OSError("nothing to be read")
+
+    with AuditWatch(AuditSettings(node.data)) as watch:
+        first = watch.step()
+        assert first.problem == ""
+        monkeypatch.setattr(EmbeddedTails, "read", away)
+        later = watch.step()
+        assert (later.at_ms, later.problem) == (first.at_ms, "nothing to be read")
+        monkeypatch.undo()
+        assert watch.step().at_ms > first.at_ms
 
 
 def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
@@ -102,7 +121,8 @@ def test_the_gateway_says_what_is_lost_counts_it_and_logs_it_once(node: LossyNod
         assert int(differs[1]) > 0
         assert re.search(r'slotwheel_audit_comparisons{verdict="lost"} [1-9]', metrics)
         every = gateway.get("/v1/audit")
-        assert every["problem"] == ""
+        assert (every["problem"], every["stale"], every["restarts"]) == ("", False, 0)
+        assert "bills" in {one["topic"] for one in every["differing"]}
         assert every["verdicts"]["lost"] > 0
         assert gateway.request("GET", "/v1/audit?verdict=nice").status_code == 422
         line = f"topic bills, due from {time_text(found['bucket_ms'])}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
 from slotwheel.audit.differing import Differing
 from slotwheel.audit.ledger import CellReport
 from slotwheel.audit.watch.watching import AuditReport
+from slotwheel.client.message import clock_ms
 from slotwheel.gateway.metrics import GatewayMetrics
 from slotwheel.gateway.v1.audit import AuditQuery, audit
 
@@ -27,7 +30,10 @@ def _report(**more: Any) -> AuditReport:
 
 
 def _answer(report: AuditReport) -> dict[str, Any]:
-    services = SimpleNamespace(audit=SimpleNamespace(report=report))
+    async def run(function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    services = SimpleNamespace(audit=SimpleNamespace(report=report), run=run)
     call = SimpleNamespace(services=services, query=AuditQuery())
     found: dict[str, Any] = json.loads(asyncio.run(audit(cast(Any, call))).body)
     return found
@@ -48,6 +54,13 @@ def test_what_was_lost_is_told_when_its_buckets_are_forgotten() -> None:
         }
     ]
     assert (found["verdicts"], found["closed"]) == ({"equal": 1}, {"lost": 2, "equal": 5})
+
+
+def test_a_report_of_long_ago_is_stale() -> None:
+    assert _answer(_report())["stale"]
+    assert not _answer(replace(_report(), at_ms=clock_ms()))["stale"]
+    ended = _answer(_report(problem="the audit has ended", restarts=3))
+    assert (ended["problem"], ended["restarts"]) == ("the audit has ended", 3)
 
 
 def test_closed_comparisons_are_a_metric() -> None:

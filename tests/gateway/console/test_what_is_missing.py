@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +18,7 @@ from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
 from slotwheel.audit.differing import Differing, differing_of, join_differing
 from slotwheel.audit.ledger import CellReport
 from slotwheel.audit.watch.watching import AuditReport
+from slotwheel.gateway.console import audit as audit_page
 from slotwheel.gateway.console import shown
 from slotwheel.gateway.console.audit import AuditForm, shown_audit
 from slotwheel.gateway.console.figures import NodeHealth, figures_of
@@ -22,6 +28,7 @@ from slotwheel.gateway.console.overview import by_slot, wrongs
 from slotwheel.gateway.console.rendering import STATIC, address, rendered
 from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.fresh import FreshAnswers
+from slotwheel.gateway.services import Services
 from slotwheel.gateway.v1.searching import KnownMessage
 from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.search.pending import PendingCount
@@ -106,7 +113,7 @@ def test_the_audit_shows_the_worst_first_and_why_it_does_not_know() -> None:
     cells = [CellReport(each.topic, each.bucket_ms, each.verdict, [each]) for each in found]
     differing = join_differing(differing_of(found))
     report = AuditReport(3_500, 1_000, cells, {"another interval": 2}, {}, differing=differing)
-    shown_one = shown_audit(report, 1_000)
+    shown_one = shown_audit(report, 1_000, NOW_MS)
     assert [line.topic for line in shown_one.lines] == ["bad", "open", "fine"]
     assert [fault.bucket_ms for fault in shown_one.faults] == [3_000, 1_000]
     assert (shown_one.differ, shown_one.topics) == (2, 3)
@@ -116,14 +123,14 @@ def test_the_audit_shows_the_worst_first_and_why_it_does_not_know() -> None:
     assert [(r.buckets, r.first_ms, r.why) for r in shown_one.reasons] == [
         (2, 2_000, "waits in the wheel")
     ]
-    assert shown_audit(report, 1_000, "fine").differ == 0
+    assert shown_audit(report, 1_000, NOW_MS, "fine").differ == 0
     text = rendered("audit/tiers.html", it=shown_one, form=AuditForm())
     assert "2 buckets differ" in text
     assert "another interval: 2" in text
     many = AuditReport(
         3_500, 1_000, [c._replace(comparisons=c.comparisons * 60) for c in cells], {}, {}
     )
-    assert shown_audit(many, 1_000).more == (0, 0, 70, 0)
+    assert shown_audit(many, 1_000, NOW_MS).more == (0, 0, 70, 0)
 
 
 def test_the_audit_shows_what_was_lost_when_its_buckets_are_forgotten() -> None:
@@ -131,13 +138,58 @@ def test_the_audit_shows_what_was_lost_when_its_buckets_are_forgotten() -> None:
     lost = Differing("bad", Boundary.WHEEL_TOPIC, "", 1_000, 2_000, 2, lost=7)
     for cells in ([], [CellReport("bad", 9_000, AuditVerdict.EQUAL, [fine])]):
         report = AuditReport(9_500, 1_000, cells, {}, {}, differing=[lost])
-        shown_one = shown_audit(report, 1_000)
+        shown_one = shown_audit(report, 1_000, NOW_MS)
         assert [line.since_ms for line in shown_one.lines] == [1_000] * len(cells)
         text = rendered("audit/tiers.html", it=shown_one, form=AuditForm())
         assert "Messages were lost or repeated" in text
         assert "What differed since the audit began" in text
         assert "All tiers agree" not in text
-        assert shown_audit(report, 1_000, "fine").differing == []
+        assert shown_audit(report, 1_000, NOW_MS, "fine").differing == []
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "problem", "restarts", "shown_text"),
+    [
+        (0, "", 0, "All tiers agree"),
+        (0, "the audit has ended", 0, "the audit has ended"),
+        (11_000, "", 0, "As of"),
+        (0, "", 2, "The audit has begun anew, 2 times"),
+    ],
+)
+def test_the_audit_agrees_only_when_it_is_about_now(
+    age_ms: int, problem: str, restarts: int, shown_text: str
+) -> None:
+    fine = Comparison("fine", 9_000, Boundary.WHEEL_TOPIC, "", AuditVerdict.EQUAL)
+    cells = [CellReport("fine", 9_000, AuditVerdict.EQUAL, [fine])]
+    report = AuditReport(9_500, 1_000, cells, {}, {}, problem, restarts=restarts)
+    shown_one = shown_audit(report, 1_000, 9_500 + age_ms)
+    text = rendered("audit/tiers.html", it=shown_one, form=AuditForm())
+    assert shown_text in text
+    assert ("All tiers agree" in text) == (not age_ms and not problem)
+
+
+def test_the_audit_is_worked_out_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+
+    def shown(*_: object) -> None:
+        names.append(threading.current_thread().name)
+        raise HttpError(503, "enough")
+
+    monkeypatch.setattr(audit_page, "shown_audit", shown)
+    with ThreadPoolExecutor(thread_name_prefix="pool") as pool:
+        services = SimpleNamespace(
+            audit=SimpleNamespace(report=AuditReport(0, 0, [], {}, {})),
+            settings=SimpleNamespace(audit_interval_ms=1_000, store=None),
+            fresh=FreshAnswers(),
+            pool=pool,
+        )
+        services.run = partial(Services.run, cast(Services, services))
+        scope = {"path": "/console/audit", "query_string": b"", "headers": []}
+        query = AuditForm(part="tiers", whole=True)
+        call = SimpleNamespace(services=services, query=query, scope=scope)
+        reply = asyncio.run(audit_page.audit(cast(Any, call)))
+    assert "enough" in reply.body.decode()
+    assert [one.partition("_")[0] for one in names] == ["pool"]
 
 
 def test_an_answer_that_is_not_complete_says_why() -> None:
@@ -163,6 +215,8 @@ METRICS = """
 # TYPE slotwheel_alarms_total counter
 slotwheel_alarms_total{kind="disk-low"} 2.0
 slotwheel_alarms_created{kind="disk-low"} 1.7e9
+# TYPE slotwheel_audit_age_seconds gauge
+slotwheel_audit_age_seconds 61.0
 # TYPE slotwheel_audit_differs gauge
 slotwheel_audit_differs 2.0
 # TYPE slotwheel_audit_closed_total counter
@@ -183,6 +237,7 @@ def test_metrics_become_figures() -> None:
     figures = figures_of(METRICS)
     assert [(one.name, one.labels, one.value) for one in figures.figures] == [
         ("alarms", "kind disk-low", 2.0),
+        ("audit_age_seconds", "", 61.0),
         ("audit_differs", "", 2.0),
         ("audit_closed", "verdict lost", 3.0),
         ("audit_closed", "verdict repeated", 1.0),
@@ -201,13 +256,14 @@ def test_what_is_wrong_is_told_with_what_was_wrong() -> None:
         "replication": {"peers": [{"id": "b", "admitted": False}, {"id": "c", "admitted": True}]},
     }
     found = wrongs(NodeHealth([], ["sink away"]), figures_of(METRICS), status)
-    assert [one.path for one in found if one.path] == ["/audit", "/audit"]
+    assert [one.path for one in found if one.path] == ["/audit"] * 3
     assert [(one.text, one.grave) for one in found] == [
         ("sink away", True),
         ("topics that say not now: slow", True),
         ("damaged: slots/1", True),
         ("peer b is not admitted", True),
         ("2 buckets differ: messages were lost or repeated, or are not the same", True),
+        ("the audit has looked at nothing new for 61 s", True),
         (
             "messages were lost or repeated, or are not the same: 4 comparisons of earlier buckets,"
             " since the audit began",
