@@ -121,6 +121,7 @@ class Auditor:
         self._thread = threading.Thread(target=self._run, name="slotwheel-sums", daemon=True)
         self._thread.start()
         self._sending = BatchSender(target, self._send, every_s=every_s, name="slotwheel-audit")
+        self._sending.wake()  # whoever compares knows of it before there is something to be lost
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, for so long at most, s. May be called again."""

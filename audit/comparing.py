@@ -79,6 +79,8 @@ class Side:
     """Nor is any number."""
     hints: frozenset[str] = frozenset()
     """What is known to be missing in the sums."""
+    untold: frozenset[str] = frozenset()
+    """What is known to be missing before it alone: more behind it is no fault then, and less is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,9 @@ def _judged(
     if seen_ms < max(since, side.passed_ms) + limits.grace_ms:
         return AuditVerdict.OPEN, 0, ""
     verdict, count = _difference(side)
-    if verdict in FAULTS and side.hints:
-        return AuditVerdict.UNKNOWN, count, "; ".join(sorted(side.hints))
+    hints = side.hints if verdict is AuditVerdict.LOST else side.hints | side.untold
+    if verdict in FAULTS and hints:
+        return AuditVerdict.UNKNOWN, count, "; ".join(sorted(hints))
     if verdict is AuditVerdict.UNKNOWN:
         return verdict, count, "some are counted that may be there twice: they may hide a loss"
     if verdict is AuditVerdict.EQUAL and side.after.late_max_ms > limits.late_ms:

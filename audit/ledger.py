@@ -7,9 +7,10 @@ whenever somebody asks. Nothing here reads a file or a clock.
 Rules
 - A batch counts once, by its sender and number. A number that is missing for longer than the grace
   is a gap: what it had is unknown, for each cell that it may have been about.
-- Clients send a batch also when nothing has happened. What they produced is compared when each of a
-  topic's has been heard behind the bucket; one that is silent for ``SILENT_MS`` without having said
-  that it ends is taken for killed, and what it sent last is unknown.
+- Clients send a batch when they begin, and also when nothing has happened. What was produced is
+  compared when each of them has been heard behind the bucket; one that is silent for ``SILENT_MS``
+  without having said that it ends is taken for killed, and what it sent last is unknown: it may
+  have been of any topic.
 - A cell is dropped ``keep_ms`` after its bucket has ended if nothing is wrong with it, and
   ``hold_ms`` after that in any case; what comes for it later is refused and counted. There are
   ``cells_max`` at most. That a dropped one differed stays known.
@@ -17,8 +18,9 @@ Rules
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,6 +40,7 @@ from .comparing import (
     worst,
 )
 from .differing import Differing, differing_of, join_differing
+from .hints import AuditHints
 from .ranges import covered_of, merge_range
 from .sums import AuditTier, BucketGroups, IdSum, SumBatch, Sums, add_rows
 
@@ -47,22 +50,9 @@ SILENT_MS = 30_000
 CELLS_MAX = 100_000
 _SENDERS_MAX = 10_000
 _AHEAD_MAX = 1_000
-_HINTS_MAX = 1_000
 _NAMES_MAX, _GROUPS_MAX = 10_000, 1_000
 """Names in all, and groups of one topic."""
 _PER_CELL = "produced", "accepted", "cancelled", "delivered", "expired", "dead"
-
-
-class _Hint(NamedTuple):
-    """Sums are missing at a boundary, of these topics (None: all) and this group, in buckets
-    before ``until_ms``."""
-
-    text: str
-    boundaries: frozenset[Boundary]
-    topics: frozenset[str] | None
-    group: str
-    from_ms: int
-    until_ms: int
 
 
 @dataclass(slots=True)
@@ -73,9 +63,6 @@ class _Sender:
     """The first number that has not come, of those behind ``first``."""
     ahead: dict[int, int] = field(default_factory=dict)
     """Numbers behind it that have come, each with when, ms."""
-    topics: set[str] = field(default_factory=set)
-    produced: set[str] = field(default_factory=set)
-    """Those of ``topics`` that it sends to."""
     groups: set[str] = field(default_factory=set)
     seen_ms: int = 0
     last: bool = False
@@ -128,8 +115,11 @@ class AuditLedger:
         """By topic."""
         self._covered: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
         """What the sums of a group have of a partition, by group, topic and partition."""
-        self._hints: list[_Hint] = []
-        self._producers: dict[str, list[_Sender]] = {}
+        self.hints = AuditHints()
+        self._heard_ms = 0
+        """Up to where all senders were heard that have neither ended nor been killed."""
+        self._killed: list[tuple[int, str]] = []
+        """Before which bucket sums of a client are missing, and which one; the last one first."""
 
     # -- the wheel's tiers
 
@@ -198,13 +188,9 @@ class AuditLedger:
         for key, one in batch.sums.items():
             if key.wheel not in (self.wheel, ""):
                 continue
-            if len(sender.topics) < _NAMES_MAX:
-                sender.topics.add(key.topic)
             if key.tier == AuditTier.PRODUCED:
                 if len(self._produced) < _NAMES_MAX:
                     self._produced.add(key.topic)
-                if key.topic in self._produced:
-                    sender.produced.add(key.topic)
             else:
                 self._know(sender, key.topic, key.group)
             bucket = key.bucket - key.bucket % self.limits.interval_ms
@@ -213,14 +199,12 @@ class AuditLedger:
         self._add(sums, now_ms)
         for group, topic, partition, start, position in batch.ranges:
             self._know(sender, topic, group)
-            if len(sender.topics) < _NAMES_MAX:
-                sender.topics.add(topic)
             place = group, topic, partition
             if place in self._covered or len(self._covered) < _NAMES_MAX:
                 merge_range(self._covered.setdefault(place, []), start, position)
         if batch.missing:
             text = f"{batch.missing} messages are in no sum of {sender.client}"
-            self._hint_sender(sender, text, now_ms)
+            self.miss_sums(text, now_ms, sender.groups)
         sender.last = batch.last
         return True
 
@@ -238,7 +222,9 @@ class AuditLedger:
         if sender is None:
             sender = _Sender(batch.sender.client, batch.number, batch.number)
             if len(self._senders) >= _SENDERS_MAX:
-                del self._senders[next(iter(self._senders))]
+                gone = self._senders.pop(next(iter(self._senders)))
+                if not gone.last:
+                    self.miss_sums(f"there are more than {_SENDERS_MAX} senders", now_ms)
         self._senders[name] = sender
         sender.seen_ms = now_ms
         return sender
@@ -275,32 +261,15 @@ class AuditLedger:
             while sender.ahead.get(sender.following, -1) >= 0:
                 del sender.ahead[sender.following]
                 sender.following += 1
-            self._hint_sender(sender, text, now_ms)
+            self.miss_sums(text, now_ms, sender.groups)
 
-    def _hint_sender(self, sender: _Sender, text: str, now_ms: int) -> None:
-        topics, until = frozenset(sender.topics), now_ms + self.ahead_ms
-        if sender.produced:
-            produced = frozenset(sender.produced)
-            self.hint(text, [Boundary.CLIENT_WHEEL], produced, "", self.from_ms, until)
-        for group in sender.groups:
-            until = now_ms + self.limits.interval_ms
-            self.hint(text, [Boundary.TOPIC_CONSUMER], topics, group, self.from_ms, until)
-
-    def hint(
-        self,
-        text: str,
-        boundaries: Iterable[Boundary],
-        topics: Iterable[str] | None,
-        group: str,
-        from_ms: int,
-        until_ms: int,
-    ) -> None:
-        """Something is missing in the sums themselves, in buckets that begin before ``until_ms``
-        and end behind ``from_ms``."""
-        named = None if topics is None else frozenset(topics)
-        made = _Hint(text, frozenset(boundaries), named, group, from_ms, until_ms)
-        if made not in self._hints:
-            self._hints = [*self._hints[-_HINTS_MAX:], made]
+    def miss_sums(self, text: str, now_ms: int, groups: Collection[str] | None = None) -> None:
+        """Sums of senders are missing: of what they produced, and of these ``groups``, which may
+        become more; None: of all. Of which topics is not known."""
+        boundary, until_ms = [Boundary.CLIENT_WHEEL], now_ms + self.ahead_ms
+        self.hints.add(text, boundary, self.from_ms, until_ms, of_sums=True)
+        boundary, until_ms = [Boundary.TOPIC_CONSUMER], now_ms + self.limits.interval_ms
+        self.hints.add(text, boundary, self.from_ms, until_ms, groups=groups, of_sums=True)
 
     # -- cells
 
@@ -333,10 +302,7 @@ class AuditLedger:
         elif len(self.cells) >= self._cells_max:
             self.refused["too many buckets"] += 1
             text = f"more than {self._cells_max} buckets at once"
-            self.hint(text, Boundary, [topic], "", bucket, bucket + 1)
-            for group in self._groups.get(topic, ()):
-                boundaries = [Boundary.TOPIC_CONSUMER]
-                self.hint(text, boundaries, [topic], group, bucket, bucket + 1)
+            self.hints.add(text, Boundary, bucket, bucket + 1, topics=[topic])
         else:
             self.cells[topic, bucket] = found = AuditCell()
         return found
@@ -346,7 +312,7 @@ class AuditLedger:
         all that there was then has been seen; None: all that there is now."""
         seen_ms = now_ms if whole_ms is None else whole_ms
         self._look_for_gaps(now_ms)
-        self._producers = self._find_producers()
+        self._listen(now_ms)
         found, dropped = [], []
         for topic, bucket in sorted(self.cells, key=lambda one: (one[1], one[0])):
             if bucket > now_ms:
@@ -368,39 +334,43 @@ class AuditLedger:
         self.differing = join_differing(self._dropped, *now)
         over = now_ms - self._keep_ms - self.limits.interval_ms
         self._floor_ms = max(self._floor_ms, over - over % self.limits.interval_ms)
-        self._hints = [one for one in self._hints if one.until_ms > now_ms - self._hold_ms]
+        self.hints.forget(now_ms - self._hold_ms)
         return found
 
-    def _find_producers(self) -> dict[str, list[_Sender]]:
-        """By topic, those that have not ended."""
-        found: dict[str, list[_Sender]] = defaultdict(list)
-        for sender in self._senders.values():
-            if not sender.last:
-                for topic in sender.produced:
-                    found[topic].append(sender)
-        return found
+    def _listen(self, now_ms: int) -> None:
+        """Find up to where all senders were heard, and who was killed."""
+        going = [one for one in self._senders.values() if not one.last]
+        alive = (one.seen_ms for one in going if now_ms - one.seen_ms < SILENT_MS)
+        self._heard_ms = min(alive, default=now_ms)
+        self._killed = sorted(
+            (
+                (one.seen_ms + self.ahead_ms, one.client)
+                for one in going
+                if now_ms - one.seen_ms >= SILENT_MS
+            ),
+            reverse=True,
+        )
 
-    def _heard(self, topic: str, bucket: int, now_ms: int) -> tuple[bool, frozenset[str]]:
-        """Whether all who send to a topic were heard behind a bucket, and who was killed."""
-        heard, texts = True, set()
-        for sender in self._producers.get(topic, ()):
-            if now_ms - sender.seen_ms >= SILENT_MS:
-                if bucket < sender.seen_ms + self.ahead_ms:
-                    texts.add(f"{sender.client} has ended without sending its last sums")
-            elif sender.seen_ms < bucket + self.limits.interval_ms:
-                heard = False
-        return heard, frozenset(texts)
+    def _killed_of(self, bucket: int) -> frozenset[str]:
+        """Whose sums of a bucket are missing."""
+        if not self._killed or bucket >= self._killed[0][0]:
+            return frozenset()
+        client = self._killed[0][1]
+        others = bisect_left(self._killed, -bucket, key=lambda one: -one[0]) - 1
+        who = f"{client} and {others} more clients have" if others else f"{client} has"
+        return frozenset({f"{who} ended without sending its last sums"})
 
     def _sides(
         self, topic: str, bucket: int, cell: AuditCell, now_ms: int
     ) -> dict[tuple[Boundary, str], Side]:
         sides: dict[tuple[Boundary, str], Side] = {}
+        end = bucket + self.limits.interval_ms
         if topic in self._produced:
-            hints = self._hints_of(Boundary.CLIENT_WHEEL, topic, "", bucket)
-            key = Boundary.CLIENT_WHEEL, ""
-            heard, killed = self._heard(topic, bucket, now_ms)
-            sides[key] = cell.client_to_wheel(self.limits, topic, hints | killed, heard=heard)
-        hints = self._hints_of(Boundary.WHEEL_TOPIC, topic, "", bucket)
+            hints, untold = self.hints.find(Boundary.CLIENT_WHEEL, topic, "", bucket, end)
+            side = cell.client_to_wheel(self.limits, topic, hints, heard=self._heard_ms >= end)
+            side.untold = untold | self._killed_of(bucket)
+            sides[Boundary.CLIENT_WHEEL, ""] = side
+        hints, _ = self.hints.find(Boundary.WHEEL_TOPIC, topic, "", bucket, end)
         sides[Boundary.WHEEL_TOPIC, ""] = cell.wheel_to_topic(hints)
         for group in sorted(self._groups.get(topic, ())):
             behind, holes = self._progress(group, topic, cell)
@@ -408,7 +378,8 @@ class AuditLedger:
                 cell.group_passed_ms.pop(group, None)
             else:
                 cell.group_passed_ms.setdefault(group, now_ms)
-            hints = self._hints_of(Boundary.TOPIC_CONSUMER, topic, group, bucket)
+            hints, unsent = self.hints.find(Boundary.TOPIC_CONSUMER, topic, group, bucket, end)
+            hints |= unsent
             if holes:
                 text = f"{holes} positions are in no sum: their consumer ended before it sent them"
                 hints |= {text}
@@ -425,15 +396,3 @@ class AuditLedger:
                 behind = True
             holes += last + 1 - first - covered_of(covered, first, last + 1)
         return behind, holes
-
-    def _hints_of(self, boundary: Boundary, topic: str, group: str, bucket: int) -> frozenset[str]:
-        end = bucket + self.limits.interval_ms
-        return frozenset(
-            one.text
-            for one in self._hints
-            if boundary in one.boundaries
-            and one.group in ("", group)
-            and (one.topics is None or topic in one.topics)
-            and bucket < one.until_ms
-            and end > one.from_ms
-        )

@@ -169,4 +169,4 @@ class AcceptedTier:
         boundaries: Iterable[Boundary] = (Boundary.CLIENT_WHEEL, Boundary.WHEEL_TOPIC)
         from_ms = ledger.from_ms if second is None else second * TICK_MS
         until_ms = (self._behind + 1 if second is None else second + 1) * TICK_MS
-        ledger.hint(text, boundaries, None, "", from_ms, until_ms)
+        ledger.hints.add(text, boundaries, from_ms, until_ms)

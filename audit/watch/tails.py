@@ -103,6 +103,8 @@ class KafkaTails:
         self._since: dict[str, int] = {}
         self._whole: set[str] = set()
         self._places: dict[TopicPartition, int] = {}
+        self._cut: list[str] = []
+        """Topics of which nobody knows what was deleted before the first look."""
         self._looked_s = 0.0
         self._consumer = open_looking(
             *(bootstrap, "slotwheel-audit", settings),
@@ -132,6 +134,9 @@ class KafkaTails:
         if time.monotonic() - self._looked_s > _LOOK_EVERY_S:
             self._look()
             self._looked_s = time.monotonic()
+        while self._cut:
+            text = "records that were still wanted may have been deleted before they were read"
+            yield Problem(INTEGRITY, "gap", text, file=self._cut.pop())
         self.at_end = True
         if not self._places:
             return
@@ -175,8 +180,11 @@ class KafkaTails:
         # The ends first: what comes meanwhile is found by its time, or is behind them.
         ends = self._consumer.end_offsets(list(new))
         at = self._consumer.offsets_for_times(new)
+        begins = self._consumer.beginning_offsets(list(new))
         for part in new:
             self._places[part] = ends[part] if at.get(part) is None else at[part].offset
+            if part.topic in self._whole and 0 < begins[part] >= self._places[part]:
+                self._cut.append(part.topic)
         self._consumer.assign(list(self._places))
         for part, place in self._places.items():
             self._consumer.seek(part, place)

@@ -187,10 +187,13 @@ class AuditWatch:
             self._tails.follow(topic, self._begun_ms)
         for found in self._tails.read():
             if isinstance(found, Problem):
+                if found.file == settings.topic:
+                    ledger.miss_sums(f"the audit topic: {found.text}", now_ms)
+                    continue
                 text = f"the topic: {found.text}"
                 boundaries = [Boundary.WHEEL_TOPIC, Boundary.TOPIC_CONSUMER]
                 topics = None if found.file == settings.dead_letter_topic else [found.file]
-                ledger.hint(text, boundaries, topics, "", ledger.from_ms, now_ms)
+                ledger.hints.add(text, boundaries, ledger.from_ms, now_ms, topics=topics)
             elif found.topic == settings.topic:
                 self._add_batches(found, now_ms)
             else:

@@ -94,6 +94,14 @@ def test_what_may_be_stored_without_a_receipt_is_unsure_and_what_cannot_be_is_no
     assert [(one.count, one.unsure) for one in kept.sums.values()] == [(0, 1)]
 
 
+def test_an_auditor_tells_that_it_is_there_before_it_has_anything_to_tell(kept: KeptSums) -> None:
+    auditor = _auditor(kept, every_s=60)
+    eventually(lambda: kept.batches)
+    assert (kept.batches[0].sums, kept.batches[0].last) == ({}, False)
+    auditor.close()
+    assert [one.number for one in kept.batches] == [0, 1]
+
+
 def test_a_topic_that_is_away_costs_no_sum(address: str, kept: KeptSums) -> None:
     kept.away = True
     auditor = _auditor(kept)

@@ -128,7 +128,7 @@ def test_a_topic_that_could_not_be_read_makes_its_consumers_unknown() -> None:
     found.add_batch(batch_of("c", 0, AuditTier.CONSUMED, id_sum([0, 1]), 2), 0)
     assert verdicts(found)[Boundary.TOPIC_CONSUMER] == (AuditVerdict.REPEATED, 1)
     boundaries = [Boundary.WHEEL_TOPIC, Boundary.TOPIC_CONSUMER]
-    found.hint("records are gone", boundaries, ["orders"], "", 0, 200_000)
+    found.hints.add("records are gone", boundaries, 0, 200_000, topics=["orders"])
     said = verdicts(found)
     assert said[Boundary.TOPIC_CONSUMER] == said[Boundary.WHEEL_TOPIC] == (AuditVerdict.UNKNOWN, 1)
 

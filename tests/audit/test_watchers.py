@@ -15,8 +15,11 @@ from typing import Any, NoReturn
 import pytest
 
 from slotwheel import Client
+from slotwheel.audit import AUDIT_TOPIC
+from slotwheel.audit.ledger import AuditLedger
 from slotwheel.audit.watch.tails import EmbeddedTails
 from slotwheel.audit.watch.watching import AuditSettings, AuditWatch
+from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.wheel.texts import time_text
 from support.gatewayprocess import GatewayProcess
 from support.lossynode import LOST, LossyNode
@@ -94,6 +97,20 @@ def test_what_is_not_read_does_not_make_a_report_newer(
         assert (later.at_ms, later.problem) == (first.at_ms, "nothing to be read")
         monkeypatch.undo()
         assert watch.step().at_ms > first.at_ms
+
+
+def test_what_the_audit_topic_has_no_more_is_missing_in_the_sums(
+    node: LossyNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: EmbeddedTails) -> Iterator[Problem]:
+        yield Problem(INTEGRITY, "gap", "some were deleted", file=AUDIT_TOPIC)
+
+    missed = []
+    monkeypatch.setattr(EmbeddedTails, "read", gone)
+    monkeypatch.setattr(AuditLedger, "miss_sums", lambda _, text, at_ms: missed.append(text))
+    with AuditWatch(AuditSettings(node.data)) as watch:
+        assert watch.step().problem == ""
+    assert missed == ["the audit topic: some were deleted"]
 
 
 def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
