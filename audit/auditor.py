@@ -7,9 +7,9 @@
     client = Client("127.0.0.1:7200", observer=auditor)
     consumer = Consumer("orders", "billing", bootstrap="localhost:9092", observer=auditor)
 
-Theory: who sends or receives a message puts a reference into a list; one thread sums many at once,
-another sends. So nothing waits for the topic, and while it is away the sums of hours take the room
-of a few buckets.
+Theory: who sends or receives messages puts a note of them into a queue that needs no lock; one
+thread sums many at once, another sends. So nothing waits for the topic, and while it is away the
+sums of hours take the room of a few buckets.
 
 Rules
 - Memory is bounded: messages that come while ``notes_max`` wait to be summed, and sums beyond
@@ -25,11 +25,11 @@ import secrets
 import socket
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,8 @@ EVERY_S = 2.0
 NOTES_MAX = 1_000_000
 KEPT_MAX = 100_000
 _SUM_EVERY_S = 0.1
+_NOTES, _MANY = 256, 32
+"""So many notes, or messages of one note, are looked at for room at once by who notes them."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,16 @@ class _Lane:
 
 _Shipped = tuple[Shipment, "Columns | pa.RecordBatch", "Int64s | None", float]
 _Seen = tuple[str, str, Sequence[Header], int, int]
-"""Topic, id's tier and group, headers, when it was delivered, and when it was answered, ms."""
+"""Topic, id, headers, when it was delivered, and when it was answered, ms."""
+
+
+class _Note(NamedTuple):
+    """So many messages: of a shipment, or of a tier and group."""
+
+    size: int
+    shipped: _Shipped | None
+    place: tuple[str, str]
+    seen: Sequence[_Seen]
 
 
 class Auditor:
@@ -105,6 +116,9 @@ class Auditor:
         self._interval_ms = max(1, round(interval_s * 1000))
         self._notes_max, self._sums_max = notes_max, sums_max
         self._lock = threading.Lock()
+        self._notes: deque[_Note] = deque()
+        """It has no lock: whoever has messages one by one would hold it most of the time, and keep
+        all others from it. What is behind it is ``_shipped`` and ``_seen``."""
         self._shipped: list[_Shipped] = []
         self._seen: dict[tuple[str, str], list[_Seen]] = defaultdict(list)
         """By tier and group."""
@@ -135,9 +149,7 @@ class Auditor:
         self, shipment: Shipment, content: Columns | pa.RecordBatch, kept: Int64s | None
     ) -> None:
         count = content.num_rows if isinstance(content, pa.RecordBatch) else len(content[0])
-        with self._lock:
-            if self._has_room(count):
-                self._shipped.append((shipment, content, kept, time.monotonic()))
+        self._add(_Note(count, (shipment, content, kept, time.monotonic()), ("", ""), ()))
 
     # A consumer's observer
 
@@ -164,10 +176,8 @@ class Auditor:
             self._note(AuditTier.CONSUMED, group, [message])
 
     def left_out(self, group: str, topic: str, headers: Sequence[Header]) -> None:
-        with self._lock:
-            if self._has_room(1):
-                seen = (topic, text_of(headers, ID_HEADER), (), 0, 0)
-                self._seen[AuditTier.LEFT_OUT, group].append(seen)
+        seen = (topic, text_of(headers, ID_HEADER), (), 0, 0)
+        self._add(_Note(1, None, (AuditTier.LEFT_OUT, group), [seen]))
 
     def committed(self, group: str, positions: Mapping[SourcePartition, int]) -> None:
         with self._lock:
@@ -183,19 +193,31 @@ class Auditor:
 
     def _note(self, tier: AuditTier, group: str, messages: Sequence[Received]) -> None:
         now_ms = clock_ms()
-        with self._lock:
-            if self._has_room(len(messages)):
-                self._seen[tier, group] += [
-                    (one.topic, "", one.headers, one.timestamp_ms, now_ms) for one in messages
-                ]
+        seen = [(one.topic, "", one.headers, one.timestamp_ms, now_ms) for one in messages]
+        self._add(_Note(len(seen), None, (tier, group), seen))
 
-    def _has_room(self, count: int) -> bool:
-        if self._waiting + count > self._notes_max:
-            self._missing += count
-            self.missing += count
-            return False
-        self._waiting += count
-        return True
+    def _add(self, note: _Note) -> None:
+        self._notes.append(note)
+        many = note.size >= _MANY or len(self._notes) >= _NOTES
+        if many and self._lock.acquire(blocking=False):
+            try:
+                self._take_notes()
+            finally:
+                self._lock.release()
+
+    def _take_notes(self) -> None:
+        """Keep those for which there is room, and count the others."""
+        for _ in range(len(self._notes)):  # only who has the lock takes one away
+            count, shipped, place, seen = self._notes.popleft()
+            if self._waiting + count > self._notes_max:
+                self._missing += count
+                self.missing += count
+                continue
+            self._waiting += count
+            if shipped is not None:
+                self._shipped.append(shipped)
+            else:
+                self._seen[place] += seen
 
     # Summing
 
@@ -207,6 +229,7 @@ class Auditor:
         """Sum all that waits."""
         with self._summing:
             with self._lock:
+                self._take_notes()
                 shipped, self._shipped = self._shipped, []
                 seen, self._seen = self._seen, defaultdict(list)
                 self._waiting = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 
@@ -100,6 +101,46 @@ def test_an_auditor_tells_that_it_is_there_before_it_has_anything_to_tell(kept: 
     assert (kept.batches[0].sums, kept.batches[0].last) == ({}, False)
     auditor.close()
     assert [one.number for one in kept.batches] == [0, 1]
+
+
+def test_no_message_waits_for_another_thread_that_notes_some(kept: KeptSums) -> None:
+    auditor = _auditor(kept, every_s=60, notes_max=400)
+    messages = [_received(offset, None) for offset in range(1_000)]
+
+    def note() -> None:
+        for one in messages[:300]:
+            auditor.processed("billing", [one], None)
+        auditor.processed("billing", messages[300:], None)
+
+    thread = threading.Thread(target=note, daemon=True)
+    with auditor._lock:  # as whoever looks for room does
+        thread.start()
+        thread.join(30.0)
+        assert not thread.is_alive()
+    auditor.close()
+    rows = [("orders", 1_500, offset) for offset in range(300)]
+    about = (AuditTier.CONSUMED, "default", "billing")
+    assert pairs(kept.sums) == plain_sums(rows, about, 1_000)
+    assert auditor.missing == sum(one.missing for one in kept.batches) == 700
+
+
+def test_what_many_threads_note_is_all_summed(kept: KeptSums) -> None:
+    auditor = _auditor(kept)
+
+    def note(first: int) -> None:
+        for offset in range(first, first + 5_000):
+            auditor.processed("billing", [_received(offset, None)], None)
+
+    threads = [threading.Thread(target=note, args=(5_000 * one,)) for one in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    auditor.close()
+    rows = [("orders", 1_500, offset) for offset in range(20_000)]
+    found = pairs(kept.sums)
+    assert found == plain_sums(rows, (AuditTier.CONSUMED, "default", "billing"), 1_000)
+    assert auditor.missing == 0
 
 
 def test_a_topic_that_is_away_costs_no_sum(address: str, kept: KeptSums) -> None:
