@@ -89,13 +89,17 @@ class AuditReport:
         """Whether it is too old to be about now."""
         return now_ms - self.at_ms > STALE_MS
 
+    def forgotten(self) -> Self:
+        """All of its buckets are closed."""
+        return replace(self, cells=[], closed=Counter(self.closed) + self.verdicts)
+
     def following(self, before: Self) -> Self:
-        """As of a process that began behind the one with the report ``before``: what was known by
-        then stays known, and its buckets are forgotten."""
+        """As of a process that began behind the one whose last report was forgotten as ``before``:
+        what was known by then stays known."""
         return replace(
             self,
             refused=Counter(before.refused) + Counter(self.refused),
-            closed=Counter(before.closed) + before.verdicts + Counter(self.closed),
+            closed=Counter(before.closed) + Counter(self.closed),
             differing=join_differing(before.differing, self.differing),
             restarts=before.restarts + 1,
         )

@@ -66,7 +66,8 @@ class AuditProcess:
                 process.join(_END_S)
                 if process.is_alive():
                     process.kill()
-            self._before = self._ended("the audit's process has ended, and is started again")
+            ended = self._ended("the audit's process has ended, and is started again")
+            self._before = ended.forgotten()
             self._closing.wait(_AGAIN_S)
         self._ended("the audit has ended")
 

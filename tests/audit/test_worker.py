@@ -36,12 +36,12 @@ def test_a_process_that_begins_anew_goes_on_saying_what_the_one_before_it_had_fo
         *(30_000, 20_000, [_cell(21_000, AuditVerdict.LOST)], {}, {"equal": 1}),
         differing=[Differing(*_PLACE, 21_000, 21_000, 1, lost=1)],
     )
-    found = second.following(first)
+    found = second.following(first.forgotten())
     assert found.differing == [Differing(*_PLACE, 1_000, 21_000, 4, lost=4)]
     assert found.closed == {AuditVerdict.LOST: 3, AuditVerdict.EQUAL: 2}
     assert (found.refused, found.restarts) == ({"too late": 1}, 1)
     assert (found.at_ms, found.from_ms, found.cells) == (30_000, 20_000, second.cells)
-    assert second.following(found).restarts == 2
+    assert second.following(found.forgotten()).restarts == 2
 
 
 def test_a_process_that_was_killed_is_a_problem_until_another_one_has_begun(tmp_path: Path) -> None:
