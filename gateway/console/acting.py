@@ -1,6 +1,8 @@
 """Endpoints of pages, and of actions, which are done only for a page of this console.
 
 Rules
+- A time such as ``+10m`` is worked out once: whatever belongs to a page, its late parts, the pages
+  behind it and what it does, is of the same times.
 - A page changes nothing. An action is a POST, and each has a page that says first what it would do.
 - What concerns many messages is done only if their number was typed as the page showed it, and if
   there are not more by then.
@@ -12,11 +14,14 @@ from typing import Any
 
 import msgspec
 
+from ...client.message import clock_ms
 from ..endpoint import AnyEndpoint, Endpoint, Handler, RouteCall
 from ..errors import HttpError
 from ..requests import Reply
 from .guard import check_token
-from .rendering import BASE
+from .parts import PartsQuery, again
+from .rendering import BASE, redirect
+from .shown import iso, when
 
 
 class ActionBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,8 +49,28 @@ class CountedBody(ActionBody, forbid_unknown_fields=True):
             )
 
 
-def page_endpoint(path: str, handler: Handler[Any, Any], query: type[Any]) -> AnyEndpoint:
-    return Endpoint("GET", BASE + path, handler, query, None, {})
+def page_endpoint(
+    path: str, handler: Handler[Any, Any], query: type[PartsQuery], times: tuple[str, ...] = ()
+) -> AnyEndpoint:
+    """``times``: the fields of ``query`` that are times."""
+
+    async def of_fixed_times(call: RouteCall[Any, Any]) -> Reply:
+        return _fixed(call, times) or await handler(call)
+
+    return Endpoint("GET", BASE + path, of_fixed_times, query, None, {})
+
+
+def _fixed(call: RouteCall[Any, Any], times: tuple[str, ...]) -> Reply | None:
+    """The way to the page of the times that those from now are at present; None: it is this one."""
+    given = {name: getattr(call.query, name).strip() for name in times}
+    now_ms, fixed = clock_ms(), {}
+    for name, text in given.items():
+        if text.startswith(("+", "-")):
+            try:
+                fixed[name] = iso(when(text, now_ms, name) or 0)
+            except HttpError:
+                return None  # the page says what is wrong
+    return redirect(again(call, **fixed)) if fixed else None
 
 
 def action_endpoint(

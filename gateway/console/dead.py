@@ -24,7 +24,7 @@ from ..v1.dead import (
 from .acting import CountedBody
 from .parts import PagePart, PartsQuery, page
 from .rendering import address, redirect
-from .shown import iso, when
+from .shown import when
 
 ROWS = 100
 _FILTERS = ("topic", "reason", "for_topic", "key", "id", "group", "buried_from", "buried_to")
@@ -143,25 +143,17 @@ async def confirm(call: RouteCall[RedriveForm, Any], problem: HttpError | None =
     """How many letters a redrive would send, and where to, and the form that does it."""
     form, services = call.query, call.services
     body = form.body()
-    fixed = RedriveForm(
-        **{
-            **form.filters,
-            **form.order,
-            "buried_from": "" if body.from_ms is None else iso(body.from_ms),
-            "buried_to": "" if body.to_ms is None else iso(body.to_ms),
-        }
-    )
 
     async def count() -> RedriveSummary:
         return await counted_redrive(services, body)
 
-    action = address("/dead/redrive", **fixed.filters, **fixed.order)
-    more = {"form": fixed, "action": action}
+    action = address("/dead/redrive", **form.filters, **form.order)
+    more = {"form": form, "action": action}
     key = ("redrive", action)
     parts = {"form": PagePart("dead/confirm.html", key, count, more=more)}
     status = 200 if problem is None else problem.status
     return await page(
-        *(call, "dead", "dead_redrive.html", parts, status), form=fixed, problem=problem
+        *(call, "dead", "dead_redrive.html", parts, status), form=form, problem=problem
     )
 
 

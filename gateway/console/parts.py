@@ -103,7 +103,7 @@ async def page(
         here=here,
         token=token,
         parts={name: text for name, (text, _) in zip(parts, found, strict=True)},
-        late=any(late for _, late in found) and _again(call, whole="true"),
+        late=any(late for _, late in found) and again(call, whole="true"),
         **values,
     )
     return page_reply(text, status, *more)
@@ -135,20 +135,20 @@ async def _part(
     if problem is not None:
         inner = rendered("problem.html", problem=problem)
     elif late:
-        inner = rendered("late.html", whole=_again(call, whole="true"))
+        inner = rendered("late.html", whole=again(call, whole="true"))
     else:
         inner = rendered(part.template, **values)
     trigger = "load" if late else ("tick from:body" if part.live else "")
-    source = _again(call, part=name) if trigger else ""
+    source = again(call, part=name) if trigger else ""
     text = rendered("part.html", name=name, inner=inner, trigger=trigger, source=source, late=late)
     return text, late
 
 
-def _again(call: RouteCall[Any, Any], **more: str) -> str:
-    """The address of this page with further parameters."""
+def again(call: RouteCall[Any, Any], **more: str) -> str:
+    """The address of this page with other or further parameters."""
     kept = [
         one
         for one in parse_qsl(call.scope["query_string"].decode("ascii"), keep_blank_values=True)
-        if one[0] not in ("part", "whole")
+        if one[0] not in ("part", "whole", *more)
     ]
     return f"{call.scope['path']}?{urlencode([*kept, *more.items()])}"

@@ -19,7 +19,7 @@ from ..v1.searching import PendingQuery, problem_texts, searcher_of
 from .acting import CountedBody, more_by_now
 from .parts import PagePart, PartsQuery, page, search_off
 from .rendering import address, redirect
-from .shown import iso, when
+from .shown import when
 
 ROWS = 50
 _FILTERS = ("topic", "key", "header", "due_from", "due_to")
@@ -129,19 +129,11 @@ async def confirm(call: RouteCall[PendingForm, Any], problem: HttpError | None =
             got="no condition",
             limit="at least one; the due time 0 or later is one that all fulfil",
         )
-    # A time such as +10m is another one when the form is sent: it is that of this page.
-    fixed = PendingForm(
-        topic=form.topic,
-        key=form.key,
-        header=form.header,
-        due_from="" if query.from_ms is None else iso(query.from_ms),
-        due_to="" if query.to_ms is None else iso(query.to_ms),
-    )
-    more = {"form": fixed, "action": address("/pending/cancel", **fixed.filters)}
+    more = {"form": form, "action": address("/pending/cancel", **form.filters)}
     parts = {"form": count_part(services, query, "pending/confirm.html", more)}
     status = 200 if problem is None else problem.status
     return await page(
-        *(call, "pending", "pending_cancel.html", parts, status), form=fixed, problem=problem
+        *(call, "pending", "pending_cancel.html", parts, status), form=form, problem=problem
     )
 
 

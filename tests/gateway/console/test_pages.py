@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -310,6 +311,39 @@ def test_all_matches_are_cancelled_once_their_number_is_typed(
     page.get_by_role("link", name=f"cancellation {job[:8]}").click()
     expect(page.locator("#part-job")).to_contain_text("7 of 7")
     one.check()
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/pending?topic=many", "due_to"),
+        ("/pending/cancel?topic=many", "due_from"),
+        ("/message/reschedule?id=x", "due"),
+        ("/dead?key=many", "buried_from"),
+        ("/dead/redrive?key=many", "buried_to"),
+    ],
+)
+def test_all_of_a_page_is_of_the_times_of_its_first_request(
+    node: NodeWithGateway, path: str, field: str
+) -> None:
+    before_ms = time.time_ns() // 1_000_000 - 1
+    answer = node.ask("GET", f"/console{path}&{field}=+1h".replace("+", "%2B"))
+    assert answer.status_code == 303
+    query = parse_qs(urlsplit(answer.headers["location"]).query)
+    given = parse_qs(urlsplit(path).query)
+    assert {name: query[name] for name in given} == given
+    assert set(query) == {*given, field}
+    (text,) = query[field]
+    due_ms = round(datetime.fromisoformat(text).timestamp() * 1000)
+    assert 0 < due_ms - 3_600_000 - before_ms < 60_000
+    text = node.ask("GET", answer.headers["location"]).text
+    assert 'value="+1h"' not in text
+    assert "%2B1h" not in text
+
+
+def test_a_time_that_is_none_is_named(node: NodeWithGateway) -> None:
+    answer = node.ask("GET", "/console/pending?due_to=%2Bsoon")
+    assert (answer.status_code, "not a time" in answer.text) == (422, True)
 
 
 def test_a_message_gets_another_due_time(tab: Tab, node: NodeWithGateway) -> None:
