@@ -8,6 +8,8 @@ from typing import Any, Literal
 from ...client.message import clock_ms
 from ...trace.chains.chain import Chain, ChainStep, StepKind, Tier
 from ...trace.chains.fields import place_of
+from ...wheel.errors import UnknownId
+from ...wheel.ids import MessageId
 from ..endpoint import RouteCall
 from ..errors import HttpError
 from ..requests import Reply
@@ -58,17 +60,16 @@ class ShownStep:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageShown:
-    """What is known, and its chain; None: it is no id."""
+class MessageWay:
+    """The chain of a message, and what is shown of it."""
 
-    known: KnownMessage
-    chain: Chain | None
+    chain: Chain
     steps: list[ShownStep]
 
     @property
     def left_out(self) -> int:
         """Steps that are not shown."""
-        return 0 if self.chain is None else max(0, len(self.chain.steps) - STEPS_MAX)
+        return max(0, len(self.chain.steps) - STEPS_MAX)
 
 
 def shown_steps(chain: Chain, now_ms: int) -> list[ShownStep]:
@@ -100,12 +101,15 @@ def shown_steps(chain: Chain, now_ms: int) -> list[ShownStep]:
 
 
 async def message(call: RouteCall[MessageForm, None]) -> Reply:
-    """What is known of a message."""
+    """What is known of a message; its way, which may have to be looked for in the store of events,
+    comes when it is there."""
     form, parts = call.query, {}
     if call.services.searcher is None:
         parts = {"known": search_off()}
     elif form.id:
         parts = {"known": _known(call, "message/known.html")}
+        if _is_id(form.id):
+            parts["way"] = _way(call)
     said = form.id, form.done, form.old
     done = form.done if is_sealed(call.scope, form.seal, *said) else ""
     return await page(call, "message", "message.html", parts, form=form, done=done)
@@ -114,14 +118,28 @@ async def message(call: RouteCall[MessageForm, None]) -> Reply:
 def _known(call: RouteCall[Any, Any], template: str, **more: Any) -> PagePart:
     message_id = call.query.id
 
-    async def ask() -> MessageShown:
-        known = await known_message(call.services, message_id)
-        if known.due_ms is None:
-            return MessageShown(known, None, [])
-        chain = await chain_of(call.services, message_id)
-        return MessageShown(known, chain, shown_steps(chain, clock_ms()))
+    async def ask() -> KnownMessage:
+        return await known_message(call.services, message_id)
 
     return PagePart(template, ("message", message_id), ask, more={"form": call.query, **more})
+
+
+def _way(call: RouteCall[MessageForm, None]) -> PagePart:
+    message_id = call.query.id
+
+    async def ask() -> MessageWay:
+        chain = await chain_of(call.services, message_id)
+        return MessageWay(chain, shown_steps(chain, clock_ms()))
+
+    return PagePart("message/way.html", ("way", message_id), ask)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        MessageId.parse(text)
+    except UnknownId:
+        return False
+    return True
 
 
 async def confirm_cancel(call: RouteCall[MessageForm, Any]) -> Reply:

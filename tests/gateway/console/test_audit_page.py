@@ -149,7 +149,7 @@ def test_a_long_way_is_readable(tab: Tab, node: GatewayProcess, chained: str) ->
     settle(page)
     steps = page.get_by_role("region", name="Its way").locator("tbody tr")
     expect(steps.filter(has_text="the card was refused")).to_have_count(2)
-    expect(page.locator("#part-known")).to_contain_text("retrying")
+    expect(page.locator("#part-way")).to_contain_text("retrying")
     expect(page.locator("img[src='/x']")).to_have_count(0)
     check_readable(page)
     one.check()

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
+import psutil
 import pytest
 
 from slotwheel.audit.comparing import AuditVerdict, Boundary, Comparison
@@ -23,13 +25,12 @@ from slotwheel.gateway.console import shown
 from slotwheel.gateway.console.audit import AuditForm, shown_audit
 from slotwheel.gateway.console.figures import NodeHealth, figures_of
 from slotwheel.gateway.console.guard import token_of
-from slotwheel.gateway.console.message import STEPS_MAX, MessageShown, shown_steps
+from slotwheel.gateway.console.message import STEPS_MAX, MessageWay, shown_steps
 from slotwheel.gateway.console.overview import by_slot, wrongs
 from slotwheel.gateway.console.rendering import STATIC, address, rendered
 from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.fresh import FreshAnswers
 from slotwheel.gateway.services import Services
-from slotwheel.gateway.v1.searching import KnownMessage
 from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.search.pending import PendingCount
 from slotwheel.search.view import AnswerPoint
@@ -95,6 +96,40 @@ def test_what_was_not_turned_on_says_how_it_is(tmp_path: Path) -> None:
         text = gateway.request("GET", "/console/audit").text
         for named in ("The audit is off", "--audit", "No events are stored", "--trace-retain"):
             assert named in text
+
+
+def stopped_lookup(gateway: GatewayProcess, one: str) -> psutil.Process:
+    """The process that knows the ways of messages; it is stopped."""
+
+    def answers(path: str) -> bool:
+        try:
+            return gateway.request("GET", path, timeout=2).status_code == 200
+        except httpx.TimeoutException:
+            return False
+
+    assert answers(f"/v1/trace/{one}")
+    for child in gateway.process.children(recursive=True):
+        child.suspend()
+        if not answers(f"/v1/trace/{one}") and answers(f"/v1/messages/{one}"):
+            return child
+        child.resume()
+    raise AssertionError("no process answers for the ways of messages")
+
+
+def test_what_is_done_to_a_message_does_not_wait_for_its_way(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node, GatewayProcess(node) as gateway:
+        one = gateway.send(topic="t", value="v", delay_ms=3_600_000)
+        assert "Its way" in gateway.request("GET", f"/console/message?id={one}&whole=true").text
+        stopped = stopped_lookup(gateway, one)
+        try:
+            known = f"/console/message?id={one}&part=known"
+            assert "Reschedule…" in gateway.request("GET", known).text
+            for path in (f"cancel?id={one}", f"reschedule?id={one}&due=9000000000000"):
+                answer = gateway.request("GET", f"/console/message/{path}&whole=true")
+                assert 'method="post"' in answer.text
+            assert "Working on it…" in gateway.request("GET", f"/console/message?id={one}").text
+        finally:
+            stopped.resume()
 
 
 def test_the_audit_shows_the_worst_first_and_why_it_does_not_know() -> None:
@@ -365,6 +400,5 @@ def test_a_chain_of_very_many_steps_is_cut_and_says_so() -> None:
         for number in range(STEPS_MAX + 7)
     )
     chain = Chain("id", ChainState.PROCESSED, {}, (), steps, {}, ())
-    known = KnownMessage("id", "unknown", "", None, None, None, None, None)
-    page = MessageShown(known, chain, shown_steps(chain, 0))
+    page = MessageWay(chain, shown_steps(chain, 0))
     assert (len(page.steps), page.left_out) == (STEPS_MAX, 7)
