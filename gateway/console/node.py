@@ -11,7 +11,7 @@ from ..requests import Reply
 from ..settings import GatewaySettings
 from .figures import node_figures, node_health
 from .parts import PagePart, PartsQuery, node_part, page
-from .shown import number, size, span
+from .shown import measured
 
 
 class NodeQuery(PartsQuery, forbid_unknown_fields=True):
@@ -51,15 +51,11 @@ def settings_shown(settings: GatewaySettings) -> list[tuple[str, str]]:
         elif one.name == "kafka":
             text = ", ".join(sorted(value)) or "none"
         elif isinstance(value, tuple):
-            text = ", ".join(value)
+            text = ", ".join(value) or "none"
         elif isinstance(value, bool):
             text = "yes" if value else "no"
-        elif one.name.endswith("_bytes_max"):
-            text = size(value)
-        elif one.name.endswith("_s"):
-            text = span(1000 * value)
-        elif isinstance(value, int):
-            text = number(value)
+        elif isinstance(value, int | float):
+            text = measured(value, one.name)
         else:
             text = str(value)
         found.append((one.name, text))

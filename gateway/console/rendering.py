@@ -84,6 +84,7 @@ def _environment() -> Environment:
         "seconds": shown.seconds,
         "time": shown.time_element,
         "plain": shown.plain,
+        "measured": shown.measured,
         "clock": shown.clock_element,
         "iso": shown.iso,
         "content": shown.content,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,15 +63,27 @@ def span(ms: float) -> str:
 
 
 def plain(name: str) -> str:
-    """The name of a field as words; its unit stands with its value."""
-    for unit in ("_bytes", "_ms", "_s", "_c"):
-        name = name.removesuffix(unit).replace(f"{unit}_max", "_max")
-    return name.replace("_", " ")
+    """The name of a field as words; its unit stands with its value, as of ``measured``."""
+    return _UNIT_OF.sub("", name).replace("_", " ")
+
+
+def measured(value: float, name: str) -> str:
+    """The value of a field, in the unit that its name ends with."""
+    found = _UNIT_OF.search(name)
+    return _WRITTEN[found[1]](value) if found else number(value)
 
 
 def seconds(value: float) -> str:
     """A bound of a histogram: ``5 ms``, ``2 s``."""
     return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
+
+
+def _of_seconds(value: float) -> str:
+    return span(1000 * value)
+
+
+_WRITTEN = {"bytes": size, "ms": span, "s": _of_seconds}
+_UNIT_OF = re.compile(rf"_({'|'.join(_WRITTEN)})(?=(_max)?$)")
 
 
 def iso(ms: int) -> str:

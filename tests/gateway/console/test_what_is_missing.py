@@ -26,11 +26,13 @@ from slotwheel.gateway.console.audit import AuditForm, shown_audit
 from slotwheel.gateway.console.figures import NodeHealth, figures_of
 from slotwheel.gateway.console.guard import token_of
 from slotwheel.gateway.console.message import STEPS_MAX, MessageWay, shown_steps
+from slotwheel.gateway.console.node import settings_shown
 from slotwheel.gateway.console.overview import by_slot, wrongs
 from slotwheel.gateway.console.rendering import STATIC, address, rendered
 from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.fresh import FreshAnswers
 from slotwheel.gateway.services import Services
+from slotwheel.gateway.settings import GatewaySettings
 from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.search.pending import PendingCount
 from slotwheel.search.view import AnswerPoint
@@ -339,6 +341,30 @@ def test_what_is_no_time_is_named(text: str) -> None:
 )
 def test_spans_are_short(ms: float, text: str) -> None:
     assert shown.span(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        *(
+            ("audit_interval_ms", 10_000, "audit interval 10 s"),
+            ("idle_s", 75.0, "idle 1 min 15 s"),
+        ),
+        *(("tail_bytes", 2048, "tail 2 KiB"), ("body_bytes_max", 8 << 20, "body max 8 MiB")),
+        *(("wait_ms_max", 1_500, "wait max 1.5 s"), ("rows", 1_500, "rows 1,500")),
+        *(("ms_of_it", 7, "ms of it 7"), ("many_s_each", 7, "many s each 7")),
+    ],
+)
+def test_a_unit_stands_with_the_name_or_the_value(name: str, value: float, text: str) -> None:
+    assert f"{shown.plain(name)} {shown.measured(value, name)}" == text
+
+
+def test_settings_are_shown_with_their_units() -> None:
+    found = dict(
+        settings_shown(GatewaySettings(audit_ahead_ms=7_200_000, waiting_bytes_max=1 << 20))
+    )
+    assert (found["audit_ahead_ms"], found["waiting_bytes_max"]) == ("2 h", "1 MiB")
+    assert (found["connections_max"], found["audit_others"]) == ("10,000", "none")
 
 
 def test_times_beyond_all_dates_are_numbers() -> None:
