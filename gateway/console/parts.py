@@ -138,9 +138,11 @@ async def _part(
         inner = rendered("late.html", whole=again(call, whole="true"))
     else:
         inner = rendered(part.template, **values)
-    trigger = "load" if late else ("tick from:body" if part.live else "")
+    # What is late is asked for again, too, if the first time got no answer.
+    trigger = "load, tick from:body" if late else ("tick from:body" if part.live else "")
     source = again(call, part=name) if trigger else ""
-    text = rendered("part.html", name=name, inner=inner, trigger=trigger, source=source, late=late)
+    how = {"trigger": trigger, "source": source, "late": late, "live": trigger and not late}
+    text = rendered("part.html", name=name, inner=inner, **how)
     return text, late
 
 

@@ -1,9 +1,17 @@
 // What scripts add to the console's pages: times of the reader's own zone, charts, and parts that
 // are fetched again while somebody looks. Without it everything is there, in UTC and as tables.
+// - Of a part that is fetched again only what differs is changed: focus, what is scrolled and charts
+//   stay, and a screen reader announces nothing twice.
+// - What may be old says so, and since when: nobody may take it for what holds now.
 "use strict";
 (() => {
   const TICK_MS = 5000;
+  const OLD_MS = 3 * TICK_MS;
   const charts = [];
+  const opened = Date.now();
+  const answered = new Map(); // ids of parts, and when they were answered last
+  const silent = new Set(); // ids of parts that got no answer when they were asked for last
+  let held = false; // whether the reader is why nothing was asked for
   const two = (n) => String(n).padStart(2, "0");
 
   function local(date, ms) {
@@ -87,6 +95,7 @@
 
   function draw(root) {
     for (const figure of root.querySelectorAll("figure[data-chart]")) {
+      if (charts.some((one) => one.figure === figure)) continue;
       const box = figure.querySelector(".plot");
       const data = JSON.parse(figure.dataset.values);
       const kind = figure.dataset.chart;
@@ -116,11 +125,100 @@
       || (focused !== null && focused.closest(".part a, .part input") !== null);
   }
 
+  // Make `old` equal to `now`, with the nodes that it has.
+  function morph(old, now) {
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.data !== now.data) old.data = now.data;
+      return;
+    }
+    if (old.matches("figure[data-chart]")) {
+      if (old.dataset.values !== now.dataset.values) old.replaceWith(now);
+      return;
+    }
+    for (const { name } of [...old.attributes]) if (!now.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of now.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    let at = old.firstChild;
+    for (const one of [...now.childNodes]) {
+      let same = at;
+      if (one.id) while (same && same.id !== one.id) same = same.nextSibling;
+      if (!same || same.nodeName !== one.nodeName || (same.id && !one.id)) {
+        old.insertBefore(one, at);
+        continue;
+      }
+      while (at !== same) at = removed(at);
+      at = same.nextSibling;
+      morph(same, one);
+    }
+    while (at) at = removed(at);
+  }
+
+  function removed(node) {
+    const next = node.nextSibling;
+    node.remove();
+    return next;
+  }
+
+  function answer(event) {
+    const { detail } = event;
+    if (!detail.shouldSwap) return;
+    const old = detail.target;
+    const now = new DOMParser().parseFromString(detail.serverResponse, "text/html").body.firstElementChild;
+    if (!now || now.id !== old.id) { // somebody else has answered, such as a proxy
+      detail.shouldSwap = false;
+      noAnswer(event);
+      return;
+    }
+    answered.set(old.id, Date.now());
+    silent.delete(old.id);
+    if (now.getAttribute("hx-trigger") === old.getAttribute("hx-trigger")) {
+      detail.shouldSwap = false;
+      showTimes(now);
+      morph(old, now);
+      begin(old);
+    }
+    sayHowOld();
+  }
+
+  function noAnswer(event) {
+    const part = event.detail.elt;
+    silent.add(part.id);
+    const late = part.querySelector(".late");
+    if (late) late.textContent = "There was no answer. It is asked for again every few seconds.";
+    sayHowOld();
+  }
+
+  function sayHowOld() {
+    const since = (part) => answered.get(part.id) ?? opened;
+    const old = [...document.querySelectorAll(".part[hx-get]")].filter((part) => silent.has(part.id)
+      || (!part.hasAttribute("aria-busy") && Date.now() - since(part) > OLD_MS));
+    let text = "";
+    if (old.length) {
+      const clock = local(new Date(Math.min(...old.map(since)))).slice(11);
+      text = held ? `Not asked for again since ${clock}: a link has the focus, or text is marked.`
+        : `May be old: no answer since ${clock}.`;
+    }
+    const line = document.getElementById("old");
+    if (line.textContent !== text) line.textContent = text;
+  }
+
+  function tick() {
+    held = busy();
+    if (!held) htmx.trigger(document.body, "tick");
+    sayHowOld();
+  }
+
   begin(document);
   document.body.addEventListener("htmx:load", (event) => {
     if (event.detail.elt !== document.body) begin(event.detail.elt);
   });
-  setInterval(() => { if (!busy()) htmx.trigger(document.body, "tick"); }, TICK_MS);
+  document.body.addEventListener("htmx:beforeSwap", answer);
+  for (const name of ["sendError", "responseError", "timeout"]) {
+    document.body.addEventListener(`htmx:${name}`, noAnswer);
+  }
+  setInterval(tick, TICK_MS);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) tick(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   let width = innerWidth;
   addEventListener("resize", () => {

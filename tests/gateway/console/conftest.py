@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from slotwheel import Client, Message
 from slotwheel.policy.deadletters import BURIED, DEAD_LETTER_TOPIC, RETRIES_USED_UP
@@ -19,6 +19,7 @@ from support.deadlab import letter
 from support.gatewayprocess import NodeWithGateway
 from support.waiting import eventually
 
+expect.set_options(timeout=30_000)
 _VIOLATIONS = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation",

@@ -1,0 +1,167 @@
+"""Parts of a page that are fetched again: what stays, and what says that it may be old."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from support.browsing import check_readable, settle
+from support.gatewayprocess import NodeWithGateway
+
+Tab = Callable[..., Any]
+PARTS = re.compile(r"[?&]part=")
+NOT_AGAIN = "error: "
+"""Browser and htmx log each request that fails."""
+
+
+def tick(page: Page) -> None:
+    page.evaluate("htmx.trigger(document.body, 'tick')")
+
+
+def refreshed(page: Page, part: str) -> None:
+    """Fetch the parts again, and wait for this one."""
+    with page.expect_response(lambda one: f"part={part}" in one.url) as found:
+        tick(page)
+    found.value.finished()
+    expect(page.locator(".htmx-request")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda route: route.abort("connectionrefused"),
+        lambda route: route.fulfill(status=503, body="away"),
+        lambda route: route.fulfill(body="<p>Please log in</p>"),
+    ],
+    ids=["nobody answers", "an error", "somebody else answers"],
+)
+def test_what_may_be_old_says_so_until_there_is_an_answer(
+    tab: Tab, answer: Callable[[Route], None]
+) -> None:
+    one = tab()
+    one.allowed += [NOT_AGAIN]
+    page = one.open("/console")
+    settle(page)
+    line, before = page.locator("#old"), page.locator("#part-now").inner_html()
+    expect(line).to_be_empty()
+    page.route(PARTS, answer)
+    tick(page)
+    expect(line).to_contain_text("May be old: no answer since ")
+    expect(page.locator("#part-now")).to_contain_text("Pending")
+    assert page.locator("#part-now").inner_html() == before
+    said = line.inner_text()
+    tick(page)
+    expect(line).to_have_text(said)  # announced once
+    check_readable(page)
+    page.unroute(PARTS)
+    tick(page)
+    expect(line).to_be_empty()
+
+
+def test_a_gateway_that_keeps_silent_is_noticed(tab: Tab) -> None:
+    one = tab()
+    one.page.clock.install()
+    page = one.open("/console/jobs")
+    settle(page)
+    page.route(PARTS, lambda _: None)
+    page.clock.run_for(10_000)
+    expect(page.locator("#old")).to_be_empty()
+    page.clock.run_for(10_000)
+    expect(page.locator("#old")).to_contain_text("May be old: no answer since ")
+
+
+def test_a_reader_who_keeps_a_part_from_changing_is_told(tab: Tab) -> None:
+    one = tab()
+    one.page.clock.install()
+    page = one.open("/console")
+    settle(page)
+    page.locator("#part-slots a").first.focus()
+    page.clock.run_for(20_000)
+    expect(page.locator("#old")).to_contain_text("Not asked for again since ")
+    page.locator("#part-slots a").first.blur()
+    page.clock.run_for(5_000)
+    expect(page.locator("#old")).to_be_empty()
+
+
+def test_a_part_that_never_came_says_so_and_is_asked_for_again(
+    tab: Tab, node: NodeWithGateway
+) -> None:
+    one = tab()
+    one.allowed += [NOT_AGAIN]
+    page = one.page
+    node.ask("GET", "/v1/messages/count")  # so that there is a process that searches
+    searching = node.gateway.children(recursive=True)
+    try:
+        for each in searching:
+            each.suspend()
+        page.route(PARTS, lambda route: route.abort())
+        one.open("/console/pending?key=customer-07919")
+        late = page.locator("#part-rows .late")
+        expect(late).to_contain_text("There was no answer. It is asked for again")
+        expect(page.locator("#old")).to_contain_text("no answer since ")
+    finally:
+        for each in searching:
+            each.resume()
+    page.unroute(PARTS)
+    tick(page)
+    expect(page.locator("#part-rows tbody tr")).not_to_have_count(0)
+    expect(page.locator("#old")).to_be_empty()
+    settle(page)
+
+
+def test_what_is_fetched_again_leaves_focus_and_scrolling_where_they_were(tab: Tab) -> None:
+    page = tab().open("/console/node")
+    settle(page)
+    region = page.locator("#part-figures").get_by_role("region")
+    region.focus()
+    region.evaluate("(one) => { one.scrollTop = 300; window.kept = one; }")
+    refreshed(page, "figures")
+    expect(region).to_be_focused()
+    assert region.evaluate("(one) => [one.scrollTop, one === window.kept]") == [300, True]
+
+
+def test_only_what_differs_is_changed(tab: Tab, node: NodeWithGateway) -> None:
+    page = tab().open("/console")
+    settle(page)
+    page.evaluate(
+        """() => {
+          window.changed = [];
+          new MutationObserver((all) => window.changed.push(...all.map((one) => {
+            const at = one.target.nodeType === 1 ? one.target : one.target.parentElement;
+            const said = at.closest("[role=status], [role=alert]") !== null;
+            return said ? "said again" : at.closest(".part")?.id;
+          }))).observe(document.querySelector("main"),
+            { subtree: true, childList: true, characterData: true });
+          window.canvas = document.querySelector("#part-lateness canvas");
+        }"""
+    )
+    message = {"topic": "t", "value": "", "delay_ms": 900_000}
+    assert node.ask("POST", "/v1/messages", json=message).status_code == 201
+    page.wait_for_timeout(1100)  # answers are fresh for a second
+    refreshed(page, "now")
+    changed = page.evaluate("window.changed")
+    assert "part-now" in changed
+    assert "said again" not in changed
+    assert page.evaluate("window.canvas.isConnected")
+
+
+def test_rows_keep_their_elements_when_others_come(tab: Tab, node: NodeWithGateway) -> None:
+    def begin_job() -> str:
+        answer = node.ask("POST", "/v1/cancellations", json={"where": {"topic": ["nobodys"]}})
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    first = begin_job()
+    page = tab().open("/console/jobs")
+    settle(page)
+    row = page.locator(f"#job-{first}")
+    row.evaluate("(one) => { window.kept = one; }")
+    second = begin_job()
+    refreshed(page, "jobs")
+    expect(page.locator(f"#job-{second}")).to_have_count(1)
+    expect(row).to_contain_text(first[:8])
+    assert page.evaluate("window.kept.isConnected && window.kept.id") == f"job-{first}"
