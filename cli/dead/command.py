@@ -46,6 +46,7 @@ from ..shared import (
 from .resend import Asked, redrive
 
 _COLUMNS = ("reason", "topic", "letters", "redriven")
+_KEPT = "Letters that Kafka does not take are kept in the data directory of the node: --data"
 
 
 @click.group("dead", short_help="Look at dead letters, and send them again.")
@@ -112,6 +113,16 @@ class _Letters:
     topic: str
     selection: LetterFilter
 
+    def opened(self, stack: ExitStack) -> Topic:
+        """Errors: as of ``LetterSource.opened``."""
+        try:
+            return stack.enter_context(self.source.opened(self.topic))
+        except InvalidMessage as error:
+            if not self.source.is_kafka:
+                raise
+            remedy = f"{error.remedy}. {_KEPT}"
+            raise InvalidMessage(error.message, got=error.got, remedy=remedy) from None
+
     def read(self, opened: Topic) -> Iterator[pa.RecordBatch]:
         """Batches of the schema ``LETTER``, with a progress bar."""
         total = opened.total() or None
@@ -174,7 +185,7 @@ def list_command(as_json: bool, **options: Any) -> None:
     counts: LetterCounts = Counter()
     with quiet_pipe(), ExitStack() as stack:
         letters = _letters(stack, **options)
-        opened = stack.enter_context(letters.source.opened(letters.topic))
+        opened = letters.opened(stack)
         redriven = letters.redriven(opened)
         for batch in letters.read(opened):
             counts.update(count_letters(batch, redriven.has(batch)))
@@ -183,6 +194,8 @@ def list_command(as_json: bool, **options: Any) -> None:
         for reason, topic in sorted(kinds, key=lambda kind: (kind[0], kind[1] or "")):
             again = counts[reason, topic, True]
             rows.append((reason, topic, again + counts[reason, topic, False], again))
+        if letters.source.is_kafka and not rows:
+            click.echo(_KEPT, err=True)
         if as_json:
             for row in rows:
                 print_json(dict(zip(_COLUMNS, row, strict=True)))
@@ -205,7 +218,7 @@ def show_command(letter: str, as_json: bool, **options: Any) -> None:
     listed, found = Listing(as_json), 0
     with quiet_pipe(), ExitStack() as stack:
         letters = _letters(stack, **options)
-        opened = stack.enter_context(letters.source.opened(letters.topic))
+        opened = letters.opened(stack)
         redriven = letters.redriven(opened)
         if place is not None:
             opened.narrow(*place)
@@ -291,7 +304,7 @@ def redrive_command(
     asked = Asked(order, dry_run, yes, as_json)
     with ExitStack() as stack:
         letters = _letters(stack, **options)
-        opened = stack.enter_context(letters.source.opened(letters.topic))
+        opened = letters.opened(stack)
         return redrive(
             asked,
             letters.source,
@@ -311,7 +324,7 @@ def export_command(file: Path | None, **options: Any) -> None:
     object a line. The topic stays as it is."""
     with quiet_pipe(), ExitStack() as stack:
         letters = _letters(stack, **options)
-        opened = stack.enter_context(letters.source.opened(letters.topic))
+        opened = letters.opened(stack)
         if file is not None:
             write = stack.enter_context(arrow_file(file, LETTER, keep=False))
             for batch in letters.read(opened):

@@ -77,6 +77,9 @@ class LetterList(msgspec.Struct):
     letters: list[DeadLetter]
     damage: list[str]
     """What of the topic could not be read, or not in time."""
+    kept_by_node: int
+    """Letters like these that lie in the data directory of the node and are not counted above, as
+    the topic in Kafka did not take them."""
 
 
 class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -188,14 +191,17 @@ class OpenLetters:
 
 
 @contextmanager
-def open_letters(services: Services, topic: str | None) -> Iterator[OpenLetters]:
-    """The topic in Kafka, if the gateway knows one, or the embedded one beside it. Waits. Errors:
-    ``HttpError``: no such topic, or nowhere to look; those of Kafka."""
+def open_letters(
+    services: Services, topic: str | None, *, embedded: bool = False
+) -> Iterator[OpenLetters]:
+    """The topic in Kafka, if the gateway knows one, or the embedded one beside it; ``embedded``: in
+    any case that one. Waits. Errors: ``HttpError``: no such topic, or nowhere to look; those of
+    Kafka."""
     settings, damage = services.settings, list[str]()
     topic = topic or settings.dead_letter_topic
     check_topic(notes_topic(topic))
     with ExitStack() as stack:
-        if settings.bootstrap is not None:
+        if settings.bootstrap is not None and not embedded:
             kafka = dict(settings.kafka)
             source = LetterSource(None, settings.bootstrap, kafka, damage.append)
         elif settings.data is not None:
@@ -226,6 +232,7 @@ def listed_letters(services: Services, query: LettersQuery) -> LetterList:
     """Waits. Errors: as of ``open_letters``."""
     counts: LetterCounts = Counter()
     shown: list[DeadLetter] = []
+    damage: list[str] = []
     try:
         with open_letters(services, query.topic) as letters:
             redriven = letters.redriven()
@@ -235,17 +242,37 @@ def listed_letters(services: Services, query: LettersQuery) -> LetterList:
                 left = query.limit - len(shown)
                 if left:
                     shown += _shown(batch.slice(0, left), again.tolist())
-            damage = letters.damage
+            damage += letters.damage
     except HttpError as error:
-        if error.status == 404 and query.topic is None and services.settings.data:
-            return LetterList([], [], [])  # nothing was ever buried
-        raise
+        if error.status != 404 or query.topic is not None or services.settings.data is None:
+            raise
+        # In a data directory nothing was ever buried then; before a Kafka nobody knows.
+        if services.settings.bootstrap is not None:
+            damage.append(f"{error.message}: {error.got}")
+    kept = _kept_by_node(services, query, damage)
     kinds = sorted({kind[:2] for kind in counts}, key=lambda kind: (kind[0], kind[1] or ""))
     rows = []
     for reason, topic in kinds:
         sent = counts[reason, topic, True]
         rows.append(LetterCount(reason, topic, sent + counts[reason, topic, False], sent))
-    return LetterList(rows, shown, damage)
+    return LetterList(rows, shown, damage, kept)
+
+
+def _kept_by_node(services: Services, query: LettersQuery, damage: list[str]) -> int:
+    """How many letters the node before a Kafka has in its data directory. ``damage``: gets what of
+    them could not be read."""
+    if services.settings.bootstrap is None or services.settings.data is None:
+        return 0
+    try:
+        with open_letters(services, query.topic, embedded=True) as letters:
+            batches = letters.read(query.wanted(), services.settings.letters_s)
+            found = [batch.num_rows for batch in batches]
+            damage += letters.damage
+            return sum(found)
+    except HttpError as error:
+        if error.status != 404:
+            raise
+        return 0  # there is no such topic: Kafka took them all
 
 
 def _shown(batch: pa.RecordBatch, redriven: list[bool]) -> list[DeadLetter]:

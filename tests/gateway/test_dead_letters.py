@@ -11,8 +11,10 @@ import pytest
 from slotwheel import Client, Message
 from slotwheel.gateway.v1.dead import FOREIGN_MAX
 from slotwheel.policy.deadletters import BURIED, RETRIES_USED_UP
+from support.broker import Cluster, TopicFactory
 from support.deadlab import EmbeddedLab, letter
 from support.gatewayprocess import GatewayProcess
+from support.nodeprocess import run_cli
 from support.waiting import eventually
 
 
@@ -27,7 +29,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLab]:
 def dead(lab: EmbeddedLab) -> Iterator[GatewayProcess]:
     """A gateway before letters for three topics, one of which none names."""
     with GatewayProcess(lab.node) as one:
-        assert one.get("/v1/dead") == {"counts": [], "letters": [], "damage": []}
+        assert one.get("/v1/dead") == {
+            "counts": [],
+            "letters": [],
+            "damage": [],
+            "kept_by_node": 0,
+        }
         lab.bury([letter("a", n, BURIED, group="g") for n in range(30)])
         lab.bury([letter("b", n, RETRIES_USED_UP) for n in range(30, 40)])
         lab.bury([letter(None, n) for n in range(40, 42)])
@@ -164,3 +171,37 @@ def test_a_redrive_that_cannot_be_done_does_nothing(
         assert answer.status_code == 422, answer.text
         error = answer.json()
     assert "--" not in str(error)  # a caller over HTTP has no command line
+
+
+def test_letters_that_kafka_did_not_take_are_counted(
+    tmp_path: Path, broker: Cluster, topic: TopicFactory
+) -> None:
+    name = f"dead-{tmp_path.name.lower()}"
+    with EmbeddedLab(tmp_path) as lab:
+        options = ("--bootstrap", broker.bootstrap, "--dead-letter-topic", name)
+        with GatewayProcess(lab.node, *options) as before:
+            found = before.get("/v1/dead")
+            assert (found["counts"], found["kept_by_node"]) == ([], 0)
+            assert "no such topic in Kafka" in found["damage"][0]
+            assert "There are no dead letters" not in page(before)
+            lab.topic = name
+            lab.bury([letter("a", n, BURIED, group="g") for n in range(3)])
+            assert before.get("/v1/dead?group=g")["kept_by_node"] == 3
+            assert before.get("/v1/dead?group=h")["kept_by_node"] == 0
+            eventually(lambda: "3 letters lie with the node" in page(before))
+        there = topic("dead")
+        lab.topic, lab.buried = there, 0
+        lab.bury([letter("a", 4)])
+        options = ("--bootstrap", broker.bootstrap, "--dead-letter-topic", there)
+        with GatewayProcess(lab.node, *options) as before:
+            found = before.get("/v1/dead")
+            assert found == {"counts": [], "letters": [], "damage": [], "kept_by_node": 1}
+            assert "No dead letters were found in the topic" in page(before)
+    for asked, code in ((there, 0), (name, 1)):
+        listed = run_cli("dead", "list", "--bootstrap", broker.bootstrap, "--topic", asked)
+        assert listed.returncode == code, listed.stderr
+        assert "kept in the data directory of the node" in listed.stderr
+
+
+def page(gateway: GatewayProcess) -> str:
+    return gateway.request("GET", "/console/dead?whole=true").text
