@@ -75,6 +75,10 @@ soak: setup kafka ## Run the soak: what takes many minutes
 bench: setup kafka ## Run every benchmark several times, write benchmarks/RESULTS.md
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
+.PHONY: queues
+queues: ## Install the delay queues that benchmarks.queues measures beside ours (as root: Debian's)
+	@benchmarks/servers/install.sh
+
 .PHONY: bench-page
 bench-page: $(DEV) ## Make benchmarks/RESULTS.md and its plots anew from benchmarks/results.json
 	@$(BIN)/python -m benchmarks.suite --page $(ARGS)

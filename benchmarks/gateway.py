@@ -6,8 +6,7 @@ and the same single messages by Flight, each caller with a connection of its own
 
     python -m benchmarks.gateway [--seconds 8] [--connections 64,1000] [--idle 5000]
 
-Needs Debian's ``wrk``, ``redis-server`` and ``redis-tools`` (``bash
-benchmarks/others/install.sh``).
+Needs Debian's ``wrk``, ``redis-server`` and ``redis-tools`` (``make queues``).
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ import psutil
 from . import single
 from ._node import BenchNode
 from .harness import Report, data_directory, options, raw_write_rate
-from .others.redis import Redis
-from .others.server import Missing, program
+from .servers.redis import Redis
+from .servers.server import Missing, program
 
 _ESTIMATE = (
     "a request costs the gateway's one thread 70 us of HTTP and 20 us of ours, the node 10 to 30 us"

@@ -19,9 +19,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from .harness import DURABILITY, RATIO
-from .others.all import ALL
+from .harness import RATIO
 from .results import Figure, Results
+from .servers.all import ALL, OURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,6 @@ _STYLE: Any = {
     "svg.fonttype": "path",
     "svg.hashsalt": "slotwheel",
 }
-OURS = "slotwheel"
 SUSTAINED = "durable ingest"
 BY_ROWS = (
     (1, "ingest, batches of 1"),
@@ -224,7 +223,7 @@ def _queues(canvas: Canvas, results: Results) -> bool:
             found.setdefault(int(match[2]), {})[match[1]] = figure
     if not found:
         return False
-    durable = {OURS: DURABILITY, **{kind.name: kind.durability for kind in ALL}}
+    durable = {kind.name: kind.durability for kind in ALL}
     names = [name for name in durable if any(name in rates for rates in found.values())]
     labels = [f"{name}\n{fill(durable[name], 38)}" for name in names]
     panels = canvas.subplots(1, len(found), sharey=True, squeeze=False)[0]

@@ -1,187 +1,131 @@
-"""How do other delay queues compare: durable intake, and lateness at a steady rate?
+"""How do other delay queues compare: durable intake, a steady rate in and out, a burst?
 
 Each runs alone, on loopback, on the same disk, with the settings that its users need when no
-message may be lost; the settings are printed. One client process sends batches and waits until each
-is durable before the next; then, on an empty server, one sends a paced load, each message due two
-seconds later, while another takes what is due. Ours is used by its public client, in the same way.
-With ``--clients 2`` two such processes send at once, and with ``--under-way 5`` each of them on
-five connections, so that five of its batches are under way while it makes the next; to each queue
-alike. A server that is not installed is named as missing (``benchmarks/others/install.sh`` installs
-them from Debian).
+message may be lost; the settings are printed. Ours is used by its public client, in the same way.
+A server that is not installed is named as missing (``make queues`` installs them).
 
-    python -m benchmarks.queues [--rows 1,100,1000] [--clients 1] [--under-way 1] [--seconds 5]
-                                [--rate 2000] [--only Redis] [--intake-only]
+- ``intake``: clients send batches and wait until each is durable before the next. With
+  ``--clients 2 --under-way 5`` these are two processes of five connections each; with ``--clients 2
+  --under-way 32 --rows 1``, 64 callers that wait for each receipt.
+- ``lateness``: on an empty server the same clients send ``--rate`` messages a second, each due two
+  seconds later, while a receiver takes what is due. The processor time is the server's: what moves
+  due messages in Redis and takes them from PostgreSQL's table is the receiver here, and not in it.
+- ``burst``: ``--messages`` are due within one second; when has the last one left?
+
+NATS and RocketMQ are made for groups of servers that sync later and lean on each other; alone, and
+synced, they do without what makes them fast.
+
+    python -m benchmarks.queues [--measure intake] [--only Redis] [--rows 1,100,1000] [--clients 1]
+                                [--under-way 1] [--seconds 5] [--rate 2000] [--messages 100000]
 
 Source: each server's manual on durability.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from slotwheel.client import Client
-from slotwheel.reading.topicreader import TopicReader
-from slotwheel.wheel.files import OsFiles
-
-from ._load import TOPIC
-from ._node import BenchNode
 from .harness import Report, data_directory, options, raw_write_rate, warm_memory
-from .others.all import ALL
-from .others.server import Missing, Other, Receiver, Sender
+from .servers.all import ALL, OURS
+from .servers.clients import Clients
+from .servers.leaving import burst, steady
+from .servers.server import Missing, Sender, Server
 
+INTAKE, LATENESS, BURST = MEASURES = ("intake", "lateness", "burst")
 _ESTIMATE = (
     "whoever syncs each batch of 1 makes at most 1 / (0.3 ms sync + a round trip) = 2,000 a second;"
     " a batch of 1000 (100 KB) is one sync and its processor time, in us a message: Redis 10,"
-    " PostgreSQL 10 with its index, RabbitMQ 30, ours 2.5; beanstalkd syncs each job"
+    " PostgreSQL 10 with its index, RabbitMQ 30, ours 2.5; beanstalkd and NATS sync each message,"
+    " RocketMQ all that wait, at 100 us a request. NATS stores what leaves anew and syncs it: a"
+    " burst of 100,000 takes it 30 s; RocketMQ stores it anew with a sync for each of its three"
+    " threads"
 )
-OURS = "slotwheel"
 _SPAN_MS = 7_000_000
-_DUE_MS = 2_000
-"""beanstalkd counts whole seconds; a due time at the full second would favour nobody."""
-_REST_S = 10.0
-Load = Callable[[Sender, int], float]
-"""With its connection, and a number of its own."""
-
-
-class _Ours:
-    """A node with embedded topics, as one of them."""
-
-    name = OURS
-    durability = "acks=all: fdatasync before every acknowledgement"
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True)
-        self._node = BenchNode(directory / "data")
-        self.data = directory / "data"
-        self.address = ""
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"address": self.address}
-
-    def version(self) -> str:
-        return "this one"
-
-    def __enter__(self) -> _Ours:
-        self.address = self._node.__enter__().address
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._node.__exit__(None, None, None)
-
-    def sender(self) -> Sender:
-        return _OurSender(self.address)
-
-    def receiver(self) -> Receiver:
-        return _OurReceiver(self.data)
-
-
-class _OurSender:
-    def __init__(self, address: str) -> None:
-        self._client = Client(address)
-
-    def send(self, values: Sequence[bytes], due_ms: Sequence[int]) -> None:
-        columns = [pa.array(due_ms, pa.int64()), pa.array([TOPIC] * len(values)), pa.array(values)]
-        batch = pa.RecordBatch.from_arrays(columns, names=["due", "topic", "value"])
-        self._client.send_table(batch).wait()
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class _OurReceiver:
-    """Reads the topic's files, as any consumer of embedded topics."""
-
-    def __init__(self, data: Path) -> None:
-        self._reader = TopicReader(OsFiles(data), TOPIC)
-
-    def receive(self) -> list[bytes]:
-        found = [v for b in self._reader.batches() for v in b.column("value").to_pylist()]
-        if not found:
-            time.sleep(0.001)
-        return found
-
-    def close(self) -> None:
-        self._reader.close()
-
-
-Queue = Other | _Ours
+Rates = dict[tuple[str, str], float]
+"""Of each server by name, and what the rate is of: higher is better."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = options(__doc__ or "")
+    parser.add_argument("--measure", action="append", choices=MEASURES, help="this alone [all]")
     parser.add_argument("--rows", default="1,100,1000", help="messages in a batch")
     parser.add_argument("--clients", type=int, default=1, help="that send at once")
     parser.add_argument("--under-way", type=int, default=1, help="batches of each client")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each figure")
     parser.add_argument("--rate", type=int, default=2_000, help="messages a second for lateness")
+    parser.add_argument("--messages", type=int, default=100_000, help="of the burst")
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--only", action="append", help="these alone, by name")
-    parser.add_argument("--intake-only", action="store_true", help="no lateness")
     chosen = parser.parse_args(arguments)
     sizes = [int(text) for text in chosen.rows.split(",")]
+    seconds, count = chosen.seconds, chosen.messages
     if chosen.quick:
-        sizes, chosen.seconds = sizes[-1:], min(chosen.seconds, 1.0)
+        sizes, seconds, count = sizes[-1:], min(seconds, 1.0), min(count, 2_000)
+    clients, size = Clients(chosen.clients, chosen.under_way), chosen.value_bytes
+
+    def intake(report: Report, server: Server) -> Rates:
+        found = {}
+        for rows in sizes:
+            load = partial(_intake, rows=rows, seconds=seconds, value_bytes=size)
+            rate = clients.run(server, load)
+            found[server.name, f"batches of {rows}"] = rate
+            name = f"{server.name}, durable messages/s in batches of {rows}"
+            report.figure(name, rate, f"{rate:,.0f}")
+        return found
+
+    calls: dict[str, Callable[[Report, Server], Rates]] = {
+        INTAKE: intake,
+        LATENESS: partial(_lateness, clients, chosen.rate, seconds, size),
+        BURST: partial(_burst, clients, count, size),
+    }
     with data_directory(chosen.dir) as directory:
         directory.chmod(0o755)  # one of them runs as another user
         report = Report("delay queues side by side", _ESTIMATE, directory)
         report.begin()
         warm_memory(2.0 if chosen.warm_gib is None else chosen.warm_gib)
-        rates: dict[tuple[str, int], float] = {}
-        kinds: tuple[type[Other] | type[_Ours], ...] = (_Ours, *ALL)
-        for kind in kinds:
-            if chosen.only and kind.name not in chosen.only:
-                continue
-            place = directory / kind.name.lower()
-            try:
-                with kind(place / "intake") as server:
-                    print(f"{server.name} {server.version()}: {server.durability}", flush=True)
-                    for rows in sizes:
-                        call = partial(_intake, rows=rows, seconds=chosen.seconds)
-                        call = partial(call, value_bytes=chosen.value_bytes)
-                        rate = _in_processes(server, call, chosen.clients, chosen.under_way)
-                        rates[server.name, rows] = rate
-                        name = f"{server.name}, durable messages/s in batches of {rows}"
-                        report.figure(name, rate, f"{rate:,.0f}")
-                if chosen.intake_only:
-                    continue
-                with kind(place / "lateness") as server:
-                    _lateness(report, server, chosen.rate, chosen.seconds)
-            except Missing as missing:
-                print(f"{kind.name}: missing: {missing}", flush=True)
-                report.figure(f"{kind.name}, missing", 0, str(missing))
-        _ratios(report, rates, sizes, chosen.value_bytes, chosen.seconds)
+        rates: Rates = {}
+        for kind in ALL:
+            if not chosen.only or kind.name in chosen.only:
+                measures = chosen.measure or MEASURES
+                rates |= _measure(report, kind, {name: calls[name] for name in measures})
+        if not chosen.measure or INTAKE in chosen.measure:
+            _to_raw(report, rates, sizes, size, min(2.0, seconds))
+        for (name, what), rate in rates.items():
+            if name != OURS and (OURS, what) in rates:
+                report.ratio(f"{name}, {what}", rates[OURS, what], rate)
         report.end(chosen.json)
     return 0
 
 
-def _ratios(
-    report: Report,
-    rates: dict[tuple[str, int], float],
-    sizes: Sequence[int],
-    value_bytes: int,
-    seconds: float,
+def _measure(
+    report: Report, kind: type[Server], calls: dict[str, Callable[[Report, Server], Rates]]
+) -> Rates:
+    """Each on an empty server."""
+    rates: Rates = {}
+    try:
+        for name, call in calls.items():
+            with kind(report.directory / kind.name.lower() / name) as server:
+                print(f"{server.name} {server.version()}, {name}: {server.durability}", flush=True)
+                rates |= call(report, server)
+    except Missing as missing:
+        print(f"{kind.name}: missing: {missing}", flush=True)
+        report.figure(f"{kind.name}, missing", 0, str(missing))
+    return rates
+
+
+def _to_raw(
+    report: Report, rates: Rates, sizes: Sequence[int], value_bytes: int, seconds: float
 ) -> None:
     for rows in sizes:
-        ours = rates.get((OURS, rows))
-        if ours is None:
-            continue
-        raw = raw_write_rate(report.directory, rows * (value_bytes + 50), min(2.0, seconds))
-        text = f"write + fdatasync of batches of {rows}"
-        report.ratio(text, ours, raw / (value_bytes + 50))
-        for (name, size), rate in rates.items():
-            if size == rows and name != OURS:
-                report.ratio(f"{name}, batches of {rows}", ours, rate)
+        if (ours := rates.get((OURS, f"batches of {rows}"))) is not None:
+            raw = raw_write_rate(report.directory, rows * (value_bytes + 50), seconds)
+            name = f"write + fdatasync of batches of {rows}"
+            report.ratio(name, ours, raw / (value_bytes + 50))
 
 
 def _intake(sender: Sender, number: int, rows: int, value_bytes: int, seconds: float) -> float:
@@ -197,96 +141,34 @@ def _intake(sender: Sender, number: int, rows: int, value_bytes: int, seconds: f
     return sent / elapsed
 
 
-def _pace(sender: Sender, _number: int, rate: int, seconds: float) -> float:
-    """Send at that rate, each message due ``_DUE_MS`` later; how many were sent."""
-    sent, start = 0, time.monotonic()
-    while (elapsed := time.monotonic() - start) < seconds:
-        rows = int(elapsed * rate) - sent
-        if rows:
-            due = time.time_ns() // 1_000_000 + _DUE_MS
-            sender.send([b"%d" % due] * rows, [due] * rows)
-            sent += rows
-        time.sleep(0.01)
-    return sent
-
-
-def _lateness(report: Report, server: Queue, rate: int, seconds: float) -> None:
-    """A steady rate in and out; lateness is that of the moment a receiver has the message."""
-    if isinstance(server, _Ours):
-        _first_record(server)
-    receiver = server.receiver()
-    late: list[int] = []
-    wanted: list[int] = []
-
-    def take() -> None:
-        end = time.monotonic() + seconds + _DUE_MS / 1000 + _REST_S
-        while time.monotonic() < end and not (wanted and len(late) >= wanted[0]):
-            found = receiver.receive()
-            now_ms = time.time_ns() // 1_000_000
-            late.extend(now_ms - int(value) for value in found if value.isdigit())
-
-    taking = threading.Thread(target=take)
-    taking.start()
-
-    wanted.append(int(_in_processes(server, partial(_pace, rate=rate, seconds=seconds))))
-    taking.join()
-    receiver.close()
+def _lateness(
+    clients: Clients, rate: int, seconds: float, value_bytes: int, report: Report, server: Server
+) -> Rates:
+    found = steady(server, clients, rate, seconds, value_bytes)
+    late = found.late_ms
     if not late:
         report.figure(f"{server.name}, delivered", 0, "nothing in time")
-        return
-    name = f"{server.name}, lateness"
+        return {}
     for percent, share in (("p50", 50), ("p99", 99), ("max", 100)):
         value = float(np.percentile(late, share))
-        report.figure(f"{name} {percent}, ms", value, f"{value:.0f}")
-    asked = seconds * rate
-    reached = f"{len(late):,} of {wanted[0]:,}; {wanted[0] / asked:.0%} of the rate"
+        report.figure(f"{server.name}, lateness {percent}, ms", value, f"{value:.0f}")
+    reached = f"{len(late):,} of {found.sent:,}; {found.sent / (seconds * rate):.0%} of the rate"
     report.figure(f"{server.name}, taken", len(late), reached)
     early = sum(1 for one in late if one < 0)
     report.figure(f"{server.name}, early", early, f"{early}")
+    micros = found.cpu_s / len(late) * 1e6
+    report.figure(f"{server.name}, processor time, us/message", micros, f"{micros:.1f}")
+    return {(server.name, "messages a second of processor time"): len(late) / found.cpu_s}
 
 
-def _first_record(server: _Ours) -> None:
-    """The topic is there once something was delivered to it."""
-    sender = server.sender()
-    sender.send([b"first"], [0])
-    sender.close()
-    files = OsFiles(server.data)
-    while not files.list(f"topics/{TOPIC}"):
-        time.sleep(0.01)
-    files.close()
-
-
-def _in_processes(server: Queue, call: Load, count: int = 1, threads: int = 1) -> float:
-    """The sum of what ``call`` returns in so many processes at once, as clients would run, and in
-    so many threads of each."""
-    context = multiprocessing.get_context("spawn")
-    result: Any = context.SimpleQueue()
-    ready: Any = context.Barrier(count)
-    processes = [
-        context.Process(
-            target=_run, args=(server, call, number * threads, threads, ready, result), daemon=True
-        )
-        for number in range(count)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(300)
-    codes = [process.exitcode for process in processes]
-    if codes != [0] * count:
-        for process in processes:
-            process.kill()
-        raise RuntimeError(f"a client of {server.name} failed: codes {codes}")
-    return sum(float(result.get()) for _ in processes)
-
-
-def _run(server: Queue, call: Load, first: int, threads: int, ready: Any, result: Any) -> None:
-    senders = [server.sender() for _ in range(threads)]
-    ready.wait(60)
-    with ThreadPoolExecutor(threads) as pool:
-        result.put(sum(pool.map(call, senders, range(first, first + threads))))
-    for sender in senders:
-        sender.close()
+def _burst(clients: Clients, count: int, value_bytes: int, report: Report, server: Server) -> Rates:
+    last_ms = burst(server, clients, count, value_bytes)
+    name = f"{server.name}, burst of {count:,}, last one after the second began, ms"
+    if last_ms is None:
+        report.figure(f"{server.name}, burst of {count:,}, delivered", 0, "not in time")
+        return {}
+    report.figure(name, last_ms, f"{last_ms:,}")
+    return {(server.name, f"burst of {count:,}"): count / last_ms * 1000}
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ Rules
 - Ctrl-C ends the suite; what was measured by then is in the files.
 - ``--merge`` keeps what ``results.json`` says of the benchmarks that do not run now; without it
   the file holds this run alone.
-- What is run, how often, and how long it takes stands in ``benchmarks.runs``. ``--repeats`` runs
-  each so often; ``--goal-repeats`` only those that have a goal, and at least so often. With 5 that
-  is half an hour more than the hour that the suite takes.
+- What is run, how often, and how long it takes stands in ``benchmarks.runs``; some of it runs only
+  when ``--only`` names it. ``--repeats`` runs each so often; ``--goal-repeats`` only those that
+  have a goal, and at least so often. With 5 that is half an hour more than the suite's hour.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rich.console import Console
 from . import page
 from .goals import GOALS
 from .results import RESULTS, Figure, Result, load, save
-from .runs import SUITE, Run
+from .runs import ON_REQUEST, SUITE, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 _INTERRUPTED = "interrupted"
@@ -99,17 +99,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def select(only: Sequence[str] | None) -> list[Run]:
-    """Each of ``only`` is a run's name, or modules with commas between. Errors: ``ValueError``."""
+    """The suite, or what ``only`` names: runs, or modules with commas between. Errors:
+    ``ValueError``."""
     if not only:
         return list(SUITE)
-    names = {run.name for run in SUITE}
+    every = (*SUITE, *ON_REQUEST)
+    names = {run.name for run in every}
     wanted: set[str] = set()
     for word in only:
         wanted |= {word} if word in names else {part.strip() for part in word.split(",")}
-    found = [run for run in SUITE if wanted & {run.name, run.module}]
+    found = [run for run in every if wanted & {run.name, run.module}]
     unknown = wanted - {one for run in found for one in (run.name, run.module)}
     if unknown:
-        known = ", ".join(dict.fromkeys(run.module for run in SUITE))
+        known = ", ".join(dict.fromkeys(run.module for run in every))
         raise ValueError(f"{', '.join(sorted(unknown))}: no such benchmark; there are {known}")
     return found
 
@@ -122,7 +124,7 @@ def _at_least(run: Run, repeats: int) -> Run:
 def merged(before: dict[str, Result], after: dict[str, Result]) -> dict[str, Result]:
     """``after`` in place of what was there of the same name, in the suite's order."""
     both = {**before, **after}
-    order = [run.name for run in SUITE if run.name in both]
+    order = [run.name for run in (*SUITE, *ON_REQUEST) if run.name in both]
     return {name: both[name] for name in dict.fromkeys([*order, *both])}
 
 

@@ -59,10 +59,15 @@ ROOT = Path(__file__).resolve().parents[2]
         ("catchup", ["--messages", "20000"], ["delivered/s", "ratio: to the raw limit"]),
         (
             "queues",
-            ["--rows", "50", "--seconds", "0.5", "--only", "slotwheel", "--only", "beanstalkd"],
+            [
+                *("--rows", "50", "--seconds", "0.5", "--messages", "500"),
+                *("--only", "slotwheel", "--only", "beanstalkd"),
+            ],
             [
                 "slotwheel, durable messages/s in batches of 50",
                 "slotwheel, lateness p99, ms",
+                "slotwheel, processor time, us/message",
+                "slotwheel, burst of 500, last one after the second began, ms",
                 "ratio: write + fdatasync of batches of 50",
             ],
         ),
@@ -70,7 +75,7 @@ ROOT = Path(__file__).resolve().parents[2]
             "queues",
             [
                 *("--rows", "50", "--seconds", "0.5", "--clients", "2", "--under-way", "2"),
-                *("--intake-only", "--only", "slotwheel"),
+                *("--measure", "intake", "--only", "slotwheel"),
             ],
             ["slotwheel, durable messages/s in batches of 50"],
         ),

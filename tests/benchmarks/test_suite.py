@@ -24,7 +24,7 @@ from slotwheel.benchmarks.plots import (
     STAGES,
 )
 from slotwheel.benchmarks.results import Figure, Result, load, save
-from slotwheel.benchmarks.runs import SUITE, SUITE_S, Run
+from slotwheel.benchmarks.runs import ON_REQUEST, SUITE, SUITE_S, Run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,6 +79,9 @@ def test_a_name_with_a_comma_is_one_name() -> None:
         "burst",
         "spill",
     }
+    asked = {one.name for one in suite.select(["queues"])}
+    assert asked >= {one.name for one in ON_REQUEST}
+    assert asked - {one.name for one in suite.select(None)} == {one.name for one in ON_REQUEST}
     with pytest.raises(ValueError, match="brust: no such"):
         suite.select(["single,brust"])
 
@@ -192,7 +195,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_the_suite_fits_into_an_hour_and_knows_what_is_shown() -> None:
     assert SUITE_S <= 3_600
     names = [one.name for one in SUITE]
-    assert len(set(names)) == len(names)
+    every = [*names, *(one.name for one in ON_REQUEST)]
+    assert len(set(every)) == len(every)
     axes = [run for axis in (BY_ROWS, BY_BYTES, BY_CLIENTS, BY_RATE) for _, run in axis]
     shown = {APART, PENDING, QUEUES, STAGES, *axes, *(goal.run for goal in GOALS)}
     assert shown <= set(names)

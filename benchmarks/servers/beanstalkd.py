@@ -11,10 +11,10 @@ import socket
 import time
 from collections.abc import Sequence
 
-from .server import Other, Receiver, Sender, output_of, program
+from .server import Receiver, Sender, Server, output_of, program
 
 
-class Beanstalkd(Other):
+class Beanstalkd(Server):
     name = "beanstalkd"
     durability = "binlog (-b), synced at each write (-f0)"
 

@@ -18,14 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .server import Missing, Other, Receiver, Sender, free_port, output_of, program
+from .server import Missing, Receiver, Sender, Server, free_port, output_of, program
 
 _SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _WAITING, _READY = "waiting", "ready"
 _TAKEN_MAX = 1000
 
 
-class RabbitMq(Other):
+class RabbitMq(Server):
     name = "RabbitMQ"
     durability = "durable queues, persistent messages, publisher confirms; time to live + DLX"
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from .server import Missing, Other, Receiver, Sender, output_of, program
+from .server import Missing, Receiver, Sender, Server, output_of, program
 
 _MOVE = """
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, 1000)
@@ -21,7 +21,7 @@ return #due
 _PREFIX = 16
 
 
-class Redis(Other):
+class Redis(Server):
     name = "Redis"
     durability = "AOF (appendonly yes, appendfsync always), ZADD and a mover in Lua"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from .server import Missing, Other, Receiver, Sender, output_of, program
+from .server import Missing, Receiver, Sender, Server, output_of, program
 
 _PLACE = "usr/lib/postgresql/*/bin"
 _TABLE = """
@@ -26,7 +26,7 @@ DELETE FROM delayed WHERE id IN (
 """
 
 
-class Postgres(Other):
+class Postgres(Server):
     name = "PostgreSQL"
     durability = "fsync and synchronous_commit on (its defaults); table polled with SKIP LOCKED"
 

@@ -1,4 +1,4 @@
-"""What the benchmarks ask of another delay queue, and how its server is run."""
+"""What the benchmarks ask of a delay queue, and how its server is run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
-START_S = 40.0
+import psutil
+
+START_S = 120.0
+CACHE = Path(__file__).resolve().parents[2] / ".cache"
+"""Where ``install.sh`` puts what Debian does not have."""
 
 
 class Missing(Exception):
@@ -35,7 +39,7 @@ class Receiver(Protocol):
     def close(self) -> None: ...
 
 
-class Other(ABC):
+class Server(ABC):
     """A server with an empty store in ``directory``, from ``with`` on."""
 
     name: ClassVar[str]
@@ -72,6 +76,15 @@ class Other(ABC):
 
     def prepare(self) -> None:  # noqa: B027 (most have nothing to do)
         """Once it is ready."""
+
+    def cpu_s(self) -> float:
+        """Processor time so far, of all processes of the server."""
+        assert self._process is not None
+        process, total = psutil.Process(self._process.pid), 0.0
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += sum(one.cpu_times()[:4])  # and of its children that have ended
+        return total
 
     def halt(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()
