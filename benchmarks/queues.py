@@ -8,12 +8,12 @@ A server that is not installed is named as missing (``make queues`` installs the
   ``--clients 2 --under-way 5`` these are two processes of five connections each; with ``--clients 2
   --under-way 32 --rows 1``, 64 callers that wait for each receipt.
 - ``lateness``: on an empty server the same clients send ``--rate`` messages a second, each due two
-  seconds later, while a receiver takes what is due. The processor time is the server's: what moves
-  due messages in Redis and takes them from PostgreSQL's table is the receiver here, and not in it.
+  seconds later, while a receiver takes what is due. The processor time is the server's; the
+  receivers, which ask Redis and PostgreSQL again and again for what is due, are not in it.
 - ``burst``: ``--messages`` are due within one second; when has the last one left?
 
 NATS and RocketMQ are made for groups of servers that sync later and lean on each other; alone, and
-synced, they do without what makes them fast.
+synced, they do without what makes them fast. docs/choosing.md says more.
 
     python -m benchmarks.queues [--measure intake] [--only Redis] [--rows 1,100,1000] [--clients 1]
                                 [--under-way 1] [--seconds 5] [--rate 2000] [--messages 100000]

@@ -111,6 +111,13 @@ ON_REQUEST = (
             *("--seconds", "4", "--measure", "intake"),
         ),
     ),
+    # What each of them can do.
+    Run(
+        "delay queues, lateness at 500/s",
+        "queues",
+        210,
+        ("--measure", "lateness", "--rate", "500", "--seconds", "10"),
+    ),
     Run(
         "delay queues, lateness at 10,000/s",
         "queues",
