@@ -350,7 +350,7 @@ PLOTS = (
         " the settings that it ran with. What is not shown was not installed, and is named as"
         " missing in the table below.",
         _queues,
-        (8.6, 4.2),
+        (8.6, 5.2),
     ),
     Plot(
         "lateness",

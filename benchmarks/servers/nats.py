@@ -72,13 +72,10 @@ class _Connection:
         self._socket.sendall(data)
 
     def messages(self, wait_s: float = 60.0) -> list[tuple[bytes, bytes]]:
-        """Those that came with the next bytes: the subject to answer to, and the body. None when
-        nothing came in time."""
+        """Those that the next bytes complete: the subject to answer to, and the body of each.
+        Errors: ``TimeoutError`` when no bytes come in time."""
         self._socket.settimeout(wait_s)
-        try:
-            came = self._socket.recv(1 << 18)
-        except TimeoutError:
-            return []
+        came = self._socket.recv(1 << 18)
         assert came, "the server has closed the connection"
         data, at, found = self._left + came, 0, []
         while (end := data.find(b"\r\n", at)) >= 0:
@@ -145,7 +142,10 @@ class _Receiver(_Connection):
         self.ask(f"CONSUMER.DURABLE.CREATE.{_STREAM}.{_STREAM}", wanted)
 
     def receive(self) -> list[bytes]:
-        found = self.messages(1.0)
+        try:
+            found = self.messages(1.0)
+        except TimeoutError:
+            return []
         if found:
             self.write(b"PUB %b 0\r\n\r\n" % found[-1][0])
         return [body for _, body in found]

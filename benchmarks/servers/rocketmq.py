@@ -22,8 +22,8 @@ _TOPIC = "due"
 _SEND, _PULL = 310, 11
 _SUCCESS, _NOTHING = 0, (19, 20)
 """Codes of answers; the latter of a pull that found no message yet."""
-_WAITS = 0b110
-"""Of a pull: it brings a subscription, and may wait for a message."""
+_PULL_FLAGS = 0b111
+"""It brings a subscription, may wait for a message, and acknowledges those before its offset."""
 _WAIT_MS = 1_000
 _PULLED_MAX = 1_000
 _BODY_AT = 84
@@ -150,8 +150,9 @@ class _Receiver(_Connection):
         self._offset = 0
 
     def receive(self) -> list[bytes]:
-        wanted = {"consumerGroup": "bench", "topic": _TOPIC, "queueId": "0", "sysFlag": str(_WAITS)}
-        wanted |= {"queueOffset": str(self._offset), "commitOffset": str(self._offset)}
+        offset = str(self._offset)
+        wanted = {"consumerGroup": "bench", "topic": _TOPIC, "queueId": "0"}
+        wanted |= {"sysFlag": str(_PULL_FLAGS), "queueOffset": offset, "commitOffset": offset}
         wanted |= {"maxMsgNums": str(_PULLED_MAX), "suspendTimeoutMillis": str(_WAIT_MS)}
         wanted |= {"subscription": "*", "subVersion": "0", "expressionType": "TAG"}
         header = _header(_PULL, wanted) % next(self._numbers)
