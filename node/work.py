@@ -1,9 +1,11 @@
 """The work of the node's own threads, one class or function each; ``Loop`` calls them.
 
-syncer writes and syncs what is queued: group commit slot-files spills the tail, deletes covered
-slot files prefetcher opens the next slot ahead of its time scrubber reads slot files ahead, to find
-damage before they are due (``damage.py``) departures deletes the files of what left long ago
-sink-check at start, until the sink was reached once: logs if it cannot be
+- syncer: writes and syncs what is queued (group commit)
+- slot-files: spills the tail, deletes covered slot files
+- prefetcher: opens the next slot ahead of its time
+- scrubber: reads slot files ahead, to find damage before they are due (``damage.py``)
+- departures: deletes the files of what left long ago
+- sink-check: at the start, until the sink was reached once; logs if it cannot be
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -290,8 +291,8 @@ def test_instances_are_members_of_a_group(
         one.done("/subscription", {"topics": [name]})
 
     def shared() -> bool:
-        for one in members:
-            one.records(timeout=200)
+        with ThreadPoolExecutor(2) as both:  # one that does not poll keeps the other waiting
+            list(both.map(lambda one: one.records(timeout=500), members))
         return all(len(one.ask("GET", "/assignments").json()["partitions"]) == 1 for one in members)
 
     eventually(shared)
