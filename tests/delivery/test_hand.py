@@ -56,6 +56,16 @@ def numbered(topic: str, count: int, first: int = 0) -> list[tuple[str, bytes]]:
     return [(topic, b"%d" % n) for n in range(first, first + count)]
 
 
+def test_at_a_moderate_rate_several_rows_leave_together(rig: Rig) -> None:
+    """One each millisecond: the next chunk begins a while after the last one."""
+    rig.start()
+    began: list[float] = []
+    rig.scripted.before = lambda _rows, _trial: began.append(time.monotonic())
+    rig.send(numbered("t", 400), range(200, 600))
+    rig.wait(lambda: len(rig.scripted.taken) == 400)
+    assert len(began) <= (began[-1] - began[0]) / hand.PACE_S + 2
+
+
 def test_rows_leave_at_their_millisecond(rig: Rig) -> None:
     rig.start()
     due = np.sort(np.random.default_rng(1).integers(-5, 1200, 2000)).tolist()
