@@ -224,7 +224,8 @@ class AuditLedger:
             if len(self._senders) >= _SENDERS_MAX:
                 gone = self._senders.pop(next(iter(self._senders)))
                 if not gone.last:
-                    self.miss_sums(f"there are more than {_SENDERS_MAX} senders", now_ms)
+                    text = f"there are more than {_SENDERS_MAX} senders"
+                    self.miss_sums(text, gone.seen_ms, gone.groups)
         self._senders[name] = sender
         sender.seen_ms = now_ms
         return sender

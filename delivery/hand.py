@@ -45,6 +45,7 @@ WAIT_MAX_S = 0.1
 PACE_S = 0.005
 """From the begin of a chunk of few rows to that of the next one, s, at least."""
 _FEW_ROWS = 100
+_BEHIND_MS = 1_000
 _NOT_YET_S = 0.001
 _NOT_ALLOWED_S = 0.01
 _ERROR_WAIT_MAX_S = 2.0
@@ -202,7 +203,7 @@ class Hand:
             self.busy = False
 
     def _deliver(self, chunk: Chunk) -> bool:
-        if chunk.rows.num_rows < _FEW_ROWS:
+        if chunk.rows.num_rows < _FEW_ROWS and not self._is_behind(chunk):
             self._pause(PACE_S)
         try:
             if int(times(chunk.rows, "due").max()) > self._clock():
@@ -228,6 +229,10 @@ class Hand:
         else:
             self._pause(self._stuck.failed())
         return True
+
+    def _is_behind(self, chunk: Chunk) -> bool:
+        """Whether older rows are caught up with, of which a chunk never has more than a second."""
+        return int(lateness(chunk.rows, self._clock()).min()) >= _BEHIND_MS
 
     def _deliver_held(self, chunk: Chunk) -> BatchOutcome:
         """Deliver a chunk of a held-back topic. Runs in a worker, unless in turn, which may have

@@ -68,7 +68,7 @@ class AtLeastOnce:
         return hand_over(self.sink, self.dead_letters, chunk.rows, clock(), trial=trial)
 
     def idle(self, wheel: DuePort, now_ms: int) -> None:
-        """Called when nothing is due. Errors: ``NotReady``: it has to begin again."""
+        """Called when nothing is handed out now. Errors: ``NotReady``: it has to begin again."""
 
 
 class AtMostOnce(AtLeastOnce):

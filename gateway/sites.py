@@ -107,12 +107,14 @@ def _is_address(name: str) -> bool:
 def _check_site(scope: Any, host: bytes) -> None:
     """Errors: ``HttpError`` 403."""
     headers = scope["headers"]
+    site = header_of(headers, b"sec-fetch-site")
+    if site == "same-origin":  # the browser knows, also where a proxy gives another ``Host``
+        return
     origin = header_of(headers, b"origin")
     # "null" is what a browser says for a page that belongs to no site.
     if origin is not None and origin.partition("://")[2].lower() != host.decode("latin-1").lower():
         raise _foreign("header Origin", origin)
-    site = header_of(headers, b"sec-fetch-site")
-    if site in (None, "same-origin") or (site == "none" and _reads(scope)):
+    if site is None or (site == "none" and _reads(scope)):
         return
     followed = header_of(headers, b"sec-fetch-mode") == "navigate"
     followed &= header_of(headers, b"sec-fetch-dest") == "document"

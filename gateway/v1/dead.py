@@ -224,7 +224,8 @@ def open_letters(
 
 async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
     """Count dead letters by reason and by the topic that they were meant for, and show the first
-    ones. The topic is read to where it ends now, or for 20 s: ``damage`` says how far."""
+    ones. The topic is read to where it ends now, or for 20 s: ``damage`` says how far.
+    So is what the node kept itself, as Kafka did not take it."""
     return as_json(await call.services.letters.run(listed_letters, call.services, call.query))
 
 
@@ -270,9 +271,9 @@ def _kept_by_node(services: Services, query: LettersQuery, damage: list[str]) ->
             damage += letters.damage
             return sum(found)
     except HttpError as error:
-        if error.status != 404:
+        if error.status not in (404, 422):
             raise
-        return 0  # there is no such topic: Kafka took them all
+        return 0  # there is no such topic, or no letter in it: Kafka took them all
 
 
 def _shown(batch: pa.RecordBatch, redriven: list[bool]) -> list[DeadLetter]:

@@ -66,6 +66,16 @@ def test_at_a_moderate_rate_several_rows_leave_together(rig: Rig) -> None:
     assert len(began) <= (began[-1] - began[0]) / hand.PACE_S + 2
 
 
+def test_old_rows_are_caught_up_with_without_a_pause(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand, "PACE_S", 3600.0)
+    rig.send(numbered("t", 50), range(1_000, 51_000, 1_000))
+    rig.clock.offset_ms += 60_000
+    rig.start()
+    rig.wait(lambda: len(rig.scripted.taken) == 50)
+
+
 def test_rows_leave_at_their_millisecond(rig: Rig) -> None:
     rig.start()
     due = np.sort(np.random.default_rng(1).integers(-5, 1200, 2000)).tolist()

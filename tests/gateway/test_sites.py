@@ -129,7 +129,8 @@ PAGE = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
         ("POST", {"sec_fetch_site": "same-origin", "origin": f"http://{HERE}"}, 200),
         ("POST", {"sec_fetch_site": "cross-site", **PAGE}, 403),
         ("POST", {"sec_fetch_site": "none", **PAGE}, 403),
-        ("POST", {"sec_fetch_site": "same-origin", "origin": "http://evil.example"}, 403),
+        # The page of a proxy, which gives the gateway a ``Host`` of its own.
+        ("POST", {"sec_fetch_site": "same-origin", "origin": "https://jobs.example"}, 200),
         ("POST", {"origin": "null"}, 403),
         ("POST", {"origin": "http://127.0.0.1:9999"}, 403),
         ("OPTIONS", {"origin": "http://evil.example"}, 403),
