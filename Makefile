@@ -67,7 +67,7 @@ format: $(DEV) ## Rewrite the code in the project's format
 	@$(BIN)/ruff format .
 
 .PHONY: soak
-soak: setup kafka ## Run the soak: what takes many minutes
+soak: setup kafka queues ## Run the soak: what takes many minutes
 	@echo "==> pytest -m soak"
 	@$(BIN)/python -m pytest -m soak --timeout 7200 -o faulthandler_timeout=7260 $(ARGS)
 
@@ -76,7 +76,7 @@ bench: setup kafka ## Run every benchmark several times, write benchmarks/RESULT
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
 .PHONY: queues
-queues: ## Install the delay queues that benchmarks.queues measures beside ours (as root: Debian's)
+queues: ## Install the delay queues that stand beside ours in benchmarks and soak (as root: Debian's)
 	@benchmarks/servers/install.sh
 
 .PHONY: bench-page
