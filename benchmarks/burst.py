@@ -38,7 +38,7 @@ _ESTIMATES = {
     KAFKA_PYTHON: "20 us a record with headers: 50,000 a second, 10 s",
     CONFLUENT: "4 us a record with headers: 250,000 a second, 2 s",
 }
-_GOALS = {EMBEDDED: "<= 1100", KAFKA_PYTHON: "", CONFLUENT: ""}
+_GOALS = {EMBEDDED: "<= 1200", KAFKA_PYTHON: "", CONFLUENT: ""}
 _RATIO_GOALS = {KAFKA_PYTHON: ">= 90 %", CONFLUENT: ">= 75 %", EMBEDDED: ""}
 _AHEAD_S = 20
 _BATCH_ROWS = 5_000
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
             broker = stack.enter_context(start_broker())
             for topic in (TOPIC, _WARM, _BARE):
                 broker.create_topic(topic, partitions=_PARTITIONS)
-            _bare(chosen.sink, broker.bootstrap, _WARM, chosen.messages)
+            bare_producer(chosen.sink, broker.bootstrap, _WARM, chosen.messages)
             node_options += ["--bootstrap", broker.bootstrap]
         with BenchNode(directory / "data", *node_options) as node:
             second = int(time.time() + chosen.ahead)
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
             raw = raw_write_rate(directory, group, 1.0) / _RECORD_BYTES
             report.figure("raw write + fdatasync, messages/s", raw, f"{raw:,.0f}")
         else:
-            raw = _bare(chosen.sink, broker.bootstrap, _BARE, chosen.messages)
+            raw = bare_producer(chosen.sink, broker.bootstrap, _BARE, chosen.messages)
             report.figure("bare producer, records/s", raw, f"{raw:,.0f}")
         report.ratio("to the raw limit", rate, raw, _RATIO_GOALS[chosen.sink])
         micros = cpu_s / len(at) * 1e6
@@ -178,7 +178,7 @@ def _headers(number: int) -> list[tuple[str, str | bytes | None]]:
     ]
 
 
-def _bare(sink: str, bootstrap: str, topic: str, count: int) -> float:
+def bare_producer(sink: str, bootstrap: str, topic: str, count: int) -> float:
     """Records a second of a bare producer; the records are made before."""
     value = bytes(VALUE_BYTES)
     records = [(b"k%d" % (number % 1000), _headers(number)) for number in range(count)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Run:
     """One benchmark with its options. ``about_s``: what one run takes, all included, measured on
-    two idle cores. ``repeats``: 5 for what has a goal, where the hour allows it; fewer for what
+    two idle cores. ``repeats``: 3 for what has a goal, where the hour allows it; fewer for what
     takes long, one for what has none."""
 
     name: str
@@ -42,11 +42,13 @@ def _ingest(name: str, *options: str, seconds: int = 10, repeats: int = 1) -> Ru
     return Run(name, "ingest", about_s, ("--seconds", str(seconds), *options), repeats)
 
 
-# The most disk at one time is that of 60 s of ingest: 90 M messages in slot files, 15 GB, and a
-# journal of less than 1 GB.
+_TO_KAFKA = ("--sink", "confluent", "--rate", "50000", "--seconds", "10")
+
+# The most disk at one time is that of 100 M pending messages in slot files, 17 GB, and a journal of
+# less than 1 GB.
 SUITE = (
     Run("stages", "stages", 30),
-    _ingest("durable ingest", seconds=60, repeats=5),
+    _ingest("durable ingest", seconds=60, repeats=3),
     _ingest("ingest, batches kept apart", "--apart"),
     _ingest("ingest, batches of 1", "--rows", "1"),
     _ingest("ingest, batches of 10", "--rows", "10"),
@@ -58,8 +60,9 @@ SUITE = (
     _ingest("ingest, four clients", "--clients", "4"),
     # Short: after ten seconds delivery would begin, and this is about the intake.
     _ingest("ingest, due within 10 s", "--span-s", "10", seconds=8),
-    Run("single sends", "single", 52, repeats=5),
-    Run("burst, embedded", "burst", 32, repeats=5),
+    Run("single sends", "single", 52, repeats=3),
+    Run("burst, embedded", "burst", 32),
+    Run("burst of a million, embedded", "burst", 40, ("--messages", "1000000"), 3),
     Run("burst, kafka-python", "burst", 66, ("--sink", "kafka-python"), 2),
     Run("burst, confluent", "burst", 46, ("--sink", "confluent"), 3),
     Run(
@@ -74,20 +77,31 @@ SUITE = (
         45,
         ("--sink", "kafka-python", "--only", "burst"),
     ),
-    Run("lateness at 10,000/s", "lateness", 30, ("--rate", "10000", "--seconds", "10")),
+    Run("lateness at 10,000/s", "lateness", 30, ("--rate", "10000", "--seconds", "10"), 3),
     Run("lateness at 50,000/s", "lateness", 32, ("--rate", "50000", "--seconds", "10")),
-    Run("lateness at 100,000/s", "lateness", 44, ("--rate", "100000", "--seconds", "20"), 5),
-    Run("pending", "pending", 220, ("--rows", "50000000")),
+    Run("lateness at 100,000/s", "lateness", 44, ("--rate", "100000", "--seconds", "20"), 3),
+    Run("lateness into Kafka at 50,000/s", "lateness", 45, _TO_KAFKA, 3),
+    Run("highest rate into Kafka", "highest", 180),
+    Run("pending", "pending", 300),
     Run("catching up", "catchup", 54, repeats=2),
     Run("cancelling", "cancel", 22),
     Run("spill", "spill", 32),
-    Run("delay topic, kafka-python", "intake", 12, ("--messages", "200000"), 5),
-    Run("delay topic, confluent", "intake", 14, ("--client", "confluent"), 5),
+    Run("delay topic, kafka-python", "intake", 12, ("--messages", "200000"), 3),
+    Run("delay topic, confluent", "intake", 14, ("--client", "confluent"), 3),
     Run("consumer, kafka-python", "consumer", 55, ("--repeats", "2")),
     Run("consumer, confluent", "consumer", 60, ("--client", "confluent", "--repeats", "2")),
     Run("replication", "replication", 151, repeats=2),
     Run("replay", "replay", 90, ("--rows", "5000000")),
     Run("delay queues side by side", "queues", 160, ("--measure", "intake", "--seconds", "3")),
+    Run(
+        "delay queues, 64 callers with connections of their own",
+        "queues",
+        80,
+        (
+            *("--clients", "2", "--under-way", "32", "--rows", "1"),
+            *("--seconds", "4", "--measure", "intake"),
+        ),
+    ),
     # As in ingest: a client has five batches under way.
     Run(
         "delay queues, two clients",
@@ -97,20 +111,11 @@ SUITE = (
             *("--clients", "2", "--under-way", "5", "--rows", "1000"),
             *("--seconds", "3", "--measure", "intake"),
         ),
-        3,
+        2,
     ),
 )
 
 ON_REQUEST = (
-    Run(
-        "delay queues, 64 callers",
-        "queues",
-        80,
-        (
-            *("--clients", "2", "--under-way", "32", "--rows", "1"),
-            *("--seconds", "4", "--measure", "intake"),
-        ),
-    ),
     # What each of them can do.
     Run(
         "delay queues, lateness at 500/s",

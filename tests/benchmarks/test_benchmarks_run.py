@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
             ["resident at 0.02 M, MB", "resident, spread, %", "status at 0.02 M, ms"],
         ),
         ("lateness", ["--seconds", "1", "--rate", "2000"], ["lateness p99, ms", "early"]),
+        ("highest", ["--quick"], ["ratio: highest steady rate, to the bare producer"]),
         ("single", ["--seconds", "0.5", "--clients", "1,3"], ["messages/s, 3 clients"]),
         (
             "burst",
