@@ -397,6 +397,7 @@ def test_who_may_not_deliver_hands_nothing_over(rig: Rig) -> None:
     time.sleep(0.3)
     assert rig.scripted.taken == []
     assert rig.wheel.status().delivered == 0
+    rig.hand._allowed = lambda: False
     chunk = Chunk(OLD_ROW, "t", Mark(), Mark(), OLD_ROW, np.empty(0, np.int64))
     outcome = rig.hand._deliver_held(chunk)
     assert not outcome.answered.any()
