@@ -8,8 +8,10 @@ also over two hours: then a spill opens 7200 files, and delivery ends a chunk at
 
 What is overdue leaves in full chunks. At a steady rate a chunk is what became due since the last
 one began: for each of ``--rates`` messages come in batches of 20 ms, and leave in chunks of
-``PACE_S``. What ``--trace-retain`` and the records for Kafka cost stands besides; keys, which these
-messages do not have, add to it.
+``PACE_S`` where these have few rows, else of the 2 ms that an embedded topic takes to answer.
+
+What ``--trace-retain`` and the records for Kafka cost stands besides; keys, which these messages do
+not have, add to it.
 
     python -m benchmarks.stages [--rows 10,1000,10000] [--rates 10000,50000] [--messages 1000000]
 """
@@ -47,13 +49,14 @@ _ESTIMATE = (
     " 0.3; commit and ids 0.15; spill over 7200 slots (sort, gather, encode, open, write) 0.8, over"
     " 60 0.5; read, sort and take 0.5; deliver to an embedded topic 0.5: 2.2 us in all. Over 7200"
     " slots a chunk is 140 rows, and its 1 ms of reading, two syncs and calls is 7 us a message; at"
-    " 10,000 a second it is 50 rows, or 20 us a message, at 100,000 500 rows, or 2 us"
+    " 10,000 a second it is 50 rows, or 20 us a message, at 100,000 200 rows, or 5 us"
 )
 _NOW_MS = 1_900_000_000_000
 _AHEAD_MS = 10_000
 """Nothing is due earlier."""
 _BATCH_S = 0.02
 _RATE_SECONDS = 4
+_ANSWER_MS = 2
 BESIDES = DEPARTURES, RECORDS = "departures", "records for Kafka"
 """Further stages, not counted with the others: with ``--trace-retain``, and with another sink."""
 STAGES = ("intake", "journal", "ids", "spill", "read", "deliver", "answer", "clean")
@@ -100,7 +103,8 @@ def main(arguments: list[str] | None = None) -> int:
             span_ms = count * 1000 // rate
             make = [_batch(rows, chosen.value_bytes, span_ms, seed) for seed in range(20)]
             meter = Meter()
-            _life(directory / f"rate-{rate}", make, count, meter, paced=True)
+            step_ms = int(PACE_S * 1000) if rate * _ANSWER_MS < 100_000 else _ANSWER_MS
+            _life(directory / f"rate-{rate}", make, count, meter, step_ms)
             _tell(report, meter, count, f"{rate:,} a second")
         report.end(chosen.json)
     return 0
@@ -117,10 +121,10 @@ def _tell(report: Report, meter: Meter, count: int, of: str) -> None:
 
 
 def _life(
-    path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter, *, paced: bool = False
+    path: Path, batches: list[pa.RecordBatch], count: int, meter: Meter, step_ms: int = 0
 ) -> None:
-    """``count`` messages come in, are spilled, and leave: when they are due if ``paced``, else all
-    of them later."""
+    """``count`` messages come in, are spilled, and leave: every ``step_ms`` those that are due by
+    then, or all of them later if that is 0."""
     now_ms = _NOW_MS
     rows = batches[0].num_rows
     config = WheelConfig(disk_reserve_bytes=0)
@@ -143,20 +147,20 @@ def _life(
                 wheel.spill(now_ms)
     with meter.of("spill"):
         wheel.spill(now_ms, everything=True)
-    now_ms += _AHEAD_MS if paced else config.horizon_ms + 2_000
+    now_ms += _AHEAD_MS if step_ms else config.horizon_ms + 2_000
     master = wheel.dispatcher
     assert master is not None
     while True:
         with meter.of("read"):
-            while paced and master.prepare(now_ms):
+            while step_ms and master.prepare(now_ms):
                 pass
             chunk = master.next_chunk(now_ms)
         if chunk is None:
             if wheel.write_pending(0):  # a mark that reaches further, which rows may wait for
                 continue
-            if not paced or not wheel.status().pending:
+            if not step_ms or not wheel.status().pending:
                 break
-            now_ms += int(PACE_S * 1000)
+            now_ms += step_ms
             continue
         with meter.of("deliver"):
             outcome = hand_over(sink, letters, chunk.rows, now_ms)

@@ -14,9 +14,9 @@ Rules
 - A sink that is down pauses everything and is asked again with growing pauses. Topics that are held
   back are delivered on the side (``held.py``).
 - ``allowed`` is asked again before each delivery: a deposed master may not deliver.
-- A chunk of one row costs nearly as much as one of a hundred. So the next one begins ``PACE_S``
-  after it at the earliest: what becomes due meanwhile leaves together. A row that comes after a
-  pause does not wait, and old rows are caught up with without pauses.
+- A chunk of one row costs nearly as much as one of a hundred. So after a chunk of few rows the next
+  one begins ``PACE_S`` after it at the earliest: at a moderate rate, what becomes due meanwhile
+  leaves together. A row that comes after a pause does not wait.
 - When more topics fail than can be held back, the wheel pauses the main mark; the hand notices that
   it makes no progress and waits longer each time.
 """
@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 WAIT_MAX_S = 0.1
 """The longest sleep, s: after it the clock is read again, in case it was set meanwhile."""
 PACE_S = 0.005
-"""From the begin of a chunk to that of the next one, s, at least."""
+"""From the begin of a chunk of few rows to that of the next one, s, at least."""
+_FEW_ROWS = 100
 _BEHIND_MS = 1_000
 _NOT_YET_S = 0.001
 _NOT_ALLOWED_S = 0.01
@@ -202,7 +203,7 @@ class Hand:
             self.busy = False
 
     def _deliver(self, chunk: Chunk) -> bool:
-        if not self._is_behind(chunk):
+        if chunk.rows.num_rows < _FEW_ROWS and not self._is_behind(chunk):
             self._pause(PACE_S)
         try:
             if int(times(chunk.rows, "due").max()) > self._clock():
