@@ -93,6 +93,11 @@ def hand_over(
     until = expires_ms(rows.column("headers"))
     expired = np.zeros(rows.num_rows, np.bool_) if until is None else until <= now_ms
     answers = deliver_rest(rows, expired, lambda part: ask(sink, part, errors, trial=trial))
+    if not answers.codes.any():  # the usual case: all were accepted
+        everything = BatchOutcome.nothing(rows.num_rows, "")
+        everything.answered[:] = everything.accepted[:] = True
+        everything.down, everything.errors = answers.down, errors
+        return everything
     answers.reasons |= dict.fromkeys(np.flatnonzero(expired).tolist(), EXPIRED)
     accepted = answers.which(Answer.ACCEPTED)
     unknown = answers.which(Answer.UNKNOWN)

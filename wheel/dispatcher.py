@@ -73,6 +73,7 @@ class Dispatcher:
             storage,
             cancels,
             config,
+            mint,
             replace(marks, epoch=log.epoch),
             lock,
             lambda: log.committed_offset - 1,

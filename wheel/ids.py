@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from .errors import UnknownId
 from .rows import from_numpy
-from .schema import FEW_ROWS, Int64s, Mask, UInt32s, UInt64s
+from .schema import CHECK, FEW_ROWS, Int64s, Mask, UInt32s, UInt64s, times
 
 KEY_BYTES = 16
 _INT64_END = 1 << 63
@@ -43,6 +43,8 @@ _HALF = _bits(32)
 
 _PLAIN_ROWS = 8
 """Up to so many rows plain integers are faster: NumPy's calls cost 70 us whatever they work on."""
+_BLOCK_ROWS = 8192
+"""More rows at once do not fit into the processor's cache, and cost twice as much each."""
 _MASK = (1 << 64) - 1
 
 
@@ -101,10 +103,25 @@ class IdMint:
             pairs = zip(due.tolist(), offset.tolist(), strict=True)
             few = [_check_of_one(self._k0, self._k1, d, o) for d, o in pairs]
             return np.array(few, np.uint32)
-        words = (due.view(np.uint64), offset.view(np.uint64))
-        digest = siphash13(self._k0, self._k1, words)
-        folded = digest ^ (digest >> np.uint64(32))
-        return folded.astype(np.uint32)
+        found = np.empty(len(due), np.uint32)
+        for start in range(0, len(due), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            words = (due[block].view(np.uint64), offset[block].view(np.uint64))
+            digest = siphash13(self._k0, self._k1, words)
+            found[block] = digest ^ (digest >> np.uint64(32))
+        return found
+
+    def checks_of(self, rows: pa.RecordBatch) -> UInt32s:
+        """Checks of rows (schema ``ROW``), shape (rows,): those they came with (``with_checks``),
+        if they did."""
+        if CHECK.name in rows.schema.names:
+            return np.asarray(rows.column(CHECK.name))
+        return self.checks(times(rows, "due"), times(rows, "offset"))
+
+    def with_checks(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows with the column ``CHECK`` behind their own: for many at once it costs a tenth of
+        what it does chunk by chunk."""
+        return rows.append_column(CHECK, from_numpy(self.checks_of(rows), CHECK.type))
 
     def one(self, due: int, offset: int) -> MessageId:
         check = self.checks(np.array([due], np.int64), np.array([offset], np.int64))

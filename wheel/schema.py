@@ -45,6 +45,8 @@ _CONTENT = [
 INPUT = pa.schema([_DUE, *_CONTENT])
 PAYLOAD = pa.schema([_DUE, _CREATED, _CANCELS, *_CONTENT])
 ROW = pa.schema([_OFFSET, _DUE, _CREATED, _CANCELS, *_CONTENT], metadata=_METADATA)
+CHECK = pa.field("check", pa.uint32(), nullable=False)
+"""A column behind ``ROW`` in what is prepared for delivery: the check of each row's id."""
 
 FEW_ROWS = 64
 """Up to so many rows, calls into Arrow cost more than the work they do. Most of them release the
@@ -71,6 +73,13 @@ def times(batch: pa.RecordBatch, column: str) -> Int64s:
         array.buffers()[1] or b"", dtype=np.int64, count=len(array), offset=array.offset * 8
     )
     return values
+
+
+def valid(column: pa.Array) -> Mask:
+    """Which values of a column are not null, shape (rows,)."""
+    if column.null_count == len(column):
+        return np.zeros(len(column), np.bool_)
+    return np.asarray(column.is_valid())
 
 
 def bounds(values: Int64s) -> tuple[int, int]:

@@ -24,7 +24,8 @@ from ...wheel.config import MIB
 from ...wheel.errors import Damaged, UnsupportedVersion
 from ...wheel.files import Files
 from ...wheel.ids import IdMint
-from ...wheel.schema import TIME, Int64s, times
+from ...wheel.rows import from_numpy
+from ...wheel.schema import TIME, Int64s
 from ...wheel.slots.handles import HandleCache
 from ..sink import Answer, Answers, Sink, split_by_topic
 from .topicdamage import damaged_segments
@@ -163,9 +164,8 @@ class EmbeddedSink(Sink):
         return [a for a, error in zip(appends, found, strict=True) if error is None]
 
     def _columns(self, rows: pa.RecordBatch, delivered_ms: int) -> list[pa.Array]:
-        due, offset = times(rows, "due"), times(rows, "offset")
         delivered = pa.array(np.full(rows.num_rows, delivered_ms, np.int64)).view(TIME)
-        check = pa.array(self.mint.checks(due, offset))
+        check = from_numpy(self.mint.checks_of(rows), pa.uint32())
         names = ("offset", "due", "created", "partition", "key", "value", "headers")
         return [delivered, check, *(rows.column(name) for name in names)]
 

@@ -92,9 +92,10 @@ class ConfluentSink(KafkaSink):
                 for topic, info in plan.topics.items()
                 if topic in self._careful or (info.bytes_max or batch_bytes) < batch_bytes
             }
-        usual = plan.rows
+        usual, one_by_one = plan.rows, list[int]()
         if careful:
             usual = [row for row in plan.rows if topics[row] not in careful]
+            one_by_one = [row for row in plan.rows if topics[row] in careful]
         if trial:
             failures = self._try(plan, usual, timeout_s)
         else:
@@ -103,7 +104,7 @@ class ConfluentSink(KafkaSink):
         with self._lock:
             for row in again:
                 self._careful[topics[row]] = True
-        one_by_one = sorted(again + [row for row in plan.rows if topics[row] in careful])
+        one_by_one = sorted(again + one_by_one)
         if one_by_one:
             for row in again:
                 del failures[row]

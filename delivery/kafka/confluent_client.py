@@ -31,6 +31,11 @@ with suppress(ImportError):
 client_log = logging.getLogger("slotwheel.librdkafka")
 
 BATCH_BYTES = 256 * 1024
+LINGER_MS = 100
+"""Longer than a chunk takes to be handed over; ``flush`` sends at once all that is there. What
+comes to a partition while the broker has not answered an earlier batch of it has to wait, and once
+it has lingered, librdkafka spins until that answer: a whole core, beside the threads that hand over
+the rest."""
 _LATE_S = 0.5
 """librdkafka gives up a record by itself; so much longer, s, is waited for it to do so."""
 
@@ -75,7 +80,7 @@ def producer_config(settings: KafkaSettings, timeout_s: float) -> dict[str, Any]
         "request.timeout.ms": int(timeout_s * 500),
         "message.max.bytes": settings.record_bytes_max,
         "batch.size": BATCH_BYTES,
-        "linger.ms": 1,
+        "linger.ms": LINGER_MS,
         "queue.buffering.max.messages": settings.rows_in_flight_max * 2,
         "queue.buffering.max.kbytes": settings.bytes_in_flight_max * 2 // 1024,
         "socket.timeout.ms": max(1000, int(timeout_s * 1000)),

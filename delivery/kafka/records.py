@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...policy.headers import CREATED_HEADER, DUE_HEADER, ID_HEADER
-from ...wheel.ids import IdMint
+from ...wheel.ids import IdMint, id_texts
 from ...wheel.rows import Header
 from ...wheel.schema import Int64s, times
 
@@ -44,7 +44,8 @@ def to_records(rows: pa.RecordBatch, mint: IdMint) -> ProducerRecords:
 
 def _headers(rows: pa.RecordBatch, mint: IdMint) -> list[list[Header]]:
     due = times(rows, "due")
-    ids = mint.texts(due, times(rows, "offset")).cast(pa.binary()).to_pylist()
+    texts = id_texts(mint.group, due, times(rows, "offset"), mint.checks_of(rows))
+    ids = texts.cast(pa.binary()).to_pylist()
     added: list[list[Header]] = [
         [(ID_HEADER, id_), due_header, created_header]
         for id_, due_header, created_header in zip(

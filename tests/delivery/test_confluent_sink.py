@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -41,6 +42,18 @@ def test_a_row_over_the_topics_limit_leaves_its_topic_fast(
     assert answers.codes.tolist() == [Answer.ACCEPTED, Answer.REFUSED, Answer.ACCEPTED]
     assert answers.reasons[1] == f"too large: topic {name} takes {limit} bytes"
     assert made == ["main"]
+
+
+def test_records_linger_only_until_all_are_handed_over(
+    broker: Cluster, topic: TopicFactory
+) -> None:
+    name = topic("lingering", 1)
+    settings = KafkaSettings(
+        broker.bootstrap, delivery_timeout_s=300.0, extra={"linger.ms": 290_000}
+    )
+    with closing(ConfluentSink(MINT, settings)) as sink, ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(sink.deliver, rows_of([Sent(name, b"x")] * 100)).result(120)
+    assert answers.codes.tolist() == [Answer.ACCEPTED] * 100
 
 
 def test_the_broker_measures_what_is_compressed(broker: Cluster, topic: TopicFactory) -> None:

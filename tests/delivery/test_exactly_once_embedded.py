@@ -23,7 +23,7 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.due.chunk import Chunk
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.ids import IdMint
-from slotwheel.wheel.schema import Int64s
+from slotwheel.wheel.schema import ROW, Int64s
 from support.wheels import Node, batch, master_of
 
 T0 = 1_900_000_000_000
@@ -192,7 +192,7 @@ def test_rows_of_another_data_directory_do_not_count(
     life.node.send([(T0 + n, "t", b"%d" % n) for n in range(5)], T0)
     chunk = life.node.next_chunk(T0 + 4)
     assert chunk is not None
-    other.deliver(chunk.rows)
+    other.deliver(chunk.rows.select(ROW.names))  # without the checks that this life's key made
     other.close()
     life.crash()
     life = start()

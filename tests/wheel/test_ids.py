@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwheel.wheel.errors import UnknownId
-from slotwheel.wheel.ids import KEY_BYTES, IdMint, MessageId, siphash13
+from slotwheel.wheel.ids import _BLOCK_ROWS, KEY_BYTES, IdMint, MessageId, siphash13
 from slotwheel.wheel.schema import FEW_ROWS
 
 KEY = bytes(range(KEY_BYTES))
@@ -92,6 +92,15 @@ def test_golden_ids() -> None:
     assert (
         str(mint.one(1_900_000_000_001, 1 << 40)) == "orders.1900000000001.1099511627776.62fc6af2"
     )
+
+
+def test_more_rows_than_are_hashed_at_once() -> None:
+    mint = IdMint("g", KEY)
+    offset = np.arange(3 * _BLOCK_ROWS // 2, dtype=np.int64)
+    due = offset * 7
+    checks = mint.checks(due, offset)
+    for row in (0, _BLOCK_ROWS - 1, _BLOCK_ROWS, len(offset) - 1):
+        assert checks[row] == mint.one(int(due[row]), int(offset[row])).check
 
 
 @settings(max_examples=50)

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from slotwheel.wheel.due.reader import SlotCursor, late_rows
 from slotwheel.wheel.due.runs import OFFSET_END
+from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.mark import Mark, RowKey
 from slotwheel.wheel.slots.storage import ReadPoint, Storage
 from slotwheel.wheel.state import SlotInfo
 from slotwheel.wheel.tail.tail import Piece
 from support.wheels import keys_of, piece_at, rows_at
 
+MINT = IdMint("test", bytes(range(16)))
 SECOND = 2
 START, END = 2000, 3000
 
@@ -104,7 +106,7 @@ def test_a_slot_that_grows_and_spills_while_it_drains(
 ) -> None:
     """Rows appended to the slot that is read, or moved to its file meanwhile, are not lost."""
     storage = FakeStorage()
-    cursor = SlotCursor(cast(Storage, storage), SECOND, window_bytes)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, window_bytes, MINT)
     after: RowKey = (START - 1, OFFSET_END)
     upto = -1
     cursor.load(after, upto)
@@ -155,7 +157,7 @@ def test_a_row_beyond_what_the_mark_may_pass_is_not_read(
         storage.commit(due)
     storage.spill(spilled)
     upto = data.draw(st.integers(-1, storage.next_offset - 1))
-    cursor = SlotCursor(cast(Storage, storage), SECOND, window_bytes)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, window_bytes, MINT)
     after: RowKey = (START - 1, OFFSET_END)
     cursor.load(after, upto)
     found: list[RowKey] = []
@@ -171,7 +173,7 @@ def test_the_file_is_read_again_only_for_its_new_blocks() -> None:
     storage = FakeStorage()
     storage.commit([2000, 2001])
     storage.spill(1)
-    cursor = SlotCursor(cast(Storage, storage), SECOND, 1 << 30)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, 1 << 30, MINT)
     after: RowKey = (START - 1, OFFSET_END)
     cursor.load(after, 1)
     assert storage.reads == 1
@@ -192,7 +194,7 @@ def test_cancels_in_the_file_are_seen() -> None:
     storage = FakeStorage(cancels={1: 0, 3: 2})
     storage.commit([2000, 2000])
     storage.spill(1)
-    cursor = SlotCursor(cast(Storage, storage), SECOND, 1 << 30)
+    cursor = SlotCursor(cast(Storage, storage), SECOND, 1 << 30, MINT)
     after: RowKey = (START - 1, OFFSET_END)
     cursor.load(after, 1)
     assert cursor.cancelled == {0}

@@ -20,9 +20,11 @@ from slotwheel.wheel.due.runs import (
     source_of_block,
     source_of_piece,
 )
+from slotwheel.wheel.ids import IdMint
 from slotwheel.wheel.mark import RowKey
 from support.wheels import keys_of, piece_at, rows_at
 
+MINT = IdMint("test", bytes(range(16)))
 NONE: RowKey = (-1, -1)
 keys = st.tuples(st.integers(0, 8), st.integers(0, 40))
 many = st.lists(keys, unique_by=lambda key: key[1], max_size=40)
@@ -71,9 +73,11 @@ def test_windows_cut_anywhere_give_every_row_once_in_order(
         end = choose_end(sources, starts, limit)
         last = end if end is not None else (1 << 40, OFFSET_END)
         stops = [position_after(s.due, s.offset, last) for s in sources]
-        run = gather(sources, starts, stops)
+        run = gather(sources, starts, stops, MINT)
         assert run is not None, "a window without a row: no progress"
         found += keys_of(run.rows)
+        own = MINT.checks(run.due, run.offset).tolist()
+        assert run.rows.column("check").to_pylist() == MINT.checks_of(run.rows).tolist() == own
         after, windows = last, windows + 1
         assert windows <= len(rows)
     assert found == sorted(rows)

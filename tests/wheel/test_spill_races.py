@@ -83,7 +83,7 @@ def test_rows_spilled_between_the_look_at_the_mark_and_at_the_file_are_not_overl
     send(world, "first")
     send(world, "second")
     world.spill(everything=True)
-    cursor = SlotCursor(storage, SECOND, 1 << 20)
+    cursor = SlotCursor(storage, SECOND, 1 << 20, world.wheel.mint)
     cursor.load((SECOND * 1000 - 1, OFFSET_END), 1)  # asked before "second" was committed
     assert keys(cursor) == [0, 1]
     cursor.refresh((SECOND * 1000 - 1, OFFSET_END), 2)

@@ -122,7 +122,7 @@ class Cancels:
                     pending[row] = future
         return known, pending
 
-    def pending(self, at_second: int) -> Iterable[int]:
+    def pending(self, at_second: int) -> Collection[int]:
         """Targets whose cancel is not committed yet."""
         second = self._seconds.get(at_second)
         return second.pending if second is not None else ()

@@ -13,7 +13,8 @@ from ..schema import Int64s, Mask
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows to hand to the sink: ROW schema, in ``(due, offset)`` order (late ones: by offset).
+    """Rows to hand to the sink, in ``(due, offset)`` order (late ones: by offset): schema ``ROW``,
+    with ``CHECK`` behind it where a window had them.
 
     ``topic``: the held-back topic it belongs to, None for the main mark. May have no rows; it has
     to be answered all the same. ``after`` is the mark once every row is answered.

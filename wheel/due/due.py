@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from ..config import TICK_MS, WheelConfig
 from ..errors import ClockBehind
+from ..ids import IdMint
 from ..mark import Mark, Marks, RowKey
 from ..rows import members
 from ..schema import Int64s, Mask, times
@@ -50,6 +51,7 @@ class DueQueue:
         storage: Storage,
         cancels: Cancels,
         config: WheelConfig,
+        mint: IdMint,
         marks: Marks,
         lock: threading.RLock,
         high: Callable[[], int],
@@ -57,6 +59,7 @@ class DueQueue:
         self._storage = storage
         self._cancels = cancels
         self._config = config
+        self._mint = mint
         self._lock = lock
         self._high = high
         self.lines = Lines(marks, config.held_topics_max, lock)
@@ -182,7 +185,7 @@ class DueQueue:
         with self._lock:
             if len(self._prepared) >= _PREPARED_MAX:
                 return False
-        cursor = SlotCursor(self._storage, second, self._config.window_bytes_max)
+        cursor = self._cursor(second)
         cursor.load(after, high)
         with self._lock:
             mark = self.lines.main.mark
@@ -210,6 +213,9 @@ class DueQueue:
         return due if fresh is None else min(due, fresh)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _cursor(self, second: int) -> SlotCursor:
+        return SlotCursor(self._storage, second, self._config.window_bytes_max, self._mint)
 
     def _late(self, line: Line, upto: int) -> Chunk | None:
         """Step one: rows that are late for this line leave in offset order, ``L`` follows."""
@@ -284,7 +290,7 @@ class DueQueue:
             for old in [s for s in self._prepared if s < second]:
                 del self._prepared[old]
         if cursor is None:
-            cursor = SlotCursor(self._storage, second, self._config.window_bytes_max)
+            cursor = self._cursor(second)
             cursor.load((mark.c, mark.r), mark.L)
         line.cursor = cursor
         with self._lock:  # questions about these rows must find the answer after the file is gone
@@ -300,11 +306,12 @@ class DueQueue:
         """
         due, offset = times(rows, "due"), times(rows, "offset")
         with self._lock:
-            gone, stop = self._judge(due, offset, cancelled)
-            beyond = np.flatnonzero(due > self.reach)
-            self.beyond = int(due[beyond[0]]) if len(beyond) else None
-            if len(beyond):
-                stop = min(stop, int(beyond[0]))
+            gone, stop = self._judge(due, offset, cancelled, late)
+            self.beyond = None
+            if int(due.max() if late else due[-1]) > self.reach:
+                beyond = int(np.argmax(due > self.reach))
+                self.beyond = int(due[beyond])
+                stop = min(stop, beyond)
             if stop < len(due):
                 if stop == 0:
                     return None
@@ -312,14 +319,19 @@ class DueQueue:
                 rows, gone = rows.slice(0, stop), gone[:stop]
             return self.lines.put_in_flight(line, rows, gone, after, late=late)
 
-    def _judge(self, due: Int64s, offset: Int64s, cancelled: set[int]) -> tuple[Mask, int]:
+    def _judge(
+        self, due: Int64s, offset: Int64s, cancelled: set[int], late: bool
+    ) -> tuple[Mask, int]:
         """Which rows are cancelled, and before which row the chunk has to end."""
         stop = len(due)
         gone = members(np.sort(np.fromiter(cancelled, np.int64, len(cancelled))), offset)
-        for second in np.unique(due // TICK_MS).tolist():
-            gone |= members(self._cancels.targets(second), offset)
-            pending = np.sort(np.fromiter(self._cancels.pending(second), np.int64))
-            if len(pending):
-                at = np.flatnonzero(members(pending, offset))
+        # In due order, they are of one slot.
+        seconds = np.unique(due // TICK_MS).tolist() if late else [int(due[0]) // TICK_MS]
+        for second in seconds:
+            targets, pending = self._cancels.targets(second), self._cancels.pending(second)
+            if len(targets):
+                gone |= members(targets, offset)
+            if pending:
+                at = np.flatnonzero(members(np.sort(np.fromiter(pending, np.int64)), offset))
                 stop = min(stop, int(at[0])) if len(at) else stop
         return gone, stop

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from ..mark import Mark, Marks, TopicMark
 from ..rows import from_numpy, take_rows
-from ..schema import Int64s, Mask, times
+from ..schema import Int64s, Mask, times, valid
 from .cancels import among
 from .chunk import Chunk, ChunkInFlight
 from .reader import SlotCursor
@@ -247,16 +247,20 @@ class Lines:
         are in offset order."""
         due, offset = times(rows, "due"), times(rows, "offset")
         topics = rows.column("topic")
-        cancels = np.asarray(rows.column("cancels").is_valid())
-        drop = gone | cancels | line.answered_ahead(offset)
-        others = np.zeros(len(due), np.bool_)
+        cancels = valid(rows.column("cancels"))
         held: dict[str, Int64s] = {}
-        for topic in self.held if line.topic is None else (line.topic,):
-            mine = np.asarray(pc.equal(topics, topic)) & ~cancels
-            held[topic] = np.flatnonzero(mine)
-            others |= mine if line.topic is None else ~mine
-        kept = np.flatnonzero(~(drop | others))
-        withdrawn = np.flatnonzero(gone & ~(cancels | others))
+        lines = self.held if line.topic is None else (line.topic,)
+        if lines or line.ahead or gone.any() or cancels.any():
+            drop = gone | cancels | line.answered_ahead(offset)
+            others = np.zeros(len(due), np.bool_)
+            for topic in lines:
+                mine = np.asarray(pc.equal(topics, topic)) & ~cancels
+                held[topic] = np.flatnonzero(mine)
+                others |= mine if line.topic is None else ~mine
+            kept = np.flatnonzero(~(drop | others))
+            withdrawn = np.flatnonzero(gone & ~(cancels | others))
+        else:  # the usual case: all of them leave
+            kept, withdrawn = np.arange(len(due)), np.empty(0, np.int64)
         handed = rows if len(kept) == len(due) else take_rows(rows, kept)
         chunk = Chunk(handed, line.topic, line.mark, after, rows, withdrawn)
         flight = ChunkInFlight(chunk, due, offset, late, kept, cancels, gone, topics, held)

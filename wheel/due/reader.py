@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..config import TICK_MS
+from ..ids import IdMint
 from ..mark import Mark, RowKey
 from ..rows import take_rows
 from ..schema import Int64s, times
@@ -58,13 +59,14 @@ class SlotCursor:
     Owned by one thread at a time. ``seen``: rows of this slot up to this offset are accounted for.
     """
 
-    def __init__(self, storage: Storage, second: int, window_bytes: int) -> None:
+    def __init__(self, storage: Storage, second: int, window_bytes: int, mint: IdMint) -> None:
         self.second = second
         self.start = second * TICK_MS
         self.cancelled: set[int] = set()
         self.seen = -1
         self._storage = storage
         self._window_bytes = window_bytes
+        self._mint = mint
         self._known: SlotInfo | None = None
         self._window = Window(None, (self.start - 1, OFFSET_END))
 
@@ -86,7 +88,7 @@ class SlotCursor:
         starts = [position_after(s.due, s.offset, after) for s in sources]
         end = choose_end(sources, starts, self._window_bytes) or self._last_key
         stops = [position_after(s.due, s.offset, end) for s in sources]
-        self._window = Window(gather(sources, starts, stops), end)
+        self._window = Window(gather(sources, starts, stops, self._mint), end)
         self.seen = upto
         # The file may hold rows beyond ``upto`` that were left out: then it has to be read again.
         self._known = point.info if point.spilled <= upto + 1 else None
@@ -115,7 +117,7 @@ class SlotCursor:
             max(start, position_after(s.due, s.offset, self._window.end))
             for s, start in zip(sources, starts, strict=True)
         ]
-        self._window.join(gather(sources, starts, stops), after)
+        self._window.join(gather(sources, starts, stops, self._mint), after)
         self.seen = upto
 
     def _from_tail(self, point: ReadPoint, first: int) -> list[SortedRows]:

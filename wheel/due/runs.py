@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from ..ids import IdMint
 from ..mark import RowKey
 from ..rows import take_rows
 from ..schema import ROW, Int64s, sizes, times
@@ -124,7 +125,7 @@ def choose_end(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Materialised rows in key order."""
+    """Materialised rows in key order: schema ``ROW``, and ``CHECK``."""
 
     rows: pa.RecordBatch
     due: Int64s
@@ -138,9 +139,10 @@ class Run:
 
 
 def gather(
-    sources: Sequence[SortedRows], starts: Sequence[int], stops: Sequence[int]
+    sources: Sequence[SortedRows], starts: Sequence[int], stops: Sequence[int], mint: IdMint
 ) -> Run | None:
-    """One run of the rows ``starts[i]`` to ``stops[i]`` of each source, copied out of them."""
+    """One run of the rows ``starts[i]`` to ``stops[i]`` of each source, copied out of them, with
+    the checks of their ids: what is the same for a chunk and for the window is made once."""
     parts = [
         source.slice(start, stop)
         for source, start, stop in zip(sources, starts, stops, strict=True)
@@ -151,11 +153,11 @@ def gather(
     rows = pa.concat_batches([part.cast(ROW) if part.schema != ROW else part for part in parts])
     if len(parts) > 1:
         rows = sort_rows(rows)
-    return Run.of(rows)
+    return Run.of(mint.with_checks(rows))
 
 
 def sort_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with the ROW schema in ``(due, offset)`` order."""
+    """Rows in ``(due, offset)`` order."""
     due, offset = times(rows, "due"), times(rows, "offset")
     return take_rows(rows, np.lexsort((offset, due)))
 
