@@ -144,16 +144,14 @@ class Recorder:
         # Only who has the lock takes one away.
         rows = [self._notes.popleft() for _ in range(len(self._notes))]
         room = 0 if self._ended else max(0, self._events_max - self._count)
-        if admitted := rows[:room]:
-            self._admits(len(admitted))
-            self._add(admitted)
-        if dropped := rows[room:]:
-            self._admits(len(dropped))
+        for part in (rows[:room], rows[room:]):
+            if part and self._admits(len(part)):
+                self._add(part)
 
     def _add(self, rows: Sequence[RecordRow]) -> None:
         try:
             self._records.add(rows)
-        except Exception:
+        except Exception:  # a defect of ours must not end the tracing of all else
             bad = sum(not self._added(row) for row in rows)
             _log.exception("slotwheel trace: %d events could not be made", bad)
             self._count -= bad
@@ -162,7 +160,7 @@ class Recorder:
     def _added(self, row: RecordRow) -> bool:
         try:
             self._records.add([row])
-        except Exception:  # a defect of ours must not end the tracing of all else
+        except Exception:
             return False
         return True
 
